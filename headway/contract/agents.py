@@ -1,0 +1,240 @@
+"""Between the service and an agent: joining, commands (Redis), reports (HTTP).
+
+Every command and every report entry names the generation it is about. A command is delivered at
+least once and handled idempotently; a report entry carries a sequence number so that a repeated
+batch is counted once.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from enum import StrEnum
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import BaseModel, Field, TypeAdapter
+
+from headway.contract.spec import NAME_PATTERN
+
+DEVICE_CPU = "cpu"
+
+
+class NodeState(StrEnum):
+    """READY takes jobs; CORDONED keeps its jobs and takes no new ones; DRAINING moves them away;
+    DRAINED is empty; LOST has let its lease run out."""
+
+    READY = "READY"
+    CORDONED = "CORDONED"
+    DRAINING = "DRAINING"
+    DRAINED = "DRAINED"
+    LOST = "LOST"
+
+
+class DeviceHealth(BaseModel):
+    """What NVML says of a GPU; all None on a CPU slot."""
+
+    temperature_c: int | None = None
+    memory_used_bytes: int | None = None
+    ecc_uncorrected: int | None = None
+
+
+class SlotInfo(BaseModel):
+    """One slot of a host. `uuid` is the GPU's, or None for a CPU slot."""
+
+    index: Annotated[int, Field(ge=0, le=4095)]
+    device_kind: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$")]
+    memory_bytes: int | None = None
+    uuid: str | None = None
+    health: DeviceHealth = DeviceHealth()
+
+
+class JoinRequest(BaseModel):
+    """A host offers its slots. `instance` identifies the agent's state folder: an agent that was
+    restarted keeps it, so the same name with another live instance is refused."""
+
+    name: Annotated[str, Field(pattern=NAME_PATTERN)]
+    instance: Annotated[str, Field(min_length=8, max_length=64)]
+    address: Annotated[str, Field(min_length=1, max_length=255)]
+    """Where the other nodes reach this one."""
+    first_port: Annotated[int, Field(ge=1024, le=65535)]
+    last_port: Annotated[int, Field(ge=1024, le=65535)]
+    """Ports of this host that jobs may use for their rendezvous (inclusive)."""
+    slots: Annotated[list[SlotInfo], Field(min_length=1, max_length=4096)]
+    agent_version: str
+    cpus: int | None = None
+    memory_bytes: int | None = None
+
+
+class JoinReply(BaseModel):
+    """What an agent needs to work. `node_token` authorises its later requests."""
+
+    node_id: str
+    node_token: str
+    redis_url: str
+    stream: str
+    lease_s: float
+    """The agent must stop its ranks when no report got through for this long."""
+    report_every_s: float
+
+
+class RankSlot(BaseModel):
+    """One rank on this node and the slot it gets."""
+
+    rank: int
+    local_rank: int
+    slot: int
+
+
+class RunCommand(BaseModel):
+    """Start this node's ranks of one generation of a job."""
+
+    kind: Literal["run"] = "run"
+    command_id: str
+    job_id: str
+    job_name: str
+    generation: int
+    attempt: int
+    restart_count: int
+    run: str
+    bundle: str | None
+    env: dict[str, str]
+    ranks: list[RankSlot]
+    world_size: int
+    node_rank: int
+    node_count: int
+    master_addr: str
+    master_port: int
+    hosts_store: bool
+    """Whether this node keeps the job's TCPStore (the node of rank 0)."""
+    global_batch: int | None
+    checkpoint_uri: str
+    checkpoint_every_s: float | None
+    checkpoint_keep: int
+    grace_s: float
+
+
+class StopCommand(BaseModel):
+    """Stop this node's ranks of this generation and of older ones.
+
+    `checkpoint`: SIGTERM, `grace_s` to save, then SIGKILL. `kill`: SIGKILL at once.
+    """
+
+    kind: Literal["stop"] = "stop"
+    command_id: str
+    job_id: str
+    generation: int
+    mode: Literal["checkpoint", "kill"]
+    grace_s: float
+
+
+Command: TypeAlias = Annotated[RunCommand | StopCommand, Field(discriminator="kind")]
+COMMANDS: TypeAdapter[RunCommand | StopCommand] = TypeAdapter(Command)
+COMMAND_FIELD = "command"
+"""The field of a Redis stream entry that holds the command as JSON."""
+
+
+class Entry(BaseModel):
+    """What every report entry carries. `sequence` grows within an agent instance, restarts included."""
+
+    sequence: int
+    job_id: str
+    generation: int
+    at: datetime
+
+
+class RanksStarted(Entry):
+    """All ranks of this generation on this node have a process."""
+
+    kind: Literal["ranks_started"] = "ranks_started"
+    how: Literal["zygote", "spawn"]
+
+
+class RankExited(Entry):
+    """One rank's process ended. Code and signal are kept apart; both None means unknown."""
+
+    kind: Literal["rank_exited"] = "rank_exited"
+    rank: int
+    exit_code: int | None = None
+    signal: int | None = None
+    stopped_by_agent: bool = False
+    """The agent had sent this rank a signal before it ended."""
+    completed: bool = False
+    """The library said that the training loop is over."""
+    log_tail: list[str] = Field(default_factory=list)
+    """The last lines of its output, when it failed."""
+
+
+class StartFailed(Entry):
+    """The ranks could not be started here: bundle missing, port taken, command not found."""
+
+    kind: Literal["start_failed"] = "start_failed"
+    message: str
+    retryable: bool
+
+
+class Released(Entry):
+    """Every process of this generation (and older ones) on this node is gone; its slots are free."""
+
+    kind: Literal["released"] = "released"
+
+
+class RankMessage(Entry):
+    """A line that a rank wrote to its control folder, see `contract.runtime`."""
+
+    kind: Literal["rank_message"] = "rank_message"
+    message: dict[str, Any]
+
+
+ReportEntry: TypeAlias = Annotated[
+    RanksStarted | RankExited | StartFailed | Released | RankMessage, Field(discriminator="kind")
+]
+
+
+class Holding(BaseModel):
+    """A generation of a job that has processes on the node."""
+
+    job_id: str
+    generation: int
+
+
+class ReportRequest(BaseModel):
+    """A batch of news, and the renewal of the lease. Sent when there is news, at least every
+    `report_every_s`."""
+
+    instance: str
+    acknowledged: list[str] = Field(default_factory=list)
+    """Ids of commands that were taken up."""
+    entries: Annotated[list[ReportEntry], Field(max_length=10_000)] = Field(default_factory=list)
+    holding: list[Holding] = Field(default_factory=list)
+    slots: list[SlotInfo] = Field(default_factory=list)
+    """Inventory with health, sent now and then; empty means unchanged."""
+
+
+class ReportReply(BaseModel):
+    """`stop` lists what the node holds and must not: generations that are over. Kill them."""
+
+    lease_s: float
+    stop: list[Holding] = Field(default_factory=list)
+
+
+class SlotView(BaseModel):
+    """A slot and who holds it."""
+
+    index: int
+    device_kind: str
+    job_id: str | None = None
+    job_name: str | None = None
+    health: DeviceHealth = DeviceHealth()
+
+
+class NodeView(BaseModel):
+    """A host as the API shows it. `lease_remaining_s` is negative once the lease has run out."""
+
+    id: str
+    name: str
+    state: NodeState
+    message: str
+    address: str
+    slots: list[SlotView]
+    lease_remaining_s: float
+    joined_at: datetime
+    agent_version: str

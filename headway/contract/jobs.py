@@ -1,0 +1,199 @@
+"""Jobs as the API shows them: states, reasons, views, events."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, Generic, TypeVar
+
+from pydantic import BaseModel, Field
+
+from headway.contract.spec import JobSpec
+
+Item = TypeVar("Item")
+
+
+class JobState(StrEnum):
+    """Where a job is in its life. The edges are in `service/domain/lifecycle.py`."""
+
+    PENDING = "PENDING"
+    STARTING = "STARTING"
+    RUNNING = "RUNNING"
+    RESIZING = "RESIZING"
+    RECOVERING = "RECOVERING"
+    PAUSED = "PAUSED"
+    CANCELLING = "CANCELLING"
+    SUCCEEDED = "SUCCEEDED"
+    FAILED = "FAILED"
+    CANCELLED = "CANCELLED"
+
+
+TERMINAL_STATES = frozenset({JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED})
+
+
+class Reason(StrEnum):
+    """Why a job is in its state: for programs. The sentence beside it is for people."""
+
+    SUBMITTED = "SUBMITTED"
+    WAITING_FOR_CAPACITY = "WAITING_FOR_CAPACITY"
+    NO_SUCH_DEVICE = "NO_SUCH_DEVICE"
+    QUOTA = "QUOTA"
+    BUDGET = "BUDGET"
+    ALLOCATED = "ALLOCATED"
+    PROGRESSING = "PROGRESSING"
+    BETTER_ALLOCATION = "BETTER_ALLOCATION"
+    USER_REQUEST = "USER_REQUEST"
+    PREEMPTED = "PREEMPTED"
+    NODE_DRAINED = "NODE_DRAINED"
+    SPOT_RECLAIMED = "SPOT_RECLAIMED"
+    NODE_LOST = "NODE_LOST"
+    RANK_LOST = "RANK_LOST"
+    RETRY_REQUESTED = "RETRY_REQUESTED"
+    START_FAILED = "START_FAILED"
+    USER_ERROR = "USER_ERROR"
+    OUT_OF_MEMORY = "OUT_OF_MEMORY"
+    HUNG = "HUNG"
+    BAD_DEVICE = "BAD_DEVICE"
+    DEADLINE = "DEADLINE"
+    INVALID_SPEC = "INVALID_SPEC"
+    COMPLETED = "COMPLETED"
+
+
+class JobProgress(BaseModel):
+    """What the ranks last said of the training. Samples are committed ones since the job began."""
+
+    epoch: int | None = None
+    samples: int = 0
+    total_samples: int | None = None
+    samples_per_s: float | None = None
+    metrics: dict[str, float] = Field(default_factory=dict)
+    checkpoint_samples: int | None = None
+    lost_samples: int = 0
+    """Samples trained, then trained again since a failure fell back to a checkpoint (wasted work)."""
+    epochs_audited: int = 0
+    epochs_exact: int = 0
+    """Of the audited epochs, those in which every sample came exactly once."""
+
+
+class JobView(BaseModel):
+    """One job. `allocation` maps node names to slot indices of the current generation."""
+
+    id: str
+    name: str
+    project: str
+    state: JobState
+    reason: Reason
+    message: str
+    generation: int
+    attempt: int
+    size: int
+    allocation: dict[str, list[int]]
+    pinned_size: int | None
+    """Set by `resize JOB N`: the scheduler keeps the job at this size; None lets it choose."""
+    progress: JobProgress
+    preemptions: int
+    infrastructure_failures: int
+    user_errors: int
+    submitted_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    spec: JobSpec
+
+
+class EventView(BaseModel):
+    """Something that happened to a job. `sequence` grows; pass it as `after` to read on."""
+
+    sequence: int
+    job_id: str
+    at: datetime
+    kind: str
+    state: JobState | None
+    reason: Reason | None
+    message: str
+    generation: int
+    data: dict[str, Any] = Field(default_factory=dict)
+
+
+class MetricPoint(BaseModel):
+    """One value that a script reported."""
+
+    at: datetime
+    generation: int
+    epoch: int
+    samples: int
+    name: str
+    value: float
+
+
+class SizeOption(BaseModel):
+    """One size that a round considered for a job. `goodput_samples_per_s` is measured or predicted."""
+
+    device_kind: str
+    slots: int
+    goodput_samples_per_s: float | None
+    speedup: float
+    """Against one slot of this job."""
+    measured: bool
+    utility: float
+    note: str = ""
+
+
+class ExplainView(BaseModel):
+    """The last decision about a job, and what it was weighed against."""
+
+    job_id: str
+    name: str
+    state: JobState
+    action: str
+    reason: Reason
+    message: str
+    round_id: str | None
+    decided_at: datetime | None
+    options: list[SizeOption] = Field(default_factory=list)
+
+
+class ResizeRequest(BaseModel):
+    """`slots` fixes the size; None gives the choice back to the scheduler."""
+
+    slots: int | None = Field(ge=1, le=4096)
+
+
+class CancelRequest(BaseModel):
+    """`force` kills the ranks at once, without the grace for a last checkpoint."""
+
+    force: bool = False
+
+
+class Page(BaseModel, Generic[Item]):
+    """A page of a listing. `next_cursor` is None on the last one."""
+
+    items: list[Item]
+    next_cursor: str | None = None
+
+
+class BundleView(BaseModel):
+    """An uploaded working folder, addressed by the digest of its bytes."""
+
+    digest: str
+    size_bytes: int
+    files: int
+
+
+class FieldProblem(BaseModel):
+    """One wrong field: its path (`elastic.min`) and what is wrong with it."""
+
+    field: str
+    message: str
+
+
+class Problem(BaseModel):
+    """`application/problem+json` (RFC 9457). `code` is stable; `detail` says what to do next."""
+
+    type: str
+    title: str
+    status: int
+    code: str
+    detail: str
+    instance: str | None = None
+    request_id: str | None = None
+    errors: list[FieldProblem] = Field(default_factory=list)

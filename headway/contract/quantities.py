@@ -1,0 +1,56 @@
+"""Quantities as people write them: `90s`, `5m`, `16GiB`."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+from pydantic import BeforeValidator
+
+_DURATION = re.compile(r"^(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?$")
+_SECONDS = {"ms": 0.001, "s": 1.0, None: 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_SIZE = re.compile(r"^(\d+(?:\.\d+)?)\s*(B|KiB|MiB|GiB|TiB|KB|MB|GB|TB)?$")
+_BYTES = {
+    None: 1,
+    "B": 1,
+    "KiB": 2**10,
+    "MiB": 2**20,
+    "GiB": 2**30,
+    "TiB": 2**40,
+    "KB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+    "TB": 10**12,
+}
+
+
+def parse_duration_s(value: object) -> object:
+    """Seconds from `30`, `"30s"`, `"5m"`, `"1.5h"`; other types pass through to pydantic.
+
+    Raises:
+        ValueError: text that is no duration.
+    """
+    if not isinstance(value, str):
+        return value
+    match = _DURATION.match(value.strip())
+    if match is None:
+        raise ValueError(f"{value!r} is not a duration; write it like 30s, 5m or 2h")
+    return float(match[1]) * _SECONDS[match[2]]
+
+
+def parse_size_bytes(value: object) -> object:
+    """Bytes from `1024`, `"16GiB"`, `"500 MB"`; other types pass through to pydantic.
+
+    Raises:
+        ValueError: text that is no size.
+    """
+    if not isinstance(value, str):
+        return value
+    match = _SIZE.match(value.strip())
+    if match is None:
+        raise ValueError(f"{value!r} is not a size; write it like 512MiB or 16GiB")
+    return int(float(match[1]) * _BYTES[match[2]])
+
+
+Seconds = Annotated[float, BeforeValidator(parse_duration_s)]
+SizeBytes = Annotated[int, BeforeValidator(parse_size_bytes)]

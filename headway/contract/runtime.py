@@ -1,0 +1,195 @@
+"""The contract between an agent and the ranks it starts: environment, exit codes, messages.
+
+Standard library only, since every rank imports it. A rank finds its *control folder* in
+`HEADWAY_CONTROL`: it appends one JSON line per message to `rank-<RANK>.jsonl` there, and the agent
+tails the file. A plain file outlives a restart of the agent, so no message is lost by one.
+
+To stop a rank the agent sends SIGTERM: the library agrees on a step boundary with its peers,
+checkpoints, sends `Stopped` and exits with `EXIT_STOPPED`; a plain script does what it does.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar, TypeAlias
+
+ENV_JOB_ID = "HEADWAY_JOB_ID"
+ENV_JOB_NAME = "HEADWAY_JOB_NAME"
+ENV_ATTEMPT = "HEADWAY_ATTEMPT"
+ENV_GENERATION = "HEADWAY_GENERATION"
+ENV_GLOBAL_BATCH = "HEADWAY_GLOBAL_BATCH"
+ENV_CHECKPOINT_URI = "HEADWAY_CHECKPOINT_URI"
+ENV_CHECKPOINT_EVERY_S = "HEADWAY_CHECKPOINT_EVERY_S"
+"""Seconds between periodic checkpoints; unset means the library chooses from the measured cost."""
+ENV_CHECKPOINT_KEEP = "HEADWAY_CHECKPOINT_KEEP"
+ENV_CONTROL = "HEADWAY_CONTROL"
+
+EXIT_DONE = 0
+"""Finished, or released by a resize."""
+EXIT_STOPPED = 143
+"""Stopped on request, after a checkpoint (128 + SIGTERM)."""
+EXIT_RETRY = 75
+"""EX_TEMPFAIL: the script asks to be started again."""
+EXIT_NEVER_RETRY = 78
+"""EX_CONFIG: starting again cannot help."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Envelope:
+    """What every message of a rank carries. `at_s` is Unix time on the rank's host."""
+
+    TYPE: ClassVar[str]
+
+    rank: int
+    generation: int
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hello(Envelope):
+    """`headway.init()` was called: this rank understands a request to stop."""
+
+    TYPE: ClassVar[str] = "hello"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FirstStep(Envelope):
+    """The first optimizer step of this process is complete. `samples` as in `Progress`."""
+
+    TYPE: ClassVar[str] = "first_step"
+
+    samples: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress(Envelope):
+    """Sufficient statistics of the steps since the last `Progress` of this generation (rank 0).
+
+    `samples` counts committed samples since the job began (epochs x dataset length + position);
+    `total_samples` is where the job will be done, or None when the script does not say.
+    `step_s_sum` and `step_s_squares` are the sum and the sum of squares of `steps` step times.
+    """
+
+    TYPE: ClassVar[str] = "progress"
+
+    epoch: int
+    samples: int
+    total_samples: int | None
+    steps: int
+    step_s_sum: float
+    step_s_squares: float
+    global_batch: int
+    local_batch: int
+    accumulation: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metrics(Envelope):
+    """Values for people from `run.report(...)`; shown, never used to steer."""
+
+    TYPE: ClassVar[str] = "metrics"
+
+    epoch: int
+    samples: int
+    values: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpointed(Envelope):
+    """A checkpoint is complete (its manifest is written). `save_s` blocked training."""
+
+    TYPE: ClassVar[str] = "checkpointed"
+
+    uri: str
+    samples: int
+    size_bytes: int
+    save_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochClosed(Envelope):
+    """The audit of one epoch: `samples_seen` of `dataset_samples`, and whether each came exactly once."""
+
+    TYPE: ClassVar[str] = "epoch_closed"
+
+    epoch: int
+    samples_seen: int
+    dataset_samples: int
+    exactly_once: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restored(Envelope):
+    """Training goes on from a checkpoint at `samples`, written by `from_generation`."""
+
+    TYPE: ClassVar[str] = "restored"
+
+    samples: int
+    from_generation: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stopped(Envelope):
+    """This rank stops on request; nothing after `samples` is lost."""
+
+    TYPE: ClassVar[str] = "stopped"
+
+    samples: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Completed(Envelope):
+    """The training loop is over. Trusted above the exit code: interpreters die while they tidy up."""
+
+    TYPE: ClassVar[str] = "completed"
+
+    samples: int
+
+
+Message: TypeAlias = (
+    Hello | FirstStep | Progress | Metrics | Checkpointed | EpochClosed | Restored | Stopped | Completed
+)
+
+_TYPES: dict[str, type[Any]] = {
+    kind.TYPE: kind
+    for kind in (
+        Hello,
+        FirstStep,
+        Progress,
+        Metrics,
+        Checkpointed,
+        EpochClosed,
+        Restored,
+        Stopped,
+        Completed,
+    )
+}
+
+
+def message_file(rank: int) -> str:
+    """Name of the file in the control folder that `rank` appends its messages to."""
+    return f"rank-{rank}.jsonl"
+
+
+def to_line(message: Message) -> str:
+    """One JSON line, newline included."""
+    return json.dumps({"type": message.TYPE, **asdict(message)}, separators=(",", ":")) + "\n"
+
+
+def from_line(line: str) -> Message:
+    """The message in `line`. Unknown fields are ignored, so that an older agent reads a newer rank.
+
+    Raises:
+        ValueError: not JSON, of an unknown type, or a field is missing.
+    """
+    fields = json.loads(line)
+    kind = _TYPES.get(fields.get("type", "")) if isinstance(fields, dict) else None
+    if kind is None:
+        raise ValueError(f"not a message of a rank: {line[:80]!r}")
+    known = {name: fields[name] for name in kind.__dataclass_fields__ if name in fields}
+    try:
+        message: Message = kind(**known)
+    except TypeError as error:
+        raise ValueError(f"a field is missing: {line[:80]!r}") from error
+    return message

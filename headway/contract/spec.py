@@ -1,0 +1,186 @@
+"""The job file: what a user submits, as YAML or as the body of `POST /api/v1/jobs`."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from enum import StrEnum
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from headway.contract.quantities import Seconds, SizeBytes
+
+NAME_PATTERN = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
+DIGEST_PATTERN = r"^sha256:[0-9a-f]{64}$"
+MAX_SLOTS = 4096
+
+
+class Part(BaseModel):
+    """A part of the spec. An unknown field is an error: a typo must not be ignored silently."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Resize(StrEnum):
+    """How a job changes size: in place, by checkpoint and relaunch, or not at all."""
+
+    LIVE = "live"
+    RESTART = "restart"
+    NEVER = "never"
+
+
+class Resources(Part):
+    """What one slot needs. `devices` lists acceptable device kinds; empty means any."""
+
+    devices: tuple[Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$")], ...] = ()
+    cpus_per_slot: Annotated[float, Field(gt=0, le=1024)] | None = None
+    memory_per_slot: Annotated[SizeBytes, Field(gt=0)] | None = None
+
+
+class Elastic(Part):
+    """The sizes that the job may have, in slots.
+
+    `sizes` is `any`, `pow2` (powers of two, and `min` and `max` themselves) or a list.
+    """
+
+    min: Annotated[int, Field(ge=1, le=MAX_SLOTS)] = 1
+    max: Annotated[int, Field(ge=1, le=MAX_SLOTS)] = 1
+    sizes: Literal["any", "pow2"] | tuple[Annotated[int, Field(ge=1, le=MAX_SLOTS)], ...] = "any"
+    resize: Resize = Resize.LIVE
+
+    @model_validator(mode="before")
+    @classmethod
+    def _max_defaults_to_min(cls, value: Any) -> Any:
+        if isinstance(value, dict) and "min" in value and "max" not in value:
+            return {**value, "max": value["min"]}
+        return value
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.min > self.max:
+            raise ValueError(f"min ({self.min}) is larger than max ({self.max})")
+        if not self.allowed_sizes():
+            raise ValueError(f"no size in the list lies between min ({self.min}) and max ({self.max})")
+        return self
+
+    def allowed_sizes(self) -> tuple[int, ...]:
+        """Every size that the job may have, ascending."""
+        if self.sizes == "any":
+            return tuple(range(self.min, self.max + 1))
+        if self.sizes == "pow2":
+            powers = {2**exponent for exponent in range(MAX_SLOTS.bit_length())}
+            inside = {size for size in powers if self.min <= size <= self.max}
+            return tuple(sorted(inside | {self.min, self.max}))
+        return tuple(sorted({size for size in self.sizes if self.min <= size <= self.max}))
+
+
+class Batch(Part):
+    """The batch plan's bounds. `global` stays constant unless the policy is `adaptive`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+    policy: Literal["fixed", "adaptive"] = "fixed"
+    global_: Annotated[int, Field(ge=1, le=2**30, alias="global")] | None = None
+    max_global: Annotated[int, Field(ge=1, le=2**30)] | None = None
+    max_local: Annotated[int, Field(ge=1, le=2**30)] | None = None
+    lr_rule: Literal["adascale", "sqrt", "linear", "none"] = "none"
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.policy == "fixed" and self.max_global is not None:
+            raise ValueError("max_global needs policy: adaptive; a fixed batch never changes")
+        if self.policy == "adaptive" and (self.global_ is None or self.max_global is None):
+            raise ValueError("policy: adaptive needs both global and max_global as bounds")
+        if self.global_ is not None and self.max_global is not None and self.max_global < self.global_:
+            raise ValueError(f"max_global ({self.max_global}) is smaller than global ({self.global_})")
+        return self
+
+
+class Goal(Part):
+    """What the user wants of time and money."""
+
+    objective: Literal["time", "cost", "balanced"] = "balanced"
+    max_cost_usd: Annotated[float, Field(gt=0)] | None = None
+    deadline: datetime | None = None
+
+    @field_validator("deadline")
+    @classmethod
+    def _aware(cls, value: datetime | None) -> datetime | None:
+        if value is not None and value.tzinfo is None:
+            raise ValueError("the deadline needs a time zone, for example 2026-12-01T00:00:00Z")
+        return value
+
+
+class Checkpoint(Part):
+    """`every` is `auto` or a duration; `grace_s` is the time a rank has to stop before SIGKILL."""
+
+    every: Literal["auto"] | Annotated[Seconds, Field(ge=0.1, le=7 * 86400)] = "auto"
+    keep: Annotated[int, Field(ge=1, le=100)] = 3
+    grace_s: Annotated[Seconds, Field(ge=0, le=3600)] = 60.0
+
+
+class Retry(Part):
+    """How often a job is started again, by cause. Preemptions are not counted."""
+
+    user_errors: Annotated[int, Field(ge=0, le=100)] = 0
+    infrastructure: Annotated[int, Field(ge=0, le=1000)] = 3
+
+
+class JobSpec(Part):
+    """One training run, as submitted. `bundle` is the digest of the uploaded `workdir`."""
+
+    name: Annotated[str, Field(pattern=NAME_PATTERN)]
+    run: Annotated[str, Field(min_length=1, max_length=16384)]
+    workdir: Annotated[str, Field(max_length=4096)] | None = None
+    bundle: Annotated[str, Field(pattern=DIGEST_PATTERN)] | None = None
+    env: dict[
+        Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")], Annotated[str, Field(max_length=32768)]
+    ] = Field(default_factory=dict)
+    resources: Resources = Resources()
+    elastic: Elastic = Elastic()
+    batch: Batch = Batch()
+    goal: Goal = Goal()
+    market: Literal["on-demand", "spot", "mixed"] = "on-demand"
+    checkpoint: Checkpoint = Checkpoint()
+    retry: Retry = Retry()
+    priority: Annotated[int, Field(ge=0, le=100)] = 50
+    project: Annotated[str, Field(pattern=NAME_PATTERN)] = "default"
+
+    @field_validator("run")
+    @classmethod
+    def _one_command(cls, value: str) -> str:
+        if not value.strip():
+            raise ValueError("run is empty; give the command of one rank")
+        return value
+
+    @field_validator("env")
+    @classmethod
+    def _no_reserved_names(cls, value: dict[str, str]) -> dict[str, str]:
+        taken = sorted(name for name in value if name.startswith("HEADWAY_") or name in RESERVED_ENV)
+        if taken:
+            raise ValueError(f"{', '.join(taken)}: set by Headway for every rank; choose other names")
+        return value
+
+
+RESERVED_ENV = frozenset(
+    {
+        "RANK",
+        "LOCAL_RANK",
+        "GROUP_RANK",
+        "ROLE_RANK",
+        "WORLD_SIZE",
+        "LOCAL_WORLD_SIZE",
+        "ROLE_WORLD_SIZE",
+        "GROUP_WORLD_SIZE",
+        "ROLE_NAME",
+        "MASTER_ADDR",
+        "MASTER_PORT",
+        "TORCHELASTIC_RUN_ID",
+        "TORCHELASTIC_RESTART_COUNT",
+        "TORCHELASTIC_MAX_RESTARTS",
+        "TORCHELASTIC_USE_AGENT_STORE",
+        "TORCHELASTIC_ERROR_FILE",
+        "CUDA_VISIBLE_DEVICES",
+    }
+)
+"""Names that only Headway may set for a rank (torchrun's environment)."""
