@@ -114,6 +114,18 @@ class EventView(BaseModel):
     data: dict[str, Any] = Field(default_factory=dict)
 
 
+class LogChunk(BaseModel):
+    """A piece of one rank's output. `offset` is its byte offset in that rank's stream of the
+    generation; pass `cursor` as `after` to read on."""
+
+    cursor: str
+    at: datetime
+    generation: int
+    rank: int
+    offset: int
+    text: str
+
+
 class MetricPoint(BaseModel):
     """One value that a script reported."""
 
