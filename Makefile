@@ -1,0 +1,71 @@
+# Every target sets up .venv by itself when pyproject.toml or constraints.txt changed.
+#
+#   PYTHON=python3.12    the interpreter for .venv (3.11 or newer)
+#   TORCH_PIP_ARGS=...   extra arguments for installing torch, such as the --index-url of a build
+#                        without CUDA (2 GB smaller) that PyTorch's installation page names
+
+PYTHON ?= python3
+TORCH_PIP_ARGS ?=
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+TORCH := $(shell grep '^torch==' constraints.txt)
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help setup demo test check lint types imports sizes pins format bench clean
+
+help:  ## show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(READY)  ## create .venv with everything in it (the other targets do it for you)
+
+$(READY): pyproject.toml constraints.txt
+	@command -v $(PYTHON) >/dev/null 2>&1 || { echo "Headway needs Python 3.11 or newer, and there is no '$(PYTHON)'. Install it, or name one: make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Headway needs Python 3.11 or newer; '$(PYTHON)' is $$($(PYTHON) -V 2>&1). Name another: make PYTHON=python3.11" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "'$(PYTHON)' cannot create virtual environments. Install its venv package (Debian, Ubuntu: apt install python3-venv)." >&2; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) install --quiet $(TORCH_PIP_ARGS) $(TORCH)
+	$(PIP) install --quiet -c constraints.txt -e '.[dev]'
+	@touch $@
+
+demo: $(READY)  ## train three real jobs on this machine: resize, kill, pause, drain (under 5 minutes)
+	$(BIN)/python -m examples.demo
+
+test: $(READY)  ## run every test (under 10 minutes)
+	$(BIN)/python -m pytest tests/unit -n 2
+	$(BIN)/python -m pytest tests --ignore=tests/unit --durations=10
+
+check: lint types imports sizes pins  ## lint, types, import rules, sizes, pins
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(READY)
+	$(BIN)/mypy
+
+imports: $(READY)
+	$(BIN)/lint-imports
+
+sizes: $(READY)
+	$(BIN)/python tools/check_sizes.py
+
+pins: $(READY)
+	$(BIN)/python tools/check_pins.py
+
+format: $(READY)  ## rewrite the sources in the house format
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(READY)  ## run every benchmark; each prints one JSON object
+	@for script in benchmarks/[a-z]*.py; do \
+		name=$$(basename $$script .py); \
+		echo "== $$name" >&2; \
+		$(BIN)/python -m benchmarks.$$name --json || exit 1; \
+	done
+
+clean:  ## remove .venv, caches and build products (data of `headway up` stays)
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist demo-result.json
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
