@@ -7,11 +7,11 @@ class HeadwayError(Exception):
     """Something went wrong that a person can act on.
 
     Args:
-        problem: what went wrong, as a sentence.
-        hint: what to do next, as a sentence; empty when the problem says it already.
+        what: what went wrong, as a sentence.
+        hint: what to do next, as a sentence; empty when `what` says it already.
     """
 
-    def __init__(self, problem: str, hint: str = "") -> None:
-        self.problem = problem
+    def __init__(self, what: str, hint: str = "") -> None:
+        self.what = what
         self.hint = hint
-        super().__init__(f"{problem} {hint}".strip())
+        super().__init__(f"{what} {hint}".strip())

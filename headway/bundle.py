@@ -1,0 +1,182 @@
+"""A working folder as one archive whose bytes depend on nothing but the files' names and contents."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import os
+import re
+import tarfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from headway.errors import HeadwayError
+
+IGNORE_FILE = ".headwayignore"
+MAX_BUNDLE_BYTES = 100 * 2**20
+"""The largest working folder that is sent, before compression. Data sets belong elsewhere."""
+
+DEFAULT_IGNORES = (
+    ".git/",
+    ".hg/",
+    ".svn/",
+    ".headway/",
+    ".venv/",
+    "venv/",
+    "node_modules/",
+    "__pycache__/",
+    "*.pyc",
+    ".mypy_cache/",
+    ".ruff_cache/",
+    ".pytest_cache/",
+    ".tox/",
+    ".ipynb_checkpoints/",
+    ".DS_Store",
+)
+
+
+class BundleError(HeadwayError):
+    """The working folder cannot be sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """A packed working folder. `digest` is `sha256:<hex>` of `content`, a tar.gz."""
+
+    content: bytes
+    digest: str
+    files: tuple[str, ...]
+
+
+def pack(folder: Path, *, max_bytes: int = MAX_BUNDLE_BYTES) -> Bundle:
+    """Archive a folder, without what `.headwayignore` and `DEFAULT_IGNORES` name.
+
+    Two folders with the same names, contents and executable bits give the same bytes, whoever
+    packs them and whenever.
+
+    Raises:
+        BundleError: no such folder, nothing in it, over `max_bytes`, a link that leaves the folder,
+            or a file that cannot be read.
+    """
+    if not folder.is_dir():
+        raise BundleError(
+            f"The working folder {folder} does not exist.", "Correct `workdir` in the job file."
+        )
+    paths = sorted(_walk(folder, Ignore.of(folder)))
+    if not paths:
+        raise BundleError(f"The working folder {folder} is empty.", f"Check `workdir` and {IGNORE_FILE}.")
+    _check_size(folder, paths, max_bytes)
+    buffer = io.BytesIO()
+    with (
+        gzip.GzipFile(filename="", mode="wb", fileobj=buffer, mtime=0, compresslevel=6) as zipped,
+        tarfile.open(fileobj=zipped, mode="w", format=tarfile.PAX_FORMAT) as archive,
+    ):
+        for name in paths:
+            _add(archive, folder, name)
+    content = buffer.getvalue()
+    return Bundle(content, f"sha256:{hashlib.sha256(content).hexdigest()}", tuple(paths))
+
+
+class Ignore:
+    """The rules of an ignore file, which read like git's: the last rule that matches decides.
+
+    `name` matches at any depth, `a/name` and `/name` from the top, `name/` folders only; `*` stays
+    within a folder, `**` does not; `!name` takes back.
+    """
+
+    def __init__(self, lines: Sequence[str]) -> None:
+        rules = (line.strip() for line in lines)
+        self._rules = [_compile(rule) for rule in rules if rule and not rule.startswith("#")]
+
+    @classmethod
+    def of(cls, folder: Path) -> Ignore:
+        """The default rules, followed by those of the folder's own `.headwayignore`."""
+        own = folder / IGNORE_FILE
+        lines = own.read_text().splitlines() if own.is_file() else []
+        return cls([*DEFAULT_IGNORES, *lines])
+
+    def matches(self, name: str, *, is_folder: bool) -> bool:
+        """Whether the file or folder with this path (relative, with `/`) is left out."""
+        ignored = False
+        for pattern, folders_only, keep in self._rules:
+            if (is_folder or not folders_only) and pattern.fullmatch(name):
+                ignored = not keep
+        return ignored
+
+
+def _compile(rule: str) -> tuple[re.Pattern[str], bool, bool]:
+    keep = rule.startswith("!")
+    body = rule.removeprefix("!")
+    folders_only = body.endswith("/")
+    body = body.rstrip("/")
+    anchored = "/" in body
+    pieces = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+    pattern = "".join(
+        pieces.get(token, re.escape(token)) for token in re.findall(r"\*\*/|\*\*|.", body.removeprefix("/"))
+    )
+    return re.compile(pattern if anchored else f"(?:.*/)?{pattern}"), folders_only, keep
+
+
+def _walk(folder: Path, ignore: Ignore, prefix: str = "") -> Iterator[str]:
+    """Relative paths of the files and links to send; folders are implied by them."""
+    try:
+        entries = list(os.scandir(folder / prefix))
+    except OSError as error:
+        raise BundleError(f"{error}.", f"Make it readable, or name it in {IGNORE_FILE}.") from None
+    for entry in entries:
+        name = f"{prefix}{entry.name}"
+        is_folder = entry.is_dir(follow_symlinks=False)
+        if ignore.matches(name, is_folder=is_folder):
+            continue
+        if is_folder:
+            yield from _walk(folder, ignore, f"{name}/")
+        elif entry.is_symlink() or entry.is_file():
+            yield name  # sockets, pipes and devices have no content to send
+
+
+def _check_size(folder: Path, paths: Sequence[str], max_bytes: int) -> None:
+    sizes = sorted(((os.lstat(folder / name).st_size, name) for name in paths), reverse=True)
+    total = sum(size for size, _ in sizes)
+    if total <= max_bytes:
+        return
+    largest = ", ".join(f"{name} ({_mib(size)})" for size, name in sizes[:5])
+    raise BundleError(
+        f"The working folder {folder} holds {_mib(total)}; {_mib(max_bytes)} may be sent. Largest: {largest}.",
+        f"Name what the job does not need in {IGNORE_FILE}; read data sets from a shared place.",
+    )
+
+
+def _add(archive: tarfile.TarFile, folder: Path, name: str) -> None:
+    path = folder / name
+    entry = tarfile.TarInfo(name)  # time 0, owner 0: nothing of this machine
+    if path.is_symlink():
+        entry.type = tarfile.SYMTYPE
+        entry.linkname = _inner_target(path, name)
+        archive.addfile(entry)
+        return
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise BundleError(f"{error}.", f"Make it readable, or name it in {IGNORE_FILE}.") from None
+    entry.size = len(content)
+    entry.mode = 0o755 if os.access(path, os.X_OK) else 0o644
+    archive.addfile(entry, io.BytesIO(content))
+
+
+def _inner_target(link: Path, name: str) -> str:
+    target = str(link.readlink())
+    depth = 0
+    for part in (PurePosixPath(name).parent / target).parts:
+        depth += -1 if part == ".." else 1
+        if depth < 0 or part == "/":
+            raise BundleError(
+                f"The link {name} leads out of the working folder, to {target}.",
+                f"Copy the file into the folder, or name the link in {IGNORE_FILE}.",
+            )
+    return target
+
+
+def _mib(size_bytes: int) -> str:
+    return f"{size_bytes / 2**20:.1f} MiB"

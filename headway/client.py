@@ -1,0 +1,272 @@
+"""The Python client of the service: the HTTP API as typed methods.
+
+with Client("http://127.0.0.1:8123", token) as client:
+    job = client.submit(JobSpec(name="mnist", run="python train.py", workdir="."))
+    for view in client.wait(job.id):
+        print(view.state, view.progress.samples)
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+from urllib.parse import quote
+
+import httpx
+from pydantic import BaseModel
+
+from headway._http import ApiError, Http, ServiceUnavailableError, Timer
+from headway.bundle import BundleError, pack
+from headway.contract.agents import NodeView
+from headway.contract.jobs import (
+    TERMINAL_STATES,
+    BundleView,
+    CancelRequest,
+    EventView,
+    ExplainView,
+    Item,
+    JobState,
+    JobView,
+    LogChunk,
+    MetricPoint,
+    Page,
+    ResizeRequest,
+)
+from headway.contract.spec import JobSpec
+from headway.errors import HeadwayError
+
+__all__ = ["ApiError", "BundleError", "Client", "HeadwayError", "ServiceUnavailableError"]
+
+_API = "/api/v1"
+_UPLOAD_TIMEOUT_S = 300.0
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+class Client:
+    """One service, as one user.
+
+    A request that meets a service that is away (no connection, 502, 503, 504, 429) is tried again for
+    up to `patience_s`; none is ever done twice. Every method raises `ApiError` when the service refuses
+    and `ServiceUnavailableError` when patience runs out. Not for use by several threads at once.
+
+    Args:
+        url: where the service listens, for example `http://127.0.0.1:8123`.
+        token: an API token.
+        patience_s: see above.
+        transport: another way to reach the service than the network.
+        timer: the clock to wait by; tests hand one in.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        token: str | None,
+        *,
+        patience_s: float = 10.0,
+        transport: httpx.BaseTransport | None = None,
+        timer: Timer = time,
+    ) -> None:
+        self._http = Http(url, token, patience_s=patience_s, transport=transport, timer=timer)
+        self._timer = timer
+
+    @property
+    def url(self) -> str:
+        """Where the service listens."""
+        return self._http.url
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # Jobs
+
+    def submit(
+        self, spec: JobSpec, *, base: Path | None = None, idempotency_key: str | None = None
+    ) -> JobView:
+        """Submit a job. Its `workdir`, when it has one and no `bundle`, is uploaded first.
+
+        Args:
+            spec: the job.
+            base: the folder that a relative `workdir` starts from; default: the current one.
+            idempotency_key: give the same one to submit the same job once however often this is called.
+
+        Raises:
+            BundleError: the working folder cannot be sent.
+        """
+        if spec.workdir is not None and spec.bundle is None:
+            uploaded = self.upload_bundle((base or Path.cwd()) / spec.workdir)
+            spec = spec.model_copy(update={"bundle": uploaded.digest})
+        key = idempotency_key or str(uuid.uuid4())
+        body = spec.model_dump(mode="json", by_alias=True, exclude_unset=True)
+        return self._post(f"{_API}/jobs", JobView, json=body, headers={"Idempotency-Key": key})
+
+    def jobs(
+        self, *, states: tuple[JobState, ...] = (), name: str | None = None, project: str | None = None
+    ) -> Iterator[JobView]:
+        """Jobs, newest first, fetched page by page as they are consumed."""
+        params = {"state": [state.value for state in states], "name": name, "project": project}
+        return self._pages(f"{_API}/jobs", Page[JobView], params)
+
+    def job(self, job: str) -> JobView:
+        """One job, by its id, or the newest of that name."""
+        return self._get(_job(job), JobView)
+
+    def cancel(self, job: str, *, force: bool = False) -> JobView:
+        """End a job; its ranks get their grace for a last checkpoint unless `force`."""
+        return self._post(_job(job, "cancel"), JobView, json=CancelRequest(force=force).model_dump())
+
+    def pause(self, job: str) -> JobView:
+        """Take a job's slots after a checkpoint and keep the job."""
+        return self._post(_job(job, "pause"), JobView)
+
+    def resume(self, job: str) -> JobView:
+        """Let a paused job compete for slots again."""
+        return self._post(_job(job, "resume"), JobView)
+
+    def resize(self, job: str, slots: int | None) -> JobView:
+        """Keep a job at `slots` slots; None gives the choice back to the scheduler."""
+        return self._post(_job(job, "resize"), JobView, json=ResizeRequest(slots=slots).model_dump())
+
+    def explain(self, job: str) -> ExplainView:
+        """The last decision about a job and what it was weighed against."""
+        return self._get(_job(job, "explain"), ExplainView)
+
+    def metrics(self, job: str) -> Iterator[MetricPoint]:
+        """What the script reported, oldest first."""
+        return self._pages(_job(job, "metrics"), Page[MetricPoint], {})
+
+    def events(self, job: str, *, after: int = 0) -> Iterator[EventView]:
+        """What happened to a job so far, oldest first, from the event after sequence number `after`."""
+        return self._pages(_job(job, "events"), Page[EventView], {"after": after}, cursor="after")
+
+    def follow_events(self, job: str, *, after: int = 0) -> Iterator[EventView]:
+        """The same, and what happens from now on, until the job is over."""
+        query = {"after": str(after)}
+        for received in self._http.follow(_job(job, "events"), query):
+            event = EventView.model_validate_json(received.data)
+            query["after"] = str(event.sequence)
+            yield event
+
+    def logs(
+        self, job: str, *, after: str | None = None, rank: int | None = None, tail: int | None = None
+    ) -> Iterator[LogChunk]:
+        """Output of the ranks so far; of one `rank`, and only the last `tail` lines, when given."""
+        params = {"after": after, "rank": rank, "tail": tail}
+        return self._pages(_job(job, "logs"), Page[LogChunk], params, cursor="after")
+
+    def follow_logs(
+        self, job: str, *, after: str | None = None, rank: int | None = None, tail: int | None = None
+    ) -> Iterator[LogChunk]:
+        """The same, and what is written from now on, until the job is over."""
+        query = _given({"after": after, "rank": rank, "tail": tail})
+        for received in self._http.follow(_job(job, "logs"), query):
+            chunk = LogChunk.model_validate_json(received.data)
+            query.pop("tail", None)
+            query["after"] = chunk.cursor
+            yield chunk
+
+    def wait(self, job: str, *, every_s: float = 1.0, outage_s: float = 600.0) -> Iterator[JobView]:
+        """The job as it is now and then every `every_s`, the last time when it is over.
+
+        An outage of the service does not end the wait, unless it lasts for more than `outage_s`.
+        """
+        last_seen = self._timer.monotonic()
+        while True:
+            try:
+                view = self.job(job)
+            except ServiceUnavailableError:
+                if self._timer.monotonic() - last_seen > outage_s:
+                    raise
+            else:
+                last_seen = self._timer.monotonic()
+                yield view
+                if view.state in TERMINAL_STATES:
+                    return
+            self._timer.sleep(every_s)
+
+    # Nodes
+
+    def nodes(self) -> Iterator[NodeView]:
+        """The hosts, with who holds which slot."""
+        return self._pages(f"{_API}/nodes", Page[NodeView], {})
+
+    def drain(self, node: str) -> NodeView:
+        """Move a node's jobs away and give it no new ones."""
+        return self._post(f"{_API}/nodes/{quote(node, safe='')}/drain", NodeView)
+
+    def cordon(self, node: str) -> NodeView:
+        """Give a node no new jobs; it keeps those that it has."""
+        return self._post(f"{_API}/nodes/{quote(node, safe='')}/cordon", NodeView)
+
+    def uncordon(self, node: str) -> NodeView:
+        """Let a node take jobs again."""
+        return self._post(f"{_API}/nodes/{quote(node, safe='')}/uncordon", NodeView)
+
+    # Bundles and the service itself
+
+    def upload_bundle(self, folder: Path) -> BundleView:
+        """Send a working folder, unless the service has it already.
+
+        Raises:
+            BundleError: it cannot be sent: missing, too large, or a link leads out of it.
+        """
+        bundle = pack(folder)
+        known = self._http.request("HEAD", f"{_API}/bundles/{bundle.digest}", accept=(404,))
+        if known.is_success:
+            return BundleView(digest=bundle.digest, size_bytes=len(bundle.content), files=len(bundle.files))
+        return self._post(
+            f"{_API}/bundles",
+            BundleView,
+            content=bundle.content,
+            headers={"Content-Type": "application/gzip"},
+            timeout=_UPLOAD_TIMEOUT_S,
+        )
+
+    def version(self) -> str:
+        """Version of the service."""
+        return str(self._http.request("GET", "/version").json()["version"])
+
+    def ready(self) -> bool:
+        """Whether the service can work: it reaches its stores. Asks once."""
+        return self._http.request("GET", "/readyz", accept=(503,)).is_success
+
+    def _get(self, path: str, model: type[Model]) -> Model:
+        return model.model_validate_json(self._http.request("GET", path).content)
+
+    def _post(self, path: str, model: type[Model], **arguments: Any) -> Model:
+        return model.model_validate_json(self._http.request("POST", path, **arguments).content)
+
+    def _pages(
+        self, path: str, model: type[Page[Item]], params: Mapping[str, object], *, cursor: str = "cursor"
+    ) -> Iterator[Item]:
+        """Items of all pages. `cursor` names the parameter that takes the cursor of the next one."""
+        query: dict[str, Any] = {name: value for name, value in params.items() if value not in (None, [])}
+        while True:
+            page = model.model_validate_json(self._http.request("GET", path, params=query).content)
+            yield from page.items
+            if page.next_cursor is None:
+                return
+            query = {name: value for name, value in query.items() if name != "tail"} | {
+                cursor: page.next_cursor
+            }
+
+
+def _given(params: Mapping[str, object]) -> dict[str, str]:
+    return {name: str(value) for name, value in params.items() if value is not None}
+
+
+def _job(job: str, *rest: str) -> str:
+    return "/".join((f"{_API}/jobs/{quote(job, safe='')}", *rest))
