@@ -184,12 +184,23 @@ def from_line(line: str) -> Message:
         ValueError: not JSON, of an unknown type, or a field is missing.
     """
     fields = json.loads(line)
-    kind = _TYPES.get(fields.get("type", "")) if isinstance(fields, dict) else None
-    if kind is None:
+    if not isinstance(fields, dict):
         raise ValueError(f"not a message of a rank: {line[:80]!r}")
+    return from_fields(fields)
+
+
+def from_fields(fields: dict[str, Any]) -> Message:
+    """The message with these fields, as parsed from JSON.
+
+    Raises:
+        ValueError: of an unknown type, or a field is missing.
+    """
+    kind = _TYPES.get(str(fields.get("type", "")))
+    if kind is None:
+        raise ValueError(f"no message of a rank has the type {fields.get('type')!r}")
     known = {name: fields[name] for name in kind.__dataclass_fields__ if name in fields}
     try:
         message: Message = kind(**known)
     except TypeError as error:
-        raise ValueError(f"a field is missing: {line[:80]!r}") from error
+        raise ValueError(f"a field of a {kind.TYPE} message is missing") from error
     return message

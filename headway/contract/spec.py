@@ -80,7 +80,7 @@ class Batch(Part):
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
     policy: Literal["fixed", "adaptive"] = "fixed"
-    global_: Annotated[int, Field(ge=1, le=2**30, alias="global")] | None = None
+    global_: Annotated[int | None, Field(ge=1, le=2**30, alias="global")] = None
     max_global: Annotated[int, Field(ge=1, le=2**30)] | None = None
     max_local: Annotated[int, Field(ge=1, le=2**30)] | None = None
     lr_rule: Literal["adascale", "sqrt", "linear", "none"] = "none"

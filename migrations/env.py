@@ -1,0 +1,16 @@
+"""Alembic's entry: migrations run on the connection that the service hands in."""
+
+from __future__ import annotations
+
+from alembic import context
+from sqlalchemy import text
+
+from service.adapters.postgres.tables import metadata
+
+connection = context.config.attributes["connection"]
+# A migration must not queue behind a long transaction and block every other statement meanwhile.
+connection.execute(text("SET lock_timeout = '5s'"))
+connection.execute(text("SELECT pg_advisory_xact_lock(hashtext('headway-migrations'))"))
+context.configure(connection=connection, target_metadata=metadata, compare_type=True)
+with context.begin_transaction():
+    context.run_migrations()

@@ -1,0 +1,1 @@
+"""Postgres: the truth. Statements are SQLAlchemy Core; there is no ORM."""

@@ -1,0 +1,31 @@
+"""Bundle rows."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from sqlalchemy import select
+from sqlalchemy.dialects.postgresql import insert as upsert
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from service.adapters.postgres.tables import bundles
+from service.usecases.ports import BundleRecord
+
+
+class PostgresBundles:
+    """Implements `usecases.ports.Bundles`."""
+
+    def __init__(self, connection: AsyncConnection) -> None:
+        self._connection = connection
+
+    async def get(self, digest: str) -> BundleRecord | None:
+        """A bundle that was uploaded."""
+        row = (await self._connection.execute(select(bundles).where(bundles.c.digest == digest))).first()
+        return None if row is None else BundleRecord(row.digest, row.size_bytes, tuple(row.files))
+
+    async def add(self, bundle: BundleRecord, now: datetime) -> None:
+        """An upload; the same one again changes nothing."""
+        statement = upsert(bundles).values(
+            digest=bundle.digest, size_bytes=bundle.size_bytes, files=list(bundle.files), created_at=now
+        )
+        await self._connection.execute(statement.on_conflict_do_nothing())

@@ -1,0 +1,67 @@
+"""The outbox of commands."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+from sqlalchemy import or_, select, update
+from sqlalchemy.dialects.postgresql import insert as upsert
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from headway.contract.agents import RunCommand, StopCommand
+from service.adapters.postgres.tables import commands
+from service.usecases.ports import PendingCommand
+
+
+class PostgresCommands:
+    """Implements `usecases.ports.Commands`."""
+
+    def __init__(self, connection: AsyncConnection) -> None:
+        self._connection = connection
+
+    async def add(self, node_id: str, command: RunCommand | StopCommand, now: datetime) -> None:
+        """A command, to be pushed after commit. The same one again changes nothing."""
+        statement = upsert(commands).values(
+            id=command.command_id,
+            node_id=node_id,
+            job_id=command.job_id,
+            generation=command.generation,
+            body=command.model_dump(mode="json"),
+            created_at=now,
+        )
+        await self._connection.execute(statement.on_conflict_do_nothing(index_elements=["id"]))
+
+    async def acknowledge(self, node_id: str, command_ids: Sequence[str], now: datetime) -> None:
+        """The node has taken these up."""
+        if command_ids:
+            await self._connection.execute(
+                update(commands)
+                .where(commands.c.node_id == node_id, commands.c.id.in_(command_ids))
+                .values(acknowledged_at=now)
+            )
+
+    async def take_due(self, now: datetime, push_again_s: float, limit: int) -> list[PendingCommand]:
+        """Unacknowledged commands that were never pushed, or not for `push_again_s`; marked pushed."""
+        due = (
+            select(commands.c.id)
+            .where(
+                commands.c.acknowledged_at.is_(None),
+                or_(
+                    commands.c.pushed_at.is_(None),
+                    commands.c.pushed_at < now - timedelta(seconds=push_again_s),
+                ),
+            )
+            .order_by(commands.c.sequence)
+            .limit(limit)
+            .with_for_update(skip_locked=True)
+        )
+        statement = (
+            update(commands)
+            .where(commands.c.id.in_(due.scalar_subquery()))
+            .values(pushed_at=now, pushes=commands.c.pushes + 1)
+            .returning(commands.c.sequence, commands.c.id, commands.c.node_id, commands.c.body)
+        )
+        rows = sorted((await self._connection.execute(statement)).all(), key=lambda row: row.sequence)
+        return [PendingCommand(row.id, row.node_id, json.dumps(row.body)) for row in rows]

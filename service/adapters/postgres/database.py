@@ -1,0 +1,119 @@
+"""Transactions over one connection pool. The only place that commits."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import asyncpg
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+
+from service.adapters.postgres.bundles import PostgresBundles
+from service.adapters.postgres.commands import PostgresCommands
+from service.adapters.postgres.decisions import PostgresDecisions
+from service.adapters.postgres.grants import PostgresAllocations, PostgresGrants
+from service.adapters.postgres.history import PostgresHistory
+from service.adapters.postgres.jobs import PostgresJobs
+from service.adapters.postgres.nodes import PostgresNodes, PostgresSilence
+from service.adapters.postgres.queries import (
+    PostgresHistoryQueries,
+    PostgresJobQueries,
+    PostgresNodeQueries,
+)
+from service.adapters.postgres.retention import PostgresRetention
+from service.domain.errors import Unavailable
+from service.usecases import ports
+from service.usecases.ports import Bell
+
+Ring = Callable[[Bell, str], Awaitable[None]]
+"""Rings a bell; must not raise."""
+
+
+def sqlalchemy_url(url: str) -> str:
+    """The configured `postgresql://…` URL, for the asyncpg driver."""
+    scheme, _, rest = url.partition("://")
+    if scheme.split("+")[0] not in {"postgresql", "postgres"}:
+        raise ValueError(f"HEADWAY_DATABASE_URL must start with postgresql://, not {scheme}://")
+    return f"postgresql+asyncpg://{rest}"
+
+
+class PostgresTransaction:
+    """One unit of work: every port over one connection."""
+
+    def __init__(self, connection: AsyncConnection) -> None:
+        self.jobs: ports.Jobs = PostgresJobs(connection)
+        self.grants: ports.Grants = PostgresGrants(connection)
+        self.allocations: ports.Allocations = PostgresAllocations(connection)
+        self.nodes: ports.Nodes = PostgresNodes(connection)
+        self.silence: ports.Silence = PostgresSilence(connection)
+        self.commands: ports.Commands = PostgresCommands(connection)
+        self.history: ports.History = PostgresHistory(connection)
+        self.decisions: ports.Decisions = PostgresDecisions(connection)
+        self.bundles: ports.Bundles = PostgresBundles(connection)
+        self.job_queries: ports.JobQueries = PostgresJobQueries(connection)
+        self.history_queries: ports.HistoryQueries = PostgresHistoryQueries(connection)
+        self.node_queries: ports.NodeQueries = PostgresNodeQueries(connection)
+        self.retention: ports.Retention = PostgresRetention(connection)
+        self.rung: dict[tuple[Bell, str], None] = {}
+
+    def ring(self, bell: Bell, about: str = "") -> None:
+        """Ring after commit."""
+        self.rung[(bell, about)] = None
+
+
+class Database:
+    """Where transactions come from."""
+
+    def __init__(self, url: str, ring: Ring, *, pool_size: int = 10) -> None:
+        self.engine: AsyncEngine = create_async_engine(
+            sqlalchemy_url(url),
+            pool_size=pool_size,
+            max_overflow=0,
+            pool_timeout=5,
+            connect_args={"timeout": 5, "command_timeout": 30},
+        )
+        self._ring = ring
+
+    @asynccontextmanager
+    async def begin(self) -> AsyncIterator[ports.Transaction]:
+        """A transaction that commits when its block ends without an error, and then rings its bells.
+
+        Raises:
+            Unavailable: the database does not answer. Nothing was committed, unless the connection
+                broke in the commit itself; every caller may therefore ask again.
+        """
+        try:
+            async with self.engine.begin() as connection:
+                tx = PostgresTransaction(connection)
+                yield tx
+        except (OSError, TimeoutError, PoolTimeout, asyncpg.PostgresConnectionError) as error:
+            raise _unavailable(error) from error
+        except (OperationalError, InterfaceError) as error:
+            raise _unavailable(error) from error
+        except DBAPIError as error:
+            if error.connection_invalidated or _is_shutdown(error):
+                raise _unavailable(error) from error
+            raise
+        for bell, about in tx.rung:
+            await self._ring(bell, about)
+
+    async def close(self) -> None:
+        """Close every connection."""
+        await self.engine.dispose()
+
+
+_SHUTDOWN_STATES = {"57P01", "57P02", "57P03", "53300", "08000", "08003", "08006", "40001", "40P01"}
+"""SQLSTATEs that pass: the server stops or starts, is full, lost us, or asks to try again."""
+
+
+def _is_shutdown(error: SQLAlchemyError) -> bool:
+    state = getattr(getattr(error, "orig", None), "sqlstate", None)
+    return state in _SHUTDOWN_STATES
+
+
+def _unavailable(error: BaseException) -> Unavailable:
+    return Unavailable(
+        f"the database does not answer ({type(error).__name__}); nothing was changed, try again"
+    )

@@ -1,0 +1,170 @@
+"""Who holds which slot, and the history of allocations."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from sqlalchemy import and_, func, insert, select, tuple_, update
+from sqlalchemy.dialects.postgresql import insert as upsert
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from headway.contract.jobs import Reason
+from service.adapters.postgres.tables import allocations, slot_grants
+from service.domain.jobs import Allocation, size_of
+from service.usecases.ports import AllocationRecord
+
+_HELD = slot_grants.c.released_at.is_(None)
+
+
+class PostgresGrants:
+    """Implements `usecases.ports.Grants`."""
+
+    def __init__(self, connection: AsyncConnection) -> None:
+        self._connection = connection
+
+    async def grant(self, job_id: str, generation: int, slots: Allocation, now: datetime) -> bool:
+        """Hold free slots; all of them or none."""
+        wanted = size_of(slots)
+        if wanted == 0:
+            return True
+        rows = [
+            {"node_id": node, "slot": slot, "job_id": job_id, "generation": generation, "granted_at": now}
+            for node, indices in slots.items()
+            for slot in indices
+        ]
+        savepoint = await self._connection.begin_nested()
+        statement = (
+            upsert(slot_grants)
+            .values(rows)
+            .on_conflict_do_nothing(index_elements=["node_id", "slot"], index_where=_HELD)
+            .returning(slot_grants.c.id)
+        )
+        granted = len((await self._connection.execute(statement)).all())
+        if granted < wanted:
+            await savepoint.rollback()
+            return False
+        await savepoint.commit()
+        return True
+
+    async def held(self, job_id: str) -> dict[int, Allocation]:
+        """What the job holds, by generation."""
+        query = (
+            select(slot_grants.c.generation, slot_grants.c.node_id, slot_grants.c.slot)
+            .where(slot_grants.c.job_id == job_id, _HELD)
+            .order_by(slot_grants.c.generation, slot_grants.c.node_id, slot_grants.c.slot)
+        )
+        held: dict[int, dict[str, tuple[int, ...]]] = {}
+        for generation, node, slot in (await self._connection.execute(query)).all():
+            of_generation = held.setdefault(generation, {})
+            of_generation[node] = (*of_generation.get(node, ()), slot)
+        return {generation: dict(nodes) for generation, nodes in held.items()}
+
+    async def on_node(self, node_id: str) -> set[tuple[str, int]]:
+        """(job id, generation) of everything that holds slots on the node."""
+        query = (
+            select(slot_grants.c.job_id, slot_grants.c.generation)
+            .where(slot_grants.c.node_id == node_id, _HELD)
+            .distinct()
+        )
+        return {(row.job_id, row.generation) for row in (await self._connection.execute(query)).all()}
+
+    async def release(
+        self, job_id: str, generation: int, node_id: str | None, carry_over: Allocation, now: datetime
+    ) -> None:
+        """Free slots; those in `carry_over` pass to generation + 1 at once."""
+        freed = and_(slot_grants.c.job_id == job_id, slot_grants.c.generation <= generation, _HELD)
+        if node_id is not None:
+            freed = and_(freed, slot_grants.c.node_id == node_id)
+        statement = (
+            update(slot_grants)
+            .where(freed)
+            .values(released_at=now)
+            .returning(slot_grants.c.node_id, slot_grants.c.slot)
+        )
+        released = (await self._connection.execute(statement)).all()
+        passed_on = [
+            {
+                "node_id": node,
+                "slot": slot,
+                "job_id": job_id,
+                "generation": generation + 1,
+                "granted_at": now,
+            }
+            for node, slot in released
+            if slot in carry_over.get(node, ())
+        ]
+        if passed_on:
+            await self._connection.execute(insert(slot_grants), passed_on)
+
+
+class PostgresAllocations:
+    """Implements `usecases.ports.Allocations`."""
+
+    def __init__(self, connection: AsyncConnection) -> None:
+        self._connection = connection
+
+    async def add(self, allocation: AllocationRecord) -> None:
+        """A generation starts."""
+        await self._connection.execute(
+            insert(allocations).values(
+                job_id=allocation.job_id,
+                generation=allocation.generation,
+                slots={node: list(slots) for node, slots in allocation.slots.items()},
+                size=size_of(allocation.slots),
+                device_kind=allocation.device_kind,
+                first_node=allocation.first_node,
+                master_port=allocation.master_port,
+                reason=allocation.reason,
+                message=allocation.message,
+                round_id=allocation.round_id,
+                granted_at=allocation.granted_at,
+            )
+        )
+
+    async def get(self, job_id: str, generation: int) -> AllocationRecord | None:
+        """The allocation of one generation."""
+        query = select(allocations).where(_key(job_id, generation))
+        row = (await self._connection.execute(query)).first()
+        if row is None:
+            return None
+        return AllocationRecord(
+            job_id=row.job_id,
+            generation=row.generation,
+            slots={node: tuple(slots) for node, slots in row.slots.items()},
+            device_kind=row.device_kind,
+            first_node=row.first_node,
+            master_port=row.master_port,
+            reason=Reason(row.reason),
+            message=row.message,
+            round_id=row.round_id,
+            granted_at=row.granted_at,
+        )
+
+    async def node_started(self, job_id: str, generation: int) -> int:
+        """One more node has started its ranks."""
+        statement = (
+            update(allocations)
+            .where(_key(job_id, generation))
+            .values(started_nodes=allocations.c.started_nodes + 1)
+            .returning(allocations.c.started_nodes)
+        )
+        return int((await self._connection.execute(statement)).scalar_one())
+
+    async def end(self, job_id: str, generation: int, now: datetime) -> None:
+        """Every process of the generation is gone."""
+        await self._connection.execute(
+            update(allocations)
+            .where(_key(job_id, generation))
+            .values(ended_at=func.coalesce(allocations.c.ended_at, now))
+        )
+
+    async def ports_in_use(self, node_id: str) -> set[int]:
+        """Rendezvous ports of live generations whose rank 0 is on the node."""
+        query = select(allocations.c.master_port).where(
+            allocations.c.first_node == node_id, allocations.c.ended_at.is_(None)
+        )
+        return set((await self._connection.execute(query)).scalars())
+
+
+def _key(job_id: str, generation: int):  # type: ignore[no-untyped-def]  # noqa: ANN202 - a SQL expression
+    return tuple_(allocations.c.job_id, allocations.c.generation) == tuple_(job_id, generation)

@@ -1,0 +1,173 @@
+"""Job rows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import Row, bindparam, select, text, update
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from headway.contract.jobs import JobProgress, JobState, Reason
+from headway.contract.spec import JobSpec
+from service.adapters.postgres.tables import TERMINAL_SQL, jobs
+from service.domain.errors import NameTaken, NotFound
+from service.domain.jobs import Job
+from service.usecases.ports import Submitted
+
+_INSERT = text(
+    """
+    WITH job AS (
+        INSERT INTO jobs (id, project, name, spec, idempotency_key, request_digest,
+                          state, reason, message, submitted_at, state_since)
+        VALUES (:id, :project, :name, CAST(:spec AS jsonb), :idempotency_key, :request_digest,
+                :state, :reason, :message, :now, :now)
+        ON CONFLICT (project, idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING
+        RETURNING id
+    ), event AS (
+        INSERT INTO events (job_id, at, kind, state, reason, message, generation)
+        SELECT id, :now, 'submit', :state, :reason, :message, 0 FROM job
+    )
+    SELECT id FROM job
+    """
+)
+"""Job, idempotency key and first event in one statement: a submit is one round trip."""
+
+
+def row_to_job(row: Row[Any]) -> Job:
+    """The job in a row of `jobs`."""
+    return Job(
+        id=row.id,
+        spec=JobSpec.model_validate(row.spec),
+        state=JobState(row.state),
+        reason=Reason(row.reason),
+        message=row.message,
+        generation=row.generation,
+        attempt=row.attempt,
+        allocation=_allocation(row.allocation),
+        target=None if row.target is None else _allocation(row.target),
+        pinned_size=row.pinned_size,
+        pause_requested=row.pause_requested,
+        preemptions=row.preemptions,
+        infrastructure_failures=row.infrastructure_failures,
+        user_errors=row.user_errors,
+        retry_at=row.retry_at,
+        progress=JobProgress.model_validate(row.progress),
+        submitted_at=row.submitted_at,
+        state_since=row.state_since,
+        started_at=row.started_at,
+        finished_at=row.finished_at,
+    )
+
+
+def _allocation(value: dict[str, list[int]]) -> dict[str, tuple[int, ...]]:
+    return {node: tuple(slots) for node, slots in value.items()}
+
+
+class PostgresJobs:
+    """Implements `usecases.ports.Jobs`."""
+
+    def __init__(self, connection: AsyncConnection) -> None:
+        self._connection = connection
+
+    async def insert(self, job: Job, *, idempotency_key: str | None, request_digest: str) -> Submitted:
+        """Store a new job and its first event."""
+        values = {
+            "id": job.id,
+            "project": job.spec.project,
+            "name": job.name,
+            "spec": job.spec.model_dump_json(by_alias=True, exclude_defaults=True),
+            "idempotency_key": idempotency_key,
+            "request_digest": request_digest,
+            "state": job.state,
+            "reason": job.reason,
+            "message": job.message,
+            "now": job.submitted_at,
+        }
+        try:
+            created = (await self._connection.execute(_INSERT, values)).first() is not None
+        except IntegrityError as error:
+            return await self._explain_conflict(error, job, idempotency_key)
+        if created:
+            return Submitted(job, request_digest, created=True)
+        return await self._submitted_before(job.spec.project, idempotency_key)
+
+    async def _explain_conflict(
+        self, error: IntegrityError, job: Job, idempotency_key: str | None
+    ) -> Submitted:
+        """The name is taken; by this very request, if it is a repetition of one that was stored."""
+        if "uq_jobs_live_name" not in str(error.orig):
+            raise error
+        await self._connection.rollback()
+        if idempotency_key is not None:
+            try:
+                return await self._submitted_before(job.spec.project, idempotency_key)
+            except NotFound:
+                pass
+        raise NameTaken(
+            f"a live job of project {job.spec.project} is named {job.name} already; choose another name or "
+            f"cancel it with `headway cancel {job.name}`."
+        ) from error
+
+    async def _submitted_before(self, project: str, idempotency_key: str | None) -> Submitted:
+        found = await self._connection.execute(
+            select(jobs).where(jobs.c.project == project, jobs.c.idempotency_key == idempotency_key)
+        )
+        row = found.first()
+        if row is None:
+            raise NotFound("the job of this Idempotency-Key is gone; use a new key.")
+        return Submitted(row_to_job(row), row.request_digest, created=False)
+
+    async def lock(self, job_id: str) -> Job:
+        """The job by id, or the newest of that name, locked."""
+        for column in (jobs.c.id, jobs.c.name):
+            query = (
+                select(jobs)
+                .where(column == job_id)
+                .order_by(text(f"({TERMINAL_SQL})"), jobs.c.submitted_at.desc())
+                .limit(1)
+                .with_for_update()
+            )
+            row = (await self._connection.execute(query)).first()
+            if row is not None:
+                return row_to_job(row)
+        raise NotFound(f"no job has the id or name {job_id!r}; `headway ps -a` lists them.")
+
+    async def lock_many(self, job_ids: Sequence[str]) -> dict[str, Job]:
+        """Those of the jobs that exist, locked in the order of their ids."""
+        if not job_ids:
+            return {}
+        query = select(jobs).where(jobs.c.id.in_(job_ids)).order_by(jobs.c.id).with_for_update()
+        rows = (await self._connection.execute(query)).all()
+        return {row.id: row_to_job(row) for row in rows}
+
+    async def save(self, job: Job) -> None:
+        """Store a locked job."""
+        statement = (
+            update(jobs)
+            .where(jobs.c.id == bindparam("job_id"))
+            .values(
+                state=job.state,
+                reason=job.reason,
+                message=job.message,
+                generation=job.generation,
+                attempt=job.attempt,
+                allocation={node: list(slots) for node, slots in job.allocation.items()},
+                target=None
+                if job.target is None
+                else {node: list(slots) for node, slots in job.target.items()},
+                pinned_size=job.pinned_size,
+                pause_requested=job.pause_requested,
+                preemptions=job.preemptions,
+                infrastructure_failures=job.infrastructure_failures,
+                user_errors=job.user_errors,
+                retry_at=job.retry_at,
+                progress=json.loads(job.progress.model_dump_json()),
+                state_since=job.state_since,
+                started_at=job.started_at,
+                finished_at=job.finished_at,
+            )
+        )
+        await self._connection.execute(statement, {"job_id": job.id})

@@ -1,0 +1,121 @@
+"""Node rows, and who has gone silent."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Row, case, func, or_, select, text
+from sqlalchemy.dialects.postgresql import insert as upsert
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from headway.contract.agents import NodeState, SlotInfo
+from service.adapters.postgres.tables import api_processes, nodes
+from service.domain.errors import NotFound
+from service.usecases.ports import NodeRecord
+
+
+def row_to_node(row: Row[Any]) -> NodeRecord:
+    """The node in a row of `nodes`."""
+    return NodeRecord(
+        id=row.id,
+        name=row.name,
+        instance=row.instance,
+        token_sha256=row.token_sha256,
+        state=NodeState(row.state),
+        message=row.message,
+        address=row.address,
+        first_port=row.first_port,
+        last_port=row.last_port,
+        slots=tuple(SlotInfo.model_validate(slot) for slot in row.slots),
+        agent_version=row.agent_version,
+        joined_at=row.joined_at,
+        seen_at=row.seen_at,
+        last_sequence=row.last_sequence,
+    )
+
+
+class PostgresNodes:
+    """Implements `usecases.ports.Nodes`."""
+
+    def __init__(self, connection: AsyncConnection) -> None:
+        self._connection = connection
+
+    async def lock(self, node_id: str) -> NodeRecord:
+        """The node by id or name, locked."""
+        query = select(nodes).where(or_(nodes.c.id == node_id, nodes.c.name == node_id)).with_for_update()
+        row = (await self._connection.execute(query)).first()
+        if row is None:
+            raise NotFound(f"no node has the id or name {node_id!r}; `headway nodes` lists them.")
+        return row_to_node(row)
+
+    async def find(self, name: str) -> NodeRecord | None:
+        """The node of that name, locked."""
+        query = select(nodes).where(nodes.c.name == name).with_for_update()
+        row = (await self._connection.execute(query)).first()
+        return None if row is None else row_to_node(row)
+
+    async def save(self, node: NodeRecord) -> None:
+        """Insert or update."""
+        values = {
+            "name": node.name,
+            "instance": node.instance,
+            "token_sha256": node.token_sha256,
+            "state": node.state,
+            "message": node.message,
+            "address": node.address,
+            "first_port": node.first_port,
+            "last_port": node.last_port,
+            "slots": [slot.model_dump(mode="json") for slot in node.slots],
+            "agent_version": node.agent_version,
+            "last_sequence": node.last_sequence,
+            "joined_at": node.joined_at,
+            "seen_at": node.seen_at,
+        }
+        statement = upsert(nodes).values(id=node.id, **values)
+        await self._connection.execute(statement.on_conflict_do_update(index_elements=["id"], set_=values))
+
+    async def device_kinds(self) -> set[str]:
+        """Kinds of slots of all nodes."""
+        query = text("SELECT DISTINCT slot->>'device_kind' FROM nodes, jsonb_array_elements(slots) AS slot")
+        return set((await self._connection.execute(query)).scalars())
+
+    async def many(self, node_ids: Sequence[str]) -> dict[str, NodeRecord]:
+        """Nodes by id."""
+        rows = (await self._connection.execute(select(nodes).where(nodes.c.id.in_(node_ids)))).all()
+        return {row.id: row_to_node(row) for row in rows}
+
+
+class PostgresSilence:
+    """Implements `usecases.ports.Silence`."""
+
+    def __init__(self, connection: AsyncConnection) -> None:
+        self._connection = connection
+
+    async def silent_since(self, moment: datetime) -> list[NodeRecord]:
+        """Nodes not yet LOST that were last seen before `moment`, locked."""
+        query = (
+            select(nodes)
+            .where(nodes.c.seen_at < moment, nodes.c.state != NodeState.LOST)
+            .order_by(nodes.c.id)
+            .with_for_update()
+        )
+        return [row_to_node(row) for row in (await self._connection.execute(query)).all()]
+
+    async def api_up_since(self, fresh_after: datetime) -> datetime | None:
+        """Since when an API has been up without a break; None when none is up now."""
+        query = select(func.min(api_processes.c.up_since)).where(api_processes.c.seen_at > fresh_after)
+        since: datetime | None = (await self._connection.execute(query)).scalar_one()
+        return since
+
+    async def beat(self, process_id: str, now: datetime, gap_s: float) -> None:
+        """This API process is up."""
+        fresh_after = now - timedelta(seconds=gap_s)
+        statement = upsert(api_processes).values(id=process_id, up_since=now, seen_at=now)
+        unbroken = case((api_processes.c.seen_at > fresh_after, api_processes.c.up_since), else_=now)
+        await self._connection.execute(
+            statement.on_conflict_do_update(
+                index_elements=["id"], set_={"up_since": unbroken, "seen_at": now}
+            )
+        )

@@ -1,0 +1,255 @@
+"""Reads for the API: jobs, history and nodes as views."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import math
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Row, select, text, tuple_
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from headway.contract.agents import NodeState, NodeView, SlotInfo, SlotView
+from headway.contract.jobs import (
+    EventView,
+    ExplainView,
+    JobProgress,
+    JobState,
+    JobView,
+    MetricPoint,
+    Page,
+    Reason,
+    SizeOption,
+)
+from headway.contract.spec import JobSpec
+from service.adapters.postgres.tables import (
+    TERMINAL_SQL,
+    decisions,
+    events,
+    jobs,
+    metrics,
+    nodes,
+    slot_grants,
+)
+from service.domain.errors import InvalidField, NotFound
+from service.usecases.ports import JobFilter
+
+
+class PostgresJobQueries:
+    """Implements `usecases.ports.JobQueries`."""
+
+    def __init__(self, connection: AsyncConnection) -> None:
+        self._connection = connection
+
+    async def list_jobs(self, filters: JobFilter, *, limit: int, cursor: str | None) -> Page[JobView]:
+        """Jobs, newest first."""
+        query = select(jobs).order_by(jobs.c.submitted_at.desc(), jobs.c.id.desc()).limit(limit + 1)
+        if filters.state is not None:
+            query = query.where(jobs.c.state == filters.state)
+        if filters.name is not None:
+            query = query.where(jobs.c.name == filters.name)
+        if filters.project is not None:
+            query = query.where(jobs.c.project == filters.project)
+        if filters.live_only:
+            query = query.where(text(f"NOT ({TERMINAL_SQL})"))
+        if cursor is not None:
+            query = query.where(tuple_(jobs.c.submitted_at, jobs.c.id) < tuple_(*_read_cursor(cursor)))
+        rows = (await self._connection.execute(query)).all()
+        names = await self._node_names(rows)
+        last = rows[limit - 1] if len(rows) > limit else None
+        return Page(
+            items=[_view(row, names) for row in rows[:limit]],
+            next_cursor=_write_cursor(last.submitted_at, last.id) if last is not None else None,
+        )
+
+    async def job(self, job_id: str) -> JobView:
+        """One job by id, or the newest of that name."""
+        row = await self._row(job_id)
+        return _view(row, await self._node_names([row]))
+
+    async def explain(self, job_id: str) -> ExplainView:
+        """The last decision about a job; before the first one, its state."""
+        row = await self._row(job_id)
+        decision = (
+            await self._connection.execute(select(decisions).where(decisions.c.job_id == row.id))
+        ).first()
+        settled = decision is None or row.state not in {JobState.PENDING, JobState.RUNNING}
+        return ExplainView(
+            job_id=row.id,
+            name=row.name,
+            state=JobState(row.state),
+            action=decision.action if decision is not None else "none",
+            reason=Reason(row.reason if settled or decision is None else decision.reason),
+            message=row.message if settled or decision is None else decision.message,
+            round_id=decision.round_id if decision is not None else None,
+            decided_at=decision.decided_at if decision is not None else None,
+            options=[SizeOption.model_validate(one) for one in decision.options] if decision else [],
+        )
+
+    async def _row(self, job_id: str) -> Row[Any]:
+        for column in (jobs.c.id, jobs.c.name):
+            query = (
+                select(jobs)
+                .where(column == job_id)
+                .order_by(text(f"({TERMINAL_SQL})"), jobs.c.submitted_at.desc())
+                .limit(1)
+            )
+            row = (await self._connection.execute(query)).first()
+            if row is not None:
+                return row
+        raise NotFound(f"no job has the id or name {job_id!r}; `headway ps -a` lists them.")
+
+    async def _node_names(self, rows: list[Row[Any]] | Any) -> dict[str, str]:
+        wanted = {node for row in rows for node in row.allocation}
+        if not wanted:
+            return {}
+        found = await self._connection.execute(select(nodes.c.id, nodes.c.name).where(nodes.c.id.in_(wanted)))
+        return {row.id: row.name for row in found.all()}
+
+
+def _view(row: Row[Any], names: Mapping[str, str]) -> JobView:
+    return JobView(
+        id=row.id,
+        name=row.name,
+        project=row.project,
+        state=JobState(row.state),
+        reason=Reason(row.reason),
+        message=row.message,
+        generation=row.generation,
+        attempt=row.attempt,
+        size=sum(len(slots) for slots in row.allocation.values()),
+        allocation={names.get(node, node): slots for node, slots in row.allocation.items()},
+        pinned_size=row.pinned_size,
+        progress=JobProgress.model_validate(row.progress),
+        preemptions=row.preemptions,
+        infrastructure_failures=row.infrastructure_failures,
+        user_errors=row.user_errors,
+        submitted_at=row.submitted_at,
+        started_at=row.started_at,
+        finished_at=row.finished_at,
+        spec=JobSpec.model_validate(row.spec),
+    )
+
+
+def _write_cursor(at: datetime, job_id: str) -> str:
+    return base64.urlsafe_b64encode(f"{at.isoformat()}|{job_id}".encode()).decode().rstrip("=")
+
+
+def _read_cursor(cursor: str) -> tuple[datetime, str]:
+    try:
+        padded = cursor + "=" * (-len(cursor) % 4)
+        at, _, job_id = base64.urlsafe_b64decode(padded).decode().partition("|")
+        return datetime.fromisoformat(at), job_id
+    except (ValueError, binascii.Error) as error:
+        raise InvalidField("cursor", "not a cursor of this listing; start without one") from error
+
+
+class PostgresHistoryQueries:
+    """Implements `usecases.ports.HistoryQueries`."""
+
+    def __init__(self, connection: AsyncConnection) -> None:
+        self._connection = connection
+
+    async def events(self, job_id: str, *, after: int, limit: int) -> Page[EventView]:
+        """Events after a sequence number, oldest first."""
+        query = (
+            select(events)
+            .where(events.c.job_id == job_id, events.c.sequence > after)
+            .order_by(events.c.sequence)
+            .limit(limit + 1)
+        )
+        rows = (await self._connection.execute(query)).all()
+        items = [
+            EventView(
+                sequence=row.sequence,
+                job_id=row.job_id,
+                at=row.at,
+                kind=row.kind,
+                state=JobState(row.state) if row.state else None,
+                reason=Reason(row.reason) if row.reason else None,
+                message=row.message,
+                generation=row.generation,
+                data=row.data,
+            )
+            for row in rows[:limit]
+        ]
+        return Page(items=items, next_cursor=str(items[-1].sequence) if len(rows) > limit else None)
+
+    async def metrics(self, job_id: str, *, after: int, limit: int) -> Page[MetricPoint]:
+        """Reported values after a cursor, oldest first."""
+        query = (
+            select(metrics)
+            .where(metrics.c.job_id == job_id, metrics.c.id > after)
+            .order_by(metrics.c.id)
+            .limit(limit + 1)
+        )
+        rows = (await self._connection.execute(query)).all()
+        items = [
+            MetricPoint(
+                at=row.at,
+                generation=row.generation,
+                epoch=row.epoch,
+                samples=row.samples,
+                name=row.name,
+                value=row.value if math.isfinite(row.value) else 0.0,
+            )
+            for row in rows[:limit]
+        ]
+        return Page(items=items, next_cursor=str(rows[limit - 1].id) if len(rows) > limit else None)
+
+
+class PostgresNodeQueries:
+    """Implements `usecases.ports.NodeQueries`."""
+
+    def __init__(self, connection: AsyncConnection) -> None:
+        self._connection = connection
+
+    async def list_nodes(self, now: datetime, silence_s: float) -> list[NodeView]:
+        """Every node with who holds its slots, by name."""
+        held = await self._connection.execute(
+            select(slot_grants.c.node_id, slot_grants.c.slot, jobs.c.id, jobs.c.name)
+            .join(jobs, jobs.c.id == slot_grants.c.job_id)
+            .where(slot_grants.c.released_at.is_(None))
+        )
+        holders = {(row.node_id, row.slot): (row.id, row.name) for row in held.all()}
+        rows = (await self._connection.execute(select(nodes).order_by(nodes.c.name))).all()
+        return [_node_view(row, holders, now, silence_s) for row in rows]
+
+    async def node_of_token(self, token_sha256: str) -> str | None:
+        """The id of the node that this token belongs to."""
+        query = select(nodes.c.id).where(nodes.c.token_sha256 == token_sha256)
+        return (await self._connection.execute(query)).scalar_one_or_none()
+
+
+def _node_view(
+    row: Row[Any],
+    holders: Mapping[tuple[str, int], tuple[str, str]],
+    now: datetime,
+    silence_s: float,
+) -> NodeView:
+    slots = []
+    for info in (SlotInfo.model_validate(slot) for slot in row.slots):
+        job_id, job_name = holders.get((row.id, info.index), (None, None))
+        slots.append(
+            SlotView(
+                index=info.index,
+                device_kind=info.device_kind,
+                job_id=job_id,
+                job_name=job_name,
+                health=info.health,
+            )
+        )
+    return NodeView(
+        id=row.id,
+        name=row.name,
+        state=NodeState(row.state),
+        message=row.message,
+        address=row.address,
+        slots=slots,
+        lease_remaining_s=silence_s - (now - row.seen_at).total_seconds(),
+        joined_at=row.joined_at,
+        agent_version=row.agent_version,
+    )

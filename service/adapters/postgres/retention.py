@@ -1,0 +1,56 @@
+"""Delete what is over."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from sqlalchemy import delete, select, text
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from service.adapters.postgres.tables import (
+    api_processes,
+    bundles,
+    commands,
+    jobs,
+    metrics,
+    rounds,
+    slot_grants,
+)
+
+_COMMANDS_KEPT = timedelta(days=1)
+_ROUNDS_KEPT = timedelta(days=7)
+_PROCESSES_KEPT = timedelta(hours=1)
+_BATCH = 500
+
+
+class PostgresRetention:
+    """Implements `usecases.ports.Retention`."""
+
+    def __init__(self, connection: AsyncConnection) -> None:
+        self._connection = connection
+
+    async def delete_old(self, now: datetime, keep_days: int) -> list[str]:
+        """Delete ended jobs with all that hangs on them, and short-lived rows. At most a batch of jobs."""
+        kept_from = now - timedelta(days=keep_days)
+        await self._connection.execute(
+            delete(commands).where(commands.c.acknowledged_at < now - _COMMANDS_KEPT)
+        )
+        await self._connection.execute(delete(rounds).where(rounds.c.at < now - _ROUNDS_KEPT))
+        await self._connection.execute(delete(metrics).where(metrics.c.at < kept_from))
+        await self._connection.execute(delete(slot_grants).where(slot_grants.c.released_at < kept_from))
+        await self._connection.execute(
+            delete(api_processes).where(api_processes.c.seen_at < now - _PROCESSES_KEPT)
+        )
+        old = select(jobs.c.id).where(jobs.c.finished_at < kept_from).limit(_BATCH)
+        gone = await self._connection.execute(
+            delete(jobs).where(jobs.c.id.in_(old.scalar_subquery())).returning(jobs.c.id)
+        )
+        return list(gone.scalars())
+
+    async def unused_bundles(self, before: datetime) -> list[str]:
+        """Digests of bundles uploaded before a moment that no job refers to; their rows are deleted."""
+        used = text("NOT EXISTS (SELECT 1 FROM jobs WHERE jobs.spec->>'bundle' = bundles.digest)")
+        gone = await self._connection.execute(
+            delete(bundles).where(bundles.c.created_at < before, used).returning(bundles.c.digest)
+        )
+        return list(gone.scalars())

@@ -1,0 +1,271 @@
+"""The tables. `migrations/` must produce exactly these (`alembic check` runs in the tests)."""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    CheckConstraint,
+    Column,
+    DateTime,
+    Float,
+    ForeignKey,
+    Identity,
+    Index,
+    Integer,
+    MetaData,
+    Table,
+    Text,
+    text,
+)
+from sqlalchemy.dialects.postgresql import JSONB
+
+from headway.contract.agents import NodeState
+from headway.contract.jobs import TERMINAL_STATES, JobState
+
+metadata = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "ck": "ck_%(table_name)s_%(constraint_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_N_name)s_%(referred_table_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+
+def _listed(values: list[str]) -> str:
+    return ", ".join(f"'{value}'" for value in sorted(values))
+
+
+TERMINAL_SQL = f"state IN ({_listed([*TERMINAL_STATES])})"
+"""Derived from the lifecycle, like the CHECKs below."""
+
+Moment = DateTime(timezone=True)
+
+jobs = Table(
+    "jobs",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("project", Text, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("spec", JSONB, nullable=False),
+    Column("idempotency_key", Text),
+    Column("request_digest", Text, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("message", Text, nullable=False),
+    Column("generation", Integer, nullable=False, server_default="0"),
+    Column("attempt", Integer, nullable=False, server_default="0"),
+    Column("allocation", JSONB, nullable=False, server_default=text("'{}'::jsonb")),
+    Column("target", JSONB(none_as_null=True)),
+    Column("pinned_size", Integer),
+    Column("pause_requested", Boolean, nullable=False, server_default=text("false")),
+    Column("preemptions", Integer, nullable=False, server_default="0"),
+    Column("infrastructure_failures", Integer, nullable=False, server_default="0"),
+    Column("user_errors", Integer, nullable=False, server_default="0"),
+    Column("retry_at", Moment),
+    Column("progress", JSONB, nullable=False, server_default=text("'{}'::jsonb")),
+    Column("submitted_at", Moment, nullable=False),
+    Column("state_since", Moment, nullable=False),
+    Column("started_at", Moment),
+    Column("finished_at", Moment),
+    CheckConstraint(f"state IN ({_listed([*JobState])})", name="state_known"),
+    CheckConstraint("generation >= 0", name="generation_grows_from_zero"),
+    CheckConstraint(f"(finished_at IS NOT NULL) = ({TERMINAL_SQL})", name="finished_when_terminal"),
+    CheckConstraint("target IS NULL OR state = 'RESIZING'", name="target_while_resizing"),
+    Index(
+        "uq_jobs_live_name", "project", "name", unique=True, postgresql_where=text(f"NOT ({TERMINAL_SQL})")
+    ),
+    Index(
+        "uq_jobs_idempotency_key",
+        "project",
+        "idempotency_key",
+        unique=True,
+        postgresql_where=text("idempotency_key IS NOT NULL"),
+    ),
+    Index("ix_jobs_live", "submitted_at", postgresql_where=text(f"NOT ({TERMINAL_SQL})")),
+    Index("ix_jobs_listing", "submitted_at", "id"),
+    Index("ix_jobs_name", "name"),
+)
+
+nodes = Table(
+    "nodes",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("name", Text, nullable=False, unique=True),
+    Column("instance", Text, nullable=False),
+    Column("token_sha256", Text, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("message", Text, nullable=False, server_default=""),
+    Column("address", Text, nullable=False),
+    Column("first_port", Integer, nullable=False),
+    Column("last_port", Integer, nullable=False),
+    Column("slots", JSONB, nullable=False),
+    Column("agent_version", Text, nullable=False),
+    Column("last_sequence", BigInteger, nullable=False, server_default="0"),
+    Column("joined_at", Moment, nullable=False),
+    Column("seen_at", Moment, nullable=False),
+    CheckConstraint(f"state IN ({_listed([*NodeState])})", name="state_known"),
+)
+
+allocations = Table(
+    "allocations",
+    metadata,
+    Column("job_id", Text, ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True),
+    Column("generation", Integer, primary_key=True),
+    Column("slots", JSONB, nullable=False),
+    Column("size", Integer, nullable=False),
+    Column("device_kind", Text, nullable=False),
+    Column("first_node", Text, nullable=False),
+    Column("master_port", Integer, nullable=False),
+    Column("started_nodes", Integer, nullable=False, server_default="0"),
+    Column("reason", Text, nullable=False),
+    Column("message", Text, nullable=False),
+    Column("round_id", Text),
+    Column("granted_at", Moment, nullable=False),
+    Column("ended_at", Moment),
+    CheckConstraint("size > 0", name="size_positive"),
+)
+"""Every allocation that a job ever ran on, by generation."""
+
+slot_grants = Table(
+    "slot_grants",
+    metadata,
+    Column("id", BigInteger, Identity(), primary_key=True),
+    Column("node_id", Text, ForeignKey("nodes.id"), nullable=False),
+    Column("slot", Integer, nullable=False),
+    Column("job_id", Text, ForeignKey("jobs.id", ondelete="CASCADE"), nullable=False),
+    Column("generation", Integer, nullable=False),
+    Column("granted_at", Moment, nullable=False),
+    Column("released_at", Moment),
+    Index(
+        "uq_slot_grants_held", "node_id", "slot", unique=True, postgresql_where=text("released_at IS NULL")
+    ),
+    Index("ix_slot_grants_held_by", "job_id", postgresql_where=text("released_at IS NULL")),
+)
+"""Who holds which slot. The partial unique index is the promise that none is granted twice."""
+
+commands = Table(
+    "commands",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("sequence", BigInteger, Identity(), nullable=False),
+    Column("node_id", Text, ForeignKey("nodes.id"), nullable=False),
+    Column("job_id", Text, ForeignKey("jobs.id", ondelete="CASCADE"), nullable=False),
+    Column("generation", Integer, nullable=False),
+    Column("body", JSONB, nullable=False),
+    Column("created_at", Moment, nullable=False),
+    Column("pushed_at", Moment),
+    Column("pushes", Integer, nullable=False, server_default="0"),
+    Column("acknowledged_at", Moment),
+    Index("ix_commands_waiting", "sequence", postgresql_where=text("acknowledged_at IS NULL")),
+    Index("ix_commands_job_id", "job_id"),
+)
+"""The outbox: a command is a row here before it is a message in Redis."""
+
+rank_exits = Table(
+    "rank_exits",
+    metadata,
+    Column("job_id", Text, ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True),
+    Column("generation", Integer, primary_key=True),
+    Column("rank", Integer, primary_key=True),
+    Column("exit_code", Integer),
+    Column("signal", Integer),
+    Column("stopped_by_agent", Boolean, nullable=False),
+    Column("completed", Boolean, nullable=False),
+    Column("log_tail", JSONB, nullable=False),
+    Column("start_error", Text),
+    Column("at", Moment, nullable=False),
+)
+
+events = Table(
+    "events",
+    metadata,
+    Column("sequence", BigInteger, Identity(), primary_key=True),
+    Column("job_id", Text, ForeignKey("jobs.id", ondelete="CASCADE"), nullable=False),
+    Column("at", Moment, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("state", Text),
+    Column("reason", Text),
+    Column("message", Text, nullable=False),
+    Column("generation", Integer, nullable=False),
+    Column("data", JSONB, nullable=False, server_default=text("'{}'::jsonb")),
+    Index("ix_events_job_id_sequence", "job_id", "sequence"),
+)
+
+measurements = Table(
+    "measurements",
+    metadata,
+    Column("job_id", Text, ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True),
+    Column("generation", Integer, primary_key=True),
+    Column("global_batch", Integer, primary_key=True),
+    Column("device_kind", Text, nullable=False),
+    Column("slots", Integer, nullable=False),
+    Column("nodes", Integer, nullable=False),
+    Column("steps", BigInteger, nullable=False),
+    Column("step_s_sum", Float, nullable=False),
+    Column("step_s_squares", Float, nullable=False),
+    Column("updated_at", Moment, nullable=False),
+)
+"""Sufficient statistics of step time per generation and batch plan; models are fitted from them."""
+
+metrics = Table(
+    "metrics",
+    metadata,
+    Column("id", BigInteger, Identity(), primary_key=True),
+    Column("job_id", Text, ForeignKey("jobs.id", ondelete="CASCADE"), nullable=False),
+    Column("at", Moment, nullable=False),
+    Column("generation", Integer, nullable=False),
+    Column("epoch", Integer, nullable=False),
+    Column("samples", BigInteger, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("value", Float, nullable=False),
+    Index("ix_metrics_job_id_id", "job_id", "id"),
+)
+
+decisions = Table(
+    "decisions",
+    metadata,
+    Column("job_id", Text, ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True),
+    Column("round_id", Text, nullable=False),
+    Column("decided_at", Moment, nullable=False),
+    Column("action", Text, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("message", Text, nullable=False),
+    Column("options", JSONB, nullable=False),
+)
+"""The last decision about each job: what `explain` shows."""
+
+rounds = Table(
+    "rounds",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("at", Moment, nullable=False),
+    Column("took_s", Float, nullable=False),
+    Column("status", Text, nullable=False),
+    Column("objective", Float, nullable=False),
+    Column("bound", Float, nullable=False),
+    Column("jobs", Integer, nullable=False),
+    Column("changes", JSONB, nullable=False),
+    Index("ix_rounds_at", "at"),
+)
+"""Rounds that changed something."""
+
+bundles = Table(
+    "bundles",
+    metadata,
+    Column("digest", Text, primary_key=True),
+    Column("size_bytes", BigInteger, nullable=False),
+    Column("files", JSONB, nullable=False),
+    Column("created_at", Moment, nullable=False),
+)
+
+api_processes = Table(
+    "api_processes",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("up_since", Moment, nullable=False),
+    Column("seen_at", Moment, nullable=False),
+)
+"""API replicas that are up. A node is called lost only for silence while an API could hear it."""

@@ -1,0 +1,85 @@
+"""`/api/v1/agents`: hosts join and report."""
+
+from __future__ import annotations
+
+import secrets
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Path, Query, Request
+from fastapi.responses import Response
+
+from headway.contract.agents import JoinReply, JoinRequest, ReportReply, ReportRequest
+from service.api.context import Context, new_id, require_joiner, require_node
+from service.api.render import as_json
+from service.domain.errors import TooLarge
+from service.usecases.ingest import ingest
+from service.usecases.join import join
+from service.usecases.logs import append_log
+from service.usecases.ports import Bell
+
+router = APIRouter(prefix="/api/v1/agents", tags=["agents"])
+MAX_LOG_CHUNK_BYTES = 1 << 20
+
+
+@router.post(
+    "",
+    operation_id="join",
+    status_code=201,
+    response_model=JoinReply,
+    dependencies=[Depends(require_joiner)],
+)
+async def join_agent(context: Context, request: JoinRequest) -> Response:
+    """A host offers its slots. The reply's token authorises everything else that its agent does."""
+    now = context.now()
+    token = secrets.token_urlsafe(32)
+    async with context.transactions.begin() as tx:
+        node = await join(tx, request, node_id=new_id("n", now), token=token, now=now)
+    reply = JoinReply(
+        node_id=node.id,
+        node_token=token,
+        redis_url=context.agent_redis_url,
+        stream=context.stream_of(node.id),
+        lease_s=context.lease_s,
+        report_every_s=context.report_every_s,
+    )
+    return as_json(reply, 201)
+
+
+@router.post("/{node_id}/reports", operation_id="report", response_model=ReportReply)
+async def report_news(
+    context: Context, node_id: Annotated[str, Depends(require_node)], report: ReportRequest
+) -> Response:
+    """A batch of news; renews the lease. Sending a batch twice counts it once."""
+    async with context.transactions.begin() as tx:
+        reply = await ingest(
+            tx, node_id, report, launch=context.launch, lease_s=context.lease_s, now=context.now()
+        )
+    return as_json(reply)
+
+
+@router.post("/{node_id}/logs/{job_id}/{generation}/{rank}", operation_id="append_log", status_code=204)
+async def append_rank_log(
+    request: Request,
+    context: Context,
+    node_id: Annotated[str, Depends(require_node)],  # noqa: ARG001 - checked, not used
+    job_id: Annotated[str, Path(pattern=r"^j[0-9a-z]{8,40}$")],
+    generation: Annotated[int, Path(ge=1)],
+    rank: Annotated[int, Path(ge=0)],
+    offset: Annotated[int, Query(ge=0)],
+) -> Response:
+    """A piece of a rank's output, as raw bytes."""
+    data = await request.body()
+    if len(data) > MAX_LOG_CHUNK_BYTES:
+        raise TooLarge(f"a log chunk may be {MAX_LOG_CHUNK_BYTES} bytes at most; send smaller ones")
+    if data:
+        await append_log(
+            context.storage,
+            job_id,
+            generation=generation,
+            rank=rank,
+            offset=offset,
+            data=data,
+            now=context.now(),
+        )
+        await context.bells.ring(Bell.LOGS, job_id)
+    return Response(status_code=204)

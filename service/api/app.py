@@ -1,0 +1,60 @@
+"""The application: routes, errors, request ids, offline docs."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+
+from fastapi import FastAPI
+from fastapi_offline import FastAPIOffline
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from service.api import agents, bundles, health, jobs, nodes, problems
+from service.api.context import ApiContext
+
+_DESCRIPTION = """Elastic PyTorch training on machines of your own: submit jobs, watch them grow and shrink.
+
+Errors are `application/problem+json` with a stable `code`. Listings are cursor pages."""
+
+
+def create_app(context: ApiContext, background: Callable[[], AbstractAsyncContextManager[None]]) -> FastAPI:
+    """The API over a context. `background` runs as long as the application does."""
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        async with background():
+            yield
+
+    app: FastAPI = FastAPIOffline(
+        title="Headway", version=health.VERSION, description=_DESCRIPTION, lifespan=lifespan
+    )
+    app.state.context = context
+    for module in (jobs, nodes, agents, bundles, health):
+        app.include_router(module.router)
+    problems.install(app)
+    app.add_middleware(RequestId)
+    return app
+
+
+class RequestId:
+    """Gives every request an id, the client's own if it sent one, and says it in the answer."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        given = next((value for name, value in scope["headers"] if name == b"x-request-id"), b"")
+        request_id = given[:64] if given.isalnum() else secrets.token_hex(8).encode()
+        scope["request_id"] = request_id.decode()
+
+        async def send_with_id(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message["headers"], (b"x-request-id", request_id)]
+            await send(message)
+
+        await self._app(scope, receive, send_with_id)

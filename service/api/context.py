@@ -1,0 +1,118 @@
+"""What the routes need, handed in by the composition root, and the checks of tokens."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import secrets
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Annotated, Protocol, TypeAlias
+
+from fastapi import Depends, Header, Request, Security
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+
+from service.domain.errors import WrongToken
+from service.usecases.generations import Launch
+from service.usecases.join import digest_token
+from service.usecases.ports import Bell, Storage, Transactions
+
+
+class Bells(Protocol):
+    """Wake others, and wait to be woken."""
+
+    async def ring(self, bell: Bell, about: str = "") -> None:
+        """Ring soon."""
+        ...
+
+    def heard(self, *bells: tuple[Bell, str]) -> AbstractAsyncContextManager[asyncio.Event]:
+        """An event that is set when one of the bells rings."""
+        ...
+
+
+class Readiness(Protocol):
+    """Whether this process can serve."""
+
+    async def problems(self) -> list[str]:
+        """What is not well: database, schema, Redis. Empty when ready."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiContext:
+    """Everything that the routes use."""
+
+    transactions: Transactions
+    storage: Storage
+    bells: Bells
+    readiness: Readiness
+    launch: Launch
+    api_token: str
+    join_token: str
+    agent_redis_url: str
+    stream_of: Callable[[str], str]
+    lease_s: float
+    report_every_s: float
+    silence_s: float
+    max_bundle_bytes: int
+    now: Callable[[], datetime]
+
+
+def context_of(request: Request) -> ApiContext:
+    """The context that the application was built with."""
+    context: ApiContext = request.app.state.context
+    return context
+
+
+def new_id(prefix: str, now: datetime) -> str:
+    """An id that sorts by time: milliseconds in base 32, then 50 random bits."""
+    alphabet = "0123456789abcdefghjkmnpqrstvwxyz"
+    number = (int(now.timestamp() * 1000) << 50) | secrets.randbits(50)
+    digits = [alphabet[(number >> shift) & 31] for shift in range(95, -5, -5)]
+    return prefix + "".join(digits).lstrip("0")
+
+
+_bearer = HTTPBearer(auto_error=False, description="HEADWAY_TOKEN, or the token of a node")
+Credentials: TypeAlias = Annotated[HTTPAuthorizationCredentials | None, Security(_bearer)]
+Context: TypeAlias = Annotated[ApiContext, Depends(context_of)]
+IdempotencyKey: TypeAlias = Annotated[
+    str | None, Header(min_length=1, max_length=255, description="Makes a repeated POST harmless")
+]
+
+
+def _is(credentials: HTTPAuthorizationCredentials | None, token: str) -> bool:
+    given = credentials.credentials if credentials else ""
+    return hmac.compare_digest(given.encode(), token.encode())
+
+
+def require_user(context: Context, credentials: Credentials) -> None:
+    """Let only the bearer of the API token pass."""
+    if not _is(credentials, context.api_token):
+        raise WrongToken("the API token is missing or wrong; set HEADWAY_TOKEN.")
+
+
+def require_joiner(context: Context, credentials: Credentials) -> None:
+    """Let only the bearer of the join token pass."""
+    if not _is(credentials, context.join_token):
+        raise WrongToken("the join token is missing or wrong; give the agent the right --token.")
+
+
+async def require_node(context: Context, credentials: Credentials, node_id: str) -> str:
+    """Let only the agent of `node_id` pass; returns the node's id."""
+    digest = digest_token(credentials.credentials if credentials else "")
+    async with context.transactions.begin() as tx:
+        if await tx.node_queries.node_of_token(digest) != node_id:
+            raise WrongToken("this node's token is not valid any more; join again.")
+    return node_id
+
+
+async def require_user_or_node(context: Context, credentials: Credentials) -> None:
+    """Let users and agents pass (bundles are read by both)."""
+    if _is(credentials, context.api_token):
+        return
+    digest = digest_token(credentials.credentials if credentials else "")
+    async with context.transactions.begin() as tx:
+        if await tx.node_queries.node_of_token(digest) is None:
+            raise WrongToken("the token is missing or wrong; set HEADWAY_TOKEN.")

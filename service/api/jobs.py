@@ -1,0 +1,204 @@
+"""`/api/v1/jobs`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Query, Request
+from fastapi.responses import Response
+
+from headway.contract.jobs import (
+    CancelRequest,
+    EventView,
+    ExplainView,
+    JobProgress,
+    JobState,
+    JobView,
+    LogChunk,
+    MetricPoint,
+    Page,
+    Problem,
+    ResizeRequest,
+)
+from headway.contract.spec import JobSpec
+from service.api.context import Context, IdempotencyKey, new_id, require_user
+from service.api.render import as_json, as_page, as_stream, wants_stream
+from service.api.streams import follow_events, follow_logs, log_page
+from service.domain.errors import InvalidField
+from service.domain.jobs import Job
+from service.usecases import control
+from service.usecases.ports import JobFilter
+from service.usecases.submit import submit
+
+_PROBLEM: dict[str, Any] = {"model": Problem, "description": "application/problem+json"}
+router = APIRouter(
+    prefix="/api/v1/jobs",
+    tags=["jobs"],
+    dependencies=[Depends(require_user)],
+    responses={401: _PROBLEM, 404: _PROBLEM, 409: _PROBLEM, 422: _PROBLEM, 503: _PROBLEM},
+)
+Limit = Annotated[int, Query(ge=1, le=500)]
+Cursor = Annotated[str | None, Query(description="From `next_cursor` of the page before")]
+
+
+@router.post("", operation_id="submit_job", status_code=201, response_model=JobView)
+async def submit_job(context: Context, spec: JobSpec, idempotency_key: IdempotencyKey = None) -> Response:
+    """Submit a job. With an `Idempotency-Key`, the same request again returns the job of the first."""
+    now = context.now()
+    async with context.transactions.begin() as tx:
+        submitted = await submit(tx, spec, job_id=new_id("j", now), idempotency_key=idempotency_key, now=now)
+    headers = {"Location": f"/api/v1/jobs/{submitted.job.id}"}
+    return as_json(_fresh_view(submitted.job), 201 if submitted.created else 200, headers)
+
+
+def _fresh_view(job: Job) -> JobView:
+    """A job that holds nothing yet: its view needs no look at the nodes."""
+    return JobView(
+        id=job.id,
+        name=job.name,
+        project=job.spec.project,
+        state=job.state,
+        reason=job.reason,
+        message=job.message,
+        generation=job.generation,
+        attempt=job.attempt,
+        size=0,
+        allocation={},
+        pinned_size=job.pinned_size,
+        progress=JobProgress.model_construct(**dict(job.progress)),
+        preemptions=job.preemptions,
+        infrastructure_failures=job.infrastructure_failures,
+        user_errors=job.user_errors,
+        submitted_at=job.submitted_at,
+        started_at=job.started_at,
+        finished_at=job.finished_at,
+        spec=job.spec,
+    )
+
+
+@router.get("", operation_id="list_jobs", response_model=Page[JobView])
+async def list_jobs(
+    request: Request,
+    context: Context,
+    state: JobState | None = None,
+    name: str | None = None,
+    project: str | None = None,
+    live: Annotated[bool, Query(description="Only jobs that have not ended")] = False,  # noqa: FBT002
+    limit: Limit = 100,
+    cursor: Cursor = None,
+) -> Response:
+    """Jobs, newest first."""
+    filters = JobFilter(state=state, name=name, project=project, live_only=live)
+    async with context.transactions.begin() as tx:
+        page = await tx.job_queries.list_jobs(filters, limit=limit, cursor=cursor)
+    return as_page(request, page)
+
+
+@router.get("/{job}", operation_id="get_job", response_model=JobView)
+async def get_job(context: Context, job: str) -> Response:
+    """One job, by id or by name (the live one, else the newest)."""
+    return as_json(await _view(context, job))
+
+
+async def _view(context: Context, job: str) -> JobView:
+    async with context.transactions.begin() as tx:
+        return await tx.job_queries.job(job)
+
+
+@router.post("/{job}/cancel", operation_id="cancel_job", status_code=202, response_model=JobView)
+async def cancel_job(context: Context, job: str, request: CancelRequest | None = None) -> Response:
+    """Stop a job for good: after a last checkpoint, or at once with `force`."""
+    force = request is not None and request.force
+    async with context.transactions.begin() as tx:
+        changed = await control.cancel(tx, job, force=force, launch=context.launch, now=context.now())
+    return as_json(await _view(context, changed.id), 202)
+
+
+@router.post("/{job}/pause", operation_id="pause_job", status_code=202, response_model=JobView)
+async def pause_job(context: Context, job: str) -> Response:
+    """Checkpoint, stop, and keep the job until it is resumed."""
+    async with context.transactions.begin() as tx:
+        changed = await control.pause(tx, job, now=context.now())
+    return as_json(await _view(context, changed.id), 202)
+
+
+@router.post("/{job}/resume", operation_id="resume_job", status_code=202, response_model=JobView)
+async def resume_job(context: Context, job: str) -> Response:
+    """Let a paused job go on when there is room."""
+    async with context.transactions.begin() as tx:
+        changed = await control.resume(tx, job, now=context.now())
+    return as_json(await _view(context, changed.id), 202)
+
+
+@router.post("/{job}/resize", operation_id="resize_job", status_code=202, response_model=JobView)
+async def resize_job(context: Context, job: str, request: ResizeRequest) -> Response:
+    """Fix the job's size, or (null) let the scheduler choose again."""
+    async with context.transactions.begin() as tx:
+        changed = await control.resize(tx, job, request.slots, now=context.now())
+    return as_json(await _view(context, changed.id), 202)
+
+
+@router.get("/{job}/explain", operation_id="explain_job", response_model=ExplainView)
+async def explain_job(context: Context, job: str) -> Response:
+    """The last decision about the job, and what it was weighed against."""
+    async with context.transactions.begin() as tx:
+        return as_json(await tx.job_queries.explain(job))
+
+
+@router.get("/{job}/metrics", operation_id="list_metrics", response_model=Page[MetricPoint])
+async def list_metrics(
+    request: Request, context: Context, job: str, limit: Limit = 100, cursor: Cursor = None
+) -> Response:
+    """Values that the script reported, oldest first."""
+    after = _number(cursor)
+    async with context.transactions.begin() as tx:
+        job_id = (await tx.job_queries.job(job)).id
+        page = await tx.history_queries.metrics(job_id, after=after, limit=limit)
+    return as_page(request, page)
+
+
+@router.get("/{job}/events", operation_id="list_events", response_model=Page[EventView])
+async def list_events(
+    request: Request,
+    context: Context,
+    job: str,
+    after: Annotated[int, Query(ge=0, description="Only events after this sequence number")] = 0,
+    limit: Limit = 100,
+    cursor: Cursor = None,
+) -> Response:
+    """What happened to the job, oldest first; with `Accept: text/event-stream` as it happens."""
+    job_id = (await _view(context, job)).id
+    if wants_stream(request):
+        seen = _number(request.headers.get("last-event-id")) or after
+        return as_stream(follow_events(context, job_id, seen))
+    async with context.transactions.begin() as tx:
+        page = await tx.history_queries.events(job_id, after=_number(cursor) or after, limit=limit)
+    return as_page(request, page)
+
+
+@router.get("/{job}/logs", operation_id="read_logs", response_model=Page[LogChunk])
+async def read_job_logs(
+    request: Request,
+    context: Context,
+    job: str,
+    after: Annotated[str | None, Query(pattern=r"^[0-9]+-[0-9]+-[0-9]+-[0-9]+$")] = None,
+    rank: Annotated[int | None, Query(ge=0)] = None,
+    tail: Annotated[int | None, Query(ge=1, le=10_000, description="Only the last lines")] = None,
+    limit: Limit = 100,
+    cursor: Annotated[str | None, Query(pattern=r"^[0-9]+-[0-9]+-[0-9]+-[0-9]+$")] = None,
+) -> Response:
+    """Output of the ranks in the order of its arrival; with `Accept: text/event-stream` as it comes."""
+    job_id = (await _view(context, job)).id
+    after = cursor or after
+    if wants_stream(request):
+        after = request.headers.get("last-event-id") or after
+        return as_stream(follow_logs(context, job_id, after, rank, tail))
+    return as_page(request, await log_page(context, job_id, after, rank, tail, limit))
+
+
+def _number(text: str | None) -> int:
+    if text is None:
+        return 0
+    if not text.isdecimal():
+        raise InvalidField("cursor", "not a cursor of this listing; start without one")
+    return int(text)

@@ -1,0 +1,47 @@
+"""`/api/v1/nodes`."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Depends, Request
+from fastapi.responses import Response
+
+from headway.contract.agents import NodeState, NodeView
+from headway.contract.jobs import Page
+from service.api.context import ApiContext, Context, require_user
+from service.api.render import as_json, as_page
+from service.usecases.nodes import set_schedulable
+
+router = APIRouter(prefix="/api/v1/nodes", tags=["nodes"], dependencies=[Depends(require_user)])
+
+
+@router.get("", operation_id="list_nodes", response_model=Page[NodeView])
+async def list_nodes(request: Request, context: Context) -> Response:
+    """Every node and who holds its slots."""
+    async with context.transactions.begin() as tx:
+        nodes = await tx.node_queries.list_nodes(context.now(), context.silence_s)
+    return as_page(request, Page(items=nodes))
+
+
+@router.post("/{node}/drain", operation_id="drain_node", status_code=202, response_model=NodeView)
+async def drain_node(context: Context, node: str) -> Response:
+    """Move the node's jobs away; it is DRAINED when it is empty."""
+    return await _set(context, node, NodeState.DRAINING)
+
+
+@router.post("/{node}/cordon", operation_id="cordon_node", status_code=202, response_model=NodeView)
+async def cordon_node(context: Context, node: str) -> Response:
+    """Let the node's jobs go on, and give it no new ones."""
+    return await _set(context, node, NodeState.CORDONED)
+
+
+@router.post("/{node}/uncordon", operation_id="uncordon_node", status_code=202, response_model=NodeView)
+async def uncordon_node(context: Context, node: str) -> Response:
+    """Give the node jobs again."""
+    return await _set(context, node, NodeState.READY)
+
+
+async def _set(context: ApiContext, node: str, wanted: NodeState) -> Response:
+    async with context.transactions.begin() as tx:
+        changed = await set_schedulable(tx, node, wanted)
+        views = await tx.node_queries.list_nodes(context.now(), context.silence_s)
+    return as_json(next(view for view in views if view.id == changed.id), 202)

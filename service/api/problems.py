@@ -1,0 +1,116 @@
+"""Errors as `application/problem+json`. The one place that gives them HTTP statuses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from http import HTTPStatus
+from typing import Any
+
+import structlog
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import Response
+from starlette.exceptions import HTTPException
+
+from headway.contract.jobs import FieldProblem, Problem
+from service.domain.errors import (
+    HeadwayServiceError,
+    IdempotencyConflict,
+    IllegalTransition,
+    InvalidField,
+    NameTaken,
+    NodeNameTaken,
+    NotFound,
+    TooLarge,
+    Unavailable,
+    WrongToken,
+)
+
+log = structlog.get_logger()
+
+STATUS: dict[type[HeadwayServiceError], HTTPStatus] = {
+    InvalidField: HTTPStatus.UNPROCESSABLE_ENTITY,
+    NotFound: HTTPStatus.NOT_FOUND,
+    NameTaken: HTTPStatus.CONFLICT,
+    NodeNameTaken: HTTPStatus.CONFLICT,
+    IdempotencyConflict: HTTPStatus.UNPROCESSABLE_ENTITY,
+    IllegalTransition: HTTPStatus.CONFLICT,
+    WrongToken: HTTPStatus.UNAUTHORIZED,
+    TooLarge: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+    Unavailable: HTTPStatus.SERVICE_UNAVAILABLE,
+}
+
+_CODES = {404: "not_found", 405: "method_not_allowed", 413: "too_large"}
+
+
+def problem_response(
+    request: Request,
+    status: int,
+    code: str,
+    detail: str,
+    errors: Sequence[FieldProblem] = (),
+    headers: dict[str, str] | None = None,
+) -> Response:
+    """One problem, rendered."""
+    problem = Problem(
+        type=f"urn:headway:problem:{code}",
+        title=HTTPStatus(status).phrase,
+        status=status,
+        code=code,
+        detail=detail,
+        instance=request.url.path,
+        request_id=request.scope.get("request_id"),
+        errors=list(errors),
+    )
+    return Response(problem.model_dump_json(), status, headers=headers, media_type="application/problem+json")
+
+
+async def _service_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HeadwayServiceError)
+    status = STATUS.get(type(error), HTTPStatus.INTERNAL_SERVER_ERROR)
+    headers = {}
+    errors: list[FieldProblem] = []
+    if isinstance(error, Unavailable):
+        headers["Retry-After"] = str(max(1, round(error.retry_after_s)))
+    if isinstance(error, WrongToken):
+        headers["WWW-Authenticate"] = "Bearer"
+    if isinstance(error, InvalidField):
+        errors.append(FieldProblem(field=error.field, message=error.message))
+    return problem_response(request, status, error.code, error.message, errors, headers)
+
+
+def _field_name(location: Sequence[Any]) -> str:
+    """`elastic.min` from pydantic's location of an error; the part that says body or query is left out."""
+    parts = location[1:] if location and location[0] in {"body", "query", "path", "header"} else location
+    return ".".join(str(part) for part in parts) or "body"
+
+
+async def _invalid_request(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    errors = [
+        FieldProblem(field=_field_name(one["loc"]), message=str(one["msg"]).removeprefix("Value error, "))
+        for one in error.errors()
+    ]
+    detail = "; ".join(f"{one.field}: {one.message}" for one in errors)
+    return problem_response(request, 422, "invalid_field", detail, errors)
+
+
+async def _http_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    code = _CODES.get(error.status_code, "http_error")
+    headers = dict(error.headers) if error.headers else None
+    return problem_response(request, error.status_code, code, str(error.detail), headers=headers)
+
+
+async def _internal_error(request: Request, error: Exception) -> Response:
+    log.error("unhandled_error", path=request.url.path, exc_info=error)
+    detail = "an error inside the service; its log has the request id. Trying again may help."
+    return problem_response(request, 500, "internal", detail)
+
+
+def install(app: FastAPI) -> None:
+    """Render every error of the application as a problem."""
+    app.add_exception_handler(HeadwayServiceError, _service_error)
+    app.add_exception_handler(RequestValidationError, _invalid_request)
+    app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(Exception, _internal_error)

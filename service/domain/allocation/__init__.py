@@ -1,0 +1,1 @@
+"""Who gets which slots: the table of configurations, the exact solver, placement."""

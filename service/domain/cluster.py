@@ -1,0 +1,71 @@
+"""The picture that a round decides on: nodes, jobs, measurements, taken in one transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from headway.contract.agents import NodeState
+from service.domain.jobs import Job
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """A host. `slots` maps slot index to device kind."""
+
+    id: str
+    name: str
+    state: NodeState
+    slots: Mapping[int, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """Samples per second of a job at a size on a device kind, over `steps` steps."""
+
+    device_kind: str
+    slots: int
+    samples_per_s: float
+    steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class SlotKey:
+    """One slot of one node."""
+
+    node_id: str
+    slot: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """One consistent picture of the cluster at `now`. `held` says which job holds a slot."""
+
+    now: datetime
+    nodes: Mapping[str, Node]
+    jobs: Mapping[str, Job]
+    """All jobs that are not terminal."""
+    held: Mapping[SlotKey, str]
+    measurements: Mapping[str, tuple[Measurement, ...]] = field(default_factory=dict)
+    """By job id."""
+
+    def slots_held_by(self, job_id: str) -> tuple[SlotKey, ...]:
+        """The slots that a job holds, in a stable order."""
+        held = [key for key, holder in self.held.items() if holder == job_id]
+        return tuple(sorted(held, key=lambda key: (key.node_id, key.slot)))
+
+    def kind_of(self, key: SlotKey) -> str:
+        """Device kind of a slot; empty for a slot that its node no longer reports."""
+        node = self.nodes.get(key.node_id)
+        return node.slots.get(key.slot, "") if node is not None else ""
+
+    def free_slots(self) -> tuple[SlotKey, ...]:
+        """Slots of READY nodes that nobody holds, in a stable order."""
+        return tuple(
+            SlotKey(node.id, slot)
+            for node in sorted(self.nodes.values(), key=lambda node: node.id)
+            if node.state is NodeState.READY
+            for slot in sorted(node.slots)
+            if SlotKey(node.id, slot) not in self.held
+        )

@@ -1,0 +1,78 @@
+"""The service's one tree of errors. Each has a stable `code` and says what to do next.
+
+HTTP statuses are chosen in `service/api/problems.py`; the rules do not know HTTP.
+"""
+
+from __future__ import annotations
+
+
+class HeadwayServiceError(Exception):
+    """The root. `code` is part of the API contract and never changes its meaning."""
+
+    code = "internal"
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+
+
+class InvalidField(HeadwayServiceError):
+    """A field of the request is wrong in a way that only the service can know."""
+
+    code = "invalid_field"
+
+    def __init__(self, field: str, message: str) -> None:
+        super().__init__(message)
+        self.field = field
+
+
+class NotFound(HeadwayServiceError):
+    """The thing named in the request does not exist."""
+
+    code = "not_found"
+
+
+class NameTaken(HeadwayServiceError):
+    """A live job of the project has this name already."""
+
+    code = "name_taken"
+
+
+class NodeNameTaken(HeadwayServiceError):
+    """Another live agent has joined under this name."""
+
+    code = "node_name_taken"
+
+
+class IdempotencyConflict(HeadwayServiceError):
+    """The key was used before, for a different request."""
+
+    code = "idempotency_conflict"
+
+
+class IllegalTransition(HeadwayServiceError):
+    """The job's state does not allow this event."""
+
+    code = "illegal_transition"
+
+
+class WrongToken(HeadwayServiceError):
+    """The bearer token is missing or not valid for this request."""
+
+    code = "wrong_token"
+
+
+class TooLarge(HeadwayServiceError):
+    """The upload is over its limit."""
+
+    code = "too_large"
+
+
+class Unavailable(HeadwayServiceError):
+    """A store that the request needs does not answer; trying again later helps."""
+
+    code = "unavailable"
+
+    def __init__(self, message: str, retry_after_s: float = 2.0) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s

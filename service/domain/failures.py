@@ -1,0 +1,137 @@
+"""What the end of a generation means, from how its ranks ended."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+from headway.contract.jobs import Reason
+from headway.contract.runtime import EXIT_DONE, EXIT_NEVER_RETRY, EXIT_RETRY, EXIT_STOPPED
+from headway.contract.spec import Retry
+
+_DIES_TIDYING_UP = frozenset({signal.SIGABRT, signal.SIGSEGV})
+"""Signals that an interpreter may die of after its work is done (threads of native libraries)."""
+_FIRST_BACKOFF_S = 1.0
+_LONGEST_BACKOFF_S = 120.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankExit:
+    """How one rank of a generation ended. Both code and signal None: nobody knows."""
+
+    rank: int
+    exit_code: int | None
+    signal: int | None
+    stopped_by_agent: bool
+    completed: bool
+    log_tail: tuple[str, ...] = ()
+    start_error: str | None = None
+    """Set when the rank never ran: why its agent could not start it. The exit code then says, as a
+    script's would, whether starting again may help."""
+
+
+class Ending(StrEnum):
+    """How a rank, or a whole generation, came to its end."""
+
+    DONE = "done"
+    STOPPED = "stopped"
+    """By us, or at our request."""
+    INFRASTRUCTURE = "infrastructure"
+    """Not the script's fault: killed from outside, lost with its node, or it asked for a retry."""
+    USER_ERROR = "user_error"
+    HOPELESS = "hopeless"
+    """The script said that starting it again cannot help."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The ending with its reason, for the job."""
+
+    ending: Ending
+    reason: Reason
+    message: str
+
+
+def ending_of(exit_: RankExit) -> Ending:
+    """The ending of one rank."""
+    if exit_.exit_code == EXIT_DONE:
+        return Ending.DONE
+    if exit_.completed and exit_.signal in _DIES_TIDYING_UP:
+        return Ending.DONE
+    if exit_.stopped_by_agent or exit_.exit_code == EXIT_STOPPED:
+        return Ending.STOPPED
+    if exit_.exit_code == EXIT_NEVER_RETRY:
+        return Ending.HOPELESS
+    if exit_.exit_code == EXIT_RETRY or exit_.exit_code is None:
+        return Ending.INFRASTRUCTURE
+    return Ending.USER_ERROR
+
+
+_WORST_FIRST = (Ending.HOPELESS, Ending.INFRASTRUCTURE, Ending.USER_ERROR, Ending.STOPPED, Ending.DONE)
+"""The root cause: a rank that was killed makes its peers fail with errors of their own, so the
+kill outweighs them."""
+
+
+def judge(exits: Sequence[RankExit]) -> Verdict:
+    """What the ends of all ranks together mean. No exits at all count as stopped."""
+    for ending in _WORST_FIRST:
+        found = [exit_ for exit_ in exits if ending_of(exit_) is ending]
+        if found:
+            return _verdict(ending, min(found, key=lambda exit_: exit_.rank))
+    return Verdict(Ending.STOPPED, Reason.PREEMPTED, "no rank had started")
+
+
+def _verdict(ending: Ending, exit_: RankExit) -> Verdict:
+    if ending is Ending.DONE:
+        return Verdict(ending, Reason.COMPLETED, "every rank finished")
+    if ending is Ending.STOPPED:
+        return Verdict(ending, Reason.PREEMPTED, "stopped on request")
+    if exit_.start_error is not None:
+        return Verdict(ending, Reason.START_FAILED, f"could not be started: {exit_.start_error}")
+    how = _how(exit_)
+    if ending is Ending.INFRASTRUCTURE and exit_.exit_code == EXIT_RETRY:
+        return Verdict(ending, Reason.RETRY_REQUESTED, f"rank {exit_.rank} asked to be started again")
+    if ending is Ending.INFRASTRUCTURE:
+        return Verdict(ending, Reason.RANK_LOST, f"rank {exit_.rank} {how}")
+    return Verdict(ending, Reason.USER_ERROR, _with_log(f"rank {exit_.rank} {how}", exit_.log_tail))
+
+
+def _how(exit_: RankExit) -> str:
+    if exit_.signal is not None:
+        return f"was killed by {signal.Signals(exit_.signal).name}"
+    if exit_.exit_code is None:
+        return "ended unseen"
+    return f"exited with code {exit_.exit_code}"
+
+
+def _with_log(message: str, log_tail: Iterable[str]) -> str:
+    lines = [line for line in log_tail if line.strip()]
+    return f"{message}; its last lines:\n" + "\n".join(lines) if lines else f"{message}, without output"
+
+
+@dataclass(frozen=True, slots=True)
+class RetryDecision:
+    """Whether to start again, and not before when. `spent` and `budget` explain a refusal."""
+
+    again: bool
+    not_before: datetime
+    spent: int
+    budget: int
+
+
+def decide_retry(
+    ending: Ending, retry: Retry, *, infrastructure_failures: int, user_errors: int, now: datetime
+) -> RetryDecision:
+    """Whether a failed generation is started again. Counts include the failure at hand.
+
+    The first retry is immediate; further ones wait 1, 2, 4, ... seconds, two minutes at most.
+    """
+    spent, budget = {
+        Ending.INFRASTRUCTURE: (infrastructure_failures, retry.infrastructure),
+        Ending.USER_ERROR: (user_errors, retry.user_errors),
+    }.get(ending, (1, 0))
+    wait_s = 0.0 if spent <= 1 else min(_FIRST_BACKOFF_S * 2.0 ** (spent - 2), _LONGEST_BACKOFF_S)
+    return RetryDecision(spent <= budget, now + timedelta(seconds=wait_s), spent, budget)

@@ -1,0 +1,1 @@
+"""How fast jobs make progress at each size."""

@@ -1,0 +1,90 @@
+"""Goodput of a job at each size, from what was measured.
+
+Goodput is throughput times statistical efficiency (Pollux, OSDI'21, section 3). The global batch of
+a job is fixed here, so efficiency is the same at every size and cancels; what remains is
+throughput: measured where the job has run, interpolated between, and a cautious prior beyond.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from service.domain.cluster import Measurement
+
+PRIOR_EXPONENT = 0.9
+"""Throughput is taken to grow like slots ** 0.9 where nothing was measured: a little less than
+linear, so that growing is tried, and given up when the measurement disappoints."""
+EXPLORE_FACTOR = 2
+"""A size is tried only up to this multiple of the largest size measured (Sia, SOSP'23, section 3.3)."""
+
+
+@dataclass(frozen=True, slots=True)
+class SizeGoodput:
+    """What is expected of one size. `speedup` is against one slot of the same device kind."""
+
+    slots: int
+    goodput_samples_per_s: float | None
+    speedup: float
+    measured: bool
+
+
+def throughput_by_size(measurements: Iterable[Measurement], device_kind: str) -> dict[int, float]:
+    """Samples per second by slots on one device kind, several measurements weighted by steps.
+
+    Measurements that are not finite and positive are left out.
+    """
+    weighted: dict[int, float] = {}
+    weights: dict[int, int] = {}
+    for one in measurements:
+        usable = math.isfinite(one.samples_per_s) and one.samples_per_s > 0 and one.steps > 0
+        if one.device_kind == device_kind and usable:
+            weighted[one.slots] = weighted.get(one.slots, 0.0) + one.samples_per_s * one.steps
+            weights[one.slots] = weights.get(one.slots, 0) + one.steps
+    return {slots: weighted[slots] / weights[slots] for slots in sorted(weighted)}
+
+
+def predict(measured: Mapping[int, float], slots: int) -> float | None:
+    """Samples per second at `slots`, or None when nothing was measured.
+
+    Between two measured sizes the curve is a power law through both; outside them it follows the
+    prior from the nearest one.
+    """
+    if not measured:
+        return None
+    below = max((size for size in measured if size <= slots), default=None)
+    above = min((size for size in measured if size >= slots), default=None)
+    if below is not None and above is not None and below != above:
+        exponent = math.log(measured[above] / measured[below]) / math.log(above / below)
+        return measured[below] * math.pow(slots / below, exponent)
+    nearest = below if below is not None else above
+    assert nearest is not None
+    return measured[nearest] * math.pow(slots / nearest, PRIOR_EXPONENT)
+
+
+def goodput_table(
+    measurements: Sequence[Measurement], device_kind: str, sizes: Sequence[int]
+) -> list[SizeGoodput]:
+    """Expected goodput of every size in `sizes` (slots), in their order."""
+    measured = throughput_by_size(measurements, device_kind)
+    one_slot = predict(measured, 1)
+    table = []
+    for slots in sizes:
+        goodput = predict(measured, slots)
+        speedup = (
+            goodput / one_slot if goodput is not None and one_slot is not None else slots**PRIOR_EXPONENT
+        )
+        table.append(SizeGoodput(slots, goodput, speedup, slots in measured))
+    return table
+
+
+def worth_exploring(
+    measurements: Sequence[Measurement], device_kind: str, sizes: Sequence[int]
+) -> tuple[int, ...]:
+    """The sizes that may be tried now: the smallest, and at most twice the largest size measured."""
+    if not sizes:
+        return ()
+    largest = max(throughput_by_size(measurements, device_kind), default=0)
+    smallest = min(sizes)
+    return tuple(size for size in sizes if size == smallest or size <= EXPLORE_FACTOR * largest)

@@ -1,0 +1,50 @@
+"""The one place with a `while`: run a unit of work when it is time or when a bell rings."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+import structlog
+
+from service.domain.errors import HeadwayServiceError
+
+log = structlog.get_logger()
+
+_LONGEST_BACKOFF_S = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loop:
+    """`run_once` runs at most every `min_interval_s`, at least every `max_interval_s`, sooner when woken."""
+
+    name: str
+    run_once: Callable[[], Awaitable[object]]
+    min_interval_s: float
+    max_interval_s: float
+
+
+async def run_loop(loop: Loop, wake: asyncio.Event) -> None:
+    """Run until cancelled. An error delays the next run, ever longer, and never ends the loop."""
+    failures = 0
+    while True:
+        wake.clear()
+        try:
+            await loop.run_once()
+            failures = 0
+        except HeadwayServiceError as error:
+            failures += 1
+            log.warning("loop_waits", loop=loop.name, reason=error.message)
+        except Exception:
+            failures += 1
+            log.exception("loop_failed", loop=loop.name)
+        if failures:
+            backoff_s = min(0.5 * 2.0 ** min(failures, 10), _LONGEST_BACKOFF_S)
+            await asyncio.sleep(backoff_s * random.uniform(0.5, 1.0))
+            continue
+        await asyncio.sleep(loop.min_interval_s)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(wake.wait(), loop.max_interval_s - loop.min_interval_s)

@@ -1,0 +1,117 @@
+"""The scheduler's loops: rounds, delivery, expiry, retention."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+
+import structlog
+
+from service.loops.runner import Loop, run_loop
+from service.usecases.deliver import deliver
+from service.usecases.expire import expire_nodes
+from service.usecases.generations import Launch
+from service.usecases.ports import Bell, CommandQueue, Storage, Transactions
+from service.usecases.retain import retain
+from service.usecases.schedule import run_round
+
+log = structlog.get_logger()
+
+
+class Hearing(Protocol):
+    """Where bells are heard."""
+
+    def heard(self, *bells: tuple[Bell, str]) -> AbstractAsyncContextManager[asyncio.Event]:
+        """An event that is set when one of the bells rings."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Intervals:
+    """How often the loops run, in seconds."""
+
+    round_min_interval_s: float = 0.1
+    round_max_interval_s: float = 5.0
+    silence_s: float = 15.0
+    keep_days: int = 90
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scheduler:
+    """Everything that happens by itself, as long as this process is the leader."""
+
+    transactions: Transactions
+    queue: CommandQueue
+    storage: Storage
+    bells: Hearing
+    launch: Launch
+    intervals: Intervals
+    now: Callable[[], datetime]
+    new_round_id: Callable[[], str]
+
+    async def work(self) -> None:
+        """Run all loops until cancelled."""
+        loops = (
+            (self._round_loop(), Bell.ROUND),
+            (
+                Loop(name="deliver", run_once=self.deliver, min_interval_s=0.005, max_interval_s=2.0),
+                Bell.COMMANDS,
+            ),
+            (Loop(name="expire", run_once=self.expire, min_interval_s=1.0, max_interval_s=1.0), None),
+            (Loop(name="retain", run_once=self.retain, min_interval_s=600.0, max_interval_s=600.0), None),
+        )
+        async with AsyncExitStack() as stack:
+            tasks = await stack.enter_async_context(asyncio.TaskGroup())
+            for loop, bell in loops:
+                wake = asyncio.Event()
+                if bell is not None:
+                    wake = await stack.enter_async_context(self.bells.heard((bell, "")))
+                tasks.create_task(run_loop(loop, wake), name=loop.name)
+
+    def _round_loop(self) -> Loop:
+        return Loop(
+            name="round",
+            run_once=self.round,
+            min_interval_s=self.intervals.round_min_interval_s,
+            max_interval_s=self.intervals.round_max_interval_s,
+        )
+
+    async def round(self) -> None:
+        """One scheduling round."""
+        result = await run_round(self.transactions, self.launch, round_id=self.new_round_id(), now=self.now())
+        if result.did_something:
+            log.info(
+                "round",
+                applied=result.applied,
+                stale=result.stale,
+                waiting=result.waiting,
+                drained=result.drained,
+                gap=result.gap,
+            )
+
+    async def deliver(self) -> None:
+        """Push what is due."""
+        pushed = await deliver(self.transactions, self.queue, now=self.now())
+        if pushed:
+            log.info("delivered", commands=pushed)
+
+    async def expire(self) -> None:
+        """Notice silent nodes."""
+        async with self.transactions.begin() as tx:
+            lost = await expire_nodes(
+                tx, silence_s=self.intervals.silence_s, launch=self.launch, now=self.now()
+            )
+        if lost:
+            log.warning("nodes_lost", nodes=lost)
+
+    async def retain(self) -> None:
+        """Delete what is over."""
+        gone = await retain(
+            self.transactions, self.storage, keep_days=self.intervals.keep_days, now=self.now()
+        )
+        if gone:
+            log.info("retained", deleted=gone)

@@ -1,0 +1,220 @@
+"""The composition root: the only place that names concrete adapters."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import os
+import secrets
+import signal
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+
+import asyncpg
+import structlog
+import uvicorn
+from fastapi import FastAPI
+from redis.exceptions import RedisError
+from sqlalchemy.exc import SQLAlchemyError
+
+from service.adapters.postgres.database import Database
+from service.adapters.postgres.leadership import PostgresLeadership
+from service.adapters.postgres.schema import is_current, migrate
+from service.adapters.redis import RedisBells, RedisCommandQueue, connect, stream_of
+from service.adapters.storage import ObjectStorage
+from service.api.app import create_app
+from service.api.context import ApiContext
+from service.domain.errors import HeadwayServiceError
+from service.loops.leader import lead
+from service.loops.runner import Loop, run_loop
+from service.loops.scheduler import Intervals, Scheduler
+from service.settings import Settings, SettingsError, read_settings
+from service.usecases.expire import API_FRESH_S
+from service.usecases.generations import Launch
+
+log = structlog.get_logger()
+
+_BEAT_S = 2.0
+
+
+def now() -> datetime:
+    """The time, in UTC."""
+    return datetime.now(UTC)
+
+
+class Service:
+    """The adapters of one process, and what is built on them."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.redis = connect(settings.redis_url)
+        self.bells = RedisBells(self.redis)
+        self.database = Database(settings.database_url, self.bells.ring)
+        self.storage = ObjectStorage(settings.storage_url)
+        self.launch = Launch(checkpoint_root=f"{settings.storage_url}/checkpoints")
+        self.process_id = secrets.token_hex(8)
+
+    async def check(self) -> None:
+        """Fail with a clear sentence when a store cannot be reached or its schema is old.
+
+        Raises:
+            SettingsError: what is wrong and what to do.
+        """
+        problems = await self.problems()
+        if problems:
+            raise SettingsError("; ".join(problems))
+
+    async def problems(self) -> list[str]:
+        """What is not well. Implements `api.context.Readiness`."""
+        problems = []
+        try:
+            if not await is_current(self.database.engine):
+                problems.append("the database schema is not current; run `python -m service migrate`")
+        except (SQLAlchemyError, asyncpg.PostgresError, OSError) as error:
+            problems.append(f"Postgres does not answer at HEADWAY_DATABASE_URL: {_brief(error)}")
+        try:
+            await self.redis.ping()
+        except (RedisError, OSError) as error:
+            problems.append(f"Redis does not answer at HEADWAY_REDIS_URL: {_brief(error)}")
+        return problems
+
+    def app(self) -> FastAPI:
+        """The HTTP application."""
+        settings = self.settings
+        context = ApiContext(
+            transactions=self.database,
+            storage=self.storage,
+            bells=self.bells,
+            readiness=self,
+            launch=self.launch,
+            api_token=settings.api_token,
+            join_token=settings.join_token,
+            agent_redis_url=settings.agent_redis_url,
+            stream_of=stream_of,
+            lease_s=settings.lease_s,
+            report_every_s=min(settings.silence_s / 4, settings.lease_s / 4, 3.0),
+            silence_s=settings.silence_s,
+            max_bundle_bytes=settings.max_bundle_bytes,
+            now=now,
+        )
+        return create_app(context, self._api_background)
+
+    @asynccontextmanager
+    async def _api_background(self) -> AsyncIterator[None]:
+        beat = Loop(name="beat", run_once=self._beat, min_interval_s=_BEAT_S, max_interval_s=_BEAT_S)
+        async with self.bells.running():
+            beating = asyncio.create_task(run_loop(beat, asyncio.Event()))
+            try:
+                yield
+            finally:
+                beating.cancel()
+
+    async def _beat(self) -> None:
+        async with self.database.begin() as tx:
+            await tx.silence.beat(self.process_id, now(), API_FRESH_S)
+
+    async def schedule(self) -> None:
+        """Run the loops whenever this process is the leader, until cancelled."""
+        leadership = PostgresLeadership(self.settings.database_url)
+        scheduler = Scheduler(
+            transactions=self.database,
+            queue=RedisCommandQueue(self.redis),
+            storage=self.storage,
+            bells=self.bells,
+            launch=self.launch,
+            intervals=Intervals(silence_s=self.settings.silence_s, keep_days=self.settings.keep_days),
+            now=now,
+            new_round_id=lambda: f"r{secrets.token_hex(8)}",
+        )
+        async with self.bells.running():
+            try:
+                await lead(leadership, scheduler.work)
+            finally:
+                await leadership.close()
+
+    async def close(self) -> None:
+        """Close every connection."""
+        await self.database.close()
+        await self.redis.aclose()
+
+
+def _brief(error: BaseException) -> str:
+    return f"{type(error).__name__}: {str(error).splitlines()[0][:200] if str(error) else ''}".rstrip(": ")
+
+
+async def run_migrations(service: Service) -> None:
+    """`migrate`."""
+    try:
+        await migrate(service.database.engine)
+    except OSError as error:
+        raise SettingsError(f"Postgres does not answer at HEADWAY_DATABASE_URL: {_brief(error)}") from error
+
+
+async def run_api(service: Service) -> None:
+    """`api`: serve HTTP until told to stop."""
+    await service.check()
+    # What exists now lives for ever: keep the collector from walking it again and again.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 20)
+    config = uvicorn.Config(
+        service.app(),
+        host=service.settings.host,
+        port=service.settings.port,
+        log_config=None,
+        access_log=False,
+        timeout_graceful_shutdown=3,
+    )
+    await uvicorn.Server(config).serve()
+
+
+async def run_scheduler(service: Service) -> None:
+    """`scheduler`: lead or wait until told to stop."""
+    await service.check()
+    stopping = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stopping.set)
+    scheduling = asyncio.create_task(service.schedule())
+    stopped = asyncio.create_task(stopping.wait())
+    await asyncio.wait({scheduling, stopped}, return_when=asyncio.FIRST_COMPLETED)
+    scheduling.cancel()
+    await asyncio.gather(scheduling, return_exceptions=True)
+
+
+async def run_all(service: Service) -> None:
+    """`all`: API and scheduler in one process."""
+    scheduling = asyncio.create_task(service.schedule())
+    try:
+        await run_api(service)
+    finally:
+        scheduling.cancel()
+        await asyncio.gather(scheduling, return_exceptions=True)
+
+
+ROLES = {"migrate": run_migrations, "api": run_api, "scheduler": run_scheduler, "all": run_all}
+
+
+def main(argv: Sequence[str]) -> int:
+    """`python -m service ROLE`. The exit code: 0, or 1 after a sentence that says what to do."""
+    parser = argparse.ArgumentParser(prog="python -m service", description="The Headway service.")
+    parser.add_argument(
+        "role", choices=sorted(ROLES), help="migrate once, then run api and scheduler, or all"
+    )
+    role = parser.parse_args(argv).role
+    try:
+        service = Service(read_settings(os.environ))
+        asyncio.run(_run(service, role))
+    except (SettingsError, HeadwayServiceError, ValueError) as error:
+        print(f"headway service: {error}", file=sys.stderr)  # noqa: T201 - the last word of a program
+        return 1
+    return 0
+
+
+async def _run(service: Service, role: str) -> None:
+    try:
+        await ROLES[role](service)
+    finally:
+        await service.close()

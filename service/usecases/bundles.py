@@ -1,0 +1,91 @@
+"""Working folders as uploads, addressed by the digest of their bytes."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import tarfile
+from datetime import datetime
+from pathlib import PurePosixPath
+
+from service.domain.errors import InvalidField, TooLarge
+from service.usecases.ports import BundleRecord, Storage, Transactions
+
+MAX_FILES = 20_000
+MAX_UNPACKED_FACTOR = 20
+"""Unpacked, a bundle may be at most this many times the upload limit: a bomb must not fill a node's disk."""
+
+
+def bundle_key(digest: str) -> str:
+    """Where a bundle lies in object storage."""
+    return f"bundles/{digest.removeprefix('sha256:')}.tar.gz"
+
+
+async def store_bundle(
+    transactions: Transactions, storage: Storage, data: bytes, *, max_bytes: int, now: datetime
+) -> tuple[BundleRecord, bool]:
+    """The bundle, and whether it is new. Bytes are stored before the row: a row is a promise.
+
+    Raises:
+        InvalidField: not a tar.gz, or a path in it leaves the folder.
+        TooLarge: over the limit, packed or unpacked.
+    """
+    files = inspect_bundle(data, max_bytes=max_bytes)
+    digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
+    async with transactions.begin() as tx:
+        known = await tx.bundles.get(digest)
+    if known is not None:
+        return known, False
+    await storage.put(bundle_key(digest), data)
+    bundle = BundleRecord(digest, len(data), files)
+    async with transactions.begin() as tx:
+        await tx.bundles.add(bundle, now)
+    return bundle, True
+
+
+def inspect_bundle(data: bytes, *, max_bytes: int) -> tuple[str, ...]:
+    """The paths of the regular files in a bundle, after every check.
+
+    Raises:
+        InvalidField, TooLarge: as `store_bundle`.
+    """
+    if len(data) > max_bytes:
+        raise TooLarge(f"the bundle is over {max_bytes} bytes; exclude data and outputs with .headwayignore")
+    files: list[str] = []
+    unpacked = 0
+    try:
+        with tarfile.open(fileobj=io.BytesIO(data), mode="r:gz") as archive:
+            for member in archive:
+                _check_member(member)
+                unpacked += member.size
+                if unpacked > MAX_UNPACKED_FACTOR * max_bytes or len(files) > MAX_FILES:
+                    raise TooLarge(
+                        f"unpacked, the bundle is over {MAX_UNPACKED_FACTOR * max_bytes} bytes or "
+                        f"{MAX_FILES} files"
+                    )
+                if member.isfile():
+                    files.append(str(PurePosixPath(member.name)))
+    except (tarfile.TarError, EOFError, OSError) as error:
+        raise InvalidField("bundle", f"the upload is not a readable tar.gz: {error}") from error
+    return tuple(files)
+
+
+def _check_member(member: tarfile.TarInfo) -> None:
+    path = PurePosixPath(member.name)
+    if path.is_absolute() or ".." in path.parts:
+        raise InvalidField("bundle", f"{member.name} leaves the folder; paths must stay inside it")
+    if member.islnk() or member.issym():
+        target = PurePosixPath(member.linkname)
+        depth = 0 if member.islnk() else len(path.parts) - 1
+        if target.is_absolute() or _climbs_out(target, depth):
+            raise InvalidField("bundle", f"{member.name} links to {member.linkname}, outside the folder")
+    elif not (member.isfile() or member.isdir()):
+        raise InvalidField("bundle", f"{member.name} is neither a file nor a folder")
+
+
+def _climbs_out(target: PurePosixPath, depth: int) -> bool:
+    for part in target.parts:
+        depth += -1 if part == ".." else 1
+        if depth < 0:
+            return True
+    return False

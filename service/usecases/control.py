@@ -1,0 +1,119 @@
+"""What a user asks of a job that exists: cancel, pause, resume, resize. Asking twice does no harm."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime
+from typing import Literal
+
+from headway.contract.jobs import TERMINAL_STATES, JobState, Reason
+from headway.contract.spec import Resize
+from service.domain.errors import IllegalTransition, InvalidField
+from service.domain.jobs import Job
+from service.domain.lifecycle import JobEvent, advance
+from service.usecases.generations import Launch, go_on, pause_now, stop_generation, vacate
+from service.usecases.ports import Bell, Transaction
+from service.usecases.transition import record, transition
+
+
+async def cancel(tx: Transaction, job_id: str, *, force: bool, launch: Launch, now: datetime) -> Job:
+    """Stop the job for good: after a last checkpoint, or at once with `force`.
+
+    Raises:
+        NotFound: no such job.
+        IllegalTransition: it has ended otherwise.
+    """
+    job = await tx.jobs.lock(job_id)
+    mode: Literal["checkpoint", "kill"] = "kill" if force else "checkpoint"
+    if job.state is JobState.CANCELLED:
+        return job
+    if job.state is JobState.CANCELLING:
+        await stop_generation(tx, job, mode, now)
+        return job
+    message = "cancelled by its user"
+    job = await transition(
+        tx,
+        replace(job, target=None, pause_requested=False),
+        JobEvent.CANCEL,
+        reason=Reason.USER_REQUEST,
+        message=message,
+        now=now,
+    )
+    if job.state is JobState.CANCELLED:
+        return job
+    if not await tx.grants.held(job.id):
+        return await go_on(tx, job, launch, now)
+    await stop_generation(tx, job, mode, now)
+    return job
+
+
+async def pause(tx: Transaction, job_id: str, *, now: datetime) -> Job:
+    """Checkpoint, stop, and keep the job until it is resumed.
+
+    Raises:
+        NotFound: no such job.
+        IllegalTransition: it is ending or has ended.
+    """
+    job = await tx.jobs.lock(job_id)
+    if job.state is JobState.PAUSED or job.pause_requested:
+        return job
+    if not await tx.grants.held(job.id):
+        return await pause_now(tx, job, now)
+    asked = replace(job, pause_requested=True)
+    if job.state in {JobState.STARTING, JobState.RUNNING}:
+        return await vacate(
+            tx, asked, None, reason=Reason.USER_REQUEST, message="checkpoints, then pauses", now=now
+        )
+    if job.state not in {JobState.RESIZING, JobState.RECOVERING}:
+        advance(job, JobEvent.PAUSE, reason=job.reason, message=job.message, now=now)  # raises
+    await tx.jobs.save(asked)
+    await record(tx, asked, "pause_requested", message="pauses once its ranks have stopped", now=now)
+    return asked
+
+
+async def resume(tx: Transaction, job_id: str, *, now: datetime) -> Job:
+    """Let a paused job wait for slots again.
+
+    Raises:
+        NotFound: no such job.
+        IllegalTransition: it is not paused.
+    """
+    job = await tx.jobs.lock(job_id)
+    if job.pause_requested:
+        job = replace(job, pause_requested=False)
+        await tx.jobs.save(job)
+        await record(tx, job, "pause_withdrawn", message="goes on when its ranks have stopped", now=now)
+        return job
+    return await transition(
+        tx, job, JobEvent.RESUME, reason=Reason.USER_REQUEST, message="resumed; waits for slots", now=now
+    )
+
+
+async def resize(tx: Transaction, job_id: str, slots: int | None, *, now: datetime) -> Job:
+    """Fix the job's size at `slots`, or let the scheduler choose again (None).
+
+    Raises:
+        NotFound: no such job.
+        InvalidField: the spec does not allow this size.
+        IllegalTransition: the job has ended, or never changes size.
+    """
+    job = await tx.jobs.lock(job_id)
+    elastic = job.spec.elastic
+    if job.state in TERMINAL_STATES or job.state is JobState.CANCELLING:
+        raise IllegalTransition(f"job {job.name} is {job.state}: it cannot change its size any more.")
+    if slots is not None and slots not in elastic.allowed_sizes():
+        allowed = _sizes_text(elastic.allowed_sizes())
+        raise InvalidField("slots", f"the job file allows {allowed} slots, not {slots}; see elastic.sizes")
+    if elastic.resize is Resize.NEVER and job.generation > 0:
+        raise IllegalTransition(f"job {job.name} has elastic.resize: never; submit it again at another size.")
+    job = replace(job, pinned_size=slots)
+    await tx.jobs.save(job)
+    message = "the scheduler chooses its size again" if slots is None else f"to be {slots} slots, by request"
+    await record(tx, job, "resize_requested", message=message, now=now, data={"slots": slots})
+    tx.ring(Bell.ROUND)
+    return job
+
+
+def _sizes_text(sizes: tuple[int, ...]) -> str:
+    contiguous = len(sizes) > 2 and sizes == tuple(range(sizes[0], sizes[-1] + 1))
+    return f"{sizes[0]} to {sizes[-1]}" if contiguous else ", ".join(map(str, sizes))

@@ -1,0 +1,51 @@
+"""Notice nodes that have gone silent, and free what they held."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from headway.contract.agents import NodeState
+from headway.contract.jobs import Reason
+from service.domain.failures import RankExit
+from service.usecases.generations import Launch, fail_rank, ranks_on_node, release_node
+from service.usecases.ports import Bell, NodeRecord, Transaction
+
+API_FRESH_S = 6.0
+"""An API that has not said for this long that it is up counts as down."""
+
+
+async def expire_nodes(tx: Transaction, *, silence_s: float, launch: Launch, now: datetime) -> list[str]:
+    """Declare nodes LOST that were silent for `silence_s` while an API could hear them. Returns names.
+
+    While no API is up, or just after one came back, silence says nothing about the nodes: a restart
+    of the service must not stop training.
+    """
+    up_since = await tx.silence.api_up_since(now - timedelta(seconds=API_FRESH_S))
+    horizon = now - timedelta(seconds=silence_s)
+    if up_since is None or up_since > horizon:
+        return []
+    lost = await tx.silence.silent_since(horizon)
+    for node in lost:
+        await lose_node(tx, node, launch, now)
+    return [node.name for node in lost]
+
+
+async def lose_node(tx: Transaction, node: NodeRecord, launch: Launch, now: datetime) -> None:
+    """The node is gone: its ranks ended unseen, its slots are released, its jobs recover.
+
+    Nobody else gets the slots until the node is back and has stopped what it still ran: a node is
+    LOST, and so not scheduled on, until then.
+    """
+    silent_s = (now - node.seen_at).total_seconds()
+    message = f"node {node.name} has not reported for {silent_s:.0f} s"
+    await tx.nodes.save(replace(node, state=NodeState.LOST, message=message))
+    tx.ring(Bell.ROUND)
+    holders = await tx.grants.on_node(node.id)
+    jobs = await tx.jobs.lock_many(sorted({job_id for job_id, _ in holders}))
+    for job_id, job in jobs.items():
+        for rank in await ranks_on_node(tx, job, node.id):
+            unseen = RankExit(rank=rank, exit_code=None, signal=None, stopped_by_agent=False, completed=False)
+            await tx.history.exit(job_id, job.generation, unseen, now)
+        failed = await fail_rank(tx, job, reason=Reason.NODE_LOST, message=message, now=now)
+        await release_node(tx, failed, failed.generation, node.id, launch, now)

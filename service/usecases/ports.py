@@ -1,0 +1,437 @@
+"""What the use cases need of the world. Adapters fulfil these; `service/main.py` chooses them.
+
+A `Transaction` is one unit of work: it commits as a whole when its block ends without an error, and
+only then are the bells rung that were asked for in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, Protocol
+
+from headway.contract.agents import NodeState, NodeView, RunCommand, SlotInfo, StopCommand
+from headway.contract.jobs import (
+    EventView,
+    ExplainView,
+    JobState,
+    JobView,
+    MetricPoint,
+    Page,
+    Reason,
+    SizeOption,
+)
+from headway.contract.runtime import Metrics, Progress
+from service.domain.cluster import Snapshot
+from service.domain.failures import RankExit
+from service.domain.jobs import Allocation, Job
+
+
+class Bell(StrEnum):
+    """Who is woken after a commit. A lost ring only delays: everybody looks by itself now and then."""
+
+    ROUND = "round"
+    COMMANDS = "commands"
+    EVENTS = "events"
+    LOGS = "logs"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Something that happened to a job, for its history."""
+
+    job_id: str
+    at: datetime
+    kind: str
+    message: str
+    generation: int
+    state: JobState | None = None
+    reason: Reason | None = None
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeRecord:
+    """A node as stored."""
+
+    id: str
+    name: str
+    instance: str
+    token_sha256: str
+    state: NodeState
+    message: str
+    address: str
+    first_port: int
+    last_port: int
+    slots: tuple[SlotInfo, ...]
+    agent_version: str
+    joined_at: datetime
+    seen_at: datetime
+    last_sequence: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllocationRecord:
+    """An allocation that a generation runs on, with its rendezvous."""
+
+    job_id: str
+    generation: int
+    slots: Allocation
+    device_kind: str
+    first_node: str
+    master_port: int
+    reason: Reason
+    message: str
+    round_id: str | None
+    granted_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class PendingCommand:
+    """An outbox row that is due to be pushed to its node's stream."""
+
+    id: str
+    node_id: str
+    body: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobFilter:
+    """Which jobs to list; None means any."""
+
+    state: JobState | None = None
+    name: str | None = None
+    project: str | None = None
+    live_only: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """What the one statement of a submit found: the job stored under this request, or an older
+    one under the same idempotency key.
+    """
+
+    job: Job
+    request_digest: str
+    created: bool
+
+
+class Jobs(Protocol):
+    """Job rows."""
+
+    async def insert(self, job: Job, *, idempotency_key: str | None, request_digest: str) -> Submitted:
+        """Store a new job and its first event. Raises NameTaken."""
+        ...
+
+    async def lock(self, job_id: str) -> Job:
+        """The job, locked until the transaction ends. `job_id` may be a name. Raises NotFound."""
+        ...
+
+    async def save(self, job: Job) -> None:
+        """Store a locked job."""
+        ...
+
+    async def lock_many(self, job_ids: Sequence[str]) -> dict[str, Job]:
+        """Those of the jobs that exist, locked in one order (no dead-locks)."""
+        ...
+
+
+class Grants(Protocol):
+    """Who holds which slot."""
+
+    async def grant(self, job_id: str, generation: int, slots: Allocation, now: datetime) -> bool:
+        """Hold free slots for a generation. False, and nothing held, if one is not free."""
+        ...
+
+    async def held(self, job_id: str) -> dict[int, Allocation]:
+        """What the job holds, by the generation that it is held for."""
+        ...
+
+    async def on_node(self, node_id: str) -> set[tuple[str, int]]:
+        """(job id, generation) of everything that holds slots on the node."""
+        ...
+
+    async def release(
+        self, job_id: str, generation: int, node_id: str | None, carry_over: Allocation, now: datetime
+    ) -> None:
+        """Free what generations up to `generation` hold (on one node, or all). Slots in `carry_over`
+        pass to generation + 1 at once, so that nobody else can get them in between.
+        """
+        ...
+
+
+class Allocations(Protocol):
+    """The history of allocations."""
+
+    async def add(self, allocation: AllocationRecord) -> None:
+        """A generation starts."""
+        ...
+
+    async def get(self, job_id: str, generation: int) -> AllocationRecord | None:
+        """The allocation of one generation."""
+        ...
+
+    async def node_started(self, job_id: str, generation: int) -> int:
+        """One more node has started its ranks. Returns how many have."""
+        ...
+
+    async def end(self, job_id: str, generation: int, now: datetime) -> None:
+        """Every process of the generation is gone."""
+        ...
+
+    async def ports_in_use(self, node_id: str) -> set[int]:
+        """Rendezvous ports of live generations whose rank 0 is on the node."""
+        ...
+
+
+class Nodes(Protocol):
+    """Node rows."""
+
+    async def lock(self, node_id: str) -> NodeRecord:
+        """The node, locked. `node_id` may be a name. Raises NotFound."""
+        ...
+
+    async def find(self, name: str) -> NodeRecord | None:
+        """The node of that name, locked."""
+        ...
+
+    async def save(self, node: NodeRecord) -> None:
+        """Insert or update."""
+        ...
+
+    async def device_kinds(self) -> set[str]:
+        """Kinds of slots of all nodes."""
+        ...
+
+    async def many(self, node_ids: Sequence[str]) -> dict[str, NodeRecord]:
+        """Nodes by id."""
+        ...
+
+
+class Silence(Protocol):
+    """Who has not been heard of."""
+
+    async def silent_since(self, moment: datetime) -> list[NodeRecord]:
+        """Nodes not yet LOST that were last seen before `moment`, locked."""
+        ...
+
+    async def api_up_since(self, fresh_after: datetime) -> datetime | None:
+        """Since when an API has been up without a break; None when none is up now."""
+        ...
+
+    async def beat(self, process_id: str, now: datetime, gap_s: float) -> None:
+        """This API process is up. A gap longer than `gap_s` since its last beat starts anew."""
+        ...
+
+
+class Commands(Protocol):
+    """The outbox."""
+
+    async def add(self, node_id: str, command: RunCommand | StopCommand, now: datetime) -> None:
+        """A command, to be pushed after commit."""
+        ...
+
+    async def acknowledge(self, node_id: str, command_ids: Sequence[str], now: datetime) -> None:
+        """The node has taken these up."""
+        ...
+
+    async def take_due(self, now: datetime, push_again_s: float, limit: int) -> list[PendingCommand]:
+        """Unacknowledged commands that were never pushed, or not for `push_again_s`; marked pushed."""
+        ...
+
+
+class History(Protocol):
+    """Append-only records of a job."""
+
+    async def event(self, event: Event) -> None:
+        """Something happened."""
+        ...
+
+    async def exit(self, job_id: str, generation: int, exit_: RankExit, now: datetime) -> None:
+        """A rank ended. The first report of a rank counts."""
+        ...
+
+    async def exits(self, job_id: str, generation: int) -> list[RankExit]:
+        """How the ranks of a generation ended, so far."""
+        ...
+
+    async def measure(
+        self, job_id: str, allocation: AllocationRecord, progress: Progress, now: datetime
+    ) -> None:
+        """Add the steps of a progress message to the generation's statistics."""
+        ...
+
+    async def metric(self, job_id: str, metrics: Metrics, at: datetime) -> None:
+        """Values that the script reported."""
+        ...
+
+
+class Decisions(Protocol):
+    """What rounds decided."""
+
+    async def snapshot(self, now: datetime) -> Snapshot:
+        """The picture to decide on."""
+        ...
+
+    async def store(
+        self,
+        job_id: str,
+        *,
+        round_id: str,
+        now: datetime,
+        action: str,
+        reason: Reason,
+        message: str,
+        options: Sequence[SizeOption],
+    ) -> None:
+        """The last decision about a job."""
+        ...
+
+    async def store_round(
+        self,
+        round_id: str,
+        *,
+        now: datetime,
+        took_s: float,
+        status: str,
+        objective: float,
+        bound: float,
+        jobs: int,
+        changes: Sequence[Mapping[str, Any]],
+    ) -> None:
+        """A round that changed something."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class BundleRecord:
+    """An uploaded bundle and the paths in it."""
+
+    digest: str
+    size_bytes: int
+    files: tuple[str, ...]
+
+
+class Bundles(Protocol):
+    """Bundle rows; their bytes are in object storage."""
+
+    async def get(self, digest: str) -> BundleRecord | None:
+        """A bundle that was uploaded."""
+        ...
+
+    async def add(self, bundle: BundleRecord, now: datetime) -> None:
+        """An upload; the same one again changes nothing."""
+        ...
+
+
+class JobQueries(Protocol):
+    """Jobs as the API shows them. A job is named by its id or its name."""
+
+    async def list_jobs(self, filters: JobFilter, *, limit: int, cursor: str | None) -> Page[JobView]:
+        """Jobs, newest first."""
+        ...
+
+    async def job(self, job_id: str) -> JobView:
+        """One job. Raises NotFound."""
+        ...
+
+    async def explain(self, job_id: str) -> ExplainView:
+        """The last decision about a job. Raises NotFound."""
+        ...
+
+
+class HistoryQueries(Protocol):
+    """A job's history as the API shows it."""
+
+    async def events(self, job_id: str, *, after: int, limit: int) -> Page[EventView]:
+        """Events after a sequence number, oldest first."""
+        ...
+
+    async def metrics(self, job_id: str, *, after: int, limit: int) -> Page[MetricPoint]:
+        """Reported values after a cursor, oldest first."""
+        ...
+
+
+class NodeQueries(Protocol):
+    """Nodes as the API shows them."""
+
+    async def list_nodes(self, now: datetime, silence_s: float) -> list[NodeView]:
+        """Every node with who holds its slots, by name."""
+        ...
+
+    async def node_of_token(self, token_sha256: str) -> str | None:
+        """The id of the node that this token belongs to."""
+        ...
+
+
+class Retention(Protocol):
+    """Old rows go: every table has an end."""
+
+    async def delete_old(self, now: datetime, keep_days: int) -> list[str]:
+        """Delete what is over. Returns the ids of jobs that are gone, for their objects."""
+        ...
+
+    async def unused_bundles(self, before: datetime) -> list[str]:
+        """Digests of bundles uploaded before a moment that no job refers to; their rows are deleted."""
+        ...
+
+
+class Transaction(Protocol):
+    """One unit of work over everything in Postgres."""
+
+    jobs: Jobs
+    grants: Grants
+    allocations: Allocations
+    nodes: Nodes
+    silence: Silence
+    commands: Commands
+    history: History
+    decisions: Decisions
+    bundles: Bundles
+    job_queries: JobQueries
+    history_queries: HistoryQueries
+    node_queries: NodeQueries
+    retention: Retention
+
+    def ring(self, bell: Bell, about: str = "") -> None:
+        """Ring after commit. `about` names the job that events or logs are about."""
+        ...
+
+
+class Transactions(Protocol):
+    """Where transactions come from. Raises Unavailable when the database does not answer."""
+
+    def begin(self) -> AbstractAsyncContextManager[Transaction]:
+        """A transaction that commits when its block ends without an error."""
+        ...
+
+
+class CommandQueue(Protocol):
+    """The nodes' command streams."""
+
+    async def push(self, commands: Sequence[PendingCommand]) -> None:
+        """Append to the streams. Raises Unavailable."""
+        ...
+
+
+class Storage(Protocol):
+    """Object storage: bundles and logs."""
+
+    async def put(self, key: str, data: bytes) -> None:
+        """Store an object whole. Raises Unavailable."""
+        ...
+
+    async def get(self, key: str) -> bytes:
+        """An object. Raises NotFound, Unavailable."""
+        ...
+
+    def list(self, prefix: str, *, after: str | None = None) -> AsyncIterator[str]:
+        """Keys under `prefix` in ascending order, those after `after` only."""
+        ...
+
+    async def delete(self, key: str) -> None:
+        """Remove an object; one that is absent is no error."""
+        ...

@@ -1,0 +1,103 @@
+"""What the ranks say of the training, taken into the job's progress and history."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+from headway.contract.jobs import JobProgress
+from headway.contract.runtime import (
+    Checkpointed,
+    Completed,
+    EpochClosed,
+    FirstStep,
+    Hello,
+    Message,
+    Metrics,
+    Progress,
+    Restored,
+    Stopped,
+)
+from service.domain.jobs import Job
+from service.usecases.ports import Bell, Transaction
+from service.usecases.transition import record
+
+
+async def take_in_message(tx: Transaction, job: Job, message: Message, now: datetime) -> Job:
+    """The job with the message's news in its progress, saved."""
+    before, progress = job.progress, after_message(job.progress, message)
+    if progress != before:
+        job = replace(job, progress=progress)
+        await tx.jobs.save(job)
+        tx.ring(Bell.EVENTS, job.id)
+    match message:
+        case Progress():
+            allocation = await tx.allocations.get(job.id, job.generation)
+            if allocation is not None:
+                await tx.history.measure(job.id, allocation, message, now)
+        case Metrics():
+            await tx.history.metric(job.id, message, datetime.fromtimestamp(message.at_s, UTC))
+        case FirstStep():
+            await record(
+                tx,
+                job,
+                "first_step",
+                message=f"training goes on from {message.samples} samples",
+                now=datetime.fromtimestamp(message.at_s, UTC),
+                data={"samples": message.samples, "rank": message.rank},
+            )
+        case Restored():
+            lost = progress.lost_samples - before.lost_samples
+            await record(
+                tx,
+                job,
+                "restore",
+                message=f"restored the checkpoint at {message.samples} samples",
+                now=now,
+                data={"samples": message.samples, "lost_samples": lost},
+            )
+        case EpochClosed() if not message.exactly_once:
+            await record(
+                tx,
+                job,
+                "audit_failed",
+                message=f"epoch {message.epoch}: {message.samples_seen} samples were trained, but not each of "
+                f"the {message.dataset_samples} exactly once; please report this with the job's events",
+                now=now,
+            )
+        case Hello() | Checkpointed() | EpochClosed() | Stopped() | Completed():
+            pass
+    return job
+
+
+def after_message(progress: JobProgress, message: Message) -> JobProgress:
+    """The progress after a message. Samples fall back only when a checkpoint was restored."""
+    match message:
+        case Progress():
+            per_s = (
+                message.steps * message.global_batch / message.step_s_sum if message.step_s_sum > 0 else None
+            )
+            update: dict[str, Any] = {
+                "epoch": message.epoch,
+                "samples": message.samples,
+                "total_samples": message.total_samples,
+                "samples_per_s": per_s or progress.samples_per_s,
+            }
+        case Metrics():
+            update = {"metrics": {**progress.metrics, **message.values}}
+        case Checkpointed():
+            update = {"checkpoint_samples": message.samples}
+        case Restored():
+            lost = max(0, progress.samples - message.samples)
+            update = {"samples": message.samples, "lost_samples": progress.lost_samples + lost}
+        case EpochClosed() if message.epoch + 1 > progress.epochs_audited:
+            update = {
+                "epochs_audited": message.epoch + 1,
+                "epochs_exact": progress.epochs_exact + message.exactly_once,
+            }
+        case Stopped() | Completed():
+            update = {"samples": max(progress.samples, message.samples)}
+        case Hello() | FirstStep() | EpochClosed():
+            update = {}
+    return progress.model_copy(update=update)

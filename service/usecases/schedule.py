@@ -1,0 +1,158 @@
+"""One round: a snapshot, a decision, a guarded apply."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from headway.contract.agents import NodeState
+from headway.contract.jobs import JobState
+from service.domain.allocation.plan import Action, Decision, Plan, decide
+from service.domain.cluster import Snapshot
+from service.domain.jobs import Allocation, Job, size_of
+from service.usecases.generations import Launch, start_generation, vacate
+from service.usecases.nodes import finish_drain
+from service.usecases.ports import Bell, Transaction, Transactions
+
+SOLVE_TIME_LIMIT_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class RoundResult:
+    """What a round did. `stale` decisions met a job that had changed meanwhile, and were dropped."""
+
+    applied: int
+    stale: int
+    waiting: int
+    drained: int
+    gap: float
+
+    @property
+    def did_something(self) -> bool:
+        """Whether anything changed."""
+        return bool(self.applied or self.stale or self.drained)
+
+
+async def run_round(
+    transactions: Transactions, launch: Launch, *, round_id: str, now: datetime
+) -> RoundResult:
+    """Decide on one picture of the cluster, then apply each decision if its job is still the same."""
+    async with transactions.begin() as tx:
+        snapshot = await tx.decisions.snapshot(now)
+    # Solving is pure computation: in a thread, so that the other loops go on.
+    plan = await asyncio.to_thread(decide, snapshot, time_limit_s=SOLVE_TIME_LIMIT_S)
+    async with transactions.begin() as tx:
+        applied = await _apply(tx, snapshot, plan, launch, round_id, now)
+        drained = [
+            node.name
+            for node in snapshot.nodes.values()
+            if node.state is NodeState.DRAINING and await finish_drain(tx, node.id)
+        ]
+    waiting = sum(decision.action is Action.WAIT for decision in plan.decisions)
+    return RoundResult(applied, len(plan.changes) - applied, waiting, len(drained), plan.solution.gap)
+
+
+async def _apply(
+    tx: Transaction, snapshot: Snapshot, plan: Plan, launch: Launch, round_id: str, now: datetime
+) -> int:
+    jobs = await tx.jobs.lock_many(sorted(decision.job_id for decision in plan.decisions))
+    changes: list[Mapping[str, Any]] = []
+    for decision in _leavers_first(plan.decisions):
+        job = jobs.get(decision.job_id)
+        seen = snapshot.jobs[decision.job_id]
+        if job is None or not _unchanged(job, seen):
+            continue
+        if await _apply_decision(tx, job, decision, launch, round_id, now):
+            changes.append(_summary(job, decision))
+        await tx.decisions.store(
+            job.id,
+            round_id=round_id,
+            now=now,
+            action=decision.action,
+            reason=decision.reason,
+            message=decision.message,
+            options=decision.options,
+        )
+    if changes:
+        await tx.decisions.store_round(
+            round_id,
+            now=snapshot.now,
+            took_s=(now - snapshot.now).total_seconds(),
+            status=plan.solution.status,
+            objective=plan.solution.objective,
+            bound=plan.solution.bound,
+            jobs=len(plan.decisions),
+            changes=changes,
+        )
+    return len(changes)
+
+
+def _leavers_first(decisions: Sequence[Decision]) -> list[Decision]:
+    return sorted(decisions, key=lambda one: one.action not in {Action.VACATE, Action.CHANGE})
+
+
+def _unchanged(job: Job, seen: Job) -> bool:
+    """The guard: nothing that the decision rests on has happened since the snapshot."""
+    return (
+        job.generation == seen.generation
+        and job.state is seen.state
+        and job.pinned_size == seen.pinned_size
+        and not job.pause_requested
+    )
+
+
+async def _apply_decision(
+    tx: Transaction, job: Job, decision: Decision, launch: Launch, round_id: str, now: datetime
+) -> bool:
+    """Whether something was changed."""
+    reason, message = decision.reason, decision.message
+    match decision.action:
+        case Action.START:
+            if not await tx.grants.grant(job.id, job.generation + 1, decision.allocation, now):
+                return False
+            await start_generation(
+                tx,
+                job,
+                decision.allocation,
+                launch,
+                reason=reason,
+                message=message,
+                now=now,
+                round_id=round_id,
+            )
+            return True
+        case Action.CHANGE:
+            newcomers = _without(decision.allocation, job.allocation)
+            if not await tx.grants.grant(job.id, job.generation + 1, newcomers, now):
+                return False
+            await vacate(tx, job, decision.allocation, reason=reason, message=message, now=now)
+            return True
+        case Action.VACATE:
+            await vacate(tx, job, None, reason=reason, message=message, now=now)
+            return True
+        case Action.WAIT:
+            if (job.reason, job.message) != (reason, message) and job.state is JobState.PENDING:
+                await tx.jobs.save(replace(job, reason=reason, message=message))
+                tx.ring(Bell.EVENTS, job.id)
+            return False
+        case Action.KEEP:
+            return False
+
+
+def _without(allocation: Allocation, held: Allocation) -> Allocation:
+    """The slots of `allocation` that are not in `held`."""
+    rest = {node: tuple(sorted(set(slots) - set(held.get(node, ())))) for node, slots in allocation.items()}
+    return {node: slots for node, slots in rest.items() if slots}
+
+
+def _summary(job: Job, decision: Decision) -> Mapping[str, Any]:
+    return {
+        "job_id": job.id,
+        "action": str(decision.action),
+        "from": size_of(job.allocation),
+        "to": size_of(decision.allocation),
+        "message": decision.message,
+    }

@@ -1,0 +1,86 @@
+"""Submit a job: check what only the service can know, then store it in one statement."""
+
+from __future__ import annotations
+
+import hashlib
+import shlex
+from datetime import datetime
+
+from headway.contract.devices import KNOWN_DEVICE_KINDS
+from headway.contract.jobs import JobState, Reason
+from headway.contract.spec import JobSpec
+from service.domain.errors import IdempotencyConflict, InvalidField
+from service.domain.jobs import Job
+from service.usecases.ports import Bell, Submitted, Transaction
+
+
+async def submit(
+    tx: Transaction, spec: JobSpec, *, job_id: str, idempotency_key: str | None, now: datetime
+) -> Submitted:
+    """The stored job; the one stored before when the idempotency key was used for the same spec.
+
+    Raises:
+        InvalidField: an unknown device, or a bundle or script that was not uploaded.
+        NameTaken: a live job of the project has this name.
+        IdempotencyConflict: the key was used for another spec.
+    """
+    await _check_devices(tx, spec)
+    await _check_bundle(tx, spec)
+    job = Job(
+        id=job_id,
+        spec=spec,
+        state=JobState.PENDING,
+        reason=Reason.SUBMITTED,
+        message="waits for the next round",
+        submitted_at=now,
+        state_since=now,
+    )
+    digest = hashlib.sha256(spec.model_dump_json(by_alias=True).encode()).hexdigest()
+    submitted = await tx.jobs.insert(job, idempotency_key=idempotency_key, request_digest=digest)
+    if submitted.request_digest != digest:
+        raise IdempotencyConflict(
+            f"Idempotency-Key {idempotency_key!r} was used for a different job ({submitted.job.name}); "
+            "use a new key for a new request."
+        )
+    if submitted.created:
+        tx.ring(Bell.ROUND)
+    return submitted
+
+
+async def _check_devices(tx: Transaction, spec: JobSpec) -> None:
+    unknown = [kind for kind in spec.resources.devices if kind not in KNOWN_DEVICE_KINDS]
+    if not unknown:
+        return
+    present = await tx.nodes.device_kinds()
+    for kind in unknown:
+        if kind not in present:
+            there = ", ".join(sorted(present)) or "none yet"
+            raise InvalidField(
+                "resources.devices",
+                f"no device kind is called {kind!r}; kinds in this cluster: {there}",
+            )
+
+
+async def _check_bundle(tx: Transaction, spec: JobSpec) -> None:
+    if spec.bundle is None:
+        return
+    bundle = await tx.bundles.get(spec.bundle)
+    if bundle is None:
+        raise InvalidField("bundle", f"{spec.bundle} was not uploaded; POST it to /api/v1/bundles first")
+    script = script_of(spec.run)
+    if script is not None and script not in bundle.files:
+        raise InvalidField("run", f"{script} is not in the uploaded folder; check workdir and the file name")
+
+
+def script_of(run: str) -> str | None:
+    """The relative path of the Python script that a command runs, or None when it is none or unclear."""
+    try:
+        words = shlex.split(run)
+    except ValueError:
+        return None
+    if len(words) < 2 or words[0] not in {"python", "python3"}:
+        return None
+    script = words[1]
+    if script.startswith(("-", "/", "$", "~")) or not script.endswith(".py"):
+        return None
+    return script.removeprefix("./")
