@@ -1,0 +1,207 @@
+"""The real service over real Postgres and Redis, driven step by step, with scripted agents."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import pytest_asyncio
+from redis.asyncio import Redis
+
+from headway.contract.agents import COMMAND_FIELD, COMMANDS, JoinReply, ReportReply, RunCommand, StopCommand
+from headway.contract.jobs import JobView
+from headway.local.postgres import EmbeddedPostgres
+from service.adapters.postgres.schema import migrate
+from service.adapters.redis import RedisCommandQueue, connect
+from service.loops.scheduler import Intervals, Scheduler
+from service.main import Service
+from service.settings import Settings
+
+TOKEN = "api-token"
+JOIN_TOKEN = "join-token"
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="session")
+def migrated(postgres: EmbeddedPostgres) -> str:
+    """Name of a template database with the schema, made by running the migrations."""
+    url = postgres.create_database("headway_template")
+    service = Service(make_settings(url, "redis://unused", "memory:///"))
+
+    async def run() -> None:
+        await migrate(service.database.engine)
+        await service.close()
+
+    asyncio.run(run())
+    return "headway_template"
+
+
+@pytest.fixture
+def database_url(postgres: EmbeddedPostgres, migrated: str) -> str:
+    """URL of a fresh database with the schema."""
+    return postgres.create_database(f"test_{next(_numbers)}", template=migrated)
+
+
+def make_settings(database_url: str, redis_url: str, storage_url: str, **changes: Any) -> Settings:
+    values: dict[str, Any] = {
+        "database_url": database_url,
+        "redis_url": redis_url,
+        "storage_url": storage_url,
+        "api_token": TOKEN,
+        "join_token": JOIN_TOKEN,
+        "agent_redis_url": redis_url,
+        "host": "127.0.0.1",
+        "port": 0,
+        "lease_s": 60.0,
+        "silence_s": 15.0,
+        "max_bundle_bytes": 1 << 20,
+        "keep_days": 90,
+    }
+    return Settings(**{**values, **changes})
+
+
+@dataclass
+class Agent:
+    """An agent that does what the test says: it reports by HTTP and reads its Redis stream."""
+
+    client: httpx.AsyncClient
+    redis: Redis
+    name: str
+    joined: JoinReply
+    clock: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
+    seen: set[str] = field(default_factory=set)
+    unacknowledged: list[str] = field(default_factory=list)
+
+    async def commands(self) -> list[RunCommand | StopCommand]:
+        """Commands that are new since the last call; acknowledged with the next report."""
+        entries = await self.redis.xrange(self.joined.stream)
+        parsed = [COMMANDS.validate_json(fields[COMMAND_FIELD.encode()]) for _, fields in entries]
+        fresh = [one for one in parsed if one.command_id not in self.seen]
+        self.seen |= {one.command_id for one in fresh}
+        self.unacknowledged += [one.command_id for one in fresh]
+        return fresh
+
+    async def report(
+        self, *entries: dict[str, Any], holding: list[dict[str, Any]] | None = None
+    ) -> ReportReply:
+        stamped = [
+            {"sequence": next(self.clock), "at": datetime.now(UTC).isoformat(), **entry} for entry in entries
+        ]
+        return await self.send(stamped, holding or [])
+
+    async def send(self, entries: list[dict[str, Any]], holding: list[dict[str, Any]]) -> ReportReply:
+        acknowledged, self.unacknowledged = self.unacknowledged, []
+        response = await self.client.post(
+            f"/api/v1/agents/{self.joined.node_id}/reports",
+            json={
+                "instance": f"instance-{self.name}",
+                "acknowledged": acknowledged,
+                "entries": entries,
+                "holding": holding,
+            },
+            headers={"Authorization": f"Bearer {self.joined.node_token}"},
+        )
+        assert response.status_code == 200, response.text
+        return ReportReply.model_validate_json(response.content)
+
+
+@dataclass
+class Harness:
+    """The service's parts, and what tests do with them."""
+
+    service: Service
+    scheduler: Scheduler
+    client: httpx.AsyncClient
+
+    async def turn(self) -> None:
+        """One round, then delivery: what the loops do by themselves."""
+        await self.scheduler.round()
+        await self.scheduler.deliver()
+
+    async def join(self, name: str = "alpha", slots: int = 2, kind: str = "cpu") -> Agent:
+        response = await self.client.post(
+            "/api/v1/agents",
+            json=join_body(name, slots, kind),
+            headers={"Authorization": f"Bearer {JOIN_TOKEN}"},
+        )
+        assert response.status_code == 201, response.text
+        joined = JoinReply.model_validate_json(response.content)
+        return Agent(self.client, self.service.redis, name, joined)
+
+    async def submit(self, name: str = "job", **spec: Any) -> JobView:
+        response = await self.client.post("/api/v1/jobs", json={"name": name, "run": "python -V", **spec})
+        assert response.status_code == 201, response.text
+        return JobView.model_validate_json(response.content)
+
+    async def job(self, job: str = "job") -> JobView:
+        response = await self.client.get(f"/api/v1/jobs/{job}")
+        assert response.status_code == 200, response.text
+        return JobView.model_validate_json(response.content)
+
+    async def post(self, path: str, body: Any = None) -> httpx.Response:
+        return await self.client.post(f"/api/v1/{path}", json=body)
+
+
+def join_body(name: str, slots: int = 2, kind: str = "cpu", instance: str | None = None) -> dict[str, Any]:
+    return {
+        "name": name,
+        "instance": instance or f"instance-{name}",
+        "address": "127.0.0.1",
+        "first_port": 20000,
+        "last_port": 20063,
+        "slots": [{"index": index, "device_kind": kind} for index in range(slots)],
+        "agent_version": "0",
+    }
+
+
+@asynccontextmanager
+async def harness_of(settings: Settings) -> AsyncIterator[Harness]:
+    service = Service(settings)
+    scheduler = Scheduler(
+        transactions=service.database,
+        queue=RedisCommandQueue(connect(settings.redis_url)),
+        storage=service.storage,
+        bells=service.bells,
+        launch=service.launch,
+        intervals=Intervals(),
+        now=lambda: datetime.now(UTC),
+        new_round_id=lambda: f"r{next(_numbers)}",
+    )
+    transport = httpx.ASGITransport(app=service.app(), raise_app_exceptions=False)
+    headers = {"Authorization": f"Bearer {TOKEN}"}
+    async with (
+        service.bells.running(),
+        httpx.AsyncClient(transport=transport, base_url="http://headway", headers=headers) as client,
+    ):
+        yield Harness(service, scheduler, client)
+    await scheduler.queue._redis.aclose()
+    await service.close()
+
+
+@pytest_asyncio.fixture
+async def harness(database_url: str, redis_url: str, tmp_path: Path) -> AsyncIterator[Harness]:
+    """A service on a fresh database and an empty Redis."""
+    async with harness_of(make_settings(database_url, redis_url, f"file://{tmp_path}/storage")) as made:
+        yield made
+
+
+def run_of(commands: list[RunCommand | StopCommand]) -> RunCommand:
+    """The one run command among them."""
+    (run,) = [one for one in commands if isinstance(one, RunCommand)]
+    return run
+
+
+def entry(
+    kind: str, job: JobView | RunCommand, generation: int | None = None, **fields: Any
+) -> dict[str, Any]:
+    """A report entry about a job."""
+    job_id = job.job_id if isinstance(job, RunCommand) else job.id
+    return {"kind": kind, "job_id": job_id, "generation": generation or job.generation, **fields}
