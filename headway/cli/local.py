@@ -1,0 +1,145 @@
+"""`headway up` and `headway down`: all of Headway on this machine."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from headway.cli.config import home, save_target
+from headway.cli.context import Cli, of
+from headway.errors import HeadwayError
+from headway.local.processes import end, last_lines, open_log
+from headway.local.stack import LocalStack, Stores, running_url, stop_running
+
+_DETACH_TIMEOUT_S = 300.0
+
+_Data = Annotated[
+    Path | None, typer.Option(help="folder for everything; default: $HEADWAY_HOME or ~/.headway")
+]
+
+
+def up(
+    context: typer.Context,
+    agents: Annotated[int, typer.Option(min=0, help="how many agents")] = 1,
+    slots: Annotated[
+        int | None, typer.Option(min=1, help="slots of each; default: its share of this machine")
+    ] = None,
+    data: _Data = None,
+    port: Annotated[int, typer.Option(min=1, max=65535, help="of the API")] = 8123,
+    detach: Annotated[bool, typer.Option("--detach", "-d", help="go on in the background")] = False,
+) -> None:
+    """Run all of Headway on this machine: stores, API, scheduler and agents, until Ctrl-C.
+
+    HEADWAY_DATABASE_URL, HEADWAY_REDIS_URL and HEADWAY_STORAGE_URL replace the stores that it brings along.
+    """
+    cli = of(context)
+    stack = LocalStack(
+        data or home(os.environ), agents=agents, slots=slots, port=port, stores=Stores.configured(os.environ)
+    )
+    if detach:
+        _run_in_background(cli, stack)
+        _print_summary(cli, stack, f"http://127.0.0.1:{port}", "headway down")
+        return
+    _log_to(cli.err)
+    _stop_on_signals()
+    try:
+        with stack:
+            save_target(home(os.environ), stack.url, stack.token)
+            _print_summary(cli, stack, stack.url, "Ctrl-C")
+            threading.Event().wait()
+    except KeyboardInterrupt:
+        cli.err.print("stopped; `headway up` goes on from the last checkpoints")
+
+
+def down(context: typer.Context, data: _Data = None) -> None:
+    """Stop what `headway up` runs on this machine; unfinished jobs go on at the next `up`."""
+    cli = of(context)
+    folder = data or home(os.environ)
+    with cli.err.status(Text("stopping agents, service and stores")):
+        stopped = stop_running(folder)
+    cli.out.print("Stopped." if stopped else f"Headway does not run on {folder}.")
+
+
+def _stop_on_signals() -> None:
+    """Let the first Ctrl-C, SIGTERM or hang-up end the wait, and later ones not disturb the stopping."""
+    stopping = False
+
+    def stop(_number: int, _frame: object) -> None:
+        nonlocal stopping
+        if not stopping:
+            stopping = True
+            raise KeyboardInterrupt
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, stop)
+
+
+def _run_in_background(cli: Cli, stack: LocalStack) -> None:
+    """Run the same command without `--detach` in a session of its own; return when everything is up.
+
+    Raises:
+        HeadwayError: it ended, or took too long.
+    """
+    stack.logs.mkdir(parents=True, exist_ok=True, mode=0o700)
+    path = stack.logs / "up.log"
+    argv = [each for each in sys.argv[1:] if each not in {"--detach", "-d"}]
+    log = open_log(path)
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "headway.cli", *argv],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    finally:
+        os.close(log)
+    deadline = time.monotonic() + _DETACH_TIMEOUT_S
+    with cli.err.status(Text("starting")):
+        while running_url(stack.data, process.pid) is None:
+            if process.poll() is not None:
+                raise HeadwayError(last_lines(path), f"The log is {path}.")
+            if time.monotonic() > deadline:
+                end(process.pid, (signal.SIGTERM, signal.SIGKILL), 60.0)
+                raise HeadwayError(
+                    f"Not up within {_DETACH_TIMEOUT_S:.0f} s.", f"See the logs in {stack.logs}."
+                )
+            time.sleep(0.1)
+
+
+def _print_summary(cli: Cli, stack: LocalStack, url: str, stop: str) -> None:
+    rows = {
+        "service": f"{url}  (its API: {url}/docs)",
+        "data": str(stack.data),
+        "logs": str(stack.logs),
+        "submit": "headway submit JOB.yaml --wait",
+        "watch": "headway ps --watch",
+        "stop": stop,
+    }
+    cli.out.print(Text("Headway is up.", style="bold green"))
+    for label, value in rows.items():
+        cli.out.print(Text.assemble((f"  {label:<8} ", "dim"), value), soft_wrap=True)
+
+
+def _log_to(console: Console) -> None:
+    """Print what the stack reports, as it happens."""
+
+    class Printer(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            style = "yellow" if record.levelno >= logging.WARNING else "dim"
+            console.print(Text(record.getMessage(), style=style), soft_wrap=True)
+
+    logger = logging.getLogger("headway.local")
+    logger.setLevel(logging.INFO)
+    logger.addHandler(Printer())

@@ -1,0 +1,67 @@
+"""`headway`: the list of verbs, and the one place that turns errors into a message and an exit code."""
+
+from __future__ import annotations
+
+from importlib.metadata import version as installed_version
+from typing import Any
+
+import typer
+from rich.text import Text
+from typer.core import TyperGroup
+
+from headway.cli import agent, doctor, follow, jobs, local, nodes
+from headway.cli.context import Cli, of
+from headway.errors import HeadwayError
+
+
+class _Verbs(TyperGroup):
+    """Runs a verb; an error that people can act on is printed as such: what went wrong, what to do next."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except HeadwayError as error:
+            console = ctx.obj.err
+            console.print(Text(error.what, style="red"), soft_wrap=True)
+            if error.hint:
+                console.print(Text(error.hint), soft_wrap=True)
+            raise typer.Exit(1) from None
+
+
+app = typer.Typer(
+    cls=_Verbs,
+    no_args_is_help=True,
+    pretty_exceptions_show_locals=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.callback()
+def _surroundings(context: typer.Context) -> None:
+    """Elastic PyTorch training: submit jobs, watch them, change their size.
+
+    HEADWAY_URL and HEADWAY_TOKEN name the service; without them, the one that `headway up` started.
+    """
+    context.obj = context.obj or Cli()
+
+
+def version(context: typer.Context) -> None:
+    """Show the versions of this program and of the service."""
+    cli = of(context)
+    cli.out.print(f"headway {installed_version('headway')}")
+    try:
+        with cli.connect() as client:
+            cli.out.print(f"service {client.version()} at {client.url}")
+    except HeadwayError as error:
+        cli.out.print(f"service: {error}", soft_wrap=True)
+
+
+_PANELS = {
+    "This machine": (local.up, local.down, doctor.doctor, agent.agent, version),
+    "Jobs": (jobs.submit, jobs.ps, jobs.describe, follow.logs, follow.events, jobs.explain),
+    "Steering jobs": (jobs.resize, jobs.pause, jobs.resume, jobs.cancel),
+    "Nodes": (nodes.nodes, nodes.drain, nodes.cordon, nodes.uncordon),
+}
+for _panel, _verbs in _PANELS.items():
+    for _verb in _verbs:
+        app.command(rich_help_panel=_panel)(_verb)

@@ -1,0 +1,263 @@
+"""Contract models as tables and lines for people. Values in, renderables out; `now` is an argument."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from headway.contract.agents import NodeState, NodeView, SlotView
+from headway.contract.jobs import EventView, ExplainView, JobProgress, JobState, JobView, SizeOption
+
+_JOB_STYLES = {
+    JobState.PENDING: "yellow",
+    JobState.STARTING: "cyan",
+    JobState.RUNNING: "green",
+    JobState.RESIZING: "cyan",
+    JobState.RECOVERING: "magenta",
+    JobState.PAUSED: "yellow",
+    JobState.CANCELLING: "yellow",
+    JobState.SUCCEEDED: "bold green",
+    JobState.FAILED: "bold red",
+    JobState.CANCELLED: "dim",
+}
+_NODE_STYLES = {
+    NodeState.READY: "green",
+    NodeState.CORDONED: "yellow",
+    NodeState.DRAINING: "yellow",
+    NodeState.DRAINED: "dim",
+    NodeState.LOST: "bold red",
+}
+
+
+def jobs_table(jobs: Sequence[JobView], now: datetime) -> Table:
+    """The table of `ps`."""
+    table = _table("NAME", "STATE", "SIZE", "PROGRESS", "SAMPLES/S", "AGE")
+    table.columns[2].justify = table.columns[4].justify = table.columns[5].justify = "right"
+    table.add_column("WHY", overflow="fold")
+    for job in jobs:
+        table.add_row(
+            job.name,
+            state_text(job.state),
+            size(job),
+            progress(job.progress),
+            rate(job.progress.samples_per_s),
+            duration((now - job.submitted_at).total_seconds()),
+            Text(job.message),
+        )
+    return table
+
+
+def job_page(job: JobView, events: Sequence[EventView], now: datetime) -> RenderableType:
+    """The page of `describe`."""
+    spec, done = job.spec, job.progress
+    facts = Table.grid(padding=(0, 2))
+    facts.add_column(style="dim", no_wrap=True)
+    facts.add_column(overflow="fold")
+    pinned = f", kept there by `headway resize {job.name} {job.pinned_size}`" if job.pinned_size else ""
+    rows: list[tuple[str, RenderableType]] = [
+        ("state", state_text(job.state) + Text(f"  {job.reason}")),
+        ("why", Text(job.message)),
+        ("id", job.id),
+        ("project", f"{job.project}, priority {spec.priority}"),
+        ("command", Text(spec.run)),
+        ("folder", Text(f"{spec.workdir or '-'}{f'  ({spec.bundle[:19]}…)' if spec.bundle else ''}")),
+        ("size", f"{size(job)} slots, {spec.elastic.sizes} sizes, resize {spec.elastic.resize}{pinned}"),
+        ("slots", holdings(job)),
+        ("progress", progress(done)),
+        ("speed", f"{rate(done.samples_per_s)} samples/s, {eta(done)}"),
+        ("metrics", metrics(done) or "none reported yet"),
+        ("checkpoint", _checkpoint(done)),
+        (
+            "epochs",
+            f"{done.epochs_exact} of {done.epochs_audited} audited epochs saw every sample exactly once",
+        ),
+        ("failures", _failures(job)),
+        ("generation", f"{job.generation}, attempt {job.attempt}"),
+        ("times", _times(job, now)),
+    ]
+    for label, value in rows:
+        facts.add_row(label, value)
+    heading = Text(job.name, style="bold")
+    if not events:
+        return Group(heading, facts)
+    return Group(heading, facts, Text("\nlast events", style="dim"), *(event_line(event) for event in events))
+
+
+def event_line(event: EventView) -> Text:
+    """One line of `events`."""
+    line = Text()
+    line.append(f"{event.at.astimezone():%H:%M:%S} ", style="dim")
+    line.append(f"{event.kind:<18} ")
+    if event.state is not None:
+        line.append(f"{event.state:<10} ", style=_JOB_STYLES[event.state])
+    else:
+        line.append(" " * 11)
+    line.append(f"gen {event.generation:<3} ", style="dim")
+    line.append(event.message)
+    return line
+
+
+def explain_page(explained: ExplainView, now: datetime) -> RenderableType:
+    """The page of `explain`: the decision, then what it was weighed against."""
+    heading = Text.assemble(
+        (explained.name, "bold"),
+        "  ",
+        state_text(explained.state),
+        f"  {explained.action}: {explained.message}",
+    )
+    if explained.decided_at is None:
+        return Group(heading, Text("No round has looked at this job yet.", style="dim"))
+    age = duration((now - explained.decided_at).total_seconds())
+    when = Text(f"decided {age} ago, round {explained.round_id}, reason {explained.reason}", style="dim")
+    if not explained.options:
+        return Group(heading, when)
+    table = _table("SIZE", "KIND", "GOODPUT/S", "SPEEDUP", "FROM", "UTILITY", "NOTE")
+    for index in (0, 2, 3, 5):
+        table.columns[index].justify = "right"
+    for option in explained.options:
+        table.add_row(*_option(option))
+    return Group(heading, when, table)
+
+
+def nodes_table(nodes: Sequence[NodeView]) -> Table:
+    """The table of `nodes`."""
+    table = _table("NAME", "STATE", "ADDRESS", "KIND", "BUSY", "LEASE")
+    table.columns[4].justify = table.columns[5].justify = "right"
+    table.add_column("SLOTS", overflow="fold")
+    table.add_column("WHY", overflow="fold")
+    for node in nodes:
+        busy = sum(slot.job_id is not None for slot in node.slots)
+        table.add_row(
+            node.name,
+            Text(node.state, style=_NODE_STYLES[node.state]),
+            node.address,
+            ", ".join(sorted({slot.device_kind for slot in node.slots})),
+            f"{busy}/{len(node.slots)}",
+            f"{node.lease_remaining_s:.0f}s" if node.lease_remaining_s >= 0 else "over",
+            holders(node.slots),
+            Text(node.message),
+        )
+    return table
+
+
+def holders(slots: Iterable[SlotView]) -> str:
+    """Who holds which slot: `digits 0-1, free 2-3`."""
+    indices: dict[str, list[int]] = {}
+    for slot in sorted(slots, key=lambda slot: slot.index):
+        holder = slot.job_name or slot.job_id or "free"
+        indices.setdefault(holder, []).append(slot.index)
+    return ", ".join(f"{holder} {ranges(held)}" for holder, held in indices.items())
+
+
+def holdings(job: JobView) -> str:
+    """Which slots a job holds: `host-1: 0-3, host-2: 0`."""
+    return ", ".join(f"{node}: {ranges(slots)}" for node, slots in sorted(job.allocation.items())) or "none"
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """`0-2,5` for 0, 1, 2, 5."""
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+
+
+def state_text(state: JobState) -> Text:
+    """A state in its colour."""
+    return Text(state, style=_JOB_STYLES[state])
+
+
+def size(job: JobView) -> str:
+    """`now/min-max`; an `=` says that `resize` keeps it there."""
+    low, high = job.spec.elastic.min, job.spec.elastic.max
+    bounds = f"{low}-{high}" if low != high else f"{low}"
+    return f"{job.size}/{bounds}{'=' if job.pinned_size is not None else ''}"
+
+
+def progress(done: JobProgress) -> str:
+    """`62% 12,400/20,000`; the samples alone when the script does not say how many there will be."""
+    if done.total_samples:
+        share = min(done.samples / done.total_samples, 1.0)
+        return f"{int(100 * share)}% {done.samples:,}/{done.total_samples:,}"
+    return f"{done.samples:,} samples" if done.samples else "-"
+
+
+def rate(samples_per_s: float | None) -> str:
+    """Samples per second with three digits or more."""
+    if samples_per_s is None:
+        return "-"
+    return f"{samples_per_s:,.0f}" if samples_per_s >= 100 else f"{samples_per_s:.3g}"
+
+
+def eta(done: JobProgress) -> str:
+    """Time to the end at the present speed."""
+    if not done.total_samples or not done.samples_per_s:
+        return "end not known yet"
+    return f"about {duration(max(done.total_samples - done.samples, 0) / done.samples_per_s)} to go"
+
+
+def metrics(done: JobProgress) -> str:
+    """`accuracy 0.97  loss 0.11`."""
+    return "  ".join(f"{name} {value:.4g}" for name, value in sorted(done.metrics.items()))
+
+
+def duration(seconds: float) -> str:
+    """`45s`, `3m20s`, `2h05m`, `4d02h`."""
+    whole = max(int(seconds), 0)
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m{whole % 60:02}s"
+    if whole < 86400:
+        return f"{whole // 3600}h{whole % 3600 // 60:02}m"
+    return f"{whole // 86400}d{whole % 86400 // 3600:02}h"
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for column in columns:
+        table.add_column(column, no_wrap=True)
+    return table
+
+
+def _option(option: SizeOption) -> tuple[str, ...]:
+    return (
+        str(option.slots),
+        option.device_kind,
+        rate(option.goodput_samples_per_s),
+        f"{option.speedup:.2f}",
+        "measured" if option.measured else "predicted",
+        f"{option.utility:.3f}",
+        option.note,
+    )
+
+
+def _checkpoint(done: JobProgress) -> str:
+    if done.checkpoint_samples is None:
+        return "none yet"
+    lost = f"; {done.lost_samples:,} samples were trained twice after failures" if done.lost_samples else ""
+    return f"at {done.checkpoint_samples:,} samples{lost}"
+
+
+def _failures(job: JobView) -> str:
+    allowed = job.spec.retry
+    return (
+        f"{job.preemptions} preemptions, "
+        f"{job.infrastructure_failures} of {allowed.infrastructure} infrastructure failures, "
+        f"{job.user_errors} of {allowed.user_errors} errors of the script"
+    )
+
+
+def _times(job: JobView, now: datetime) -> str:
+    parts = [f"submitted {job.submitted_at.astimezone():%Y-%m-%d %H:%M:%S}"]
+    if job.started_at is not None:
+        parts.append(f"started {duration((job.started_at - job.submitted_at).total_seconds())} later")
+        parts.append(f"took {duration(((job.finished_at or now) - job.started_at).total_seconds())}")
+    return ", ".join(parts)

@@ -1,0 +1,91 @@
+"""Waiting for a job: a live view in a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+from rich.console import Console
+from rich.live import Live
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
+
+from headway.cli import render
+from headway.client import Client
+from headway.contract.jobs import JobState, JobView
+
+EXIT_CODES = {JobState.SUCCEEDED: 0, JobState.FAILED: 100, JobState.CANCELLED: 103}
+"""What `--wait` exits with."""
+
+_PLAIN_STEP = 0.1
+
+
+class _View(Protocol):
+    def __call__(self, job: JobView) -> None:
+        """Show the job as it is now."""
+
+
+def wait(client: Client, job: str, console: Console) -> JobView:
+    """Show a job until it is over; the last view of it.
+
+    Raises:
+        ServiceUnavailableError: the service is away for minutes. The job goes on.
+    """
+    with _live(console) if console.is_terminal else _plain(console) as show:
+        for view in client.wait(job):
+            show(view)
+    return view
+
+
+@contextmanager
+def _live(console: Console) -> Iterator[_View]:
+    names = ("job", "state", "size", "progress", "speed", "metrics")
+    fields = {name: TextColumn(f"{{task.fields[{name}]}}", markup=False) for name in names}
+    columns = [SpinnerColumn(), fields["job"], fields["state"], fields["size"], BarColumn(bar_width=30)]
+    columns += [fields["progress"], fields["speed"], fields["metrics"]]
+    bar = Progress(*columns, console=console)
+    blank: dict[str, Any] = dict.fromkeys(names, "")
+    task = bar.add_task("", total=None, **blank)
+    said = ""
+    with Live(bar, console=console, transient=True, refresh_per_second=5) as live:
+
+        def show(job: JobView) -> None:
+            nonlocal said
+            if job.message != said:
+                said = job.message
+                live.console.print(render.state_text(job.state), said, soft_wrap=True)
+            done = job.progress
+            bar.update(
+                task,
+                total=done.total_samples,
+                completed=done.samples,
+                job=job.name,
+                state=job.state.value,
+                size=f"{render.size(job)} slots",
+                progress=render.progress(done),
+                speed=f"{render.rate(done.samples_per_s)}/s, {render.eta(done)}"
+                if done.samples_per_s
+                else "",
+                metrics=render.metrics(done),
+            )
+
+        yield show
+
+
+@contextmanager
+def _plain(console: Console) -> Iterator[_View]:
+    """A line when the state, the size, the metrics or another tenth of the work has changed."""
+    last: object = None
+
+    def show(job: JobView) -> None:
+        nonlocal last
+        done = job.progress
+        tenths = int(done.samples / done.total_samples / _PLAIN_STEP) if done.total_samples else 0
+        key = (job.state, job.size, job.message, done.epoch, tenths)
+        if key != last:
+            last = key
+            speed = f"  {render.rate(done.samples_per_s)} samples/s" if done.samples_per_s else ""
+            line = f"{job.name}  {job.state}  {render.size(job)}  {render.progress(done)}{speed}"
+            console.print(f"{line}  {render.metrics(done)}  {job.message}", soft_wrap=True)
+
+    yield show
