@@ -1,0 +1,85 @@
+"""Read commands from the node's Redis stream."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import redis
+import structlog
+from pydantic import ValidationError
+
+from headway.contract.agents import COMMAND_FIELD, COMMANDS, JoinReply, RunCommand, StopCommand
+from worker_agent.service_api import Backoff, Membership
+
+_log = structlog.get_logger()
+
+_BLOCK_S = 5.0
+_BATCH = 100
+
+AnyCommand: TypeAlias = RunCommand | StopCommand
+Handle = Callable[[AnyCommand], None]
+"""Returns when the command has taken effect on disk; only then is it removed from the stream."""
+
+
+class CommandReader:
+    """Reads from the beginning of the stream and removes what was handled.
+
+    So the stream holds only what nobody has handled yet, whatever was restarted in between.
+    """
+
+    def __init__(self, membership: Membership, handle: Handle, stopping: threading.Event) -> None:
+        self._membership = membership
+        self._handle = handle
+        self._stopping = stopping
+        self._backoff = Backoff(random.Random())
+
+    def run(self) -> None:
+        """Read until told to stop; a Redis that is away is tried again."""
+        while not self._stopping.is_set():
+            node = self._membership.wait(0.5)
+            if node is None:
+                continue
+            try:
+                self._read_from(node)
+            except redis.RedisError as error:
+                _log.warning("redis cannot be read; commands wait", error=str(error))
+                self._stopping.wait(self._backoff.next_s())
+
+    def _read_from(self, node: JoinReply) -> None:
+        """Read while this agent is the node that it joined as."""
+        with redis.Redis.from_url(
+            node.redis_url, decode_responses=True, socket_timeout=_BLOCK_S + 5, socket_connect_timeout=5
+        ) as client:
+            client.ping()
+            self._backoff.reset()
+            _log.info("listening for commands", stream=node.stream)
+            while not self._stopping.is_set() and self._membership.current() is node:
+                self._read_once(client, node.stream)
+
+    def _read_once(self, client: redis.Redis, stream: str) -> None:
+        reply: Any = client.xread({stream: "0-0"}, count=_BATCH, block=int(_BLOCK_S * 1000))
+        for entry_id, fields in _entries(reply):
+            command = _parse(entry_id, fields)
+            if command is not None:
+                self._handle(command)
+            client.xdel(stream, entry_id)
+
+
+def _entries(reply: Any) -> list[tuple[str, dict[str, str]]]:
+    """Entries of the one stream that was read, whichever protocol the client speaks."""
+    if not reply:
+        return []
+    if isinstance(reply, dict):
+        return [entry for batches in reply.values() for batch in batches for entry in batch]
+    return [entry for _, entries in reply for entry in entries]
+
+
+def _parse(entry_id: str, fields: dict[str, str]) -> AnyCommand | None:
+    try:
+        return COMMANDS.validate_json(fields[COMMAND_FIELD])
+    except (KeyError, ValidationError) as error:
+        _log.error("skipped a command that cannot be read", entry=entry_id, error=str(error))
+        return None

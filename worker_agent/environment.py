@@ -1,0 +1,138 @@
+"""The environment of a rank: torchrun's, Headway's, the job's, and little of the host's.
+
+Nothing of the agent's own reaches a rank, its tokens least of all; what a site needs beyond this list
+(credentials of the checkpoint store, for example) is named with `--pass-env`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from headway.contract import runtime
+from headway.contract.agents import DEVICE_CPU, RankSlot, RunCommand, SlotInfo
+
+_PASSED = frozenset(
+    {
+        "HOME",
+        "USER",
+        "LOGNAME",
+        "SHELL",
+        "LANG",
+        "LANGUAGE",
+        "TZ",
+        "TMPDIR",
+        "VIRTUAL_ENV",
+        "CONDA_PREFIX",
+        "LD_LIBRARY_PATH",
+        "CUDA_HOME",
+        "SSL_CERT_FILE",
+        "SSL_CERT_DIR",
+        "REQUESTS_CA_BUNDLE",
+        "XDG_CACHE_HOME",
+    }
+)
+_PASSED_PREFIXES = ("LC_", "NCCL_", "GLOO_", "UCX_", "FI_")
+"""Locale, and what a site sets for its network."""
+
+
+def base_env(host: Mapping[str, str], pass_env: Sequence[str]) -> dict[str, str]:
+    """What every rank gets of the agent's environment `host`. `python` is the agent's own."""
+    passed = {
+        name: value
+        for name, value in host.items()
+        if name in _PASSED or name in pass_env or name.startswith(_PASSED_PREFIXES)
+    }
+    return {**passed, "PATH": _path(host)}
+
+
+def threads_per_rank(job_env: Mapping[str, str], *, cpus: int, slots: Sequence[SlotInfo]) -> int:
+    """Threads of CPU operators in a rank: what the job says, else its share of the cores.
+
+    A CPU slot stands for a core, so it gets one.
+    """
+    wanted = job_env.get("OMP_NUM_THREADS", "")
+    if wanted.isdigit() and int(wanted) > 0:
+        return int(wanted)
+    if any(slot.device_kind == DEVICE_CPU for slot in slots):
+        return 1
+    return max(1, cpus // max(1, len(slots)))
+
+
+def rank_env(
+    command: RunCommand,
+    rank: RankSlot,
+    *,
+    base: Mapping[str, str],
+    control: Path,
+    devices: str,
+    threads: int,
+    agent_keeps_store: bool,
+) -> dict[str, str]:
+    """The complete environment of one rank. `devices` is `CUDA_VISIBLE_DEVICES`."""
+    defaults = {"OMP_NUM_THREADS": str(threads), "PYTHONUNBUFFERED": "1"}
+    return {
+        **base,
+        **defaults,
+        **command.env,
+        **_torchrun(command, rank, control, agent_keeps_store=agent_keeps_store),
+        **_headway(command, control),
+        "CUDA_VISIBLE_DEVICES": devices,
+    }
+
+
+def visible_devices(command: RunCommand, slots: Mapping[int, SlotInfo]) -> str:
+    """`CUDA_VISIBLE_DEVICES` of every rank of the job on this node: empty on CPU slots.
+
+    All GPUs of the job in the order of local ranks, as under torchrun: scripts choose by LOCAL_RANK.
+    """
+    ordered = sorted(command.ranks, key=lambda rank: rank.local_rank)
+    return ",".join(slots[rank.slot].uuid or "" for rank in ordered).strip(",")
+
+
+def _torchrun(
+    command: RunCommand, rank: RankSlot, control: Path, *, agent_keeps_store: bool
+) -> dict[str, str]:
+    world = str(command.world_size)
+    return {
+        "RANK": str(rank.rank),
+        "LOCAL_RANK": str(rank.local_rank),
+        "GROUP_RANK": str(command.node_rank),
+        "ROLE_RANK": str(rank.rank),
+        "ROLE_NAME": "default",
+        "WORLD_SIZE": world,
+        "LOCAL_WORLD_SIZE": str(len(command.ranks)),
+        "ROLE_WORLD_SIZE": world,
+        "GROUP_WORLD_SIZE": str(command.node_count),
+        "MASTER_ADDR": command.master_addr,
+        "MASTER_PORT": str(command.master_port),
+        "TORCHELASTIC_RUN_ID": command.job_id,
+        "TORCHELASTIC_RESTART_COUNT": str(command.restart_count),
+        "TORCHELASTIC_MAX_RESTARTS": str(command.restart_count),
+        "TORCHELASTIC_USE_AGENT_STORE": str(agent_keeps_store),
+        "TORCHELASTIC_ERROR_FILE": str(control / f"error-{rank.rank}.json"),
+    }
+
+
+def _headway(command: RunCommand, control: Path) -> dict[str, str]:
+    env = {
+        runtime.ENV_JOB_ID: command.job_id,
+        runtime.ENV_JOB_NAME: command.job_name,
+        runtime.ENV_ATTEMPT: str(command.attempt),
+        runtime.ENV_GENERATION: str(command.generation),
+        runtime.ENV_CHECKPOINT_URI: command.checkpoint_uri,
+        runtime.ENV_CHECKPOINT_KEEP: str(command.checkpoint_keep),
+        runtime.ENV_CONTROL: str(control),
+    }
+    if command.global_batch is not None:
+        env[runtime.ENV_GLOBAL_BATCH] = str(command.global_batch)
+    if command.checkpoint_every_s is not None:
+        env[runtime.ENV_CHECKPOINT_EVERY_S] = str(command.checkpoint_every_s)
+    return env
+
+
+def _path(host: Mapping[str, str]) -> str:
+    ours = str(Path(sys.executable).parent)
+    return os.pathsep.join([ours, host.get("PATH", os.defpath)])

@@ -1,0 +1,200 @@
+"""`python -m worker_agent.launcher STATE_FOLDER`: started by the agent, not by people."""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import selectors
+import signal
+import socket
+import sys
+import time
+from pathlib import Path
+
+from worker_agent.folders import StateFolder, boot_s
+from worker_agent.launcher.keeper import Keeper
+from worker_agent.launcher.preload import code_version, preload
+from worker_agent.launcher.processes import adopt_orphans
+from worker_agent.launcher.protocol import (
+    Changed,
+    Decoder,
+    Hello,
+    Kill,
+    Lease,
+    Message,
+    Shutdown,
+    Start,
+    Terminate,
+    Welcome,
+    encode,
+    socket_address,
+)
+
+_log = logging.getLogger("worker_agent.launcher")
+
+ALONE_S = 30.0
+"""How long a launcher with nothing to keep waits for an agent."""
+_LOCK_WAIT_S = 10.0
+
+
+class Server:
+    """The loop: one listening socket, its clients, and the news of children."""
+
+    def __init__(self, state: StateFolder, listener: socket.socket, lock: int) -> None:
+        self._lock = lock
+        self._selector = selectors.DefaultSelector()
+        self._listener = listener
+        self._clients: dict[socket.socket, Decoder] = {}
+        self._woken, self._waker = socket.socketpair()
+        for end in (self._listener, self._woken, self._waker):
+            end.setblocking(False)  # noqa: FBT003
+        self._selector.register(self._listener, selectors.EVENT_READ)
+        self._selector.register(self._woken, selectors.EVENT_READ)
+        signal.signal(signal.SIGCHLD, lambda *_: None)  # only so that the wakeup descriptor is written
+        signal.set_wakeup_fd(self._waker.fileno(), warn_on_full_buffer=False)
+        self._version = code_version()
+        preloaded = preload()
+        self._has_torch = preloaded.has_torch
+        _log.info("ready; forks ranks: %s", preloaded.no_fork or "yes")
+        self._keeper = Keeper(state, preloaded, self._changed, self._release)
+        self._keeper.sweep()
+        self._alone_since_s = boot_s()
+        self._leaving = False
+
+    def serve(self) -> None:
+        """Run until there is nothing to keep and nobody to keep it for."""
+        while not self._leaving:
+            self.run_once()
+        _log.info("nothing left to keep: leaving")
+
+    def run_once(self) -> None:
+        """Wait for something to happen, at most until the next deadline, and deal with it."""
+        for key, _ in self._selector.select(self._wait_s()):
+            if key.fileobj is self._listener:
+                self._accept()
+            elif key.fileobj is self._woken:
+                self._woken.recv(4096)
+            elif isinstance(key.fileobj, socket.socket):
+                self._read(key.fileobj)
+        self._keeper.reap()
+        self._keeper.tick()
+        if self._keeper.names() or self._clients:
+            self._alone_since_s = boot_s()
+        elif boot_s() - self._alone_since_s > ALONE_S:
+            self._leaving = True
+
+    def _wait_s(self) -> float | None:
+        until_tick_s = self._keeper.next_tick_s()
+        if until_tick_s is None and not self._clients:
+            return 1.0
+        return until_tick_s
+
+    def _accept(self) -> None:
+        client, _ = self._listener.accept()
+        client.settimeout(5.0)  # an agent that does not read for so long is hung
+        self._clients[client] = Decoder()
+        self._selector.register(client, selectors.EVENT_READ)
+
+    def _read(self, client: socket.socket) -> None:
+        try:
+            data = client.recv(65536)
+            messages = self._clients[client].feed(data)
+        except (OSError, ValueError) as error:
+            _log.warning("dropping an agent: %s", error)
+            data, messages = b"", []
+        if not data:
+            self._drop(client)
+        for message in messages:
+            self._handle(client, message)
+
+    def _handle(self, client: socket.socket, message: Message) -> None:
+        match message:
+            case Hello():
+                welcome = Welcome(self._version, self._has_torch, self._keeper.names())
+                self._send(client, welcome)
+            case Lease(deadline_s):
+                self._keeper.renew(deadline_s)
+            case Start(run):
+                self._send(client, self._keeper.start(run))
+            case Terminate(run):
+                self._keeper.terminate(run)
+            case Kill(run):
+                self._keeper.kill(run)
+            case Shutdown() if not self._keeper.names():
+                self._leaving = True
+            case _:
+                _log.warning("ignored: %s", message)
+
+    def _send(self, client: socket.socket, message: Message) -> None:
+        try:
+            client.sendall(encode(message))
+        except OSError as error:
+            _log.warning("dropping an agent: %s", error)
+            self._drop(client)
+
+    def _drop(self, client: socket.socket) -> None:
+        if self._clients.pop(client, None) is not None:
+            self._selector.unregister(client)
+            client.close()
+
+    def _changed(self, run: str) -> None:
+        for client in list(self._clients):
+            self._send(client, Changed(run))
+
+    def _release(self) -> None:
+        """In a child: let go of what must end with the launcher, the lock above all."""
+        os.close(self._lock)
+        self._selector.close()
+        for end in (self._listener, self._woken, self._waker, *self._clients):
+            end.close()
+
+
+def _only_one(path: Path) -> int:
+    """Hold the lock of the launcher; a predecessor may take a moment to leave."""
+    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    deadline = time.monotonic() + _LOCK_WAIT_S
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                _log.warning("another launcher keeps this folder")
+                sys.exit(1)
+            time.sleep(0.05)
+        else:
+            return lock
+
+
+def _listen(state: Path) -> socket.socket:
+    listener = socket.socket(socket.AF_UNIX)
+    with socket_address(state) as address:
+        Path(address).unlink(missing_ok=True)
+        listener.bind(address)
+    listener.listen()
+    return listener
+
+
+def _log_to_stderr() -> None:
+    """Through a logger of our own: a forked script must find the root logger untouched."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+    logger = logging.getLogger("worker_agent")
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
+
+
+def main() -> None:
+    """Serve until nothing is left to keep."""
+    _log_to_stderr()
+    state = StateFolder(Path(sys.argv[1]).resolve())
+    lock = _only_one(state.launcher_lock)
+    adopt_orphans()
+    server = Server(state, _listen(state.path), lock)
+    os.chdir("/")
+    server.serve()
+
+
+if __name__ == "__main__":
+    main()

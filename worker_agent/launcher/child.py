@@ -1,0 +1,105 @@
+"""What a forked child does: become a rank, or keep a job's store."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import NoReturn
+
+from worker_agent.commandline import How, PythonTarget, python_target
+from worker_agent.launcher import preload, program
+from worker_agent.launcher.processes import die_with_parent, name_process
+from worker_agent.launcher.protocol import LaunchPlan
+
+_OOM_SCORE = "500"
+"""When memory runs out a rank is to go before the agent, the stores and the launcher."""
+
+
+def fork(body: Callable[[], None]) -> int:
+    """Fork; the child runs `body`, which must not return. Returns the child's pid."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    launcher = os.getpid()
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        die_with_parent()
+        if os.getppid() != launcher:
+            os._exit(1)  # the launcher died before the kernel knew that we care
+        os.setsid()
+        body()
+    except BaseException:  # noqa: BLE001  # nothing may run on into the launcher's own code
+        sys.excepthook(*sys.exc_info())
+    finally:
+        program.flush_and_exit(70)
+
+
+def run_rank(plan: LaunchPlan, how: How, env: Mapping[str, str], log: Path) -> NoReturn:
+    """Become the rank: never returns."""
+    name_process(f"rank {env['RANK']}")
+    _reset_signals()
+    _redirect(log)
+    os.chdir(plan.cwd)
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE)
+    target = python_target(plan.argv)
+    if how == "spawn" or target is None:
+        _execute(plan.argv, target, env)
+    os.environ.clear()
+    os.environ.update(env)
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # as every interpreter does
+    preload.use_threads(plan.threads)
+    preload.fresh_seeds()
+    sys.path[1:1] = [entry for entry in env.get("PYTHONPATH", "").split(os.pathsep) if entry]
+    sys.orig_argv = list(plan.argv)
+    program.run(target.name, target.arguments, is_module=target.is_module)
+
+
+def keep_store(listener: socket.socket, log: Path) -> NoReturn:
+    """Serve the job's TCPStore on the socket until killed: never returns."""
+    _reset_signals()
+    _redirect(log)
+    name_process("headway store")
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]  # noqa: PLC0415
+
+    port = listener.getsockname()[1]
+    store = TCPStore(  # noqa: F841  # lives as long as this frame
+        "localhost", port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach()
+    )
+    while True:
+        signal.pause()
+
+
+def _reset_signals() -> None:
+    signal.set_wakeup_fd(-1)
+    for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGPIPE):
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+def _execute(argv: list[str], target: PythonTarget | None, env: Mapping[str, str]) -> NoReturn:
+    if target is not None:
+        module = ["-m"] if target.is_module else []
+        argv = [argv[0], program.__file__, *module, target.name, *target.arguments]
+    try:
+        os.execvpe(argv[0], argv, dict(env))  # noqa: S606  # a shell is used where one is needed
+    except OSError as error:
+        sys.stderr.write(f"{argv[0]}: {error.strerror}\n")
+        program.flush_and_exit(126)
+
+
+def _redirect(log: Path) -> None:
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(nothing, 0)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    os.close(nothing)
+    os.close(output)

@@ -1,0 +1,294 @@
+"""Start runs, reap them, end them: everything about processes, without the socket.
+
+A run has passed through here completely when its `gone` file is there: no rank, nothing that a rank left
+behind, no store.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import shutil
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from headway.contract.runtime import ENV_CONTROL
+from worker_agent.commandline import How, python_target
+from worker_agent.folders import RunFolder, StateFolder, boot_s, read_json, write_json
+from worker_agent.launcher import child, connections, processes
+from worker_agent.launcher.preload import Preloaded, shadowed
+from worker_agent.launcher.protocol import LaunchPlan, Started
+
+_log = logging.getLogger(__name__)
+
+STORE_LINGER_S = 10.0
+"""At most this long a store waits for ranks on other nodes to let go of it."""
+
+
+@dataclass(slots=True)
+class KeptRun:
+    """A run with processes. `signalled` are ranks that were sent a signal while they lived."""
+
+    folder: RunFolder
+    how: How
+    ranks: dict[int, int] = field(default_factory=dict)
+    """Living ranks: rank to pid."""
+    groups: set[int] = field(default_factory=set)
+    """Process groups of all ranks, living or not."""
+    signalled: set[int] = field(default_factory=set)
+    store: int | None = None
+    store_port: int = 0
+    store_until_s: float = 0.0
+    """When the store ends whatever happens; 0 while a rank lives here."""
+    many_nodes: bool = False
+    killed: bool = False
+
+    @property
+    def marker(self) -> str:
+        """Environment of everything that the run started."""
+        return f"{ENV_CONTROL}={self.folder.control}"
+
+
+class CannotStart(Exception):  # a reason, not a fault of this program
+    """The run cannot be started here. `retryable`: another moment or node may do."""
+
+    def __init__(self, message: str, *, retryable: bool) -> None:
+        self.retryable = retryable
+        super().__init__(message)
+
+
+class Keeper:
+    """All runs of one agent.
+
+    Args:
+        state: the agent's folder.
+        preloaded: what a fork brings along.
+        changed: called with the name of a run when one of its files was written.
+        release: called in every child, to close what belongs to the launcher alone.
+    """
+
+    def __init__(
+        self,
+        state: StateFolder,
+        preloaded: Preloaded,
+        changed: Callable[[str], None],
+        release: Callable[[], None],
+    ) -> None:
+        self._state = state
+        self._preloaded = preloaded
+        self._changed = changed
+        self._release = release
+        self._boot = processes.boot_id()
+        self._deadline_s = 0.0
+        self._kept: dict[str, KeptRun] = {}
+
+    def names(self) -> list[str]:
+        """Runs that have processes."""
+        return list(self._kept)
+
+    def renew(self, deadline_s: float) -> None:
+        """Ranks may live until then (boot-time clock)."""
+        self._deadline_s = deadline_s
+
+    def start(self, name: str) -> Started:
+        """Start the run as its launch file says; a run that is known already is left as it is."""
+        folder = self._state.run(name)
+        if name in self._kept:
+            return Started(name, self._kept[name].how)
+        if folder.gone.exists():
+            return Started(name, "spawn", "the run is over", retryable=False)
+        fields = read_json(folder.launch)
+        if fields is None:
+            return Started(name, "spawn", "the launch file is missing", retryable=True)
+        plan = LaunchPlan.from_json(fields)
+        run = KeptRun(folder, self._how(plan))
+        self._kept[name] = run
+        try:
+            self._start(run, plan)
+        except (CannotStart, OSError) as error:
+            retryable = getattr(error, "retryable", True)
+            self.kill(name)  # `tick` says that it is gone, after this answer
+            return Started(name, run.how, str(error), retryable=retryable)
+        return Started(name, run.how)
+
+    def terminate(self, name: str) -> None:
+        """SIGTERM to each rank itself; what it started is the rank's business."""
+        run = self._kept.get(name)
+        if run is None:
+            return
+        run.signalled.update(run.ranks)
+        for pid in run.ranks.values():
+            processes.terminate(pid)
+
+    def kill(self, name: str) -> None:
+        """SIGKILL to every process group of the run."""
+        run = self._kept.get(name)
+        if run is None:
+            return
+        run.signalled.update(run.ranks)
+        run.killed = True
+        run.store_until_s = boot_s()
+        for pid in run.ranks.values():  # not reaped, so the group id is still theirs
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(pid, signal.SIGKILL)
+
+    def reap(self) -> None:
+        """Collect every child that ended."""
+        while True:
+            try:
+                ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            except ChildProcessError:
+                return
+            if ended is None:
+                return
+            self._collect(ended.si_pid)
+
+    def tick(self) -> None:
+        """Enforce the lease, and finish runs whose ranks have ended."""
+        if boot_s() >= self._deadline_s:
+            for name, run in self._kept.items():
+                if run.ranks and not run.killed:
+                    _log.error("the lease ran out: killing %s", name)
+                    self.kill(name)
+        for name, run in list(self._kept.items()):
+            self._settle(name, run)
+
+    def next_tick_s(self) -> float | None:
+        """Seconds until `tick` has something to do; None when only an event can change anything."""
+        if any(not run.ranks for run in self._kept.values()):
+            return 0.02
+        if all(run.killed for run in self._kept.values()):
+            return None  # their end is an event
+        return min(max(self._deadline_s - boot_s(), 0.0), 1.0)  # the host may sleep, so look now and then
+
+    def sweep(self) -> None:
+        """Account for runs of an earlier launcher: its ranks died with it."""
+        for folder in (run for job in self._state.jobs() for run in job.runs()):
+            if not folder.started.exists() or folder.gone.exists():
+                continue
+            run = KeptRun(folder, "spawn")
+            for path in folder.path.glob("rank-*.pid"):
+                record = read_json(path)
+                known = record and record["boot_id"] == self._boot
+                if record and known and self._is_rank_or_vacant(record["pid"], record["start_ticks"]):
+                    run.groups.add(record["pid"])
+            _log.warning("%s was lost with an earlier launcher", folder.name)
+            self._kept[folder.name] = run
+
+    def _start(self, run: KeptRun, plan: LaunchPlan) -> None:
+        if boot_s() >= self._deadline_s:
+            raise CannotStart("the lease ran out", retryable=True)
+        if run.how == "spawn":
+            _require_program(plan)
+        if plan.store_host is not None and self._preloaded.has_torch:
+            self._start_store(run, plan)
+        write_json(run.folder.started, {"how": run.how})
+        for rank, env in sorted(plan.ranks.items()):
+            pid = child.fork(partial(self._be_rank, plan, run.how, env, run.folder.log(rank)))
+            run.ranks[rank] = pid
+            run.groups.add(pid)
+            self._record(run.folder.pid(rank), pid)
+
+    def _be_rank(self, plan: LaunchPlan, how: How, env: dict[str, str], log: Path) -> None:
+        self._release()
+        child.run_rank(plan, how, env, log)
+
+    def _start_store(self, run: KeptRun, plan: LaunchPlan) -> None:
+        try:
+            listener = connections.listen(plan.store_host or "", plan.store_port)
+        except OSError as error:
+            raise CannotStart(
+                f"port {plan.store_port} for the job's store cannot be opened: {error}", retryable=True
+            ) from error
+
+        def body() -> None:
+            self._release()
+            child.keep_store(listener, run.folder.path / "store.log")
+
+        with listener:
+            run.store = child.fork(body)
+        run.store_port = plan.store_port
+        run.many_nodes = plan.node_count > 1
+
+    def _record(self, path: Path, pid: int) -> None:
+        process = processes.read(pid)
+        if process is not None:  # an unreaped child is always there
+            write_json(path, {"pid": pid, "start_ticks": process.start_ticks, "boot_id": self._boot})
+
+    def _collect(self, pid: int) -> None:
+        """Reap one child. Its group id stays reserved until then, so the group is killed first."""
+        found = next(
+            ((run, rank) for run in self._kept.values() for rank, own in run.ranks.items() if own == pid),
+            None,
+        )
+        if found is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(pid, signal.SIGKILL)
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        if found is not None:
+            run, rank = found
+            del run.ranks[rank]
+            write_json(
+                run.folder.exit(rank),
+                {
+                    "exit_code": code if code >= 0 else None,
+                    "signal": -code if code < 0 else None,
+                    "signalled": rank in run.signalled,
+                },
+            )
+            self._changed(run.folder.name)
+        for run in self._kept.values():
+            if run.store == pid:
+                run.store = None
+                if run.ranks:
+                    _log.error("the store of %s ended with code %d", run.folder.name, code)
+
+    def _settle(self, name: str, run: KeptRun) -> None:
+        """Once no rank lives: end what they left, then the store, then say that all is gone."""
+        if run.ranks:
+            return
+        remains = processes.leftovers(run.groups, run.marker)
+        for process in remains:
+            processes.kill(process)
+        if run.store is not None:
+            run.store_until_s = run.store_until_s or boot_s() + (STORE_LINGER_S if run.many_nodes else 0.0)
+            if boot_s() >= run.store_until_s or not connections.has_remote_clients(run.store_port):
+                os.kill(run.store, signal.SIGKILL)
+        if not remains and run.store is None:
+            write_json(run.folder.gone, {"at_boot_s": boot_s()})
+            del self._kept[name]
+            self._changed(name)
+
+    def _how(self, plan: LaunchPlan) -> How:
+        """The order's way to start, unless a fork would not be the same as a new interpreter."""
+        target = python_target(plan.argv)
+        if plan.how == "spawn" or target is None:
+            return "spawn"
+        reason = self._preloaded.no_fork
+        if not reason:
+            start = Path(plan.cwd) if target.is_module else (Path(plan.cwd) / target.name).parent
+            env = next(iter(plan.ranks.values()))
+            extra = [Path(entry) for entry in env.get("PYTHONPATH", "").split(os.pathsep) if entry]
+            name = shadowed([start, *extra])
+            reason = f"the job has its own {name}" if name else ""
+        if reason:
+            _log.info("starting new interpreters: %s", reason)
+            return "spawn"
+        return "zygote"
+
+    def _is_rank_or_vacant(self, pid: int, start_ticks: int) -> bool:
+        """Whether a group of this id, if there is one, comes from the rank of this start time."""
+        process = processes.read(pid)
+        return process is None or process.start_ticks == start_ticks
+
+
+def _require_program(plan: LaunchPlan) -> None:
+    env = next(iter(plan.ranks.values()))
+    program = plan.argv[0]
+    path = str(Path(plan.cwd) / program) if "/" in program else program
+    if shutil.which(path, path=env.get("PATH", os.defpath)) is None:
+        raise CannotStart(f"the command {program!r} was not found on this node", retryable=False)

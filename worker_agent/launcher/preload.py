@@ -1,0 +1,113 @@
+"""Import once what every training script imports, so that a fork has it already."""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import importlib
+import importlib.util
+import logging
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from worker_agent.launcher.processes import holds_device, thread_count
+
+_log = logging.getLogger(__name__)
+
+_MODULES = (
+    "numpy",
+    "torch",
+    "torch.distributed",
+    "torch.distributed._functional_collectives",
+    "torch.distributed.checkpoint",
+    "torch.nn.parallel",
+    "torch.utils.data",
+    "torch._dynamo",  # the first DDP() imports it, and sympy with it: 1.8 s
+    "headway.train",
+)
+_PACKAGES_OF_OURS = ("worker_agent", "headway")
+
+SINGLE_THREADED = {
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
+}
+"""Environment of the launcher: no library may start a thread, nor open the GPU to look whether it is there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Preloaded:
+    """What this process can do for ranks. `no_fork` says why it cannot fork them; empty means it can."""
+
+    has_torch: bool
+    no_fork: str
+
+
+def preload() -> Preloaded:
+    """Import the modules, and check that the process is still safe to fork."""
+    for name in _MODULES:
+        try:
+            importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            _log.info("not preloaded: %s (%s)", name, error)
+        except Exception:  # noqa: BLE001  # a broken package must not keep other jobs from running
+            _log.exception("%s cannot be imported; ranks that import it will say so too", name)
+    gc.collect()
+    gc.freeze()  # a collection in a rank would otherwise touch, and so copy, every page
+    has_torch = "torch.distributed" in sys.modules
+    if not has_torch:
+        return Preloaded(has_torch, "torch is not installed beside the agent")
+    if thread_count() > 1:
+        return Preloaded(has_torch, f"importing torch started {thread_count() - 1} threads")
+    if holds_device():
+        return Preloaded(has_torch, "importing torch opened a GPU")
+    return Preloaded(has_torch, "")
+
+
+def shadowed(folders: list[Path]) -> str | None:
+    """The first module in `folders` that a script would import instead of one that is loaded already."""
+    loaded = {name.partition(".")[0] for name in sys.modules} - {"__main__"}
+    for folder in folders:
+        if not folder.is_dir():
+            continue
+        for entry in sorted(folder.iterdir()):
+            importable = entry.suffix in {".py", ".so"} or (entry.is_dir() and any(entry.glob("*.py")))
+            if importable and entry.name.partition(".")[0] in loaded:
+                return entry.name
+    return None
+
+
+def fresh_seeds() -> None:
+    """Give a fork random states of its own, as a new interpreter has; Python's `random` does it by itself."""
+    if "numpy" in sys.modules:
+        import numpy as np  # noqa: PLC0415
+
+        np.random.seed()  # the legacy global state is what scripts use unseeded
+    if "torch" in sys.modules:
+        import torch  # noqa: PLC0415
+
+        torch.seed()
+
+
+def use_threads(count: int) -> None:
+    """Set the threads of torch's CPU operators; a fork does not read OMP_NUM_THREADS again."""
+    if "torch" in sys.modules:
+        import torch  # noqa: PLC0415
+
+        torch.set_num_threads(count)
+
+
+def code_version() -> str:
+    """A digest of the code that a launcher holds in memory: another one means that it is out of date."""
+    digest = hashlib.sha256(sys.version.encode())
+    for package in (*_PACKAGES_OF_OURS, "torch"):
+        spec = importlib.util.find_spec(package)
+        if spec is None or spec.origin is None:
+            continue
+        origin = Path(spec.origin)
+        for file in sorted(origin.parent.rglob("*.py")) if package in _PACKAGES_OF_OURS else [origin]:
+            stat = file.stat()
+            digest.update(f"{file} {stat.st_mtime_ns} {stat.st_size}\n".encode())
+    return digest.hexdigest()[:16]

@@ -1,0 +1,150 @@
+"""What the kernel says about processes, and the few calls that Python does not wrap."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_NAME = 15
+_PR_SET_CHILD_SUBREAPER = 36
+_SHELLS = frozenset({"sh", "dash", "bash", "zsh", "ksh", "busybox"})
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """One line of the process table. `start_ticks` tells a process from a later one with its pid."""
+
+    pid: int
+    state: str
+    parent: int
+    group: int
+    start_ticks: int
+
+
+def die_with_parent() -> None:
+    """Let the kernel send SIGKILL to this process when its parent ends."""
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def adopt_orphans() -> None:
+    """Become the parent of descendants whose own parent ended, so that none escapes."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def name_process(name: str) -> None:
+    """What `ps` and `top` show instead of the launcher's name; 15 characters."""
+    _prctl(_PR_SET_NAME, name.encode()[:15])
+
+
+def boot_id() -> str:
+    """Changes with every boot: pids of an earlier one mean nothing."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def thread_count() -> int:
+    """Threads of this process, those that C libraries started included."""
+    return len(os.listdir("/proc/self/task"))  # noqa: PTH208  # names alone
+
+
+def holds_device() -> bool:
+    """Whether this process has a GPU open."""
+    return any(target.startswith("/dev/nvidia") for target in _open_files())
+
+
+def read(pid: int) -> Process | None:
+    """The process with this id, or None when there is none."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    fields = text.rpartition(")")[2].split()  # the name before may hold spaces and parentheses
+    return Process(pid, fields[0], int(fields[1]), int(fields[2]), int(fields[19]))
+
+
+def table() -> list[Process]:
+    """Every process that there is."""
+    pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+    return [process for process in map(read, pids) if process is not None]
+
+
+def leftovers(groups: Collection[int], marker: str) -> list[Process]:
+    """Living processes in one of these groups, or started with `marker` (`NAME=value`) in the environment.
+
+    The marker finds what moved to a session of its own.
+    """
+    return [
+        process
+        for process in table()
+        if process.state not in "ZX" and (process.group in groups or _has_environment(process.pid, marker))
+    ]
+
+
+def kill(process: Process) -> None:
+    """SIGKILL, unless the pid belongs to another process by now."""
+    with contextlib.suppress(ProcessLookupError):
+        descriptor = os.pidfd_open(process.pid)
+        try:
+            now = read(process.pid)
+            if now is not None and now.start_ticks == process.start_ticks:
+                signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+        finally:
+            os.close(descriptor)
+
+
+def terminate(pid: int) -> None:
+    """SIGTERM for a rank: to the process itself, or through a shell to what the shell waits for.
+
+    A shell without a trap would die at once and leave its program without a chance to checkpoint.
+    """
+    children = _children(pid) if _is_shell(pid) and not _handles(pid, signal.SIGTERM) else []
+    for child in children:
+        terminate(child)
+    if not children:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
+
+
+def _children(pid: int) -> list[int]:
+    return [process.pid for process in table() if process.parent == pid and process.state not in "ZX"]
+
+
+def _is_shell(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/exe").readlink().name in _SHELLS
+    except OSError:
+        return False
+
+
+def _handles(pid: int, number: signal.Signals) -> bool:
+    try:
+        text = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
+    caught = next(line.split()[1] for line in text.splitlines() if line.startswith("SigCgt:"))
+    return bool(int(caught, 16) >> (number - 1) & 1)
+
+
+def _has_environment(pid: int, marker: str) -> bool:
+    try:
+        return marker.encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return False
+
+
+def _open_files() -> Iterator[str]:
+    for entry in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):
+            yield str(entry.readlink())
+
+
+def _prctl(option: int, value: int | bytes) -> None:
+    if _libc.prctl(option, value, 0, 0, 0) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))

@@ -1,0 +1,106 @@
+"""Run a Python program as `__main__`, and end it without tearing the interpreter down.
+
+torch's threads make a normal end of the interpreter abort in about one of thirty runs, after all work is done.
+So the program's exit code is taken, what the interpreter would do first is done (threads, `atexit`, flush),
+and the process ends by `os._exit`. A forked rank calls `run`; a rank with an interpreter of its own
+executes this file. It imports nothing of ours, since that interpreter may not have it.
+"""
+
+import atexit
+import contextlib
+import ctypes
+import importlib
+import importlib.machinery
+import io
+import multiprocessing.process
+import os
+import runpy
+import sys
+import threading
+import types
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+
+def run(name: str, arguments: Sequence[str], *, is_module: bool) -> NoReturn:
+    """Be the interpreter of `python NAME ARGUMENTS`, or of `python -m NAME ARGUMENTS`. Never returns.
+
+    `sys.path[0]` is taken to be the caller's own entry and replaced.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(encoding="utf-8", line_buffering=True)
+    sys.argv = [name, *arguments]
+    sys.path[0] = str(Path.cwd() if is_module else Path(name).resolve().parent)
+    importlib.invalidate_caches()
+    multiprocessing.process.ORIGINAL_DIR = str(Path.cwd())  # type: ignore[attr-defined]
+    flush_and_exit(_run_to_exit_code(name, is_module=is_module))
+
+
+def flush_and_exit(code: int) -> NoReturn:
+    """End the process now, with its output written."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    ctypes.CDLL(None).fflush(None)  # what C code printed
+    os._exit(code)
+
+
+def _run_to_exit_code(name: str, *, is_module: bool) -> int:
+    """Run the program and say with which code the interpreter would end."""
+    code = 0
+    try:
+        if is_module:
+            runpy.run_module(name, run_name="__main__", alter_sys=True)
+        else:
+            _run_file(name)
+    except SystemExit as request:
+        code = _exit_code(request.code)
+    except BaseException as error:  # noqa: BLE001  # reported as the interpreter reports it
+        sys.excepthook(type(error), error, _without_our_frames(error.__traceback__))
+        code = 130 if isinstance(error, KeyboardInterrupt) else 1
+    with contextlib.suppress(Exception):
+        threading._shutdown()  # type: ignore[attr-defined]  # noqa: SLF001  # waits for the program's threads
+    atexit._run_exitfuncs()  # noqa: SLF001
+    return code
+
+
+def _run_file(name: str) -> None:
+    path = str(Path.cwd() / name)
+    try:
+        with io.open_code(path) as file:
+            source = file.read()
+    except OSError as error:
+        sys.stderr.write(
+            f"{sys.executable}: can't open file {path!r}: [Errno {error.errno}] {error.strerror}\n"
+        )
+        raise SystemExit(2) from None
+    module = types.ModuleType("__main__")
+    module.__file__ = path
+    module.__loader__ = importlib.machinery.SourceFileLoader("__main__", path)
+    module.__dict__["__cached__"] = None
+    sys.modules["__main__"] = module
+    exec(compile(source, path, "exec", dont_inherit=True), module.__dict__)  # noqa: S102
+
+
+def _exit_code(value: object) -> int:
+    if value is None:
+        return 0
+    if isinstance(value, int):
+        return value & 0xFF
+    sys.stderr.write(f"{value}\n")
+    return 1
+
+
+def _without_our_frames(trace: types.TracebackType | None) -> types.TracebackType | None:
+    ours = {__file__, runpy.__file__, "<frozen runpy>"}
+    while trace is not None and trace.tb_frame.f_code.co_filename in ours:
+        trace = trace.tb_next
+    return trace
+
+
+if __name__ == "__main__":
+    _module = sys.argv[1] == "-m"
+    _rest = sys.argv[2:] if _module else sys.argv[1:]
+    run(_rest[0], _rest[1:], is_module=_module)

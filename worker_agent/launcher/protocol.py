@@ -1,0 +1,179 @@
+"""What agent and launcher say to one another: JSON lines over a Unix socket, one message a line.
+
+The facts are in files of the run folder; messages are orders and hints to look there. A run is called
+`<job>/<generation>`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, TypeAlias
+
+from worker_agent.commandline import How
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """Agent: who are you, and what do you keep?"""
+
+    TYPE: ClassVar[str] = "hello"
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Agent: start the run as its launch file says. Idempotent."""
+
+    TYPE: ClassVar[str] = "start"
+
+    run: str
+
+
+@dataclass(frozen=True, slots=True)
+class Terminate:
+    """Agent: SIGTERM to each rank of the run."""
+
+    TYPE: ClassVar[str] = "terminate"
+
+    run: str
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """Agent: SIGKILL to everything of the run."""
+
+    TYPE: ClassVar[str] = "kill"
+
+    run: str
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """Agent: ranks may live until `deadline_s` on the boot-time clock."""
+
+    TYPE: ClassVar[str] = "lease"
+
+    deadline_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Shutdown:
+    """Agent: end if nothing is kept."""
+
+    TYPE: ClassVar[str] = "shutdown"
+
+
+@dataclass(frozen=True, slots=True)
+class Welcome:
+    """Launcher, in answer to `Hello`. `runs` are those that have processes."""
+
+    TYPE: ClassVar[str] = "welcome"
+
+    version: str
+    hosts_stores: bool
+    """Whether torch is there, so that a job's store can be kept here."""
+    runs: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """Launcher, in answer to `Start`. With an `error` the run ends: `gone` follows."""
+
+    TYPE: ClassVar[str] = "started"
+
+    run: str
+    how: How
+    error: str = ""
+    retryable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """Launcher: a rank of the run ended, or all of the run is gone. Look at its files."""
+
+    TYPE: ClassVar[str] = "changed"
+
+    run: str
+
+
+Message: TypeAlias = Hello | Start | Terminate | Kill | Lease | Shutdown | Welcome | Started | Changed
+
+_TYPES: dict[str, type[Any]] = {
+    kind.TYPE: kind for kind in (Hello, Start, Terminate, Kill, Lease, Shutdown, Welcome, Started, Changed)
+}
+
+
+def encode(message: Message) -> bytes:
+    """One line, newline included."""
+    return json.dumps({"type": message.TYPE, **asdict(message)}).encode() + b"\n"
+
+
+class Decoder:
+    """Turns received bytes into messages, however they were cut."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, data: bytes) -> list[Message]:
+        """Messages that are complete now.
+
+        Raises:
+            ValueError: a line is not a message: the other side speaks another version.
+        """
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        return [_decode(line) for line in lines]
+
+
+def _decode(line: bytes) -> Message:
+    fields = json.loads(line)
+    kind = _TYPES.get(fields.pop("type", ""))
+    if kind is None:
+        raise ValueError(f"not a message between agent and launcher: {line[:80]!r}")
+    try:
+        message: Message = kind(**fields)
+    except TypeError as error:
+        raise ValueError(f"a message of another version: {line[:80]!r}") from error
+    return message
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchPlan:
+    """The order to start one run; `launch.json`."""
+
+    argv: list[str]
+    how: How
+    cwd: str
+    threads: int
+    """Threads of torch's CPU operators in each rank."""
+    store_host: str | None
+    """Address on which to keep the job's TCPStore; None where another node keeps it."""
+    store_port: int
+    node_count: int
+    ranks: dict[int, dict[str, str]] = field(repr=False)
+    """Environment of each rank, complete."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values for `launch.json`."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, fields: dict[str, Any]) -> LaunchPlan:
+        """The reverse of `to_json`; JSON has no numbers as keys."""
+        return cls(**{**fields, "ranks": {int(rank): env for rank, env in fields["ranks"].items()}})
+
+
+@contextmanager
+def socket_address(state: Path) -> Iterator[str]:
+    """Address of the launcher's socket, valid inside the block.
+
+    A Unix socket path may have 107 bytes, a state folder more; through a descriptor it is short.
+    """
+    folder = os.open(state, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{folder}/launcher.sock"
+    finally:
+        os.close(folder)

@@ -1,0 +1,175 @@
+"""Composition: the one place that knows all parts of the agent."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import structlog
+
+from headway.contract.agents import JoinRequest, SlotInfo
+from headway.errors import HeadwayError
+from worker_agent import VERSION, inventory
+from worker_agent.bundles import BundleCache
+from worker_agent.commands import CommandReader
+from worker_agent.environment import base_env
+from worker_agent.folders import StateFolder
+from worker_agent.identity import Identity, identify
+from worker_agent.launcher_link import LauncherLink
+from worker_agent.logs import LogShipper
+from worker_agent.options import Options, parse
+from worker_agent.outbox import Outbox
+from worker_agent.preparing import Host, Preparer
+from worker_agent.records import tidy
+from worker_agent.reporter import Reporter
+from worker_agent.service_api import Membership, ServiceApi
+from worker_agent.supervisor import Supervisor
+
+_log = structlog.get_logger()
+
+EXIT_REFUSED = 78
+_OWN_JOBS_GRACE_S = 10.0
+_FAREWELL_S = 2.0
+_TIDY_EVERY_S = 60.0
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the agent until a signal; returns its exit code."""
+    options = parse(argv, os.environ)
+    configure_logging()
+    if sys.platform != "linux":
+        sys.stderr.write("headway agent: the agent needs Linux, for its process groups and signals.\n")
+        return EXIT_REFUSED
+    try:
+        Agent(options).run()
+    except HeadwayError as error:
+        sys.stderr.write(f"headway agent: {error}\n")
+        return EXIT_REFUSED
+    return 0
+
+
+class Agent:
+    """All parts, put together."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._state = StateFolder(options.state_dir)
+        self._state.make()
+        self._identity = identify(self._state, options.ports)
+        slots = inventory.find_slots(options.slots, options.device_kind)
+        environment = base_env(os.environ, options.pass_env)
+        self._stopping = threading.Event()
+        membership = Membership()
+        api = ServiceApi(options.url, options.token, membership)
+        self._outbox = Outbox(self._state.outbox)
+        self._shipper = LogShipper(api, self._stopping)
+        self._link = LauncherLink(self._state, environment)
+        self._supervisor = Supervisor(
+            state=self._state,
+            link=self._link,
+            outbox=self._outbox,
+            shipper=self._shipper,
+            preparer=Preparer(BundleCache(self._state.bundles, api.download_bundle), self._stopping),
+            host=Host(slots, inventory.cpu_count(), environment),
+        )
+        self._reporter = Reporter(
+            api=api,
+            membership=membership,
+            outbox=self._outbox,
+            request=_join_request(options, self._identity, slots),
+            holding=self._supervisor.holding,
+            health=lambda: inventory.find_slots(options.slots, options.device_kind),
+            listener=self._supervisor,
+            stopping=self._stopping,
+        )
+        self._commands = CommandReader(membership, self._supervisor.handle, self._stopping)
+
+    def run(self) -> None:
+        """Work until a signal.
+
+        Raises:
+            HeadwayError: the service refuses this agent, or the launcher does not start.
+        """
+        leaving = threading.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: self._supervisor.post(leaving.set))
+        for body in (self._reporter.run, self._commands.run, self._shipper.run, self._tidy):
+            self._spawn(body)
+        _log.info(
+            "agent started", name=self._options.name, url=self._options.url, state=str(self._state.path)
+        )
+        while not leaving.is_set():
+            self._supervisor.run_once()
+        if self._options.own_jobs:
+            self._end_jobs()
+        self._stopping.set()
+        _log.info("agent ended", runs_left=len(self._supervisor.holding()))
+
+    def _end_jobs(self) -> None:
+        """Stop the ranks, let the service know, end the launcher."""
+        self._supervisor.stop_all(_OWN_JOBS_GRACE_S)
+        give_up_s = time.monotonic() + _OWN_JOBS_GRACE_S + _FAREWELL_S
+        while not self._supervisor.idle() and time.monotonic() < give_up_s:
+            self._supervisor.run_once()
+        self._link.shut_down()
+        give_up_s = time.monotonic() + _FAREWELL_S
+        while not self._outbox.empty() and time.monotonic() < give_up_s:
+            time.sleep(0.01)
+
+    def _tidy(self) -> None:
+        while True:
+            tidy(self._state, time.time())
+            if self._stopping.wait(_TIDY_EVERY_S):
+                return
+
+    def _spawn(self, body: Callable[[], None]) -> None:
+        """Run `body` in a thread; an error in it ends the agent, which is safe: ranks go on."""
+
+        def guarded() -> None:
+            try:
+                body()
+            except Exception as error:  # noqa: BLE001  # handed to the main thread, which raises it
+                self._supervisor.post(partial(_raise, error))
+
+        threading.Thread(target=guarded, daemon=True).start()
+
+
+def configure_logging() -> None:
+    """For people on a terminal, as JSON lines otherwise; both to stderr."""
+    tty = sys.stderr.isatty()
+    renderer = structlog.dev.ConsoleRenderer() if tty else structlog.processors.JSONRenderer()
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="%H:%M:%S" if tty else "iso", utc=not tty),
+            structlog.processors.format_exc_info,
+            renderer,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
+
+
+def _join_request(options: Options, identity: Identity, slots: list[SlotInfo]) -> JoinRequest:
+    return JoinRequest(
+        name=options.name,
+        instance=identity.instance,
+        address=options.address,
+        first_port=identity.ports.first,
+        last_port=identity.ports.last,
+        slots=slots,
+        agent_version=VERSION,
+        cpus=inventory.cpu_count(),
+        memory_bytes=inventory.memory_bytes(),
+    )
+
+
+def _raise(error: Exception) -> None:
+    raise error

@@ -1,0 +1,50 @@
+"""Read what ranks append to their control folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from headway.contract.runtime import Message, from_line
+
+_READ_BYTES = 1 << 20
+
+
+class Read(NamedTuple):
+    """One complete line: the message, or what is wrong with the line. `offset` is behind it."""
+
+    message: Message | None
+    problem: str
+    offset: int
+
+
+def read_messages(path: Path, offset: int, *, rank: int, generation: int) -> Iterator[Read]:
+    """Complete lines of the file behind `offset`, at most about a megabyte of them.
+
+    A line that is not complete yet is left for the next time; one longer than that is skipped.
+    """
+    try:
+        with path.open("rb") as file:
+            file.seek(offset)
+            data = file.read(_READ_BYTES)
+    except FileNotFoundError:
+        return
+    if len(data) == _READ_BYTES and b"\n" not in data:
+        yield Read(None, "a line of more than a megabyte", offset + len(data))
+        return
+    for line in data.splitlines(keepends=True):
+        if not line.endswith(b"\n"):
+            return
+        offset += len(line)
+        yield _parse(line, offset, rank=rank, generation=generation)
+
+
+def _parse(line: bytes, offset: int, *, rank: int, generation: int) -> Read:
+    try:
+        message = from_line(line.decode())
+    except ValueError as error:
+        return Read(None, str(error), offset)
+    if (message.rank, message.generation) != (rank, generation):
+        return Read(None, f"speaks for rank {message.rank} of generation {message.generation}", offset)
+    return Read(message, "", offset)

@@ -1,0 +1,167 @@
+"""The agent's command line."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from headway.contract.spec import NAME_PATTERN
+from worker_agent.ports import Ports
+
+_KIND = re.compile(r"^[a-z0-9][a-z0-9._-]{0,62}$")
+
+_EPILOG = """\
+The agent joins the service, starts the ranks that it is told to start, and reports. It can be stopped and
+started again at any time: ranks go on meanwhile, for as long as the lease runs (with --own-jobs they are
+stopped with it). SIGTERM or SIGINT ends it.
+
+exit codes: 0 ended by a signal; 2 wrong usage; 78 refused for good (wrong token, name taken, folder in
+use): starting it again will not help.
+
+example:
+  headway agent --url http://10.0.0.1:8123 --token "$HEADWAY_JOIN_TOKEN" --slots 2
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the agent is told. None: found out by itself."""
+
+    url: str
+    token: str
+    name: str
+    state_dir: Path
+    slots: int | None
+    device_kind: str | None
+    address: str
+    ports: Ports | None
+    pass_env: tuple[str, ...]
+    own_jobs: bool
+
+
+def parse(argv: Sequence[str], env: Mapping[str, str]) -> Options:
+    """Options from arguments and environment. Ends the program with code 2 on wrong usage."""
+    parser = _parser(env)
+    args = parser.parse_args(argv)
+    if not args.url:
+        parser.error("--url (or HEADWAY_URL) is missing: where is the service?")
+    if not args.token:
+        parser.error("--token (or HEADWAY_JOIN_TOKEN) is missing: `headway up` prints it")
+    return Options(
+        url=args.url,
+        token=args.token,
+        name=args.name,
+        state_dir=(args.state_dir or _default_state(env) / args.name).expanduser().resolve(),
+        slots=args.slots,
+        device_kind=args.device_kind,
+        address=args.address or own_address(args.url),
+        ports=args.ports,
+        pass_env=args.pass_env,
+        own_jobs=args.own_jobs,
+    )
+
+
+def own_address(url: str) -> str:
+    """The address of this host on the way to the service; loopback when the service is here."""
+    parts = urlsplit(url)
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect((parts.hostname or "127.0.0.1", parts.port or 80))  # sends nothing
+            address: str = probe.getsockname()[0]
+    except OSError:
+        return socket.gethostname()
+    return address
+
+
+def _parser(env: Mapping[str, str]) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="headway agent",
+        description="Offer the slots of this host to a Headway service.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--url", default=env.get("HEADWAY_URL"), help="URL of the service (default: $HEADWAY_URL)")
+    add(
+        "--token",
+        default=env.get("HEADWAY_JOIN_TOKEN"),
+        help="join token (default: $HEADWAY_JOIN_TOKEN, which other users of the host cannot read)",
+    )
+    add(
+        "--name",
+        type=_name,
+        default=_host_name(),
+        help="name of this node, unique (default: the host's, %(default)s)",
+    )
+    add("--slots", type=_positive, metavar="N", help="slots to offer (default: every GPU, or every core)")
+    add(
+        "--device-kind",
+        type=_kind,
+        metavar="KIND",
+        help="`cpu`, or a kind of GPU (default: GPUs if there are any)",
+    )
+    add(
+        "--state-dir",
+        type=Path,
+        metavar="DIR",
+        help="folder of this agent alone, kept over restarts (default: ~/.local/state/headway/agents/NAME)",
+    )
+    add("--address", help="how other nodes reach this host (default: its address towards the service)")
+    add(
+        "--ports",
+        type=_ports,
+        metavar="FIRST-LAST",
+        help="ports that jobs may use for their rendezvous (default: 64 free ones between 20000 and 31999)",
+    )
+    add(
+        "--pass-env",
+        type=_names,
+        default=(),
+        metavar="NAME,...",
+        help="variables of the agent that ranks get too, such as AWS_PROFILE",
+    )
+    add("--own-jobs", action="store_true", help="stop the ranks, with a checkpoint, when the agent ends")
+    return parser
+
+
+def _default_state(env: Mapping[str, str]) -> Path:
+    return Path(env.get("XDG_STATE_HOME") or "~/.local/state") / "headway" / "agents"
+
+
+def _host_name() -> str:
+    name = re.sub(r"[^a-z0-9-]+", "-", socket.gethostname().partition(".")[0].lower()).strip("-")[:63]
+    return name or "node"
+
+
+def _name(text: str) -> str:
+    if not re.match(NAME_PATTERN, text):
+        raise argparse.ArgumentTypeError(f"{text!r}: use lower-case letters, digits and hyphens, at most 63")
+    return text
+
+
+def _positive(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number")
+    return int(text)
+
+
+def _kind(text: str) -> str:
+    if not _KIND.match(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a device kind; write it like cpu or a100")
+    return text
+
+
+def _ports(text: str) -> Ports:
+    first, _, last = text.partition("-")
+    if not (first.isdigit() and last.isdigit() and 1024 <= int(first) <= int(last) <= 65535):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a range of ports; write it like 20000-20063")
+    return Ports(int(first), int(last))
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name for name in text.split(",") if name)

@@ -1,0 +1,99 @@
+"""What a run needs before it can start: its working folder, and the order to the launcher."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import structlog
+
+from headway.contract.agents import RunCommand, SlotInfo
+from worker_agent.bundles import BadBundle, BundleCache
+from worker_agent.commandline import start_method
+from worker_agent.environment import rank_env, threads_per_rank, visible_devices
+from worker_agent.folders import RunFolder
+from worker_agent.launcher.protocol import LaunchPlan
+from worker_agent.service_api import Backoff, NotJoined, Refused, Unreachable
+
+_log = structlog.get_logger()
+
+PATIENCE_S = 60.0
+"""How long a download is tried again before the run is given back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """What the agent knows about the machine it runs on. `base_env` is what every rank gets of it."""
+
+    slots: Sequence[SlotInfo]
+    cpus: int
+    base_env: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class CannotPrepare:
+    """Why a run cannot start here, for people."""
+
+    message: str
+    retryable: bool
+
+
+class Preparer:
+    """Makes working folders. Safe to use from several threads."""
+
+    def __init__(self, bundles: BundleCache, stopping: threading.Event) -> None:
+        self._bundles = bundles
+        self._stopping = stopping
+
+    def prepare(self, command: RunCommand, folder: RunFolder) -> CannotPrepare | None:
+        """Make the working folder of the run; None when it is there."""
+        backoff = Backoff(random.Random())
+        give_up_s = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                self._bundles.unpack(command.bundle, folder.work)
+            except (Unreachable, NotJoined) as error:
+                if time.monotonic() > give_up_s or self._stopping.wait(backoff.next_s()):
+                    return CannotPrepare(f"The bundle could not be fetched. {error}", retryable=True)
+            except (BadBundle, Refused) as error:
+                return CannotPrepare(f"The bundle could not be used. {error}", retryable=False)
+            except OSError as error:
+                return CannotPrepare(f"The working folder could not be made: {error}", retryable=True)
+            else:
+                return None
+
+
+def launch_plan(command: RunCommand, folder: RunFolder, host: Host, *, hosts_stores: bool) -> LaunchPlan:
+    """The launcher's order. `hosts_stores`: whether it can keep the job's store.
+
+    Raises:
+        KeyError: the command names a slot that this host does not have.
+    """
+    method = start_method(command.run, command.env)
+    slots = {slot.index: slot for slot in host.slots}
+    devices = visible_devices(command, slots)
+    threads = threads_per_rank(command.env, cpus=host.cpus, slots=host.slots)
+    return LaunchPlan(
+        argv=list(method.argv),
+        how=method.how,
+        cwd=str(folder.work),
+        threads=threads,
+        store_host=command.master_addr if command.hosts_store and hosts_stores else None,
+        store_port=command.master_port,
+        node_count=command.node_count,
+        ranks={
+            rank.rank: rank_env(
+                command,
+                rank,
+                base=host.base_env,
+                control=folder.control,
+                devices=devices,
+                threads=threads,
+                agent_keeps_store=hosts_stores,
+            )
+            for rank in command.ranks
+        },
+    )

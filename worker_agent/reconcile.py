@@ -1,0 +1,163 @@
+"""What to do next, as a pure function of what is wanted, what is there and the time.
+
+Rules, in the order in which they bind:
+
+1. A `run` is refused unless its generation is newer than any `run`, and any `stop`, seen for the job.
+   So a stop that arrives before its run wins, and a command that arrives twice does nothing twice.
+2. A newer run of a job ends the older ones; it starts when they are gone and its slots are free.
+3. `stop` of mode checkpoint: SIGTERM to every rank, SIGKILL when the grace is over. Mode kill: SIGKILL.
+   Of several stops the earliest SIGKILL counts.
+4. The ranks of a generation are a gang. When one fails, the others get `GANG_GRACE_S` to fail by
+   themselves, since their own errors say more than a signal would, then SIGKILL. They get no SIGTERM:
+   there is nothing that they could still checkpoint together.
+5. A run is released when nothing of it is alive.
+
+Times are in seconds of the boot-time clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import TypeAlias
+
+from headway.contract.runtime import EXIT_DONE, EXIT_STOPPED
+
+GANG_GRACE_S = 2.0
+
+
+class Phase(StrEnum):
+    """Where a run is in its life.
+
+    PREPARING: its files are being fetched. READY: it may start. LIVE: the launcher was told to start it.
+    GONE: no process of it is left.
+    """
+
+    PREPARING = "preparing"
+    READY = "ready"
+    LIVE = "live"
+    GONE = "gone"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fence:
+    """The newest generations of a job that commands named; 0 when none did."""
+
+    run: int = 0
+    stop: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunState:
+    """One generation of a job on this node, until it is released."""
+
+    job_id: str
+    generation: int
+    slots: frozenset[int]
+    phase: Phase = Phase.PREPARING
+    terminate: bool = False
+    """SIGTERM is wanted."""
+    kill_at_s: float | None = None
+    """SIGKILL is due then."""
+    terminated: bool = False
+    killed: bool = False
+
+    @property
+    def ending(self) -> bool:
+        """Whether somebody wants it to end."""
+        return self.terminate or self.kill_at_s is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Tell the launcher to start the run."""
+
+    run: RunState
+
+
+@dataclass(frozen=True, slots=True)
+class Terminate:
+    """SIGTERM to each rank."""
+
+    run: RunState
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """SIGKILL to everything of the run."""
+
+    run: RunState
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Report that the run is gone, and forget it."""
+
+    run: RunState
+
+
+Action: TypeAlias = Start | Terminate | Kill | Release
+
+
+def refusal(fence: Fence, generation: int) -> str:
+    """Why a `run` of this generation must not start; empty when it may."""
+    if generation <= fence.run:
+        return f"generation {fence.run} was seen already"
+    if generation <= fence.stop:
+        return f"generation {fence.stop} was stopped already"
+    return ""
+
+
+def stopped(run: RunState, *, kill: bool, grace_s: float, now_s: float) -> RunState:
+    """The run after a stop arrived for it."""
+    due_s = now_s if kill else now_s + grace_s
+    return replace(
+        run,
+        terminate=run.terminate or not kill,
+        kill_at_s=due_s if run.kill_at_s is None else min(run.kill_at_s, due_s),
+    )
+
+
+def failed(exit_code: int | None, *, completed: bool) -> bool:
+    """Whether a rank's end is a failure of its gang. A code of None is a signal, or unknown."""
+    return not completed and exit_code not in (EXIT_DONE, EXIT_STOPPED)
+
+
+def after_failure(run: RunState, now_s: float) -> RunState:
+    """The run after one of its ranks failed."""
+    if run.ending:
+        return run
+    return replace(run, kill_at_s=now_s + GANG_GRACE_S)
+
+
+def reconcile(runs: Iterable[RunState], now_s: float) -> list[Action]:
+    """Every action that is due. Repeating one is harmless; the caller records what it has done."""
+    runs = list(runs)
+    newest = {run.job_id: max(r.generation for r in runs if r.job_id == run.job_id) for run in runs}
+    actions: list[Action] = []
+    busy = {slot for run in runs if run.phase is Phase.LIVE for slot in run.slots}
+    alive = {run.job_id for run in runs if run.phase is Phase.LIVE}
+    for run in sorted(runs, key=lambda run: (run.job_id, run.generation)):
+        superseded = run.generation < newest[run.job_id]
+        action = _end(run, superseded=superseded, now_s=now_s)
+        if action is not None:
+            actions.append(action)
+        elif run.phase is Phase.READY and run.job_id not in alive and busy.isdisjoint(run.slots):
+            actions.append(Start(run))
+            busy |= run.slots
+    return actions
+
+
+def _end(run: RunState, *, superseded: bool, now_s: float) -> Action | None:
+    """The action that brings the run nearer to its end, if it is to end."""
+    if run.phase is Phase.GONE:
+        return Release(run)
+    ending = run.ending or superseded
+    if run.phase is not Phase.LIVE:
+        return Release(run) if ending else None
+    if not run.killed and (superseded or (run.kill_at_s is not None and run.kill_at_s <= now_s)):
+        return Kill(run)
+    if run.terminate and not run.terminated:
+        return Terminate(run)
+    return None

@@ -1,0 +1,173 @@
+"""Runs as the agent remembers them: in memory for deciding, on disk for the next agent."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import structlog
+from pydantic import ValidationError
+
+from headway.contract.agents import RunCommand
+from worker_agent.folders import JobFolder, RunFolder, StateFolder, read_json, write_json
+from worker_agent.logs import LoggedRun
+from worker_agent.reconcile import Fence, Phase, RunState
+
+_log = structlog.get_logger()
+
+KEEP_GENERATIONS = 3
+KEEP_FENCE_S = 30 * 86400.0
+KEEP_FOLDERS_S = 6 * 3600.0
+
+
+@dataclass(slots=True)
+class Run:
+    """One generation of a job on this node, until it is released.
+
+    `state` is what `reconcile` decides on; the rest says what has been reported.
+    """
+
+    command: RunCommand
+    folder: RunFolder
+    state: RunState
+    start_reported: bool = False
+    exits_reported: set[int] = field(default_factory=set)
+    completed: set[int] = field(default_factory=set)
+    """Ranks whose training loop is over, by their own word."""
+    release_as: int = 0
+    """The newest generation that a stop named: its sender waits for the release of that one."""
+
+    @property
+    def logged(self) -> LoggedRun:
+        """What the log shipper needs to know of it."""
+        return logged(self.folder, [rank.rank for rank in self.command.ranks])
+
+    def save(self) -> None:
+        """Write down what an agent that takes over must know."""
+        write_json(
+            self.folder.notes,
+            {
+                "terminate": self.state.terminate,
+                "kill_at_s": self.state.kill_at_s,
+                "terminated": self.state.terminated,
+                "killed": self.state.killed,
+                "start_reported": self.start_reported,
+                "exits_reported": sorted(self.exits_reported),
+                "completed": sorted(self.completed),
+                "release_as": self.release_as,
+            },
+        )
+
+
+def logged(folder: RunFolder, ranks: list[int]) -> LoggedRun:
+    """A run for the log shipper."""
+    return LoggedRun(folder.path.parent.name, int(folder.path.name), tuple(ranks), folder)
+
+
+def new_run(state: StateFolder, command: RunCommand) -> Run:
+    """Make the folder of a run that was accepted."""
+    folder = state.job(command.job_id).run(command.generation)
+    folder.control.mkdir(mode=0o700, parents=True, exist_ok=True)
+    write_json(folder.command, command.model_dump(mode="json"))
+    return Run(command, folder, _initial(command))
+
+
+def read_fence(job: JobFolder) -> Fence:
+    """The newest generations seen for the job."""
+    return Fence(**(read_json(job.fence) or {}))
+
+
+def write_fence(job: JobFolder, fence: Fence) -> None:
+    """Remember them."""
+    job.path.mkdir(mode=0o700, exist_ok=True)
+    write_json(job.fence, {"run": fence.run, "stop": fence.stop})
+
+
+def load_runs(state: StateFolder) -> list[Run]:
+    """Every run that an earlier agent left unreleased."""
+    runs = []
+    for folder in _folders(state):
+        if folder.ended.exists():
+            continue
+        fields = read_json(folder.command)
+        try:
+            command = RunCommand.model_validate(fields)
+        except ValidationError as error:
+            _log.error("ignored a run that cannot be read", run=folder.name, error=str(error))
+            continue
+        runs.append(_load(folder, command))
+    return runs
+
+
+def unshipped_logs(state: StateFolder) -> list[LoggedRun]:
+    """Runs that are over but whose logs the service does not have yet."""
+    over = [f for f in _folders(state) if f.ended.exists() and not f.shipped.exists()]
+    return [logged(folder, [int(log.stem.removeprefix("rank-")) for log in folder.path.glob("rank-*.log")])
+            for folder in over]  # fmt: skip
+
+
+def tidy(state: StateFolder, now_s: float) -> None:
+    """Remove what nobody needs any more. Unfinished runs and unshipped logs stay.
+
+    Of each job the last generations stay for `KEEP_FOLDERS_S`, and its fence for `KEEP_FENCE_S`: much
+    longer than any command can be under way. `now_s` is Unix time.
+    """
+    for job in state.jobs():
+        folders = job.runs()
+        done = [folder for folder in folders if folder.ended.exists() and folder.shipped.exists()]
+        for folder in done:
+            old = now_s - folder.ended.stat().st_mtime > KEEP_FOLDERS_S
+            if old or folder not in folders[-KEEP_GENERATIONS:]:
+                shutil.rmtree(folder.path, ignore_errors=True)
+        for partial in job.path.glob("*.partial"):
+            if now_s - partial.stat().st_mtime > KEEP_FOLDERS_S:
+                shutil.rmtree(partial, ignore_errors=True)
+        if job.runs():
+            continue
+        with contextlib.suppress(FileNotFoundError):
+            age_s = now_s - job.fence.stat().st_mtime
+            if age_s > KEEP_FOLDERS_S:
+                shutil.rmtree(job.work, ignore_errors=True)
+            if age_s > KEEP_FENCE_S:
+                shutil.rmtree(job.path, ignore_errors=True)
+
+
+def _folders(state: StateFolder) -> Iterator[RunFolder]:
+    for job in state.jobs():
+        yield from job.runs()
+
+
+def _initial(command: RunCommand) -> RunState:
+    return RunState(
+        job_id=command.job_id,
+        generation=command.generation,
+        slots=frozenset(rank.slot for rank in command.ranks),
+    )
+
+
+def _load(folder: RunFolder, command: RunCommand) -> Run:
+    notes: dict[str, Any] = read_json(folder.notes) or {}
+    initial = _initial(command)
+    phase = Phase.GONE if folder.gone.exists() else Phase.LIVE if folder.started.exists() else Phase.PREPARING
+    state = RunState(
+        job_id=initial.job_id,
+        generation=initial.generation,
+        slots=initial.slots,
+        phase=phase,
+        terminate=notes.get("terminate", False),
+        kill_at_s=notes.get("kill_at_s"),
+        terminated=notes.get("terminated", False),
+        killed=notes.get("killed", False),
+    )
+    return Run(
+        command,
+        folder,
+        state,
+        start_reported=notes.get("start_reported", False),
+        exits_reported=set(notes.get("exits_reported", [])),
+        completed=set(notes.get("completed", [])),
+        release_as=notes.get("release_as", 0),
+    )

@@ -1,0 +1,143 @@
+"""Send news to the service and renew the lease: one thread, one request at a time."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import structlog
+
+from headway.contract.agents import Holding, JoinReply, JoinRequest, SlotInfo
+from headway.contract.agents import ReportRequest as Request
+from worker_agent.folders import boot_s
+from worker_agent.outbox import AnyEntry, Outbox
+from worker_agent.service_api import Backoff, Membership, NotJoined, Refused, ServiceApi, Unreachable
+
+_log = structlog.get_logger()
+
+BATCH_WINDOW_S = 0.03
+"""News waits this long for company, so that a busy node does not send a request per message."""
+_BATCH = 500
+_HEALTH_EVERY_S = 30.0
+
+
+class Listener(Protocol):
+    """Who wants to know what came of a report."""
+
+    def lease_renewed(self, deadline_s: float, stop: list[Holding]) -> None:
+        """The lease runs until `deadline_s` (boot-time clock); `stop` must not run here."""
+
+    def refused(self, error: Refused) -> None:
+        """The service does not want this agent, for good."""
+
+
+class Reporter:
+    """The thread's body.
+
+    Args:
+        request: what to join with.
+        holding: what has to be said to be alive here, asked for at every report.
+        health: the slots with their health, asked for now and then.
+    """
+
+    def __init__(
+        self,
+        *,
+        api: ServiceApi,
+        membership: Membership,
+        outbox: Outbox,
+        request: JoinRequest,
+        holding: Callable[[], Sequence[Holding]],
+        health: Callable[[], list[SlotInfo]],
+        listener: Listener,
+        stopping: threading.Event,
+    ) -> None:
+        self._api = api
+        self._membership = membership
+        self._outbox = outbox
+        self._request = request
+        self._holding = holding
+        self._health = health
+        self._listener = listener
+        self._stopping = stopping
+        self._backoff = Backoff(random.Random())
+        self._limit = _BATCH
+        self._health_due_s = boot_s() + _HEALTH_EVERY_S
+        self._away = False
+        self._next_due_s = 0.0
+
+    def run(self) -> None:
+        """Join, then report until told to stop. Problems that pass are retried for ever."""
+        while not self._stopping.is_set():
+            try:
+                self.run_once()
+            except Unreachable as error:
+                if not self._away:
+                    _log.warning("the service is away; trying again until it is back", error=str(error))
+                self._away = True
+                self._stopping.wait(self._backoff.next_s())
+            except NotJoined as error:
+                _log.warning("joining again", reason=str(error))
+                self._membership.leave()
+                self._stopping.wait(self._backoff.next_s())
+            except Refused as error:
+                self._listener.refused(error)
+                return
+            else:
+                if self._away:
+                    _log.info("the service is back")
+                self._away = False
+                self._backoff.reset()
+
+    def run_once(self) -> None:
+        """Join if that is still to be done, wait until a report is due, send it.
+
+        Raises:
+            Unreachable, NotJoined: nothing was lost; call again.
+            Refused: the service does not want this agent.
+        """
+        node = self._membership.current() or self._join()
+        if not self._outbox.wait(max(0.0, self._next_due_s - boot_s())):
+            self._outbox.wait_urgent(BATCH_WINDOW_S)
+        entries, acknowledged = self._outbox.take(self._limit)
+        self._report(entries, acknowledged)
+        self._next_due_s = boot_s() + node.report_every_s
+
+    def _join(self) -> JoinReply:
+        reply = self._api.join(self._request)
+        self._membership.update(reply)
+        self._next_due_s = 0.0
+        _log.info("joined", node=self._request.name, node_id=reply.node_id, slots=len(self._request.slots))
+        return reply
+
+    def _report(self, entries: Sequence[AnyEntry], acknowledged: Sequence[str]) -> None:
+        sent_s = boot_s()  # before sending: the service's clock for us starts later, never earlier
+        slots = []
+        if sent_s >= self._health_due_s:
+            slots, self._health_due_s = self._health(), sent_s + _HEALTH_EVERY_S
+        request = Request(
+            instance=self._request.instance,
+            acknowledged=list(acknowledged),
+            entries=list(entries),
+            holding=list(self._holding()),
+            slots=slots,
+        )
+        try:
+            reply = self._api.report(request)
+        except Refused as error:
+            self._drop_refused(entries, error)
+            return
+        self._limit = min(_BATCH, 2 * self._limit)
+        self._outbox.delivered(entries, acknowledged)
+        self._listener.lease_renewed(sent_s + reply.lease_s, reply.stop)
+
+    def _drop_refused(self, entries: Sequence[AnyEntry], error: Refused) -> None:
+        """Find the entry that the service cannot take by sending one at a time, and drop it."""
+        if error.status != 422 or not entries:
+            raise Unreachable(f"The service refused a report with {error.status}: {error}")
+        if len(entries) == 1:
+            _log.error("the service refused an entry; dropping it", entry=entries[0], error=str(error))
+            self._outbox.delivered(entries, ())
+        self._limit = 1

@@ -1,0 +1,219 @@
+"""The service as the agent sees it: four calls over HTTP."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import threading
+from pathlib import Path
+from typing import TypeVar
+
+import httpx
+from pydantic import ValidationError
+
+from headway.contract.agents import JoinReply, JoinRequest, ReportReply, ReportRequest
+from headway.errors import HeadwayError
+
+_TIMEOUT = httpx.Timeout(10.0, connect=5.0)
+_BACKOFF_FIRST_S = 0.2
+_BACKOFF_MAX_S = 10.0
+_JOIN_HINTS = {
+    401: "Check --token: it is the service's join token, not a user's.",
+    409: "Give this agent another --name, or stop the agent that has it.",
+    422: "Agent and service may be of different versions.",
+}
+_UNKNOWN_AGENT = frozenset({401, 404})
+
+
+Reply = TypeVar("Reply", JoinReply, ReportReply)
+
+
+class Unreachable(HeadwayError):
+    """The service did not answer, or asked to be left alone for a while. Try again."""
+
+
+class NotJoined(HeadwayError):
+    """The service does not know this node or its token (any more). Join again."""
+
+
+class Refused(HeadwayError):
+    """The service said no, and would say it again."""
+
+    def __init__(self, status: int, problem: str, hint: str = "") -> None:
+        self.status = status
+        super().__init__(problem, hint)
+
+
+class Membership:
+    """The agent's current join reply, shared by its threads."""
+
+    def __init__(self) -> None:
+        self._reply: JoinReply | None = None
+        self._joined = threading.Event()
+
+    def current(self) -> JoinReply | None:
+        """The latest reply; None before the first."""
+        return self._reply
+
+    def wait(self, timeout_s: float) -> JoinReply | None:
+        """The latest reply, waiting for the first one for so long."""
+        self._joined.wait(timeout_s)
+        return self._reply
+
+    def update(self, reply: JoinReply) -> None:
+        """Take a new reply."""
+        self._reply = reply
+        self._joined.set()
+
+    def leave(self) -> None:
+        """The reply is void: the service does not know this node any more."""
+        self._joined.clear()
+        self._reply = None
+
+
+class ServiceApi:
+    """Calls to one service. Safe to share between threads.
+
+    Args:
+        url: base URL of the service.
+        join_token: authorises joining, nothing else.
+        membership: where the node's own token is found.
+    """
+
+    def __init__(self, url: str, join_token: str, membership: Membership) -> None:
+        self.url = url.rstrip("/")
+        self._join_token = join_token
+        self._membership = membership
+        self._client = httpx.Client(base_url=f"{self.url}/api/v1", timeout=_TIMEOUT)
+
+    def join(self, request: JoinRequest) -> JoinReply:
+        """Offer this host's slots.
+
+        Raises:
+            Unreachable: try again.
+            Refused: the token is wrong or the name is taken.
+        """
+        response = self._send("POST", "/agents", self._join_token, request.model_dump_json().encode())
+        if response.status_code >= 300:
+            problem = (
+                f"The service at {self.url} refused this agent ({response.status_code}): {_detail(response)}"
+            )
+            raise Refused(
+                response.status_code, problem, _JOIN_HINTS.get(response.status_code, "Check --url.")
+            )
+        return self._parse(JoinReply, response)
+
+    def report(self, request: ReportRequest) -> ReportReply:
+        """Send news and renew the lease.
+
+        Raises:
+            Unreachable, NotJoined, Refused: see there.
+        """
+        node = self._node()
+        path = f"/agents/{node.node_id}/reports"
+        response = self._send("POST", path, node.node_token, request.model_dump_json().encode())
+        return self._parse(ReportReply, _own(response))
+
+    def ship_log(self, job_id: str, generation: int, rank: int, offset: int, data: bytes) -> None:
+        """Store a piece of a rank's output. Repeating it is harmless.
+
+        Raises:
+            Unreachable, NotJoined, Refused: see there.
+        """
+        node = self._node()
+        path = f"/agents/{node.node_id}/logs/{job_id}/{generation}/{rank}?offset={offset}"
+        response = self._send("POST", path, node.node_token, data, "application/octet-stream")
+        # A 404 is about the job here: one that was deleted needs no logs.
+        (_permanent if response.status_code == 404 else _own)(response)
+
+    def download_bundle(self, digest: str, target: Path) -> None:
+        """Write the bundle to `target`, checked against its digest.
+
+        Raises:
+            Unreachable, NotJoined, Refused: see there. Unreachable also for damaged bytes.
+        """
+        node = self._node()
+        sha256 = hashlib.sha256()
+        headers = {"Authorization": f"Bearer {node.node_token}"}
+        try:
+            with self._client.stream("GET", f"/bundles/{digest}", headers=headers) as response:
+                if response.status_code != 200:
+                    response.read()
+                    _permanent(_available(response))
+                with target.open("wb") as file:
+                    for piece in response.iter_raw():
+                        sha256.update(piece)
+                        file.write(piece)
+        except httpx.HTTPError as error:
+            raise self._unreachable(error) from error
+        if f"sha256:{sha256.hexdigest()}" != digest:
+            raise Unreachable(f"The bundle {digest} arrived damaged.")
+
+    def _node(self) -> JoinReply:
+        node = self._membership.current()
+        if node is None:
+            raise NotJoined("This agent has not joined yet.")
+        return node
+
+    def _send(
+        self, method: str, path: str, token: str, body: bytes, kind: str = "application/json"
+    ) -> httpx.Response:
+        headers = {"Authorization": f"Bearer {token}", "Content-Type": kind}
+        try:
+            return _available(self._client.request(method, path, content=body, headers=headers))
+        except httpx.HTTPError as error:
+            raise self._unreachable(error) from error
+
+    def _parse(self, kind: type[Reply], response: httpx.Response) -> Reply:
+        try:
+            return kind.model_validate_json(response.content)
+        except ValidationError as error:
+            raise Unreachable(f"{self.url} does not answer like a Headway service: {error}") from error
+
+    def _unreachable(self, error: httpx.HTTPError) -> Unreachable:
+        detail = str(error) or type(error).__name__
+        return Unreachable(f"The service at {self.url} cannot be reached: {detail}.")
+
+
+class Backoff:
+    """Growing, jittered waits between attempts, so that agents do not return all at once."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
+        self._failures = 0
+
+    def reset(self) -> None:
+        """It worked."""
+        self._failures = 0
+
+    def next_s(self) -> float:
+        """How long to wait after one more failure."""
+        ceiling = min(_BACKOFF_MAX_S, _BACKOFF_FIRST_S * 2.0**self._failures)
+        self._failures = min(self._failures + 1, 16)
+        return ceiling * self._rng.uniform(0.5, 1.0)
+
+
+def _available(response: httpx.Response) -> httpx.Response:
+    if response.status_code == 429 or response.status_code >= 500:
+        raise Unreachable(f"The service answered {response.status_code}: {_detail(response)}")
+    return response
+
+
+def _permanent(response: httpx.Response) -> httpx.Response:
+    if response.status_code >= 300:
+        raise Refused(response.status_code, _detail(response))
+    return response
+
+
+def _own(response: httpx.Response) -> httpx.Response:
+    if response.status_code in _UNKNOWN_AGENT:
+        raise NotJoined(f"The service does not know this node: {_detail(response)}")
+    return _permanent(response)
+
+
+def _detail(response: httpx.Response) -> str:
+    try:
+        body = response.json()
+        return str(body["detail"])
+    except (ValueError, KeyError, TypeError):
+        return response.text[:500] or f"status {response.status_code}"

@@ -1,0 +1,360 @@
+"""The agent's loop: one thread owns all runs; the others hand it calls.
+
+It turns commands and events into `RunState`, lets `reconcile` decide, and carries the actions out. What it
+knows of processes it reads from the files that the launcher writes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import selectors
+import socket
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Protocol
+
+import structlog
+
+from headway.contract.agents import Holding, RunCommand, StopCommand
+from worker_agent import reconcile as rules
+from worker_agent.commands import AnyCommand
+from worker_agent.folders import RunFolder, StateFolder, boot_s, read_json, write_json
+from worker_agent.launcher import protocol
+from worker_agent.launcher_link import LauncherLink
+from worker_agent.logs import LogShipper
+from worker_agent.news import News
+from worker_agent.outbox import Outbox
+from worker_agent.preparing import CannotPrepare, Host, launch_plan
+from worker_agent.reconcile import Phase
+from worker_agent.records import Run, load_runs, new_run, read_fence, unshipped_logs, write_fence
+from worker_agent.service_api import Refused
+
+_log = structlog.get_logger()
+
+_LIVE_POLL_S = 0.05
+"""How late a message of a rank, or a SIGKILL that falls due, may be."""
+_IDLE_POLL_S = 1.0
+_CONNECT_POLL_S = 0.02
+
+
+class Prepares(Protocol):
+    """Makes working folders."""
+
+    def prepare(self, command: RunCommand, folder: RunFolder) -> CannotPrepare | None:
+        """Make the working folder of the run; None when it is there."""
+
+
+class Supervisor:
+    """Owner of all runs. Only `handle`, `lease_renewed`, `refused`, `post` and `holding` are for other threads."""
+
+    def __init__(
+        self,
+        *,
+        state: StateFolder,
+        link: LauncherLink,
+        outbox: Outbox,
+        shipper: LogShipper,
+        preparer: Prepares,
+        host: Host,
+    ) -> None:
+        self._state = state
+        self._link = link
+        self._outbox = outbox
+        self._news = News(outbox)
+        self._shipper = shipper
+        self._preparer = preparer
+        self._host = host
+        self._deadline_s = 0.0
+        self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._woken, self._waker = socket.socketpair()
+        self._waker.setblocking(False)  # noqa: FBT003
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._woken, selectors.EVENT_READ)
+        self._runs: dict[tuple[str, int], Run] = {}
+        self._holding: tuple[Holding, ...] = ()
+        self._adopt()
+
+    # For other threads.
+
+    def post(self, call: Callable[[], None]) -> None:
+        """Have the loop run this. Also safe in a signal handler."""
+        self._calls.put(call)
+        with contextlib.suppress(BlockingIOError):  # full of wake-ups is awake enough
+            self._waker.send(b"\0")
+
+    def handle(self, command: AnyCommand) -> None:
+        """Take a command up; returns when that is on disk."""
+        done = threading.Event()
+
+        def take() -> None:
+            self._take(command)
+            done.set()
+
+        self.post(take)
+        done.wait()
+
+    def holding(self) -> Sequence[Holding]:
+        """Generations that are not released yet."""
+        return self._holding
+
+    def lease_renewed(self, deadline_s: float, stop: list[Holding]) -> None:
+        """A report got through."""
+        self.post(partial(self._renew, deadline_s, stop))
+
+    def refused(self, error: Refused) -> None:
+        """The service does not want this agent: the loop raises the error."""
+
+        def fail() -> None:
+            raise error
+
+        self.post(fail)
+
+    # The loop.
+
+    def run_once(self) -> None:
+        """Wait until something happened, and do what it calls for.
+
+        Raises:
+            HeadwayError: this agent cannot work.
+        """
+        wait_s = self._wait_s()
+        for key, _ in self._selector.select(wait_s):
+            if key.fileobj is self._woken:
+                self._woken.recv(4096)
+            else:
+                self._read_launcher()
+        while not self._calls.empty():
+            self._calls.get()()
+        for run in self._runs.values():
+            if run.state.phase is Phase.LIVE:
+                self._news.messages(run)
+        self._act()
+        self._replace_launcher()
+
+    def idle(self) -> bool:
+        """Whether no run is left."""
+        return not self._runs
+
+    def stop_all(self, grace_s: float) -> None:
+        """Stop every run as a `stop` with a checkpoint would."""
+        for run in self._runs.values():
+            self._stop(run, kill=False, grace_s=grace_s)
+
+    def _wait_s(self) -> float:
+        if not self._connect():
+            return _CONNECT_POLL_S
+        live = any(run.state.phase is Phase.LIVE for run in self._runs.values())
+        return _LIVE_POLL_S if live else _IDLE_POLL_S
+
+    def _act(self) -> None:
+        for action in rules.reconcile([run.state for run in self._runs.values()], boot_s()):
+            run = self._runs[action.run.job_id, action.run.generation]
+            if isinstance(action, rules.Release):
+                self._release(run)
+            elif self._link.ready:  # else it is due again when there is a launcher
+                self._order(action, run)
+
+    def _order(self, action: rules.Action, run: Run) -> None:
+        match action:
+            case rules.Start():
+                self._start(run)
+            case rules.Terminate():
+                self._link.send(protocol.Terminate(run.folder.name))
+                run.state = replace(run.state, terminated=True)
+            case rules.Kill():
+                self._link.send(protocol.Kill(run.folder.name))
+                run.state = replace(run.state, killed=True)
+        run.save()
+
+    def _start(self, run: Run) -> None:
+        try:
+            plan = launch_plan(run.command, run.folder, self._host, hosts_stores=self._link.hosts_stores)
+        except KeyError as error:
+            self._news.start_failed(run, f"This node has no slot {error}.", retryable=True)
+            run.state = replace(run.state, phase=Phase.GONE)
+            return
+        write_json(run.folder.launch, plan.to_json())
+        self._link.send(protocol.Start(run.folder.name))
+        run.state = replace(run.state, phase=Phase.LIVE)
+
+    def _release(self, run: Run) -> None:
+        self._news.released(run)
+        run.folder.ended.touch()
+        self._shipper.over(run.folder.name)
+        del self._runs[run.state.job_id, run.state.generation]
+        self._publish()
+        _log.info("released", run=run.folder.name)
+
+    # Commands.
+
+    def _take(self, command: AnyCommand) -> None:
+        try:
+            if isinstance(command, RunCommand):
+                self._take_run(command)
+            else:
+                self._take_stop(command)
+        except ValueError as error:
+            _log.error("ignored a command", command=command.command_id, error=str(error))
+        self._outbox.acknowledge(command.command_id)
+
+    def _take_run(self, command: RunCommand) -> None:
+        job = self._state.job(command.job_id)
+        fence = read_fence(job)
+        reason = rules.refusal(fence, command.generation)
+        if reason:
+            _log.info("ignored a run", job=command.job_id, generation=command.generation, reason=reason)
+            return
+        run = new_run(self._state, command)
+        write_fence(job, replace(fence, run=command.generation))
+        _log.info("run", run=run.folder.name, name=command.job_name, ranks=len(command.ranks))
+        self._add(run)
+
+    def _take_stop(self, command: StopCommand) -> None:
+        job = self._state.job(command.job_id)
+        fence = read_fence(job)
+        write_fence(job, replace(fence, stop=max(fence.stop, command.generation)))
+        covered = self._covered(command.job_id, command.generation)
+        for run in covered:
+            _log.info("stop", run=run.folder.name, mode=command.mode, grace_s=command.grace_s)
+            run.release_as = max(run.release_as, command.generation)
+            self._stop(run, kill=command.mode == "kill", grace_s=command.grace_s)
+        if not covered:
+            self._news.nothing_held(command.job_id, command.generation)
+
+    def _stop(self, run: Run, *, kill: bool, grace_s: float) -> None:
+        run.state = rules.stopped(run.state, kill=kill, grace_s=grace_s, now_s=boot_s())
+        run.save()
+
+    def _covered(self, job_id: str, generation: int) -> list[Run]:
+        return [
+            r for r in self._runs.values() if r.state.job_id == job_id and r.state.generation <= generation
+        ]
+
+    def _renew(self, deadline_s: float, stop: list[Holding]) -> None:
+        for held in stop:
+            for run in self._covered(held.job_id, held.generation):
+                if not run.state.killed:
+                    _log.info("the service does not want this run here", run=run.folder.name)
+                    self._stop(run, kill=True, grace_s=0.0)
+        self._deadline_s = deadline_s
+        self._link.send(protocol.Lease(deadline_s))
+
+    # Runs.
+
+    def _adopt(self) -> None:
+        for logged in unshipped_logs(self._state):
+            self._shipper.watch(logged)
+            self._shipper.over(logged.folder.name)
+        for run in load_runs(self._state):
+            _log.info("adopted", run=run.folder.name, phase=run.state.phase)
+            self._add(run)
+
+    def _add(self, run: Run) -> None:
+        self._runs[run.state.job_id, run.state.generation] = run
+        self._publish()
+        self._shipper.watch(run.logged)
+        if run.state.phase is Phase.PREPARING:
+            threading.Thread(target=self._prepare, args=[run], daemon=True).start()
+        else:
+            self._look(run)
+
+    def _prepare(self, run: Run) -> None:
+        """A thread's body: downloads may take long."""
+        try:
+            problem = self._preparer.prepare(run.command, run.folder)
+        except Exception as error:  # noqa: BLE001  # whatever it is, the service hears of it
+            _log.exception("preparing failed", run=run.folder.name)
+            problem = CannotPrepare(f"The run could not be prepared: {error}", retryable=True)
+        self.post(partial(self._prepared, run, problem))
+
+    def _prepared(self, run: Run, problem: CannotPrepare | None) -> None:
+        if problem is None:
+            run.state = replace(run.state, phase=Phase.READY)
+        elif self._runs.get((run.state.job_id, run.state.generation)) is run:
+            self._news.start_failed(run, problem.message, retryable=problem.retryable)
+            run.state = replace(run.state, phase=Phase.GONE)
+
+    def _look(self, run: Run) -> None:
+        """Take in what the launcher wrote about the run."""
+        started = read_json(run.folder.started)
+        if started is not None and any(run.folder.pid(slot.rank).exists() for slot in run.command.ranks):
+            self._news.started(run, started["how"])
+        if self._news.exits(run):
+            run.state = rules.after_failure(run.state, boot_s())
+            run.save()
+        self._shipper.hurry()
+        if run.folder.gone.exists():
+            if not run.start_reported:
+                self._news.start_failed(run, "The launcher could not start the ranks.", retryable=True)
+            run.state = replace(run.state, phase=Phase.GONE)
+
+    def _publish(self) -> None:
+        self._holding = tuple(
+            Holding(job_id=job_id, generation=generation) for job_id, generation in self._runs
+        )
+
+    # The launcher.
+
+    def _connect(self) -> bool:
+        if self._link.connection is not None:
+            return True
+        connection = self._link.connect()
+        if connection is not None:
+            self._selector.register(connection, selectors.EVENT_READ)
+        return connection is not None
+
+    def _read_launcher(self) -> None:
+        connection = self._link.connection
+        messages = self._link.receive()
+        if messages is None and connection is not None:
+            self._selector.unregister(connection)
+            _log.warning("the launcher is gone")
+        for message in messages or []:
+            self._hear(message)
+
+    def _hear(self, message: protocol.Message) -> None:
+        match message:
+            case protocol.Welcome(_, hosts_stores, kept):
+                _log.info("launcher ready", torch=hosts_stores, runs=len(kept))
+                self._link.send(protocol.Lease(self._deadline_s))
+                for run in self._runs.values():
+                    if run.state.phase is Phase.LIVE:
+                        self._meet_again(run, kept)
+            case protocol.Started(name, how, error, retryable):
+                run_started = self._named(name)
+                if run_started is not None and error:
+                    self._news.start_failed(run_started, error, retryable=retryable)
+                elif run_started is not None:
+                    self._news.started(run_started, how)
+            case protocol.Changed(name):
+                run_changed = self._named(name)
+                if run_changed is not None:
+                    self._look(run_changed)
+            case _:
+                _log.warning("the launcher said something unknown", message=message)
+
+    def _meet_again(self, run: Run, kept: list[str]) -> None:
+        """Compare what the agent believes of a live run with what this launcher keeps."""
+        if run.folder.name in kept:
+            run.state = replace(run.state, killed=False)  # an order on a lost connection is given again
+            self._look(run)
+        elif run.folder.gone.exists():
+            self._look(run)
+        else:
+            run.state = replace(run.state, phase=Phase.READY)  # the order to start it was lost
+
+    def _named(self, name: str) -> Run | None:
+        return next((run for run in self._runs.values() if run.folder.name == name), None)
+
+    def _replace_launcher(self) -> None:
+        """A launcher with old code in memory makes way as soon as it keeps nothing."""
+        if self._link.outdated and not any(run.state.phase is Phase.LIVE for run in self._runs.values()):
+            _log.info("replacing the launcher: the code has changed")
+            connection = self._link.connection
+            if connection is not None:
+                self._selector.unregister(connection)
+            self._link.shut_down()
+            self._link.close()
