@@ -131,7 +131,7 @@ def _look_at(client: Client) -> Iterator[Check]:
     yield Check(
         name="clock",
         level=Level.OK if abs(ahead) <= _CLOCK_LIMIT_S else Level.WARN,
-        found=f"The service's clock is {ahead:+.0f} s off ours.",
+        found=f"The service's clock and ours agree to {abs(ahead):.0f} s.",
         hint="Let both hosts follow a time server (NTP).",
     )
     nodes = list(client.nodes())

@@ -64,4 +64,5 @@ _PANELS = {
 }
 for _panel, _verbs in _PANELS.items():
     for _verb in _verbs:
-        app.command(rich_help_panel=_panel)(_verb)
+        settings = agent.AGENT_SETTINGS if _verb is agent.agent else None
+        app.command(rich_help_panel=_panel, context_settings=settings)(_verb)

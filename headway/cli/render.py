@@ -68,13 +68,10 @@ def job_page(job: JobView, events: Sequence[EventView], now: datetime) -> Render
         ("size", f"{size(job)} slots, {spec.elastic.sizes} sizes, resize {spec.elastic.resize}{pinned}"),
         ("slots", holdings(job)),
         ("progress", progress(done)),
-        ("speed", f"{rate(done.samples_per_s)} samples/s, {eta(done)}"),
+        ("speed", f"{rate(done.samples_per_s)} samples/s, {eta(done)}" if done.samples_per_s else "-"),
         ("metrics", metrics(done) or "none reported yet"),
         ("checkpoint", _checkpoint(done)),
-        (
-            "epochs",
-            f"{done.epochs_exact} of {done.epochs_audited} audited epochs saw every sample exactly once",
-        ),
+        ("epochs", _epochs(done)),
         ("failures", _failures(job)),
         ("generation", f"{job.generation}, attempt {job.attempt}"),
         ("times", _times(job, now)),
@@ -244,6 +241,12 @@ def _checkpoint(done: JobProgress) -> str:
         return "none yet"
     lost = f"; {done.lost_samples:,} samples were trained twice after failures" if done.lost_samples else ""
     return f"at {done.checkpoint_samples:,} samples{lost}"
+
+
+def _epochs(done: JobProgress) -> str:
+    if not done.epochs_audited:
+        return "none complete yet"
+    return f"{done.epochs_exact} of {done.epochs_audited} complete ones saw every sample exactly once"
 
 
 def _failures(job: JobView) -> str:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import hashlib
-import json
 import logging
 import os
 import secrets
@@ -15,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from enum import IntEnum
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -34,10 +33,8 @@ _READY_FILE = "up.ready"  # there while everything runs; holds the process id an
 _READY_TIMEOUT_S = 90.0
 _AGENT_GRACE_S = 60.0
 _STOP_TIMEOUT_S = 150.0
-_FIRST_JOB_PORT = 21000
-_JOB_PORTS_PER_AGENT = 100
-_JOB_PORT_BLOCKS = 100  # below 32768, where the kernel takes ports for outgoing connections
 _POLL_S = 0.05
+_LEASE_NOISE_S = 0.5
 _SERVICE_ONLY = frozenset(
     {
         "HEADWAY_DATABASE_URL",
@@ -50,6 +47,20 @@ _SERVICE_ONLY = frozenset(
 """What neither an agent nor the jobs that it runs may know."""
 
 _log = logging.getLogger(__name__)
+
+
+class _Layer(IntEnum):
+    """What rests on what; the highest stops first.
+
+    The scheduler stops before the agents, so that nothing is started anew while they stop their jobs; the
+    API after them, so that their last reports arrive.
+    """
+
+    DATABASE = 0
+    QUEUE = 1
+    API = 2
+    AGENTS = 3
+    SCHEDULER = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +103,7 @@ class LocalStack:
     ) -> None:
         self.data = data.expanduser().resolve()
         self.logs = self.data / "logs"
+        self.join_token_file = self.data / "join-token"
         self.programs: dict[str, Program] = {}
         """What runs beside the stores, by name: `api`, `scheduler`, `agent local-1`, ..."""
         self._agents = agents
@@ -163,27 +175,30 @@ class LocalStack:
                 f"Port {port} is taken by another program.", "End that one, or choose another with --port."
             )
         self.url = f"http://{HOST}:{port}"
-        tokens = _Tokens.kept_in(self.data / "secrets.json")
-        self.token = tokens.api
+        self.token = _kept_secret(self.data / "api-token")
+        join_token = _kept_secret(self.join_token_file)
         service = {
             **os.environ,  # its other settings, such as HEADWAY_LEASE_S, are passed on
             "HEADWAY_DATABASE_URL": self._database(),
             "HEADWAY_REDIS_URL": self._redis(),
             "HEADWAY_STORAGE_URL": self._stores.storage_url or _folder_url(self.data / "storage"),
-            "HEADWAY_API_TOKEN": tokens.api,
-            "HEADWAY_JOIN_TOKEN": tokens.join,
+            "HEADWAY_API_TOKEN": self.token,
+            "HEADWAY_JOIN_TOKEN": join_token,
             "HEADWAY_HOST": HOST,
             "HEADWAY_PORT": str(port),
         }
         self._migrate(service)
-        self._run("api", [*_python("service"), "api"], service)
+        self._run("api", Program([*_python("service"), "api"], service, self.logs / "api.log"), _Layer.API)
         self._wait_for("api", self._answers, "the API to answer")
-        self._run("scheduler", [*_python("service"), "scheduler"], service)
-        for number in range(1, self._agents + 1):
-            self._run_agent(number, tokens.join)
-        for number in range(1, self._agents + 1):
-            node = f"local-{number}"
-            self._wait_for(f"agent {node}", partial(self._is_ready, node), f"node {node} to be READY")
+        scheduler = Program([*_python("service"), "scheduler"], service, self.logs / "scheduler.log")
+        self._run("scheduler", scheduler, _Layer.SCHEDULER)
+        names = [f"local-{number}" for number in range(1, self._agents + 1)]
+        leases = self._leases()
+        for name in names:
+            self._run(f"agent {name}", self._agent(name, join_token), _Layer.AGENTS)
+        for name in names:
+            joined = partial(self._has_joined, name, leases.get(name, 0.0))
+            self._wait_for(f"agent {name}", joined, f"node {name} to join")
         self._supervisor.start()
         (self.data / _READY_FILE).write_text(f"{os.getpid()} {self.url}")
 
@@ -193,7 +208,7 @@ class LocalStack:
         _log.info("starting PostgreSQL")
         postgres = EmbeddedPostgres(self.data / "postgres")
         url = postgres.start()
-        self._supervisor.add("PostgreSQL", postgres)
+        self._supervisor.add("PostgreSQL", postgres, _Layer.DATABASE)
         return url
 
     def _redis(self) -> str:
@@ -202,7 +217,7 @@ class LocalStack:
         _log.info("starting Redis")
         redis = EmbeddedRedis(self.data / "redis")
         url = redis.start()
-        self._supervisor.add("Redis", redis)
+        self._supervisor.add("Redis", redis, _Layer.QUEUE)
         return url
 
     def _migrate(self, env: Mapping[str, str]) -> None:
@@ -219,26 +234,22 @@ class LocalStack:
                 f"The database could not be brought up to date:\n{last_lines(path)}", f"The log is {path}."
             )
 
-    def _run_agent(self, number: int, join_token: str) -> None:
-        name = f"local-{number}"
+    def _agent(self, name: str, join_token: str) -> Program:
         slots = self._slots
         if slots is None and self._agents > 1:
             slots = max((os.cpu_count() or 1) // self._agents, 1)
-        first_port = _first_job_port(self.data) + (number - 1) * _JOB_PORTS_PER_AGENT
-        argv = [*_python("worker_agent"), "--url", self.url, "--name", name, "--own-jobs"]
-        argv += ["--state-dir", str(self.data / "agents" / name), "--address", HOST]
-        argv += ["--ports", f"{first_port}-{first_port + _JOB_PORTS_PER_AGENT - 1}"]
+        argv = [*_python("worker_agent"), "--url", self.url, "--name", name, "--address", HOST, "--own-jobs"]
+        argv += ["--state-dir", str(self.data / "agents" / name)]
         argv += ["--slots", str(slots)] if slots is not None else []
         env = {name: value for name, value in os.environ.items() if name not in _SERVICE_ONLY}
         env["HEADWAY_JOIN_TOKEN"] = join_token
-        self._run(f"agent {name}", argv, env, grace_s=_AGENT_GRACE_S)
+        return Program(argv, env, self.logs / f"agent-{name}.log", grace_s=_AGENT_GRACE_S)
 
-    def _run(self, name: str, argv: list[str], env: Mapping[str, str], *, grace_s: float = 15.0) -> None:
+    def _run(self, name: str, program: Program, layer: _Layer) -> None:
         _log.info("starting %s", name)
-        program = Program(argv, env, self.logs / f"{name.replace(' ', '-')}.log", grace_s=grace_s)
         program.start()
         self.programs[name] = program
-        self._supervisor.add(name, program)
+        self._supervisor.add(name, program, layer)
 
     def _wait_for(self, name: str, condition: Callable[[], bool], what: str) -> None:
         program = self.programs[name]
@@ -262,9 +273,18 @@ class LocalStack:
             except HeadwayError:
                 return False
 
-    def _is_ready(self, node: str) -> bool:
+    def _leases(self) -> dict[str, float]:
+        """When each node's lease ends, on this machine's clock; the lost ones are left out."""
         with self.client() as client:
-            return any(each.name == node and each.state is NodeState.READY for each in client.nodes())
+            return {
+                node.name: time.time() + node.lease_remaining_s
+                for node in client.nodes()
+                if node.state is not NodeState.LOST
+            }
+
+    def _has_joined(self, node: str, lease_before: float) -> bool:
+        """Whether a node reports. One of last time may still look alive: its lease must have been renewed."""
+        return self._leases().get(node, 0.0) > lease_before + _LEASE_NOISE_S
 
 
 def running_url(data: Path, pid: int) -> str | None:
@@ -294,25 +314,16 @@ def stop_running(data: Path) -> bool:
     return True
 
 
-@dataclass(frozen=True, slots=True)
-class _Tokens:
-    """The credentials of a data folder."""
-
-    api: str
-    join: str
-
-    @classmethod
-    def kept_in(cls, file: Path) -> _Tokens:
-        """Those of last time, or new ones, readable by this user alone."""
-        with contextlib.suppress(FileNotFoundError):
-            saved = json.loads(file.read_text())
-            return cls(saved["api_token"], saved["join_token"])
-        tokens = cls(secrets.token_urlsafe(32), secrets.token_urlsafe(32))
-        temporary = file.with_suffix(".tmp")
-        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as handle:
-            json.dump({"api_token": tokens.api, "join_token": tokens.join}, handle)
-        temporary.replace(file)
-        return tokens
+def _kept_secret(file: Path) -> str:
+    """The secret in a file, or a new one put there, readable by this user alone."""
+    with contextlib.suppress(FileNotFoundError):
+        return file.read_text().strip()
+    secret = secrets.token_urlsafe(32)
+    temporary = file.with_suffix(".tmp")
+    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as handle:
+        handle.write(secret + "\n")
+    temporary.replace(file)
+    return secret
 
 
 def _python(module: str) -> list[str]:
@@ -322,9 +333,3 @@ def _python(module: str) -> list[str]:
 def _folder_url(folder: Path) -> str:
     folder.mkdir(exist_ok=True)
     return folder.as_uri()
-
-
-def _first_job_port(data: Path) -> int:
-    """Another block of ports for every data folder, so that two stacks seldom meet."""
-    block = int.from_bytes(hashlib.sha256(os.fsencode(data)).digest()[:2]) % _JOB_PORT_BLOCKS
-    return _FIRST_JOB_PORT + block * _JOB_PORTS_PER_AGENT

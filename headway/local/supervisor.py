@@ -9,7 +9,8 @@ import subprocess
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -125,9 +126,10 @@ def end_left_over(logs: Path) -> None:
 @dataclass
 class _Watched:
     child: Child
+    layer: int
     backoff_s: float = _FIRST_BACKOFF_S
     started_at_s: float = 0.0
-    restart_at_s: float | None = field(default=None)
+    restart_at_s: float | None = None
 
 
 class Supervisor:
@@ -138,9 +140,9 @@ class Supervisor:
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def add(self, name: str, child: Child) -> None:
-        """Look after a child that has been started. The last added is stopped first."""
-        self._watched[name] = _Watched(child, started_at_s=time.monotonic())
+    def add(self, name: str, child: Child, layer: int) -> None:
+        """Look after a child that has been started. Higher layers rest on lower ones and stop first."""
+        self._watched[name] = _Watched(child, layer, started_at_s=time.monotonic())
 
     def start(self) -> None:
         """Look after the children from now on, in a thread."""
@@ -148,14 +150,16 @@ class Supervisor:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop looking after the children, then stop them, the last added first."""
+        """Stop looking after the children, then stop them: layer by layer, those of one at the same time."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
-        while self._watched:
-            name, watched = self._watched.popitem()
-            _log.info("stopping %s", name)
-            watched.child.stop()
+        for layer in sorted({watched.layer for watched in self._watched.values()}, reverse=True):
+            children = {name: each.child for name, each in self._watched.items() if each.layer == layer}
+            _log.info("stopping %s", ", ".join(children))
+            with ThreadPoolExecutor(len(children)) as threads:
+                list(threads.map(lambda child: child.stop(), children.values()))
+        self._watched.clear()
 
     def run_once(self, now_s: float) -> None:
         """Note who has ended; start who is due."""

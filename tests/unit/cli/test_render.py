@@ -1,0 +1,134 @@
+from __future__ import annotations
+
+import io
+from datetime import timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console, RenderableType
+
+from headway.cli import render
+from headway.contract.agents import NodeState
+from headway.contract.jobs import ExplainView, JobProgress, JobState, Reason, SizeOption
+from tests.unit.cli.stub import NOW, event_view, job_view, node_view
+
+
+def text(renderable: RenderableType) -> str:
+    console = Console(file=io.StringIO(), width=160, markup=False, highlight=False)
+    console.print(renderable)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def test_the_table_of_jobs():
+    heading, row, pinned = text(
+        render.jobs_table(
+            [job_view(), job_view(name="gpt", pinned_size=2, message="[waits] for 2 slots")], NOW
+        )
+    ).splitlines()
+    assert heading.split() == ["NAME", "STATE", "SIZE", "PROGRESS", "SAMPLES/S", "AGE", "WHY"]
+    assert row.split() == ["digits", "RUNNING", "2/1-4", "50%", "500/1,000", "50", "2m00s", "training"]
+    assert "2/1-4=" in pinned
+    assert "[waits] for 2 slots" in pinned
+
+
+def test_the_page_of_a_job_shows_all_of_it():
+    progress = JobProgress(
+        samples=500,
+        total_samples=1000,
+        samples_per_s=50,
+        metrics={"accuracy": 0.97123},
+        checkpoint_samples=400,
+        lost_samples=16,
+        epochs_audited=2,
+        epochs_exact=2,
+    )
+    shown = text(
+        render.job_page(job_view(progress=progress, preemptions=3), [event_view(7, "grew to 2")], NOW)
+    )
+    for expected in (
+        "python digits.py",
+        "local-1: 0-1",
+        "about 10s to go",
+        "accuracy 0.9712",
+        "at 400 samples; 16 samples were trained twice",
+        "2 of 2 complete ones saw every sample exactly once",
+        "3 preemptions",
+        "grew to 2",
+    ):
+        assert expected in shown
+
+
+def test_the_page_of_a_job_that_has_not_begun():
+    shown = text(
+        render.job_page(
+            job_view(JobState.PENDING, started_at=None, allocation={}, progress=JobProgress()), [], NOW
+        )
+    )
+    assert "none reported yet" in shown
+    assert "last events" not in shown
+
+
+def test_the_explanation_lists_the_sizes():
+    option = SizeOption(
+        device_kind="cpu",
+        slots=4,
+        goodput_samples_per_s=None,
+        speedup=3.2,
+        measured=False,
+        utility=0.5,
+        note="chosen",
+    )
+    explained = ExplainView(
+        job_id="j1",
+        name="digits",
+        state=JobState.RUNNING,
+        action="grow",
+        reason=Reason.BETTER_ALLOCATION,
+        message="4 slots are 3.2 times as fast",
+        round_id="r9",
+        decided_at=NOW - timedelta(seconds=5),
+        options=[option],
+    )
+    shown = text(render.explain_page(explained, NOW))
+    assert "grow: 4 slots are 3.2 times as fast" in shown
+    assert "decided 5s ago, round r9" in shown
+    assert ["4", "cpu", "-", "3.20", "predicted", "0.500", "chosen"] in [
+        line.split() for line in shown.splitlines()
+    ]
+    undecided = explained.model_copy(update={"decided_at": None, "options": []})
+    assert "No round has looked at this job yet" in text(render.explain_page(undecided, NOW))
+
+
+def test_the_table_of_nodes_says_who_holds_which_slot():
+    node = node_view(NodeState.DRAINING, ("digits", "digits", None, "digits"))
+    node.lease_remaining_s = -3
+    row = text(render.nodes_table([node])).splitlines()[1]
+    assert "digits 0-1,3, free 2" in row
+    assert "3/4" in row
+    assert "over" in row
+
+
+@given(st.sets(st.integers(0, 200)))
+def test_ranges_say_exactly_the_numbers(numbers: set[int]):
+    said: set[int] = set()
+    for part in filter(None, render.ranges(numbers).split(",")):
+        first, _, last = part.partition("-")
+        said |= set(range(int(first), int(last or first) + 1))
+    assert said == numbers
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"),
+    [(-1, "0s"), (59.9, "59s"), (60, "1m00s"), (3599, "59m59s"), (3600, "1h00m"), (90061, "1d01h")],
+)
+def test_durations(seconds: float, expected: str):
+    assert render.duration(seconds) == expected
+
+
+def test_progress_without_a_known_end():
+    assert render.progress(JobProgress()) == "-"
+    assert render.progress(JobProgress(samples=1234)) == "1,234 samples"
+    assert render.eta(JobProgress(samples=1234, samples_per_s=1)) == "end not known yet"
+    assert render.progress(JobProgress(samples=1001, total_samples=1000)) == "100% 1,001/1,000"
