@@ -6,9 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 import redis as redis_client
+from hypothesis import settings
 
 from headway.local.postgres import EmbeddedPostgres
 from headway.local.redis import EmbeddedRedis
+
+settings.register_profile("headway", deadline=None)  # a busy machine is no failure
+settings.load_profile("headway")
 
 
 @pytest.fixture(scope="session")

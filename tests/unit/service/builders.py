@@ -1,0 +1,164 @@
+"""Jobs, nodes and whole clusters, small to write down and random to search."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from hypothesis import strategies as st
+
+from headway.contract.agents import NodeState
+from headway.contract.jobs import TERMINAL_STATES, JobState, Reason
+from headway.contract.spec import JobSpec
+from service.domain.cluster import Measurement, Node, SlotKey, Snapshot
+from service.domain.jobs import Job
+from service.domain.lifecycle import OCCUPYING_STATES
+
+NOW = datetime(2026, 11, 1, 12, 0, tzinfo=UTC)
+KINDS = ("a100", "cpu", "h100")
+LIVE_STATES = tuple(state for state in JobState if state not in TERMINAL_STATES)
+
+
+def spec_of(name: str = "job", **fields: Any) -> JobSpec:
+    return JobSpec.model_validate({"name": name, "run": "python train.py", **fields})
+
+
+def job_of(
+    job_id: str = "job",
+    state: JobState = JobState.PENDING,
+    *,
+    age_s: float = 0.0,
+    spec: JobSpec | None = None,
+    **fields: Any,
+) -> Job:
+    """A job that has been in `state` for `age_s`."""
+    return Job(
+        **{
+            "id": job_id,
+            "spec": spec or spec_of(job_id),
+            "state": state,
+            "reason": Reason.SUBMITTED,
+            "message": "",
+            "submitted_at": NOW - timedelta(seconds=age_s),
+            "state_since": NOW - timedelta(seconds=age_s),
+            **fields,
+        }
+    )
+
+
+def node_of(node_id: str, slots: int = 2, kind: str = "cpu", state: NodeState = NodeState.READY) -> Node:
+    return Node(id=node_id, name=f"name-of-{node_id}", state=state, slots=dict.fromkeys(range(slots), kind))
+
+
+def snapshot_of(
+    nodes: Iterable[Node] = (),
+    jobs: Iterable[Job] = (),
+    held: dict[str, list[tuple[str, int]]] | None = None,
+    measurements: dict[str, tuple[Measurement, ...]] | None = None,
+) -> Snapshot:
+    """`held` maps job ids to (node id, slot) pairs."""
+    return Snapshot(
+        now=NOW,
+        nodes={node.id: node for node in nodes},
+        jobs={job.id: job for job in jobs},
+        held={SlotKey(*pair): job for job, pairs in (held or {}).items() for pair in pairs},
+        measurements=measurements or {},
+    )
+
+
+wild_floats = st.one_of(
+    st.floats(0.001, 1e6),
+    st.floats(),
+    st.sampled_from([0.0, -1.0, 5e-324, 1e-300, 1e300, float("inf"), float("nan")]),
+)
+"""What a broken or malicious script could make of a measurement."""
+
+
+@st.composite
+def measurements_of(draw: st.DrawFn) -> tuple[Measurement, ...]:
+    one = st.builds(
+        Measurement,
+        device_kind=st.sampled_from(KINDS),
+        slots=st.integers(1, 16),
+        samples_per_s=wild_floats,
+        steps=st.integers(0, 10_000),
+    )
+    return tuple(draw(st.lists(one, max_size=4)))
+
+
+@st.composite
+def elastic_parts(draw: st.DrawFn) -> dict[str, Any]:
+    low = draw(st.integers(1, 4))
+    high = draw(st.integers(low, low + 6))
+    listed = st.lists(st.integers(low, high), min_size=1, max_size=3)
+    return {
+        "min": low,
+        "max": high,
+        "sizes": draw(st.one_of(st.sampled_from(["any", "pow2"]), listed)),
+        "resize": draw(st.sampled_from(["live", "restart", "never"])),
+    }
+
+
+@st.composite
+def nodes_of(draw: st.DrawFn, index: int) -> Node:
+    kind = draw(st.sampled_from(KINDS))
+    slots = dict.fromkeys(range(draw(st.integers(1, 5))), kind)
+    if draw(st.booleans()):
+        slots[0] = draw(st.sampled_from(KINDS))
+    state = draw(st.one_of(st.just(NodeState.READY), st.sampled_from(NodeState)))
+    return Node(id=f"n{index}", name=f"node-{index}", state=state, slots=slots)
+
+
+@st.composite
+def clusters(draw: st.DrawFn) -> Snapshot:
+    """Any consistent picture: nodes and jobs in all states, grants as the service would have made them.
+
+    Now and then a node no longer reports a slot that is held.
+    """
+    nodes = {f"n{index}": draw(nodes_of(index)) for index in range(draw(st.integers(0, 4)))}
+    free = [SlotKey(node.id, slot) for node in nodes.values() for slot in node.slots]
+    jobs: dict[str, Job] = {}
+    held: dict[SlotKey, str] = {}
+    measured: dict[str, tuple[Measurement, ...]] = {}
+    for index in range(draw(st.integers(0, 6))):
+        job = draw(jobs_of(f"j{index}"))
+        slots: list[SlotKey] = []
+        if job.state in OCCUPYING_STATES and free:
+            kind = draw(st.sampled_from(sorted({nodes[key.node_id].slots[key.slot] for key in free})))
+            alike = [key for key in free if nodes[key.node_id].slots[key.slot] == kind]
+            wanted = draw(st.sampled_from(job.spec.elastic.allowed_sizes()))
+            slots = alike[:wanted]
+        if job.state is JobState.RUNNING and not slots:
+            continue
+        free = [key for key in free if key not in slots]
+        held |= dict.fromkeys(slots, job.id)
+        jobs[job.id] = job
+        if draw(st.booleans()):
+            measured[job.id] = draw(measurements_of())
+    if held and draw(st.integers(0, 9)) == 0:
+        gone = draw(st.sampled_from(sorted(held, key=lambda key: (key.node_id, key.slot))))
+        node = nodes[gone.node_id]
+        left = {slot: kind for slot, kind in node.slots.items() if slot != gone.slot}
+        nodes[node.id] = Node(id=node.id, name=node.name, state=node.state, slots=left)
+    return Snapshot(now=NOW, nodes=nodes, jobs=jobs, held=held, measurements=measured)
+
+
+@st.composite
+def jobs_of(draw: st.DrawFn, job_id: str, states: tuple[JobState, ...] = LIVE_STATES) -> Job:
+    spec = spec_of(
+        job_id,
+        elastic=draw(elastic_parts()),
+        resources={"devices": draw(st.lists(st.sampled_from(KINDS), unique=True, max_size=2))},
+        priority=draw(st.sampled_from([0, 50, 100])),
+    )
+    return job_of(
+        job_id,
+        draw(st.one_of(st.sampled_from([JobState.PENDING, JobState.RUNNING]), st.sampled_from(states))),
+        spec=spec,
+        age_s=draw(st.sampled_from([0.0, 5.0, 30.0, 1e6])),
+        pinned_size=draw(st.one_of(st.none(), st.sampled_from(spec.elastic.allowed_sizes()))),
+        pause_requested=draw(st.integers(0, 9)) == 0,
+        retry_at=draw(st.sampled_from([None, NOW - timedelta(seconds=1), NOW + timedelta(seconds=1)])),
+        generation=draw(st.integers(0, 3)),
+    )
