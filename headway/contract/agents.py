@@ -14,13 +14,15 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import BaseModel, Field, TypeAdapter
 
 from headway.contract.spec import NAME_PATTERN
+from headway.contract.text import PrintedText
 
 DEVICE_CPU = "cpu"
 
 
 class NodeState(StrEnum):
     """READY takes jobs; CORDONED keeps its jobs and takes no new ones; DRAINING moves them away;
-    DRAINED is empty; LOST has let its lease run out."""
+    DRAINED is empty; LOST has let its lease run out.
+    """
 
     READY = "READY"
     CORDONED = "CORDONED"
@@ -49,7 +51,8 @@ class SlotInfo(BaseModel):
 
 class JoinRequest(BaseModel):
     """A host offers its slots. `instance` identifies the agent's state folder: an agent that was
-    restarted keeps it, so the same name with another live instance is refused."""
+    restarted keeps it, so the same name with another live instance is refused.
+    """
 
     name: Annotated[str, Field(pattern=NAME_PATTERN)]
     instance: Annotated[str, Field(min_length=8, max_length=64)]
@@ -159,7 +162,7 @@ class RankExited(Entry):
     """The agent had sent this rank a signal before it ended."""
     completed: bool = False
     """The library said that the training loop is over."""
-    log_tail: list[str] = Field(default_factory=list)
+    log_tail: list[PrintedText] = Field(default_factory=list)
     """The last lines of its output, when it failed."""
 
 
@@ -167,7 +170,7 @@ class StartFailed(Entry):
     """The ranks could not be started here: bundle missing, port taken, command not found."""
 
     kind: Literal["start_failed"] = "start_failed"
-    message: str
+    message: PrintedText
     retryable: bool
 
 
@@ -198,7 +201,8 @@ class Holding(BaseModel):
 
 class ReportRequest(BaseModel):
     """A batch of news, and the renewal of the lease. Sent when there is news, at least every
-    `report_every_s`."""
+    `report_every_s`.
+    """
 
     instance: str
     acknowledged: list[str] = Field(default_factory=list)

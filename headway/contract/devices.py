@@ -9,6 +9,6 @@ KNOWN_DEVICE_KINDS = frozenset(
     b100 b200 b300 gb200 gb300
     rtx2080ti rtx3090 rtx4090 rtx5090 rtx6000 rtxa4000 rtxa5000 rtxa6000 rtx6000ada titanrtx
     mi100 mi210 mi250 mi250x mi300a mi300x mi325x mi355x
-    """.split()
+    """.split()  # noqa: SIM905 - read as prose
 )
 """Kinds that may be asked for before a node with one has joined. Kinds of joined nodes come on top."""

@@ -116,7 +116,8 @@ class EventView(BaseModel):
 
 class LogChunk(BaseModel):
     """A piece of one rank's output. `offset` is its byte offset in that rank's stream of the
-    generation; pass `cursor` as `after` to read on."""
+    generation; pass `cursor` as `after` to read on.
+    """
 
     cursor: str
     at: datetime

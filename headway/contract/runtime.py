@@ -11,8 +11,9 @@ checkpoints, sends `Stopped` and exits with `EXIT_STOPPED`; a plain script does 
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, TypeAlias, TypeGuard
 
 ENV_JOB_ID = "HEADWAY_JOB_ID"
 ENV_JOB_NAME = "HEADWAY_JOB_NAME"
@@ -181,26 +182,73 @@ def from_line(line: str) -> Message:
     """The message in `line`. Unknown fields are ignored, so that an older agent reads a newer rank.
 
     Raises:
-        ValueError: not JSON, of an unknown type, or a field is missing.
+        ValueError: not JSON, or not as `from_fields` wants it.
     """
-    fields = json.loads(line)
+    try:
+        fields = json.loads(line)
+    except RecursionError as error:
+        raise ValueError("nested too deeply for a message of a rank") from error
     if not isinstance(fields, dict):
-        raise ValueError(f"not a message of a rank: {line[:80]!r}")
+        raise ValueError(f"not a message of a rank: {line[:80]!r}")  # noqa: TRY004 - one kind of error
     return from_fields(fields)
 
 
 def from_fields(fields: dict[str, Any]) -> Message:
     """The message with these fields, as parsed from JSON.
 
+    A script may write what it likes into its control folder, so every value is checked: what passes
+    can be stored and added up. Reported values that are not finite are left out; JSON has no NaN.
+
     Raises:
-        ValueError: of an unknown type, or a field is missing.
+        ValueError: of an unknown type, or a field is missing or has a wrong value.
     """
     kind = _TYPES.get(str(fields.get("type", "")))
     if kind is None:
-        raise ValueError(f"no message of a rank has the type {fields.get('type')!r}")
+        raise ValueError(f"no message of a rank has the type {fields.get('type')!r}"[:200])
     known = {name: fields[name] for name in kind.__dataclass_fields__ if name in fields}
+    for name, value in known.items():
+        if not _is_right(name, kind.__dataclass_fields__[name].type, value):
+            raise ValueError(f"{name} of a {kind.TYPE} message cannot be {value!r}"[:200])
+    if kind is Metrics and "values" in known:
+        known["values"] = {name: float(one) for name, one in known["values"].items() if _is_finite(one)}
     try:
         message: Message = kind(**known)
     except TypeError as error:
         raise ValueError(f"a field of a {kind.TYPE} message is missing") from error
     return message
+
+
+_LATEST_S = 253_402_214_400.0
+"""The end of the year 9999: no time and no duration is later."""
+_COUNTED_IN_SAMPLES_OR_BYTES = frozenset(
+    {"samples", "total_samples", "samples_seen", "dataset_samples", "size_bytes"}
+)
+_MOST_SAMPLES = 2**53
+_MOST = 2**31 - 1
+
+
+def _is_right(name: str, annotation: str, value: object) -> bool:
+    if annotation.endswith(" | None") and value is None:
+        return True
+    match annotation.removesuffix(" | None"):
+        case "int":
+            most = _MOST_SAMPLES if name in _COUNTED_IN_SAMPLES_OR_BYTES else _MOST
+            return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= most
+        case "float":
+            return _is_finite(value) and 0 <= value <= _LATEST_S
+        case "bool":
+            return isinstance(value, bool)
+        case "str":
+            return _is_text(value)
+        case "dict[str, float]":
+            return isinstance(value, dict) and all(_is_text(key) for key in value)
+    raise AssertionError(f"no check for the type {annotation} of {name}")
+
+
+def _is_finite(value: object) -> TypeGuard[float]:
+    return isinstance(value, int | float) and abs(value) <= sys.float_info.max
+
+
+def _is_text(value: object) -> bool:
+    """Whether it is text that every store takes: no NUL, nothing that UTF-8 cannot say."""
+    return isinstance(value, str) and "\0" not in value and value.isprintable() and len(value) <= 4096

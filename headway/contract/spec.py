@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from headway.contract.quantities import Seconds, SizeBytes
+from headway.contract.text import GivenText
 
 NAME_PATTERN = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
 DIGEST_PATTERN = r"^sha256:[0-9a-f]{64}$"
@@ -130,11 +131,12 @@ class JobSpec(Part):
     """One training run, as submitted. `bundle` is the digest of the uploaded `workdir`."""
 
     name: Annotated[str, Field(pattern=NAME_PATTERN)]
-    run: Annotated[str, Field(min_length=1, max_length=16384)]
-    workdir: Annotated[str, Field(max_length=4096)] | None = None
+    run: Annotated[GivenText, Field(min_length=1, max_length=16384)]
+    workdir: Annotated[GivenText, Field(max_length=4096)] | None = None
     bundle: Annotated[str, Field(pattern=DIGEST_PATTERN)] | None = None
     env: dict[
-        Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")], Annotated[str, Field(max_length=32768)]
+        Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")],
+        Annotated[GivenText, Field(max_length=32768)],
     ] = Field(default_factory=dict)
     resources: Resources = Resources()
     elastic: Elastic = Elastic()

@@ -101,10 +101,16 @@ def _verdict(ending: Ending, exit_: RankExit) -> Verdict:
 
 def _how(exit_: RankExit) -> str:
     if exit_.signal is not None:
-        return f"was killed by {signal.Signals(exit_.signal).name}"
+        return f"was killed by {_signal_name(exit_.signal)}"
     if exit_.exit_code is None:
         return "ended unseen"
     return f"exited with code {exit_.exit_code}"
+
+
+def _signal_name(number: int) -> str:
+    """Its name; real-time signals have none in Python."""
+    known = {int(one): one.name for one in signal.Signals}
+    return known.get(number, f"signal {number}")
 
 
 def _with_log(message: str, log_tail: Iterable[str]) -> str:

@@ -27,7 +27,7 @@ from service.domain.lifecycle import JobEvent, allows
 from service.usecases.generations import Launch, fail_rank, ranks_on_node, release_node
 from service.usecases.ports import Bell, NodeRecord, Transaction
 from service.usecases.progress import take_in_message
-from service.usecases.transition import transition
+from service.usecases.transition import record, transition
 
 
 async def ingest(
@@ -118,7 +118,7 @@ async def _take_in_entry(
             )
             return await _rank_ended(tx, job, exit_, now)
         case RankMessage():
-            return await take_in_message(tx, job, from_fields(entry.message), now)
+            return await _rank_message(tx, job, entry, now)
         case Released():
             raise AssertionError("handled by the caller, stale or not")
 
@@ -136,6 +136,16 @@ async def _ranks_started(tx: Transaction, job: Job, entry: RanksStarted, now: da
         now=now,
         data={"how": entry.how},
     )
+
+
+async def _rank_message(tx: Transaction, job: Job, entry: RankMessage, now: datetime) -> Job:
+    """A message that makes no sense is noted: its node's other news must not wait for it for ever."""
+    try:
+        message = from_fields(entry.message)
+    except ValueError as error:
+        await record(tx, job, "message_refused", message=str(error), now=now)
+        return job
+    return await take_in_message(tx, job, message, now)
 
 
 async def _rank_ended(tx: Transaction, job: Job, exit_: RankExit, now: datetime) -> Job:

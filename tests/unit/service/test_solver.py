@@ -78,7 +78,7 @@ def test_without_time_the_choice_still_fits_and_its_gap_is_true(problem: Problem
     solution = solve(problem, time_limit_s=0.0)
     check_feasible(problem, solution)
     assert solution.bound >= best_of_all(problem) - 1e-5
-    idle = {job: None for job in problem.configurations}
+    idle = dict.fromkeys(problem.configurations)
     assert solution.objective >= value(problem, idle) - 1e-9
 
 
