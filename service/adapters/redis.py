@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 
 import structlog
 from redis.asyncio import Redis
@@ -75,19 +75,21 @@ class RedisBells:
         self._to_ring: dict[str, None] = {}
         self._wake = asyncio.Event()
         self._waiters: dict[str, set[asyncio.Event]] = {}
-        self._tasks: list[asyncio.Task[None]] = []
+        self._stopping = False
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[RedisBells]:
         """Ring and listen until the block ends."""
-        self._tasks = [asyncio.create_task(self._send()), asyncio.create_task(self._listen())]
+        tasks = [asyncio.create_task(self._send()), asyncio.create_task(self._listen())]
         try:
             yield self
         finally:
-            for task in self._tasks:
+            # The client may take a cancellation for a timeout of its own: the flag ends its loop then.
+            self._stopping = True
+            for task in tasks:
                 task.cancel()
-                with suppress(asyncio.CancelledError):
-                    await task
+            self._wake.set()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def ring(self, bell: Bell, about: str = "") -> None:
         """Ring soon."""
@@ -111,7 +113,7 @@ class RedisBells:
                     self._waiters.pop(name, None)
 
     async def _send(self) -> None:
-        while True:
+        while not self._stopping:
             await self._wake.wait()
             self._wake.clear()
             names, self._to_ring = list(self._to_ring), {}
@@ -125,11 +127,11 @@ class RedisBells:
                 self._hear(names)
 
     async def _listen(self) -> None:
-        while True:
+        while not self._stopping:
             try:
                 async with self._redis.pubsub(ignore_subscribe_messages=True) as pubsub:
                     await pubsub.subscribe(_CHANNEL)
-                    while True:
+                    while not self._stopping:
                         message = await pubsub.get_message(timeout=5.0)
                         if message is not None:
                             self._hear([message["data"].decode()])

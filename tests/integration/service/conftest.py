@@ -7,7 +7,7 @@ import itertools
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -114,12 +114,23 @@ class Agent:
 
 
 @dataclass
+class Clock:
+    """Real time, and what tests skip of it."""
+
+    skipped: timedelta = timedelta()
+
+    def now(self) -> datetime:
+        return datetime.now(UTC) + self.skipped
+
+
+@dataclass
 class Harness:
     """The service's parts, and what tests do with them."""
 
     service: Service
     scheduler: Scheduler
     client: httpx.AsyncClient
+    clock: Clock
 
     async def turn(self) -> None:
         """One round, then delivery: what the loops do by themselves."""
@@ -165,6 +176,7 @@ def join_body(name: str, slots: int = 2, kind: str = "cpu", instance: str | None
 @asynccontextmanager
 async def harness_of(settings: Settings) -> AsyncIterator[Harness]:
     service = Service(settings)
+    clock = Clock()
     scheduler = Scheduler(
         transactions=service.database,
         queue=RedisCommandQueue(connect(settings.redis_url)),
@@ -172,7 +184,7 @@ async def harness_of(settings: Settings) -> AsyncIterator[Harness]:
         bells=service.bells,
         launch=service.launch,
         intervals=Intervals(),
-        now=lambda: datetime.now(UTC),
+        now=clock.now,
         new_round_id=lambda: f"r{next(_numbers)}",
     )
     transport = httpx.ASGITransport(app=service.app(), raise_app_exceptions=False)
@@ -181,7 +193,7 @@ async def harness_of(settings: Settings) -> AsyncIterator[Harness]:
         service.bells.running(),
         httpx.AsyncClient(transport=transport, base_url="http://headway", headers=headers) as client,
     ):
-        yield Harness(service, scheduler, client)
+        yield Harness(service, scheduler, client, clock)
     await scheduler.queue._redis.aclose()
     await service.close()
 

@@ -1,0 +1,210 @@
+"""Nodes that vanish, reports that repeat, stale writers, stores that go away."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from headway.contract.agents import NodeState
+from headway.contract.jobs import JobState, Reason
+from headway.local.postgres import EmbeddedPostgres
+from headway.local.redis import EmbeddedRedis
+from service.adapters.postgres.leadership import PostgresLeadership
+from service.adapters.postgres.schema import migrate
+from service.main import Service, main
+from service.settings import SettingsError
+from service.usecases.expire import expire_nodes
+from tests.integration.service.conftest import Harness, entry, harness_of, make_settings, run_of
+from tests.integration.service.test_life_of_a_job import message, progress, start, stop
+
+
+async def beat(harness: Harness, at: datetime) -> None:
+    async with harness.service.database.begin() as tx:
+        await tx.silence.beat("api", at, gap_s=60.0)
+
+
+async def expire(harness: Harness, at: datetime) -> list[str]:
+    async with harness.service.database.begin() as tx:
+        return await expire_nodes(tx, silence_s=15.0, launch=harness.service.launch, now=at)
+
+
+async def test_a_silent_node_is_lost_and_its_job_recovers_elsewhere(harness: Harness) -> None:
+    alpha = await harness.join("alpha", slots=1)
+    await harness.submit()
+    run = await start(harness, alpha)
+    await beat(harness, harness.clock.now())
+    harness.clock.skipped += timedelta(seconds=20)
+    await beat(harness, harness.clock.now())
+    assert await expire(harness, harness.clock.now()) == ["alpha"]
+    job = await harness.job()
+    assert (job.state, job.reason) == (JobState.RECOVERING, Reason.NODE_LOST)
+    beta = await harness.join("beta", slots=1)
+    again = await start(harness, beta)
+    assert again.generation == 2
+    # The lost node comes back and still runs generation 1: it must stop it, and gets no job before.
+    holding = [{"job_id": job.id, "generation": 1}]
+    reply = await alpha.report(holding=holding)
+    assert [(one.job_id, one.generation) for one in reply.stop] == [(job.id, 1)]
+    nodes = {one["name"]: one["state"] for one in (await harness.client.get("/api/v1/nodes")).json()["items"]}
+    assert nodes["alpha"] == NodeState.LOST
+    await alpha.report(entry("rank_message", run, **progress(1, samples=999_999)))
+    assert (await harness.job()).progress.samples == 0, "a stale generation was believed"
+    nodes = {one["name"]: one["state"] for one in (await harness.client.get("/api/v1/nodes")).json()["items"]}
+    assert nodes["alpha"] == NodeState.READY
+
+
+async def test_silence_means_nothing_while_no_api_could_hear(harness: Harness) -> None:
+    agent = await harness.join()
+    await harness.submit()
+    await start(harness, agent)
+    base = datetime.now(UTC)
+    assert await expire(harness, base + timedelta(seconds=3600)) == []
+    await beat(harness, base)
+    await beat(harness, base + timedelta(seconds=3600))  # a gap: up again only since now
+    assert await expire(harness, base + timedelta(seconds=3601)) == []
+
+
+async def test_a_repeated_report_counts_once(harness: Harness) -> None:
+    agent = await harness.join()
+    await harness.submit()
+    run = await start(harness, agent)
+    item = entry("rank_message", run, **message("metrics", 1, epoch=0, samples=32, values={"loss": 1.5}))
+    stamped = [{"sequence": 10_000, "at": datetime.now(UTC).isoformat(), **item}]
+    for _ in range(3):
+        await agent.send(stamped, [])
+    points = (await harness.client.get("/api/v1/jobs/job/metrics")).json()["items"]
+    assert [(one["name"], one["value"]) for one in points] == [("loss", 1.5)]
+
+
+async def test_unacknowledged_commands_are_pushed_again(harness: Harness) -> None:
+    agent = await harness.join()
+    await harness.submit()
+    await harness.turn()
+    await harness.service.redis.flushall()
+    due = datetime.now(UTC) + timedelta(seconds=6)
+    async with harness.service.database.begin() as tx:
+        again = await tx.commands.take_due(due, 5.0, 10)
+    await harness.scheduler.queue.push(again)
+    run = run_of(await agent.commands())
+    await agent.report(entry("ranks_started", run, how="spawn"))
+    async with harness.service.database.begin() as tx:
+        assert await tx.commands.take_due(due + timedelta(seconds=60), 5.0, 10) == []
+
+
+async def test_infrastructure_retries_run_out(harness: Harness) -> None:
+    agent = await harness.join()
+    await harness.submit(retry={"infrastructure": 1})
+    for generation in (1, 2):
+        run = await start(harness, agent)
+        assert run.generation == generation
+        await agent.report(entry("rank_exited", run, rank=0, signal=9), entry("released", run))
+    job = await harness.job()
+    assert (job.state, job.reason, job.attempt) == (JobState.FAILED, Reason.RANK_LOST, 2)
+
+
+async def test_a_start_that_fails_says_why(harness: Harness) -> None:
+    agent = await harness.join()
+    await harness.submit()
+    await harness.turn()
+    run = run_of(await agent.commands())
+    await agent.report(
+        entry("start_failed", run, message="train.py: no such file", retryable=False), entry("released", run)
+    )
+    job = await harness.job()
+    assert (job.state, job.reason) == (JobState.FAILED, Reason.START_FAILED)
+    assert "no such file" in job.message
+    assert "alpha" in job.message
+
+
+async def test_finishing_while_asked_to_stop_is_success(harness: Harness) -> None:
+    agent = await harness.join()
+    await harness.submit(elastic={"min": 1, "max": 2})
+    run = await start(harness, agent)
+    await harness.post("jobs/job/resize", {"slots": 2})
+    await harness.turn()
+    await stop(agent, run, exit_code=0)
+    assert (await harness.job()).state is JobState.SUCCEEDED
+    (node,) = (await harness.client.get("/api/v1/nodes")).json()["items"]
+    assert [slot["job_id"] for slot in node["slots"]] == [None, None]
+
+
+async def test_pause_during_a_resize_wins(harness: Harness) -> None:
+    agent = await harness.join()
+    await harness.submit(elastic={"min": 1, "max": 2})
+    run = await start(harness, agent)
+    await harness.post("jobs/job/resize", {"slots": 2})
+    await harness.turn()
+    await harness.post("jobs/job/pause")
+    await stop(agent, run)
+    job = await harness.job()
+    assert (job.state, job.size) == (JobState.PAUSED, 0)
+    (node,) = (await harness.client.get("/api/v1/nodes")).json()["items"]
+    assert [slot["job_id"] for slot in node["slots"]] == [None, None]
+
+
+async def test_one_leader(database_url: str) -> None:
+    first, second = PostgresLeadership(database_url), PostgresLeadership(database_url)
+    assert await first.acquire()
+    assert not await second.acquire()
+    await first.close()
+    await first.lost()
+    assert await second.acquire()
+    await second.close()
+
+
+async def test_postgres_goes_away_and_comes_back(tmp_path: Path, redis_url: str) -> None:
+    with EmbeddedPostgres(tmp_path / "postgres", durable=False) as postgres:
+        settings = make_settings(postgres.url(), redis_url, f"file://{tmp_path}/storage")
+        service = Service(settings)
+        await migrate(service.database.engine)
+        await service.close()
+        async with harness_of(settings) as harness:
+            await harness.submit()
+            postgres.stop()
+            for response in (
+                await harness.client.get("/api/v1/jobs"),
+                await harness.post("jobs", {"name": "other", "run": "x"}),
+                await harness.client.get("/readyz"),
+            ):
+                assert response.status_code == 503, response.text
+                assert int(response.headers["retry-after"]) >= 1
+                assert response.json()["code"] == "unavailable"
+            assert (await harness.client.get("/livez")).status_code == 200
+            postgres.start()
+            assert (await harness.job()).state is JobState.PENDING
+
+
+async def test_redis_goes_away_and_comes_back(tmp_path: Path, database_url: str) -> None:
+    with EmbeddedRedis(tmp_path / "redis") as redis:
+        settings = make_settings(database_url, redis.url(), f"file://{tmp_path}/storage")
+        async with harness_of(settings) as harness:
+            agent = await harness.join()
+            redis.stop()
+            await harness.submit()
+            await harness.scheduler.round()
+            with pytest.raises(Exception, match="Redis does not answer"):
+                await harness.scheduler.deliver()
+            assert (await harness.client.get("/readyz")).status_code == 503
+            redis.start()
+            due = datetime.now(UTC) + timedelta(seconds=6)
+            async with harness.service.database.begin() as tx:
+                await harness.scheduler.queue.push(await tx.commands.take_due(due, 5.0, 10))
+            assert run_of(await agent.commands()).job_name == "job"
+
+
+async def test_stores_that_do_not_answer_at_start(database_url: str, redis_url: str) -> None:
+    nowhere = "postgresql://nobody@127.0.0.1:1/none"
+    service = Service(make_settings(nowhere, "redis://127.0.0.1:1", "memory:///"))
+    with pytest.raises(SettingsError, match=r"Postgres does not answer.*Redis does not answer"):
+        await service.check()
+    await service.close()
+
+
+def test_missing_settings_are_named(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HEADWAY_DATABASE_URL", raising=False)
+    assert main(["api"]) == 1
+    assert "HEADWAY_" in capsys.readouterr().err
