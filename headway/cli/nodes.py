@@ -78,4 +78,6 @@ def _wait_drained(cli: Cli, client: Client, node: NodeView) -> NodeView:
 
 
 def _line(view: NodeView) -> Text:
-    return Text.assemble((view.name, "bold"), f" is {view.state}. {view.message}")
+    return Text.assemble(
+        (view.name, "bold"), f" is {view.state}{f': {view.message}' if view.message else ''}"
+    )

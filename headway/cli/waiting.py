@@ -84,8 +84,15 @@ def _plain(console: Console) -> Iterator[_View]:
         key = (job.state, job.size, job.message, done.epoch, tenths)
         if key != last:
             last = key
-            speed = f"  {render.rate(done.samples_per_s)} samples/s" if done.samples_per_s else ""
-            line = f"{job.name}  {job.state}  {render.size(job)}  {render.progress(done)}{speed}"
-            console.print(f"{line}  {render.metrics(done)}  {job.message}", soft_wrap=True)
+            speed = f"{render.rate(done.samples_per_s)} samples/s" if done.samples_per_s else ""
+            facts = (
+                job.name,
+                job.state,
+                render.size(job),
+                render.progress(done),
+                speed,
+                render.metrics(done),
+            )
+            console.print("  ".join(filter(None, (*facts, job.message))), soft_wrap=True)
 
     yield show

@@ -85,6 +85,8 @@ class EmbeddedPostgres:
         self._end_predecessor()
         sockets = self._socket_folder()
         launch.hand_over(sockets)
+        for rest in sockets.glob(f"{_SOCKET}*"):
+            rest.unlink()  # the predecessor's socket and its lock, which names a process id as well
         settings = {**_SETTINGS, "unix_socket_directories": str(sockets)}
         if not self._durable:
             settings |= {"fsync": "off", "full_page_writes": "off", "synchronous_commit": "off"}
@@ -186,10 +188,11 @@ class EmbeddedPostgres:
             pid = int(pid_file.read_text().split("\n", 1)[0])
         except (OSError, ValueError):
             return
-        if birth(pid) is None:
-            return  # PostgreSQL recovers by itself, and checks for orphaned backends by this file
-        if not _serves(pid, self._cluster):
-            pid_file.unlink()  # the id is used again by a stranger, for whose sake it would refuse to start
+        if birth(pid) is None or not _serves(pid, self._cluster):
+            # It died, and its id may be taken: by a stranger, or by its own rest where nobody reaps orphans
+            # (a container without init). PostgreSQL would not start then. Backends that outlive it are no
+            # danger: it finds them by the shared memory of the folder, not by this file.
+            pid_file.unlink()
         elif not end(pid, (signal.SIGINT, signal.SIGQUIT, signal.SIGKILL), _STOP_TIMEOUT_S):
             raise LocalError(
                 f"A PostgreSQL (process {pid}) already serves {self._cluster} and does not stop.",

@@ -32,7 +32,8 @@ def birth(pid: int) -> str | None:
         except OSError:
             return None
         fields = stat.rpartition(")")[2].split()  # the command before it may contain anything
-        return None if fields[0] == "Z" else f"{boot}/{fields[19]}"
+        gone = fields[0] == "Z" and int(fields[17]) <= 1  # with more, threads of it still end
+        return None if gone else f"{boot}/{fields[19]}"
     shown = subprocess.run(
         ["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True, check=False
     )
