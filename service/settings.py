@@ -38,10 +38,8 @@ def read_settings(env: Mapping[str, str]) -> Settings:
     Raises:
         SettingsError: one is missing or wrong.
     """
-    lease_s = _number(env, "HEADWAY_LEASE_S", 300.0)
-    silence_s = _number(env, "HEADWAY_SILENCE_S", 15.0)
-    if not 1.0 <= silence_s <= lease_s:
-        raise SettingsError("HEADWAY_SILENCE_S must lie between 1 and HEADWAY_LEASE_S.")
+    lease_s = _number(env, "HEADWAY_LEASE_S", 300.0, 1.0, 86_400.0)
+    silence_s = _number(env, "HEADWAY_SILENCE_S", 15.0, 1.0, lease_s)
     redis_url = _text(env, "HEADWAY_REDIS_URL")
     return Settings(
         database_url=_text(env, "HEADWAY_DATABASE_URL"),
@@ -51,11 +49,11 @@ def read_settings(env: Mapping[str, str]) -> Settings:
         join_token=_text(env, "HEADWAY_JOIN_TOKEN"),
         agent_redis_url=env.get("HEADWAY_AGENT_REDIS_URL") or redis_url,
         host=env.get("HEADWAY_HOST", "127.0.0.1"),
-        port=int(_number(env, "HEADWAY_PORT", 8123)),
+        port=int(_number(env, "HEADWAY_PORT", 8123, 1, 65_535)),
         lease_s=lease_s,
         silence_s=silence_s,
-        max_bundle_bytes=int(_number(env, "HEADWAY_MAX_BUNDLE_MIB", 100) * 2**20),
-        keep_days=int(_number(env, "HEADWAY_KEEP_DAYS", 90)),
+        max_bundle_bytes=int(_number(env, "HEADWAY_MAX_BUNDLE_MIB", 100, 0.001, 100_000) * 2**20),
+        keep_days=int(_number(env, "HEADWAY_KEEP_DAYS", 90, 1, 36_500)),
     )
 
 
@@ -66,9 +64,12 @@ def _text(env: Mapping[str, str], name: str) -> str:
     return value
 
 
-def _number(env: Mapping[str, str], name: str, default: float) -> float:
+def _number(env: Mapping[str, str], name: str, default: float, low: float, high: float) -> float:
     text = env.get(name, "").strip()
     try:
-        return float(text) if text else default
+        value = float(text) if text else default
     except ValueError:
         raise SettingsError(f"{name} must be a number, not {text!r}.") from None
+    if not low <= value <= high:
+        raise SettingsError(f"{name} must lie between {low:g} and {high:g}, not {value:g}.")
+    return value

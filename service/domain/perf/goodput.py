@@ -17,7 +17,11 @@ PRIOR_EXPONENT = 0.9
 """Throughput is taken to grow like slots ** 0.9 where nothing was measured: a little less than
 linear, so that growing is tried, and given up when the measurement disappoints."""
 EXPLORE_FACTOR = 2
-"""A size is tried only up to this multiple of the largest size measured (Sia, SOSP'23, section 3.3)."""
+"""A size is tried only up to this multiple of the largest size measured (Sia, SOSP'23, section 3.3); the
+next larger size is always tried, else a job of 2 or 16 slots would never leave 2."""
+_SLOWEST, _FASTEST = 1e-9, 1e15
+"""Samples per second that can be true. Scripts report what they like, and one absurd number must not
+make the arithmetic of everybody's round overflow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +37,12 @@ class SizeGoodput:
 def throughput_by_size(measurements: Iterable[Measurement], device_kind: str) -> dict[int, float]:
     """Samples per second by slots on one device kind, several measurements weighted by steps.
 
-    Measurements that are not finite and positive are left out.
+    Measurements that cannot be true are left out.
     """
     weighted: dict[int, float] = {}
     weights: dict[int, int] = {}
     for one in measurements:
-        usable = math.isfinite(one.samples_per_s) and one.samples_per_s > 0 and one.steps > 0
+        usable = _SLOWEST <= one.samples_per_s <= _FASTEST and one.steps > 0
         if one.device_kind == device_kind and usable:
             weighted[one.slots] = weighted.get(one.slots, 0.0) + one.samples_per_s * one.steps
             weights[one.slots] = weights.get(one.slots, 0) + one.steps
@@ -82,9 +86,8 @@ def goodput_table(
 def worth_exploring(
     measurements: Sequence[Measurement], device_kind: str, sizes: Sequence[int]
 ) -> tuple[int, ...]:
-    """The sizes that may be tried now: the smallest, and at most twice the largest size measured."""
-    if not sizes:
-        return ()
+    """The sizes that may be tried now: the smallest, at most twice the largest measured, and the next one."""
     largest = max(throughput_by_size(measurements, device_kind), default=0)
-    smallest = min(sizes)
-    return tuple(size for size in sizes if size == smallest or size <= EXPLORE_FACTOR * largest)
+    following = min((size for size in sizes if size > largest), default=0)
+    always = {min(sizes, default=0), following}
+    return tuple(size for size in sizes if size in always or size <= EXPLORE_FACTOR * largest)

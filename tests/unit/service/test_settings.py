@@ -1,0 +1,75 @@
+"""Settings from the environment."""
+
+from __future__ import annotations
+
+import pytest
+
+from service.settings import SettingsError, read_settings
+
+REQUIRED = {
+    "HEADWAY_DATABASE_URL": "postgresql://h/d",
+    "HEADWAY_REDIS_URL": "redis://h",
+    "HEADWAY_STORAGE_URL": "file:///data/",
+    "HEADWAY_API_TOKEN": "a",
+    "HEADWAY_JOIN_TOKEN": "j",
+}
+
+
+def test_defaults() -> None:
+    settings = read_settings(REQUIRED)
+    assert (settings.host, settings.port, settings.keep_days) == ("127.0.0.1", 8123, 90)
+    assert (settings.lease_s, settings.silence_s) == (300.0, 15.0)
+    assert settings.max_bundle_bytes == 100 * 2**20
+    assert settings.agent_redis_url == "redis://h"
+    assert settings.storage_url == "file:///data"
+
+
+def test_everything_can_be_set() -> None:
+    settings = read_settings(
+        {
+            **REQUIRED,
+            "HEADWAY_AGENT_REDIS_URL": "redis://outside",
+            "HEADWAY_HOST": "0.0.0.0",
+            "HEADWAY_PORT": "80",
+            "HEADWAY_LEASE_S": "60",
+            "HEADWAY_SILENCE_S": " 5.5 ",
+            "HEADWAY_MAX_BUNDLE_MIB": "0.5",
+            "HEADWAY_KEEP_DAYS": "7",
+        }
+    )
+    assert (settings.agent_redis_url, settings.host, settings.port) == ("redis://outside", "0.0.0.0", 80)
+    assert (settings.lease_s, settings.silence_s) == (60.0, 5.5)
+    assert (settings.max_bundle_bytes, settings.keep_days) == (2**19, 7)
+
+
+@pytest.mark.parametrize("name", REQUIRED)
+@pytest.mark.parametrize("value", [None, "", "  "])
+def test_a_missing_setting_is_named(name: str, value: str | None) -> None:
+    env = {key: text for key, text in {**REQUIRED, name: value}.items() if text is not None}
+    with pytest.raises(SettingsError, match=f"{name} is not set; see docs/operations.md"):
+        read_settings(env)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("HEADWAY_PORT", "http"),
+        ("HEADWAY_PORT", "-1"),
+        ("HEADWAY_PORT", "65536"),
+        ("HEADWAY_PORT", "nan"),
+        ("HEADWAY_LEASE_S", "soon"),
+        ("HEADWAY_LEASE_S", "inf"),
+        ("HEADWAY_LEASE_S", "nan"),
+        ("HEADWAY_SILENCE_S", "0.5"),
+        ("HEADWAY_SILENCE_S", "301"),
+        ("HEADWAY_SILENCE_S", "nan"),
+        ("HEADWAY_MAX_BUNDLE_MIB", "0"),
+        ("HEADWAY_MAX_BUNDLE_MIB", "-3"),
+        ("HEADWAY_MAX_BUNDLE_MIB", "inf"),
+        ("HEADWAY_KEEP_DAYS", "0"),
+        ("HEADWAY_KEEP_DAYS", "-1"),
+    ],
+)
+def test_a_wrong_setting_is_named(name: str, value: str) -> None:
+    with pytest.raises(SettingsError, match=name):
+        read_settings({**REQUIRED, name: value})
