@@ -19,7 +19,7 @@ MAX_SLOTS = 4096
 class Part(BaseModel):
     """A part of the spec. An unknown field is an error: a typo must not be ignored silently."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class Resize(StrEnum):
@@ -78,7 +78,7 @@ class Elastic(Part):
 class Batch(Part):
     """The batch plan's bounds. `global` stays constant unless the policy is `adaptive`."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+    model_config = ConfigDict(populate_by_name=True)
 
     policy: Literal["fixed", "adaptive"] = "fixed"
     global_: Annotated[int | None, Field(ge=1, le=2**30, alias="global")] = None
