@@ -91,8 +91,8 @@ class Keeper:
         return list(self._kept)
 
     def renew(self, deadline_s: float) -> None:
-        """Ranks may live until then (boot-time clock)."""
-        self._deadline_s = deadline_s
+        """Ranks may live until then (boot-time clock), or longer if that was said before."""
+        self._deadline_s = max(self._deadline_s, deadline_s)
 
     def start(self, name: str) -> Started:
         """Start the run as its launch file says; a run that is known already is left as it is."""
@@ -132,7 +132,8 @@ class Keeper:
         run.signalled.update(run.ranks)
         run.killed = True
         run.store_until_s = boot_s()
-        for pid in run.ranks.values():  # not reaped, so the group id is still theirs
+        for pid in run.ranks.values():  # not reaped, so both ids are still theirs
+            os.kill(pid, signal.SIGKILL)  # it may not have come so far as to lead a group
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(pid, signal.SIGKILL)
 

@@ -104,7 +104,9 @@ def terminate(pid: int) -> None:
     A shell without a trap would die at once and leave its program without a chance to checkpoint.
     """
     children = _children(pid) if _is_shell(pid) and not _handles(pid, signal.SIGTERM) else []
-    for child in children:
+    written = {_stream(child, 1) for child in children}
+    # In `train | tee log` only the writer is asked: the reader ends with it, and its output still arrives.
+    for child in [child for child in children if _stream(child, 0) not in written]:
         terminate(child)
     if not children:
         with contextlib.suppress(ProcessLookupError):
@@ -113,6 +115,15 @@ def terminate(pid: int) -> None:
 
 def _children(pid: int) -> list[int]:
     return [process.pid for process in table() if process.parent == pid and process.state not in "ZX"]
+
+
+def _stream(pid: int, descriptor: int) -> str:
+    """The pipe behind a standard stream; a name of its own for anything else."""
+    try:
+        target = str(Path(f"/proc/{pid}/fd/{descriptor}").readlink())
+    except OSError:
+        target = ""
+    return target if target.startswith("pipe:") else f"{pid}:{descriptor}"
 
 
 def _is_shell(pid: int) -> bool:

@@ -58,7 +58,8 @@ def _run_to_exit_code(name: str, *, is_module: bool) -> int:
     except SystemExit as request:
         code = _exit_code(request.code)
     except BaseException as error:  # noqa: BLE001  # reported as the interpreter reports it
-        sys.excepthook(type(error), error, _without_our_frames(error.__traceback__))
+        error.__traceback__ = _without_our_frames(error.__traceback__)
+        sys.excepthook(type(error), error, error.__traceback__)
         code = 130 if isinstance(error, KeyboardInterrupt) else 1
     with contextlib.suppress(Exception):
         threading._shutdown()  # type: ignore[attr-defined]  # noqa: SLF001  # waits for the program's threads

@@ -1,0 +1,356 @@
+"""The service's side of the boundary for tests of the agent: HTTP that records, Redis that delivers."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import tarfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import parse_qs, urlsplit
+
+import redis
+
+from headway.contract.agents import (
+    COMMAND_FIELD,
+    Holding,
+    JoinReply,
+    JoinRequest,
+    RankExited,
+    RankMessage,
+    RankSlot,
+    RanksStarted,
+    Released,
+    ReportReply,
+    ReportRequest,
+    RunCommand,
+    StartFailed,
+    StopCommand,
+)
+
+T = TypeVar("T")
+JOIN_TOKEN = "join-me"
+WAIT_S = 30.0
+
+
+class StubService:
+    """Records what an agent says. `wait_for` waits for it to have said something."""
+
+    def __init__(self, redis_url: str) -> None:
+        self.redis = redis.Redis.from_url(redis_url, decode_responses=True)
+        self.redis_url = redis_url
+        self.stream = f"node:{os.urandom(4).hex()}"
+        self.lease_s = 30.0
+        self.report_every_s = 1.0
+        self.refuse_join: tuple[int, str] | None = None
+        self.node_token = "node-token"
+        self.answering = True
+        self.stop: list[Holding] = []
+        self.joins: list[JoinRequest] = []
+        self.reports: list[ReportRequest] = []
+        self.entries: list[Any] = []
+        self.logs: dict[tuple[str, int, int], bytearray] = {}
+        self.bundles: dict[str, bytes] = {}
+        self.bundle_requests = 0
+        self.changed = threading.Condition()
+        self._commands = 0
+        handler = type("Handler", (_Handler,), {"stub": self})
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        self._server.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+        self._thread = threading.Thread(target=self._server.serve_forever, args=[0.01])
+        self._thread.start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+        self.redis.close()
+
+    def wait_for(self, what: Callable[[], T | None], timeout_s: float = WAIT_S) -> T:
+        """The first truthy value of `what`, asked again whenever the agent said something."""
+        with self.changed:
+            value = None
+
+            def found() -> bool:
+                nonlocal value
+                value = what()
+                return bool(value)
+
+            assert self.changed.wait_for(found, timeout_s), self._story()
+            assert value is not None
+            return value
+
+    def push(self, command: RunCommand | StopCommand) -> None:
+        self.redis.xadd(self.stream, {COMMAND_FIELD: command.model_dump_json()})
+
+    def run(self, job: str, run: str, **fields: Any) -> RunCommand:
+        """Push a run; the fields are those of `run_command`."""
+        command = self.run_command(job, run, **fields)
+        self.push(command)
+        return command
+
+    def run_command(
+        self, job: str, run: str, *, ranks: int = 1, first_slot: int = 0, **fields: Any
+    ) -> RunCommand:
+        """A run of `ranks` ranks on the slots from `first_slot` on."""
+        defaults: dict[str, Any] = {
+            "command_id": self._command_id(),
+            "job_id": job,
+            "job_name": job,
+            "generation": 1,
+            "attempt": 1,
+            "restart_count": 0,
+            "run": run,
+            "bundle": None,
+            "env": {},
+            "ranks": [RankSlot(rank=rank, local_rank=rank, slot=first_slot + rank) for rank in range(ranks)],
+            "world_size": ranks,
+            "node_rank": 0,
+            "node_count": 1,
+            "master_addr": "127.0.0.1",
+            "master_port": self.joins[-1].first_port,
+            "hosts_store": True,
+            "global_batch": 64,
+            "checkpoint_uri": "file:///nowhere",
+            "checkpoint_every_s": None,
+            "checkpoint_keep": 3,
+            "grace_s": 10.0,
+        }
+        return RunCommand(**{**defaults, **fields})
+
+    def send_stop(
+        self, job: str, *, generation: int = 1, mode: Any = "checkpoint", grace_s: float = 20.0
+    ) -> StopCommand:
+        command = StopCommand(
+            command_id=self._command_id(), job_id=job, generation=generation, mode=mode, grace_s=grace_s
+        )
+        self.push(command)
+        return command
+
+    def add_bundle(self, files: dict[str, str]) -> str:
+        data = io.BytesIO()
+        with tarfile.open(fileobj=data, mode="w:gz") as tar:
+            for name, text in files.items():
+                member = tarfile.TarInfo(name)
+                member.size = len(text.encode())
+                tar.addfile(member, io.BytesIO(text.encode()))
+        digest = f"sha256:{hashlib.sha256(data.getvalue()).hexdigest()}"
+        self.bundles[digest] = data.getvalue()
+        return digest
+
+    def of(self, job: str, kind: type[T], generation: int | None = None) -> list[T]:
+        """Entries of a kind about a job, in the order of their arrival."""
+        return [
+            entry
+            for entry in self.entries
+            if isinstance(entry, kind) and entry.job_id == job and generation in (None, entry.generation)
+        ]
+
+    def started(self, job: str, generation: int = 1) -> RanksStarted:
+        return self.wait_for(lambda: next(iter(self.of(job, RanksStarted, generation)), None))
+
+    def start_failed(self, job: str, generation: int = 1) -> StartFailed:
+        return self.wait_for(lambda: next(iter(self.of(job, StartFailed, generation)), None))
+
+    def released(self, job: str, generation: int = 1) -> Released:
+        return self.wait_for(lambda: next(iter(self.of(job, Released, generation)), None))
+
+    def exits(self, job: str, generation: int = 1) -> dict[int, RankExited]:
+        """How the ranks ended, once the generation is released; each was reported once."""
+        self.released(job, generation)
+        entries = self.of(job, RankExited, generation)
+        assert len({entry.rank for entry in entries}) == len(entries)
+        return {entry.rank: entry for entry in entries}
+
+    def messages(self, job: str) -> list[dict[str, Any]]:
+        return [entry.message for entry in self.of(job, RankMessage)]
+
+    def log(self, job: str, rank: int = 0, generation: int = 1) -> str:
+        with self.changed:
+            return bytes(self.logs.get((job, generation, rank), b"")).decode()
+
+    def wait_log(self, job: str, text: str, rank: int = 0, generation: int = 1) -> str:
+        return self.wait_for(
+            lambda: log if text in (log := self.log(job, rank, generation)) else None,
+        )
+
+    def _story(self) -> str:
+        return "never happened; last: " + " ".join(
+            f"{e.kind}:{e.job_id}/{e.generation}" for e in self.entries[-8:]
+        )
+
+    def _command_id(self) -> str:
+        self._commands += 1
+        return f"command-{self._commands}"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    stub: StubService
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+
+    def handle(self) -> None:
+        with contextlib.suppress(ConnectionResetError):  # an agent was killed
+            super().handle()
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        parts = urlsplit(self.path)
+        names = parts.path.removeprefix("/api/v1/").split("/")
+        with self.stub.changed:
+            if not self.stub.answering:
+                self._problem(503, "database is down")
+            elif names == ["agents"]:
+                self._join(body)
+            elif self.headers["Authorization"] != f"Bearer {self.stub.node_token}":
+                self._problem(401, "wrong node token")
+            elif names[2] == "reports":
+                self._report(body)
+            else:
+                offset = int(parse_qs(parts.query)["offset"][0])
+                log = self.stub.logs.setdefault((names[3], int(names[4]), int(names[5])), bytearray())
+                assert offset <= len(log), "a hole in a log"
+                log[offset : offset + len(body)] = body
+                self._answer(204, b"")
+            self.stub.changed.notify_all()
+
+    def do_GET(self) -> None:
+        digest = self.path.rpartition("/")[2]
+        self.stub.bundle_requests += 1
+        data = self.stub.bundles.get(digest)
+        if data is None:
+            self._problem(404, "no such bundle")
+        else:
+            self._answer(200, data)
+
+    def _join(self, body: bytes) -> None:
+        if self.headers["Authorization"] != f"Bearer {JOIN_TOKEN}":
+            return self._problem(401, "the join token is wrong")
+        if self.stub.refuse_join is not None:
+            return self._problem(*self.stub.refuse_join)
+        self.stub.joins.append(JoinRequest.model_validate_json(body))
+        reply = JoinReply(
+            node_id="node-1",
+            node_token=self.stub.node_token,
+            redis_url=self.stub.redis_url,
+            stream=self.stub.stream,
+            lease_s=self.stub.lease_s,
+            report_every_s=self.stub.report_every_s,
+        )
+        self._answer(201, reply.model_dump_json().encode())
+        return None
+
+    def _report(self, body: bytes) -> None:
+        request = ReportRequest.model_validate_json(body)
+        self.stub.reports.append(request)
+        known = {entry.sequence for entry in self.stub.entries}
+        self.stub.entries += [entry for entry in request.entries if entry.sequence not in known]
+        reply = ReportReply(lease_s=self.stub.lease_s, stop=self.stub.stop)
+        self._answer(200, reply.model_dump_json().encode())
+
+    def _problem(self, status: int, detail: str) -> None:
+        self._answer(status, json.dumps({"code": "x", "detail": detail}).encode())
+
+    def _answer(self, status: int, body: bytes) -> None:
+        self.send_response(status)
+        if status != 204:
+            self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *args: Any) -> None:
+        pass
+
+
+class AgentProcess:
+    """A real agent in a process of its own."""
+
+    def __init__(self, url: str, state: Path, *extra: str, slots: int = 2, token: str = JOIN_TOKEN) -> None:
+        self.state = state
+        self._arguments = ["--url", url, "--token", token, "--name", "node-a", "--state-dir", str(state)]
+        self._arguments += ["--slots", str(slots), "--device-kind", "cpu", "--address", "127.0.0.1", *extra]
+        self._process: subprocess.Popen[bytes] | None = None
+        self.log_path = state.parent / f"{state.name}.log"
+
+    def start(self) -> None:
+        env = {**os.environ, "HEADWAY_TOKEN": "secret-api-token"}
+        with self.log_path.open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "worker_agent", *self._arguments], env=env, stderr=log
+            )
+
+    def kill(self) -> None:
+        """SIGKILL: the agent has no chance to say or save anything."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+
+    def end(self, timeout_s: float = WAIT_S) -> int:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGTERM)
+        return self._process.wait(timeout_s)
+
+    def wait(self, timeout_s: float = WAIT_S) -> int:
+        assert self._process is not None
+        return self._process.wait(timeout_s)
+
+    def log(self) -> str:
+        return self.log_path.read_text()
+
+    def clean_up(self) -> None:
+        """End the agent and its launcher, which takes the ranks along."""
+        if self._process is not None and self._process.poll() is None:
+            self.kill()
+        for pid in launchers(self.state):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def launchers(state: Path) -> list[int]:
+    """Launchers of this state folder. Forked ranks keep the command line, so the leader counts alone."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError, ValueError):
+            arguments = (entry / "cmdline").read_bytes().split(b"\0")
+            stat = (entry / "stat").read_text().rpartition(")")[2].split()
+            if b"worker_agent.launcher" in arguments and str(state.resolve()).encode() in arguments:
+                found.append((int(stat[1]), int(entry.name)))
+    pids = {pid for _, pid in found}
+    return [pid for parent, pid in found if parent not in pids]
+
+
+def alive(pid: int) -> bool:
+    """Whether the process exists and is no zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def wait_until(condition: Callable[[], bool], timeout_s: float = WAIT_S) -> None:
+    """Wait for something that only looking can tell, such as the end of a process that is not ours."""
+    deadline = time.monotonic() + timeout_s
+    tick = threading.Event()
+    while not condition():
+        assert time.monotonic() < deadline, "never happened"
+        tick.wait(0.01)
+
+
+@contextlib.contextmanager
+def service(redis_url: str) -> Iterator[StubService]:
+    stub = StubService(redis_url)
+    try:
+        yield stub
+    finally:
+        stub.close()
