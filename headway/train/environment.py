@@ -1,0 +1,73 @@
+"""What a rank is told by its environment: torchrun's names, and Headway's beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from headway.contract import runtime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Environment:
+    """The place of this process in the run. The defaults are those of a script started by hand."""
+
+    distributed: bool = False
+    """Whether a launcher made this process one of several (`RANK` is set)."""
+    rank: int = 0
+    world_size: int = 1
+    local_rank: int = 0
+    generation: int = 0
+    control: Path | None = None
+    """The control folder; None outside Headway."""
+    checkpoint_uri: str | None = None
+    checkpoint_every_s: float | None = None
+    """None: chosen from what a checkpoint costs."""
+    checkpoint_keep: int = 3
+    global_batch: int | None = None
+    """The job's global batch, which overrides the script's."""
+
+    @classmethod
+    def read(cls, env: Mapping[str, str]) -> Environment:
+        """The environment of a rank.
+
+        Raises:
+            ValueError: a value is not the number that it must be.
+        """
+        control, every = env.get(runtime.ENV_CONTROL), env.get(runtime.ENV_CHECKPOINT_EVERY_S)
+        return cls(
+            distributed="RANK" in env,
+            rank=_integer(env, "RANK", 0, least=0),
+            world_size=_integer(env, "WORLD_SIZE", 1, least=1),
+            local_rank=_integer(env, "LOCAL_RANK", 0, least=0),
+            generation=_integer(env, runtime.ENV_GENERATION, 0, least=0),
+            control=Path(control) if control else None,
+            checkpoint_uri=env.get(runtime.ENV_CHECKPOINT_URI) or None,
+            checkpoint_every_s=_seconds(runtime.ENV_CHECKPOINT_EVERY_S, every) if every else None,
+            checkpoint_keep=_integer(env, runtime.ENV_CHECKPOINT_KEEP, 3, least=1),
+            global_batch=_integer(env, runtime.ENV_GLOBAL_BATCH, 0, least=1) or None,
+        )
+
+
+def _integer(env: Mapping[str, str], name: str, default: int, *, least: int) -> int:
+    text = env.get(name)
+    if not text:
+        return default
+    try:
+        value = int(text)
+    except ValueError:
+        value = least - 1
+    if value < least:
+        raise ValueError(f"{name} is {text!r}; it must be a whole number of at least {least}")
+    return value
+
+
+def _seconds(name: str, text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise ValueError(f"{name} is {text!r}; it must be a number of seconds above 0")
+    return value

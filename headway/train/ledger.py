@@ -1,0 +1,39 @@
+"""The audit of an epoch: which samples were trained, in three numbers that add up over ranks. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+MODULUS = 2**61
+"""A power of two, so that 64-bit sums that wrap around are still right."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """Count, sum, and sum of squares (modulo `MODULUS`) of the dataset indices in committed steps.
+
+    A sample that was left out, repeated or exchanged for another changes at least one of them, short of
+    a deliberate construction.
+    """
+
+    count: int = 0
+    total: int = 0
+    squares: int = 0
+
+    def add(self, indices: NDArray[np.int64]) -> Ledger:
+        """With the samples of one more step."""
+        unsigned = indices.astype(np.uint64)
+        return Ledger(
+            self.count + len(indices),
+            (self.total + int(unsigned.sum(dtype=np.uint64))) % MODULUS,
+            (self.squares + int(np.square(unsigned).sum(dtype=np.uint64))) % MODULUS,
+        )
+
+    @classmethod
+    def of_epoch(cls, dataset_samples: int) -> Ledger:
+        """What the ledger of 0..n-1, each exactly once, must be."""
+        n = dataset_samples
+        return cls(n, n * (n - 1) // 2 % MODULUS, (n - 1) * n * (2 * n - 1) // 6 % MODULUS)

@@ -1,0 +1,91 @@
+"""Where training is in the data, and which samples a step takes. Pure.
+
+The position is one integer per epoch: the samples committed in it. Every rank computes the same order of
+the dataset from (seed, epoch), so the position alone says what is left, at any number of ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """`samples` of epoch `epoch` are committed: the optimizer step that they were in was taken."""
+
+    epoch: int = 0
+    samples: int = 0
+
+    def advance(self, samples: int) -> Position:
+        """After a step over `samples` more."""
+        return Position(self.epoch, self.samples + samples)
+
+    def next_epoch(self) -> Position:
+        """At the start of the epoch after this one."""
+        return Position(self.epoch + 1, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One rank's part in one optimizer step. Ranges are places in the epoch's order.
+
+    `batch` is what all ranks take together, `micro_batches` what this one does, one after another. A rank
+    that is left without a sample repeats the first of the batch with no weight (`trains` is false), since
+    its peers wait for it in the all-reduce.
+    """
+
+    batch: range
+    micro_batches: tuple[range, ...]
+    trains: bool
+
+    @property
+    def share(self) -> range:
+        """This rank's samples."""
+        if not self.trains:
+            return range(0)
+        return range(self.micro_batches[0].start, self.micro_batches[-1].stop)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Split:
+    """How a global batch is divided: over the ranks, then into micro-batches of at most `max_local`."""
+
+    global_batch: int
+    rank: int
+    world_size: int
+    max_local: int | None
+
+    def step(self, start: int, dataset_samples: int) -> Step:
+        """The step that begins with `start` samples of the epoch committed."""
+        batch = range(start, min(start + self.global_batch, dataset_samples))
+        share = near_equal(batch, self.world_size)[self.rank]
+        if not share:
+            return Step(batch, (batch[:1],), trains=False)
+        parts = 1 if self.max_local is None else -(-len(share) // self.max_local)
+        return Step(batch, tuple(near_equal(share, parts)), trains=True)
+
+    def steps(self, start: int, dataset_samples: int) -> Iterator[Step]:
+        """Every step from `start` to the end of the epoch."""
+        for begin in range(start, dataset_samples, self.global_batch):
+            yield self.step(begin, dataset_samples)
+
+
+def near_equal(whole: range, parts: int) -> list[range]:
+    """`whole` in `parts` consecutive ranges whose lengths differ by at most one, longer ones first."""
+    length, longer = divmod(len(whole), parts)
+    starts = [whole.start + part * length + min(part, longer) for part in range(parts + 1)]
+    return [range(start, stop) for start, stop in zip(starts, starts[1:], strict=False)]
+
+
+def order(dataset_samples: int, *, seed: int, epoch: int) -> NDArray[np.int64]:
+    """The order of an epoch: a permutation of 0..n-1.
+
+    The raw stream of a bit generator is the same for every version and platform of numpy, which
+    `Generator.permutation` does not promise; ranks on different hosts must agree.
+    """
+    keys = np.random.PCG64(np.random.SeedSequence((seed, epoch))).random_raw(dataset_samples)
+    return np.argsort(np.asarray(keys, dtype=np.uint64), kind="stable").astype(np.int64, copy=False)

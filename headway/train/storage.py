@@ -1,0 +1,136 @@
+"""Where checkpoints are kept: a folder, or an object store.
+
+Failures of either are `OSError`; a key that does not exist is `FileNotFoundError`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Protocol
+from urllib.parse import unquote, urlsplit
+
+_RETRY_FOR = timedelta(seconds=30)
+"""An object store that does not answer holds up training for so long; then the checkpoint has failed."""
+
+
+class Storage(Protocol):
+    """Objects by key, under one URI. `put` is atomic: a reader sees the old object or the new one."""
+
+    uri: str
+
+    def put(self, key: str, data: bytes | memoryview) -> None:
+        """Store an object, in place of what was there."""
+
+    def get(self, key: str) -> bytes:
+        """An object whole."""
+        ...
+
+    def keys(self) -> list[str]:
+        """Every key, in no order."""
+        ...
+
+    def delete(self, key: str) -> None:
+        """Remove an object; one that is absent is no error."""
+
+
+def open_storage(uri: str) -> Storage:
+    """The storage at a URI: `file:///folder` (or a bare path), `s3://`, `gs://`, `az://`, ….
+
+    An object store takes its credentials and endpoint from the provider's usual environment variables.
+    """
+    parts = urlsplit(uri)
+    if parts.scheme in {"", "file"}:
+        return Folder(Path(unquote(parts.path)).absolute())
+    return ObjectStore(uri)
+
+
+class Folder:
+    """Files under a folder, which every host of the job must share."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self.uri = root.as_uri()
+
+    def put(self, key: str, data: bytes | memoryview) -> None:
+        """Write beside, then rename: a crash leaves the old file or the new one."""
+        path = self._root / key
+        path.parent.mkdir(parents=True, exist_ok=True)
+        beside = path.with_name(f".{path.name}.{os.getpid()}")
+        try:
+            with beside.open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            beside.replace(path)
+        finally:
+            beside.unlink(missing_ok=True)
+
+    def get(self, key: str) -> bytes:
+        """The file's bytes."""
+        return (self._root / key).read_bytes()
+
+    def keys(self) -> list[str]:
+        """Paths under the folder, temporary ones included."""
+        return [str(path.relative_to(self._root)) for path in self._root.rglob("*") if path.is_file()]
+
+    def delete(self, key: str) -> None:
+        """Remove the file, and its folder once that is empty."""
+        path = self._root / key
+        path.unlink(missing_ok=True)
+        with suppress(OSError):  # not empty
+            path.parent.rmdir()
+
+
+class ObjectStore:
+    """Objects under a bucket and prefix, through obstore."""
+
+    def __init__(self, uri: str) -> None:
+        # In a function, since only jobs with an object store need the package.
+        import obstore  # noqa: PLC0415
+        from obstore.store import S3Store, from_url  # noqa: PLC0415
+
+        self.uri = uri.rstrip("/")
+        self._calls = obstore
+        if uri.startswith("s3://"):
+            # A store of one's own often has no certificate; AWS itself is reached by https anyway.
+            self._store: Any = S3Store.from_url(
+                uri, client_options={"allow_http": True}, retry_config={"retry_timeout": _RETRY_FOR}
+            )
+        else:
+            self._store = from_url(uri)
+
+    def put(self, key: str, data: bytes | memoryview) -> None:
+        """Upload the object; large ones in parts."""
+        with _as_os_error(key):
+            self._calls.put(self._store, key, data)
+
+    def get(self, key: str) -> bytes:
+        """Download the object."""
+        with _as_os_error(key):
+            return bytes(self._calls.get(self._store, key).bytes())
+
+    def keys(self) -> list[str]:
+        """Keys under the prefix."""
+        with _as_os_error("the list of checkpoints"):
+            return [entry["path"] for batch in self._calls.list(self._store) for entry in batch]
+
+    def delete(self, key: str) -> None:
+        """Remove the object."""
+        with suppress(FileNotFoundError), _as_os_error(key):
+            self._calls.delete(self._store, key)
+
+
+@contextmanager
+def _as_os_error(what: str) -> Iterator[None]:
+    from obstore.exceptions import BaseError, NotFoundError  # noqa: PLC0415
+
+    try:
+        yield
+    except NotFoundError as error:
+        raise FileNotFoundError(f"{what}: not in the store") from error
+    except BaseError as error:
+        raise OSError(f"{what}: {type(error).__name__}: {str(error)[:300]}") from error
