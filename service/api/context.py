@@ -60,7 +60,7 @@ class ApiContext:
     now: Callable[[], datetime]
 
 
-def context_of(request: Request) -> ApiContext:
+async def context_of(request: Request) -> ApiContext:
     """The context that the application was built with."""
     context: ApiContext = request.app.state.context
     return context
@@ -87,13 +87,13 @@ def _is(credentials: HTTPAuthorizationCredentials | None, token: str) -> bool:
     return hmac.compare_digest(given.encode(), token.encode())
 
 
-def require_user(context: Context, credentials: Credentials) -> None:
+async def require_user(context: Context, credentials: Credentials) -> None:
     """Let only the bearer of the API token pass."""
     if not _is(credentials, context.api_token):
         raise WrongToken("the API token is missing or wrong; set HEADWAY_TOKEN.")
 
 
-def require_joiner(context: Context, credentials: Credentials) -> None:
+async def require_joiner(context: Context, credentials: Credentials) -> None:
     """Let only the bearer of the join token pass."""
     if not _is(credentials, context.join_token):
         raise WrongToken("the join token is missing or wrong; give the agent the right --token.")

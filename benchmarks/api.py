@@ -1,0 +1,186 @@
+"""Submits per second, beside a bare FastAPI handler with one INSERT, in one run.
+
+    python -m benchmarks.api --json
+
+Both servers are one uvicorn process over the same embedded PostgreSQL (with fsync), loaded in turns by
+`--clients` connections from this process. `submits_per_s` and `bare_per_s` are medians over the turns,
+`p99_ms` is over all submits; every submit is checked to be stored.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+
+from headway.local.ports import free_port
+from headway.local.postgres import EmbeddedPostgres
+from headway.local.redis import EmbeddedRedis
+from service.adapters.postgres.database import sqlalchemy_url
+
+TOKEN = "benchmark"
+START_PATIENCE_S = 30.0
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One turn of load. Latencies in seconds."""
+
+    per_s: float
+    latencies_s: list[float]
+
+
+async def load(
+    port: int, path: str, body: Callable[[int], dict[str, object]], clients: int, count: int
+) -> Turn:
+    """`count` POSTs over `clients` keep-alive connections."""
+    numbers = iter(range(count))
+    latencies: list[float] = []
+
+    async def client() -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        for number in numbers:
+            data = json.dumps(body(number)).encode()
+            head = (
+                f"POST {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n"
+                f"Content-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n"
+            )
+            began = time.perf_counter()
+            writer.write(head.encode() + data)
+            answer = await reader.readuntil(b"\r\n\r\n")
+            status = answer.split(b" ", 2)[1]
+            length = int(answer.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
+            text = await reader.readexactly(length)
+            if status != b"201":
+                raise RuntimeError(f"{path} answered {status!r}: {text[:300]!r}")
+            latencies.append(time.perf_counter() - began)
+        writer.close()
+
+    began = time.perf_counter()
+    await asyncio.gather(*(client() for _ in range(clients)))
+    return Turn(count / (time.perf_counter() - began), latencies)
+
+
+@contextmanager
+def server(argv: list[str], env: dict[str, str], url: str) -> Iterator[None]:
+    """A server process that answers at `url`."""
+    process = subprocess.Popen([sys.executable, *argv], env={**os.environ, **env})
+    try:
+        deadline = time.monotonic() + START_PATIENCE_S
+        while True:
+            try:
+                httpx.get(url)
+                break
+            except httpx.TransportError:
+                if process.poll() is not None or time.monotonic() > deadline:
+                    raise RuntimeError(f"{argv} does not answer at {url}") from None
+                time.sleep(0.1)
+        yield
+    finally:
+        process.terminate()
+        process.wait()
+
+
+async def measure(
+    service_port: int, bare_port: int, turns: int, clients: int, count: int
+) -> dict[str, object]:
+    """Take turns, so that what else happens on the machine hits both."""
+    submits: list[Turn] = []
+    bare: list[Turn] = []
+    for turn in range(turns + 1):  # the first one warms both up
+        bare.append(
+            await load(
+                bare_port, "/items", lambda n: {"name": f"i-{n}", "run": "python t.py"}, clients, count
+            )
+        )
+        submits.append(
+            await load(
+                service_port,
+                "/api/v1/jobs",
+                lambda n, turn=turn: {"name": f"b-{turn}-{n}", "run": "python train.py"},
+                clients,
+                count,
+            )
+        )
+    submits, bare = submits[1:], bare[1:]
+    latencies = sorted(one for turn in submits for one in turn.latencies_s)
+    submits_per_s = statistics.median(turn.per_s for turn in submits)
+    bare_per_s = statistics.median(turn.per_s for turn in bare)
+    return {
+        "submits_per_s": round(submits_per_s),
+        "p99_ms": round(1000 * latencies[int(0.99 * len(latencies))], 1),
+        "bare_per_s": round(bare_per_s),
+        "ratio": round(submits_per_s / bare_per_s, 3),
+        "clients": clients,
+        "submits": turns * count,
+    }
+
+
+def stored(port: int, expected: int) -> None:
+    """Check that every acknowledged submit is in the listing."""
+    count, cursor = 0, None
+    with httpx.Client(headers={"Authorization": f"Bearer {TOKEN}"}) as client:
+        while True:
+            params = {"limit": 500, **({"cursor": cursor} if cursor else {})}
+            page = client.get(f"http://127.0.0.1:{port}/api/v1/jobs", params=params, timeout=30).json()
+            count += len(page["items"])
+            cursor = page["next_cursor"]
+            if cursor is None:
+                break
+    if count != expected:
+        raise RuntimeError(f"{expected} submits were acknowledged and {count} are stored")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON only")
+    parser.add_argument("--clients", type=int, default=16)
+    parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--count", type=int, default=1500, help="requests of a turn")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        data = Path(folder)
+        with EmbeddedPostgres(data / "postgres") as postgres, EmbeddedRedis(data / "redis") as redis:
+            port, bare_port = free_port(), free_port()
+            service = {
+                "HEADWAY_DATABASE_URL": postgres.url(),
+                "HEADWAY_REDIS_URL": redis.url(),
+                "HEADWAY_STORAGE_URL": f"file://{data}/storage",
+                "HEADWAY_API_TOKEN": TOKEN,
+                "HEADWAY_JOIN_TOKEN": TOKEN,
+                "HEADWAY_PORT": str(port),
+            }
+            bare = {
+                "BARE_DATABASE_URL": sqlalchemy_url(postgres.create_database("bare")),
+                "BARE_PORT": str(bare_port),
+            }
+            subprocess.run(
+                [sys.executable, "-m", "service", "migrate"], env={**os.environ, **service}, check=True
+            )
+            with (
+                server(["-m", "service", "api"], service, f"http://127.0.0.1:{port}/livez"),
+                server(["-m", "benchmarks.bare_app"], bare, f"http://127.0.0.1:{bare_port}/openapi.json"),
+            ):
+                result = asyncio.run(
+                    measure(port, bare_port, arguments.turns, arguments.clients, arguments.count)
+                )
+                stored(port, (arguments.turns + 1) * arguments.count)
+    print(json.dumps(result) if arguments.json else json.dumps(result, indent=2))
+
+
+if __name__ == "__main__":
+    main()
