@@ -1,50 +1,64 @@
-"""Talking to the agent: messages go to a file, a request to stop comes as SIGTERM."""
+"""The two ways between a rank and its agent: messages to it, and its request to stop."""
 
 from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
-from headway.contract import runtime
-from headway.train.environment import RankEnvironment
+from headway.contract.runtime import Message, message_file, to_line
 
 
-class Messenger:
-    """Appends this rank's messages to its control folder; outside Headway it does nothing."""
+class Mailbox:
+    """Appends this rank's messages to its file in the control folder; without a folder it drops them.
 
-    def __init__(self, environment: RankEnvironment) -> None:
-        self._rank = environment.rank
-        self._generation = environment.generation
-        self._descriptor: int | None = None
-        if environment.control is not None:
-            path = Path(environment.control) / runtime.message_file(environment.rank)
-            self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    A rank never waits for its agent nor dies of it: when a line cannot be written, stderr says so once.
+    """
+
+    def __init__(self, folder: Path | None, *, rank: int, generation: int) -> None:
+        self._rank = rank
+        self._generation = generation
+        self._file: int | None = None
+        if folder is not None:
+            path = folder / message_file(rank)
+            self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
 
     @property
-    def connected(self) -> bool:
-        """Whether an agent reads along."""
-        return self._descriptor is not None
+    def is_read(self) -> bool:
+        """Whether there is an agent to read the messages."""
+        return self._file is not None
 
-    def send(self, kind: type[runtime.Message], **fields: object) -> None:
-        """Append one message. One write of one line: the agent never sees half of it."""
-        if self._descriptor is None:
+    def send(self, kind: Callable[..., Message], **fields: Any) -> None:
+        """Send a message of this kind; what every message carries is added."""
+        if self._file is None:
             return
-        message = kind(rank=self._rank, generation=self._generation, at_s=time.time(), **fields)  # type: ignore[arg-type]
-        os.write(self._descriptor, runtime.to_line(message).encode())
+        message = kind(rank=self._rank, generation=self._generation, at_s=time.time(), **fields)
+        try:
+            os.write(self._file, to_line(message).encode())
+        except OSError as error:
+            sys.stderr.write(f"headway: no further messages reach the agent: {error}\n")
+            self._file = None
 
 
 class StopRequest:
-    """Set by SIGTERM; looked at between two steps."""
+    """SIGTERM, as a flag that is looked at between steps."""
 
     def __init__(self) -> None:
-        self.requested = False
+        self.received = False
+        self._before: Any = signal.SIG_DFL
 
     def listen(self) -> None:
-        """Take SIGTERM as a request from now on. Only the main thread may ask."""
-        signal.signal(signal.SIGTERM, self._on_signal)
+        """From now on SIGTERM sets the flag. Must be called in the main thread."""
+        self._before = signal.signal(signal.SIGTERM, self._on_signal)
 
-    def _on_signal(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002 - a signal handler's
-        self.requested = True
+    def ignore(self) -> None:
+        """There are no more steps to stop between: SIGTERM does what it did before."""
+        signal.signal(signal.SIGTERM, self._before)
+
+    def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
+        self.received = True

@@ -1,161 +1,111 @@
-"""The loader that a training loop iterates over: one micro-batch at a time, one commit per step."""
+"""The batches of the steps that are left, and the bookkeeping around each of them."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Generic, Protocol, TypeVar, cast
+from collections.abc import Callable, Iterator, Mapping, Sized
+from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, Dataset, TensorDataset, default_collate
+from torch.utils.data import DataLoader, Dataset
 
-from headway.train.gradients import GradientWeights
-from headway.train.ledger import Ledger, ledger_of
-from headway.train.position import MicroBatch, Position, permutation, plan_epoch
-
-Sample = TypeVar("Sample")
+from headway.train.gradients import Gradients
+from headway.train.position import Split, order
+from headway.train.training import Training
 
 
-class Steps(Protocol):
-    """What the loader tells the run."""
+class Loader:
+    """This rank's part of the steps of the current epoch. Made by `Run.loader`.
 
-    @property
-    def position(self) -> Position:
-        """What is committed."""
-        ...
-
-    @property
-    def weights(self) -> GradientWeights:
-        """The weights of the pass at hand."""
-        ...
-
-    def begin_step(self) -> None:
-        """A step begins."""
-        ...
-
-    def commit_step(
-        self, samples: int, mine: Ledger, global_batch: int, local_batch: int, passes: int
-    ) -> None:
-        """The optimizer has stepped. Does not return when the run leaves here."""
-        ...
-
-    def abandon_step(self) -> None:
-        """The script left the loop in the middle of a step."""
-        ...
-
-    def end_epoch(self) -> None:
-        """Every sample of the epoch is committed."""
-        ...
-
-
-class ElasticLoader(Generic[Sample]):
-    """Iterating trains the rest of the current epoch. Batches come on the run's device.
-
-    A step counts as done when the loop asks for the next batch: by then the script has called
-    `optimizer.step()`. With `max_local`, several batches make one step, and `step()` acts on the last.
+    Yields the samples of one micro-batch, collated and on the run's device. What the loop's body did for a
+    step is committed when the loop comes back for more: between two steps training may checkpoint, or stop.
     """
 
     def __init__(
         self,
-        dataset: Sequence[Sample] | Dataset[Sample],
+        dataset: Dataset[Any],
         *,
-        steps: Steps,
-        rank: int,
-        world_size: int,
-        device: torch.device,
-        global_batch: int,
-        max_global_batch: int | None,
-        max_local: int | None,
+        split: Split,
         seed: int,
-        collate: Callable[[list[Sample]], Any] | None,
+        device: torch.device,
         num_workers: int,
+        collate_fn: Callable[[list[Any]], Any] | None,
     ) -> None:
-        if len(dataset) == 0:  # type: ignore[arg-type]
-            raise ValueError("the dataset is empty; there is nothing to train on.")
-        if global_batch < 1:
-            raise ValueError(f"global_batch must be at least 1, not {global_batch}.")
-        if max_local is not None and max_local < 1:
-            raise ValueError(f"max_local_batch must be at least 1, not {max_local}.")
-        if max_global_batch is not None and max_global_batch < global_batch:
-            raise ValueError(f"max_global_batch ({max_global_batch}) is below global_batch ({global_batch}).")
-        self.dataset = dataset
-        self.global_batch = global_batch
-        self._steps = steps
-        self._rank, self._world_size, self._device = rank, world_size, device
-        self._max_local, self._seed = max_local, seed
-        self._collate: Callable[[list[Sample]], Any] = collate or default_collate
+        assert isinstance(dataset, Sized)
+        self.dataset_samples = len(dataset)
+        self.split = split
+        self.seed = seed
+        self._dataset = dataset
+        self._device = device
         self._num_workers = num_workers
+        self._collate_fn = collate_fn
+        self._training: Training | None = None
+        self._gradients: Gradients | None = None
 
-    def __len__(self) -> int:
-        """Steps of a whole epoch."""
-        return math.ceil(len(self.dataset) / self.global_batch)  # type: ignore[arg-type]
+    @property
+    def steps_per_epoch(self) -> int:
+        """Optimizer steps in a whole epoch. With accumulation the loop's body runs more often."""
+        return -(-self.dataset_samples // self.split.global_batch)
+
+    def attach(self, training: Training, gradients: Gradients) -> None:
+        """Iterating goes on from the position of `training`."""
+        self._training, self._gradients = training, gradients
 
     def __iter__(self) -> Iterator[Any]:
-        """The rest of the epoch."""
-        mine, passes, local_batch = Ledger(), 0, 0
-        in_step = False
-        try:
-            for micro, batch in self._batches():
-                is_first = passes == 0
-                if is_first:
-                    in_step = True
-                    self._steps.begin_step()
-                self._steps.weights.start_pass(
-                    weight=micro.weight, scale=micro.scale, is_first=is_first, is_last=micro.is_last
-                )
-                yield _to_device(batch, self._device)
-                if micro.scale > 0:
-                    mine = mine.plus(ledger_of(micro.indices))
-                local_batch, passes = local_batch + len(micro.indices), passes + 1
-                if micro.is_last:
-                    in_step = False
-                    self._steps.commit_step(micro.step_samples, mine, self.global_batch, local_batch, passes)
-                    mine, passes, local_batch = Ledger(), 0, 0
-        finally:
-            if in_step:
-                self._steps.abandon_step()
-        self._steps.end_epoch()
+        if self._training is None or self._gradients is None:
+            raise RuntimeError("iterate over the loader inside `for epoch in run.epochs(n)`")
+        training, gradients = self._training, self._gradients
+        position = training.place.position
+        indices = order(self.dataset_samples, seed=self.seed, epoch=position.epoch)
+        batches = self._fetch(indices.tolist(), position.samples, position.epoch)
+        for step in self.split.steps(position.samples, self.dataset_samples):
+            training.begin_step()
+            try:
+                last = len(step.micro_batches) - 1
+                for number, micro_batch in enumerate(step.micro_batches):
+                    batch = next(batches)
+                    gradients.begin(
+                        len(micro_batch) if step.trains else 0,
+                        global_batch=len(step.batch),
+                        first=number == 0,
+                        last=number == last,
+                    )
+                    yield batch
+            except GeneratorExit:  # the script left its loop; it may have taken the step before
+                if gradients.stepped:
+                    training.commit(step, indices[step.share.start : step.share.stop])
+                raise
+            training.commit(step, indices[step.share.start : step.share.stop])
+            training.end_step()
 
-    def _batches(self) -> Iterator[tuple[MicroBatch, Any]]:
-        position = self._steps.position
-        order = permutation(len(self.dataset), seed=self._seed, epoch=position.epoch)  # type: ignore[arg-type]
-
-        def plan() -> Iterator[MicroBatch]:
-            return plan_epoch(
-                order,
-                start=position.samples,
-                global_batch=self.global_batch,
-                max_local=self._max_local,
-                rank=self._rank,
-                world_size=self._world_size,
-            )
-
-        if self._num_workers == 0:
-            return ((micro, self._fetch(micro)) for micro in plan())
-        workers = DataLoader(
-            cast("Dataset[Sample]", self.dataset),
-            batch_sampler=[micro.indices.tolist() for micro in plan()],
+    def _fetch(self, indices: list[int], start: int, epoch: int) -> Iterator[Any]:
+        """Every micro-batch from `start` on, in the order of the steps."""
+        micro_batches = [
+            indices[micro_batch.start : micro_batch.stop]
+            for step in self.split.steps(start, self.dataset_samples)
+            for micro_batch in step.micro_batches
+        ]
+        loader: DataLoader[Any] = DataLoader(
+            self._dataset,
+            batch_sampler=micro_batches,
             num_workers=self._num_workers,
-            collate_fn=self._collate,
+            collate_fn=self._collate_fn,
+            pin_memory=self._device.type == "cuda",
+            # Of its own: the script's random numbers must not depend on how often it was restarted.
+            generator=torch.Generator().manual_seed(self.seed + epoch),
         )
-        return zip(plan(), workers, strict=True)
-
-    def _fetch(self, micro: MicroBatch) -> Any:
-        if isinstance(self.dataset, TensorDataset) and self._collate is default_collate:
-            indices = torch.from_numpy(micro.indices)
-            return [tensor[indices] for tensor in self.dataset.tensors]
-        dataset = cast("Sequence[Sample]", self.dataset)
-        return self._collate([dataset[int(index)] for index in micro.indices])
+        if self._device.type == "cpu":
+            return iter(loader)
+        return (_to_device(batch, self._device) for batch in loader)
 
 
 def _to_device(batch: Any, device: torch.device) -> Any:
-    """Tensors of a batch on the device; lists, tuples and dicts are looked into."""
+    """The batch with its tensors on the device."""
     if isinstance(batch, torch.Tensor):
         return batch.to(device, non_blocking=True)
-    if isinstance(batch, dict):
+    if isinstance(batch, Mapping):
         return {key: _to_device(value, device) for key, value in batch.items()}
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*(_to_device(one, device) for one in batch))
-    if isinstance(batch, (list, tuple)):
-        return type(batch)(_to_device(one, device) for one in batch)
+        return type(batch)(*(_to_device(value, device) for value in batch))
+    if isinstance(batch, list | tuple):
+        return type(batch)(_to_device(value, device) for value in batch)
     return batch

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,7 +79,7 @@ def near_equal(whole: range, parts: int) -> list[range]:
     """`whole` in `parts` consecutive ranges whose lengths differ by at most one, longer ones first."""
     length, longer = divmod(len(whole), parts)
     starts = [whole.start + part * length + min(part, longer) for part in range(parts + 1)]
-    return [range(start, stop) for start, stop in zip(starts, starts[1:], strict=False)]
+    return [range(start, stop) for start, stop in pairwise(starts)]
 
 
 def order(dataset_samples: int, *, seed: int, epoch: int) -> NDArray[np.int64]:

@@ -1,326 +1,265 @@
-"""The run: what `headway.init()` returns."""
+"""What a training script sees of Headway: `init`, and the `Run` that it returns."""
 
 from __future__ import annotations
 
-import contextlib
+import math
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from datetime import timedelta
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator, Sized
+from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+from torch.utils.data import Dataset, IterableDataset
 
-from headway.contract import runtime
-from headway.train.checkpoint import Checkpoints, Interval, StaleGeneration, read_state
-from headway.train.control import Messenger, StopRequest
-from headway.train.environment import RankEnvironment, read_environment
-from headway.train.gradients import GradientWeights
-from headway.train.group import Group
-from headway.train.ledger import Ledger, complete_ledger
-from headway.train.loader import ElasticLoader
-from headway.train.position import Position
-from headway.train.progress import ProgressMeter
+from headway.contract.runtime import Hello, Metrics
+from headway.train.checkpoint import Checkpoints, Schedule
+from headway.train.control import Mailbox, StopRequest
+from headway.train.environment import Environment
+from headway.train.gradients import Gradients, OncePerBatch, step_once_per_batch
+from headway.train.loader import Loader
+from headway.train.peers import Peers
+from headway.train.position import Split
+from headway.train.replica import Replica, Stateful
 from headway.train.storage import open_storage
-
-Sample = TypeVar("Sample")
-_GROUP_TIMEOUT = timedelta(minutes=5)
-"""How long a rank waits for its peers. The agent notices a dead peer at once and ends the others."""
+from headway.train.training import Training
 
 
-def init() -> Run:
-    """Join the job that this process is a rank of; outside Headway, an ordinary single-process run."""
-    return Run(read_environment(os.environ))
+def init(*, timeout_s: float = 300.0) -> Run:
+    """Join the training run that this process is a part of, as its environment says.
+
+    Started by Headway, the process is one rank of a job. Under torchrun it is one of several without a
+    scheduler, and by hand it is alone; the same script works. Checkpoints are kept wherever
+    `HEADWAY_CHECKPOINT_URI` is set. Call it once, in the main thread: SIGTERM is taken over, as the request
+    to stop after the current step.
+
+    Args:
+        timeout_s: how long a rank waits for its peers before it fails. It must cover the longest that one
+            rank works alone, such as rank 0 saving a checkpoint.
+
+    Raises:
+        ValueError: a variable of the environment has a wrong value.
+    """
+    environment = Environment.read(os.environ)
+    stop = StopRequest()
+    stop.listen()
+    mailbox = Mailbox(environment.control, rank=environment.rank, generation=environment.generation)
+    mailbox.send(Hello)
+    device = _device(environment.local_rank)
+    peers = Peers.meet(environment, device, timeout_s)
+    return Run(environment, device, peers, mailbox, stop)
 
 
 class Run:
-    """One process's part in a training run.
+    """A training run, as one of its ranks sees it.
 
-    `rank` and `world_size` are those of this generation; they change with the next one, so a script
-    must not keep them in its state.
+    Attributes:
+        rank: the number of this process, from 0 to `world_size` - 1.
+        world_size: how many processes train together.
+        is_main: whether this is rank 0, the one to print and to write files.
+        device: where this rank's model and batches are.
+        generation: the version number of the job's allocation; 0 outside Headway.
     """
 
-    def __init__(self, environment: RankEnvironment) -> None:
-        self.rank = environment.rank
-        self.world_size = environment.world_size
+    def __init__(
+        self,
+        environment: Environment,
+        device: torch.device,
+        peers: Peers,
+        mailbox: Mailbox,
+        stop: StopRequest,
+    ) -> None:
+        self.rank = peers.rank
+        self.world_size = peers.world_size
+        self.is_main = peers.is_main
+        self.device = device
         self.generation = environment.generation
-        self.device = _device(environment)
         self._environment = environment
-        self._messenger = Messenger(environment)
-        self._stop = StopRequest()
-        if environment.control is not None or environment.checkpoint_uri is not None:
-            self._stop.listen()
-        self._messenger.send(runtime.Hello)
-        if environment.distributed and not dist.is_initialized():
-            backend = "nccl" if self.device.type == "cuda" else "gloo"
-            dist.init_process_group(backend, timeout=_GROUP_TIMEOUT)
-        self._group = Group(distributed=environment.distributed)
-        self._checkpoints = (
-            Checkpoints(
-                open_storage(environment.checkpoint_uri),
-                generation=environment.generation,
-                keep=environment.checkpoint_keep,
-            )
-            if environment.checkpoint_uri is not None
-            else None
+        self._mailbox = mailbox
+        self._gradients: Gradients | None = None
+        self._loader: Loader | None = None
+        self._entered = False
+        self._training = Training(
+            peers=peers,
+            mailbox=mailbox,
+            stop=stop,
+            checkpoints=_checkpoints(environment),
+            schedule=Schedule(environment.checkpoint_every_s, time.monotonic()),
         )
-        self._interval = Interval(environment.checkpoint_every_s)
-        self._position = Position()
-        self._ledger = Ledger()
-        """Of the current epoch, over all ranks, up to the last merge."""
-        self._meter = ProgressMeter(self._messenger)
-        self._loader: ElasticLoader[Any] | None = None
-        self._epochs: int | None = None
-        self._model: nn.Module | None = None
-        self._stateful: list[Any] = []
-        self._weights: GradientWeights | None = None
 
-    @property
-    def is_main(self) -> bool:
-        """Whether this is rank 0, which speaks for all."""
-        return self.rank == 0
+    def prepare(self, model: nn.Module, optimizer: Optimizer, *more: Any) -> tuple[Any, ...]:
+        """Move the model to the device, continue from the newest checkpoint, and keep replicas equal.
 
-    def prepare(self, model: nn.Module, optimizer: torch.optim.Optimizer, *more: Any) -> tuple[Any, ...]:
-        """Make the replicas equal and hand back model, optimizer and `more` in this order.
+        Args:
+            model: trained by every rank; comes back wrapped in `DistributedDataParallel` when there are several.
+            optimizer: of the model's parameters. It comes back itself, but its `step` and `zero_grad` do nothing
+                while a global batch is incomplete (see `accumulating`), so call `optimizer.zero_grad`, not
+                the model's.
+            more: whatever else belongs in a checkpoint and has `state_dict` and `load_state_dict`. Learning-rate
+                schedulers come back such that their `step`, too, waits for the whole batch.
 
-        The newest whole checkpoint is loaded, if there is one. `more` are objects with `state_dict` and
-        `load_state_dict`, such as a learning-rate scheduler; they are saved and restored as well.
+        Returns:
+            As many objects as were given, in the same order.
 
         Raises:
             RuntimeError: called twice, or the checkpoint does not fit the model.
+            TypeError: an object's state cannot be kept in a checkpoint.
+            Fenced: a newer generation of the job runs.
         """
-        if self._model is not None:
-            raise RuntimeError("prepare() was called twice; one run trains one model.")
+        if self._gradients is not None:
+            raise RuntimeError("prepare() was called before; give it everything in one call")
         model.to(self.device)
-        self._model = model
-        self._stateful = [model, optimizer, *more]
-        self._restore()
-        wrapped = self._wrap(model)
-        self._weights = GradientWeights(wrapped, optimizer)
-        return (wrapped, optimizer, *more)
-
-    def _wrap(self, model: nn.Module) -> nn.Module:
-        if not self._environment.distributed or self.world_size == 1:
-            return model
-        return DistributedDataParallel(
-            model, device_ids=[self.device] if self.device.type == "cuda" else None
+        objects: list[Stateful] = [model, optimizer, *more]
+        self._training.restore(Replica(objects))
+        gradients = Gradients(model, device=self.device, replicated=self.world_size > 1)
+        step_once_per_batch(optimizer, gradients)
+        self._gradients = gradients
+        return (
+            gradients.model,
+            optimizer,
+            *(OncePerBatch(one, gradients) if isinstance(one, LRScheduler) else one for one in more),
         )
 
     def loader(
         self,
-        dataset: Sequence[Sample] | torch.utils.data.Dataset[Sample],
+        dataset: Dataset[Any],
         *,
         global_batch: int,
         max_local_batch: int | None = None,
-        max_global_batch: int | None = None,
         seed: int = 0,
-        collate: Callable[[list[Sample]], Any] | None = None,
         num_workers: int = 0,
-    ) -> ElasticLoader[Sample]:
-        """The loader of the training data: every sample once an epoch, at any number of ranks.
+        collate_fn: Callable[[list[Any]], Any] | None = None,
+    ) -> Loader:
+        """The batches to train on: every sample of the dataset once an epoch, at any number of ranks.
 
-        `global_batch` samples make one optimizer step, whatever the number of ranks; the job file's
-        `batch.global` overrides it. A rank passes at most `max_local_batch` samples at once and
-        accumulates gradients beyond. `max_global_batch` bounds an adaptive batch, which is off by
-        default.
+        Each step takes the next `global_batch` samples of a shuffled order and divides them over the ranks;
+        the last step of an epoch takes what is left. The script computes the mean loss of what it is handed.
+
+        Args:
+            dataset: has `len()` and gives a sample for an index. The same on every rank.
+            global_batch: samples in an optimizer step, all ranks together. A job's `batch.global` overrides it.
+            max_local_batch: the most samples that one rank is handed at a time; beyond it, a rank
+                accumulates gradients over several. None: no limit.
+            seed: of the order.
+            num_workers: processes that fetch samples ahead; 0 fetches in this one.
+            collate_fn: makes a batch of a list of samples, as for torch's `DataLoader`.
 
         Raises:
-            ValueError: a batch that is not positive, an empty dataset, or bounds that contradict.
-            RuntimeError: called twice.
+            TypeError: the dataset cannot be indexed.
+            ValueError: a size is out of bounds, or the dataset is empty.
+            RuntimeError: there is a loader already.
         """
         if self._loader is not None:
-            raise RuntimeError("a run has one training loader; use a plain DataLoader to evaluate.")
-        self._loader = ElasticLoader(
+            raise RuntimeError("there is one training loader in a run; evaluate with torch's DataLoader")
+        if isinstance(dataset, IterableDataset) or not isinstance(dataset, Sized):
+            raise TypeError(
+                "the dataset must have a length and give a sample for an index (a map-style dataset)"
+            )
+        for name, value in (("global_batch", global_batch), ("max_local_batch", max_local_batch)):
+            if value is not None and value < 1:
+                raise ValueError(f"{name} is {value}; it must be at least 1")
+        if not 0 <= seed < 2**63:
+            raise ValueError(f"seed is {seed}; it must be at least 0 and below 2**63")
+        if not len(dataset):
+            raise ValueError("the dataset is empty; there is nothing to train on")
+        wanted = self._environment.global_batch or global_batch
+        self._loader = Loader(
             dataset,
-            steps=self,
-            rank=self.rank,
-            world_size=self.world_size,
-            device=self.device,
-            global_batch=self._environment.global_batch or global_batch,
-            max_global_batch=max_global_batch,
-            max_local=max_local_batch,
+            split=Split(
+                global_batch=min(wanted, len(dataset)),
+                rank=self.rank,
+                world_size=self.world_size,
+                max_local=max_local_batch,
+            ),
             seed=seed,
-            collate=collate,
+            device=self.device,
             num_workers=num_workers,
+            collate_fn=collate_fn,
         )
         return self._loader
 
     def epochs(self, count: int) -> Iterator[int]:
-        """The epochs that remain of `count`. After the last one the final checkpoint is written."""
-        self._epochs = count
-        while self._position.epoch < count:
-            epoch = self._position.epoch
-            yield epoch
-            if self._position.epoch == epoch:  # the script left the epoch early
-                self._position, self._ledger = Position(epoch + 1), Ledger()
-        self._save_together()
-        self._meter.flush()
-        self._messenger.send(runtime.Completed, samples=self._samples)
+        """The numbers of the epochs that are left of `count`, the one that a checkpoint is in the middle of first.
 
-    def report(self, **metrics: float) -> None:
-        """Show values to people: in `headway describe`, in plots, in the log. They steer nothing."""
-        if not self.is_main:
-            return
-        values = {name: float(value) for name, value in metrics.items()}
-        epoch = max(0, self._position.epoch - (self._position.samples == 0))
-        self._messenger.send(runtime.Metrics, epoch=epoch, samples=self._samples, values=values)
-        shown = " ".join(f"{name}={value:.6g}" for name, value in values.items())
-        print(f"[headway] epoch {epoch} samples {self._samples} {shown}", flush=True)  # noqa: T201
+        When all are done the result is kept in a last checkpoint and the training counts as complete. A script that
+        leaves the loop early (`break`) does neither, and every rank must leave it.
 
-    @property
-    def position(self) -> Position:
-        """What is committed."""
-        return self._position
-
-    @property
-    def _samples(self) -> int:
-        """Committed samples since the job began."""
-        per_epoch = len(self._loader.dataset) if self._loader is not None else 0  # type: ignore[arg-type]
-        return self._position.epoch * per_epoch + self._position.samples
-
-    @property
-    def weights(self) -> GradientWeights:
-        """The weights of the pass at hand. Raises RuntimeError before `prepare`."""
-        if self._weights is None:
-            raise RuntimeError("call run.prepare(model, optimizer) before the training loop.")
-        return self._weights
-
-    def begin_step(self) -> None:
-        """A step begins: ask all ranks, while they compute, whether to stop or checkpoint after it."""
-        self._meter.begin_step()
-        due = self.is_main and self._checkpoints is not None and self._interval.is_due()
-        self._group.ask(stop=self._stop.requested, checkpoint=due)
-
-    def commit_step(
-        self, samples: int, mine: Ledger, global_batch: int, local_batch: int, passes: int
-    ) -> None:
-        """The optimizer has stepped over `samples`: they are committed. `mine` is this rank's part.
-
-        This is the boundary between two steps, where a rank may leave: every rank comes to the same
-        answer at the same step.
+        Raises:
+            RuntimeError: called twice, or before `prepare` and `loader`.
+            ValueError: `count` is below 0, or the checkpoint is of other data.
         """
-        self._position = Position(self._position.epoch, self._position.samples + samples)
-        self._group.pend(mine)
-        if self.is_main:
-            self._meter.end_step(
-                epoch=self._position.epoch,
-                samples=self._samples,
-                total_samples=self._total_samples(),
-                global_batch=global_batch,
-                local_batch=local_batch,
-                accumulation=passes,
-            )
-        stop, checkpoint = self._group.answer()
-        if stop:
-            self._leave()
-        if checkpoint:
-            self._save_together()
+        if count < 0:
+            raise ValueError(f"the number of epochs is {count}; it must be at least 0")
+        if self._gradients is None or self._loader is None:
+            raise RuntimeError("call run.prepare(...) and run.loader(...) before run.epochs(...)")
+        if self._entered:
+            raise RuntimeError("run.epochs(...) was called before; train all epochs in one loop")
+        self._entered = True
+        loader, training = self._loader, self._training
+        training.feed(
+            dataset_samples=loader.dataset_samples, seed=loader.seed, split=loader.split, epochs=count
+        )
+        loader.attach(training, self._gradients)
+        return self._remaining(count)
 
-    def end_epoch(self) -> None:
-        """Every sample of the epoch is committed: audit it, and begin the next."""
-        assert self._loader is not None
-        samples = len(self._loader.dataset)  # type: ignore[arg-type]
-        ledger = self._merge_ledger()
-        if self.is_main:
-            self._messenger.send(
-                runtime.EpochClosed,
-                epoch=self._position.epoch,
-                samples_seen=ledger.count,
-                dataset_samples=samples,
-                exactly_once=ledger == complete_ledger(samples),
-            )
-        self._position, self._ledger = Position(self._position.epoch + 1), Ledger()
+    def _remaining(self, count: int) -> Iterator[int]:
+        training = self._training
+        while training.place.position.epoch < count:
+            yield training.place.position.epoch
+            training.end_epoch()
+        training.complete()
 
-    def abandon_step(self) -> None:
-        """The script left the loop in the middle of a step: nothing of it is committed."""
-        self._group.answer()
+    @property
+    def accumulating(self) -> bool:
+        """Whether the step goes on with another batch, so that `optimizer.step()` will do nothing.
 
-    def _total_samples(self) -> int | None:
-        if self._epochs is None or self._loader is None:
-            return None
-        return self._epochs * len(self._loader.dataset)  # type: ignore[arg-type]
+        Only a script that looks at gradients needs it, to clip them for example: they are complete when it
+        is false.
+        """
+        return self._gradients is not None and self._gradients.accumulating
 
-    def _merge_ledger(self) -> Ledger:
-        self._ledger = self._ledger.plus(self._group.merge())
-        return self._ledger
+    def report(self, **metrics: Any) -> None:
+        """Show values to people: numbers, or tensors of one element. They never steer anything.
 
-    def _leave(self) -> None:
-        """Checkpoint, say so, and end this process. All ranks do it after the same step."""
-        self._save_together()
-        self._meter.flush()
-        self._group.barrier()
-        self._messenger.send(runtime.Stopped, samples=self._samples)
-        _exit(runtime.EXIT_STOPPED)
+        Rank 0's values count. Values that are not finite (NaN, infinity) are left out, with a line on stderr.
+        Outside Headway rank 0 prints them.
 
-    def _save_together(self) -> None:
-        """Every rank adds to the ledger; rank 0 writes."""
-        if self._checkpoints is None or self._model is None:
-            return
-        ledger = self._merge_ledger()
+        Raises:
+            TypeError, ValueError: a value is not a number.
+        """
         if not self.is_main:
             return
-        began = time.monotonic()
-        state = {
-            "objects": [one.state_dict() for one in self._stateful],
-            "epoch": self._position.epoch,
-            "samples": self._position.samples,
-            "ledger": ledger.as_list(),
-        }
-        try:
-            manifest = self._checkpoints.save(state, samples=self._samples)
-        except StaleGeneration as error:
-            print(f"headway: {error}", file=sys.stderr)  # noqa: T201
-            _exit(runtime.EXIT_STOPPED)
-        cost_s = time.monotonic() - began
-        self._interval.saved(cost_s)
-        self._messenger.send(
-            runtime.Checkpointed,
-            uri=f"{self._environment.checkpoint_uri}/{manifest.folder}",
-            samples=manifest.samples,
-            size_bytes=manifest.size_bytes,
-            save_s=cost_s,
-        )
-
-    def _restore(self) -> None:
-        """Rank 0 reads the newest whole checkpoint; the others get its bytes from rank 0."""
-        if self._checkpoints is None:
+        values = {name: _number(value) for name, value in metrics.items()}
+        infinite = [name for name, value in values.items() if not math.isfinite(value)]
+        for name in infinite:
+            sys.stderr.write(f"headway: the metric {name} is {values.pop(name)} and is left out\n")
+        place = self._training.place
+        if self._mailbox.is_read:
+            self._mailbox.send(Metrics, epoch=place.position.epoch, samples=place.samples, values=values)
             return
-        found = self._checkpoints.load_bytes() if self.is_main else None
-        data = self._group.broadcast(found[1] if found is not None else b"")
-        if not data:
-            return
-        state = read_state(data)
-        if len(state["objects"]) != len(self._stateful):
-            raise RuntimeError(
-                f"the checkpoint holds {len(state['objects'])} objects and prepare() got "
-                f"{len(self._stateful)}; pass the same ones as in the run that wrote it."
-            )
-        for one, saved in zip(self._stateful, state["objects"], strict=True):
-            one.load_state_dict(saved)
-        self._position = Position(state["epoch"], state["samples"])
-        self._ledger = Ledger.from_list(state["ledger"])
-        if found is not None:
-            manifest = found[0]
-            self._messenger.send(
-                runtime.Restored, samples=manifest.samples, from_generation=manifest.generation
-            )
+        shown = "  ".join(f"{name} {value:.6g}" for name, value in values.items())
+        sys.stdout.write(f"epoch {place.position.epoch}  samples {place.samples:,}  {shown}\n")
 
 
-def _device(environment: RankEnvironment) -> torch.device:
+def _number(value: Any) -> float:
+    return float(value.detach() if isinstance(value, torch.Tensor) else value)
+
+
+def _device(local_rank: int) -> torch.device:
     if not torch.cuda.is_available():
         return torch.device("cpu")
-    device = torch.device("cuda", environment.local_rank % torch.cuda.device_count())
-    torch.cuda.set_device(device)
-    return device
+    torch.cuda.set_device(local_rank)
+    return torch.device("cuda", local_rank)
 
 
-def _exit(code: int) -> None:
-    """End now: an interpreter with live process groups may die while it tidies up."""
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):
-            stream.flush()
-    os._exit(code)
+def _checkpoints(environment: Environment) -> Checkpoints | None:
+    if environment.checkpoint_uri is None:
+        return None
+    return Checkpoints(
+        open_storage(environment.checkpoint_uri),
+        generation=environment.generation,
+        keep=environment.checkpoint_keep,
+    )

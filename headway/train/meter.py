@@ -1,0 +1,41 @@
+"""Step times as sufficient statistics, handed out now and then. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class StepTimes:
+    """How many steps, the sum of their times and the sum of the squares, in seconds."""
+
+    steps: int = 0
+    step_s_sum: float = 0.0
+    step_s_squares: float = 0.0
+
+    def add(self, step_s: float) -> StepTimes:
+        """With one more step."""
+        return StepTimes(self.steps + 1, self.step_s_sum + step_s, self.step_s_squares + step_s * step_s)
+
+
+class Meter:
+    """Collects step times between reports, which are at least `every_s` apart. `now` is monotonic."""
+
+    def __init__(self, every_s: float) -> None:
+        self._every_s = every_s
+        self._next_s = float("-inf")
+        self._times = StepTimes()
+
+    def add(self, step_s: float) -> None:
+        """A step of full size took so long."""
+        self._times = self._times.add(step_s)
+
+    def due(self, now: float) -> bool:
+        """Whether it is time for a report."""
+        return now >= self._next_s
+
+    def take(self, now: float) -> StepTimes:
+        """The steps since the last report, which is now."""
+        times, self._times = self._times, StepTimes()
+        self._next_s = now + self._every_s
+        return times
