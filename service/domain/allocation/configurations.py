@@ -67,13 +67,17 @@ def weight_of(job: Job, snapshot: Snapshot) -> float:
 def build_table(job: Job, snapshot: Snapshot) -> JobTable:
     """Every configuration that a round may choose for `job`."""
     held = snapshot.slots_held_by(job.id)
+    # A slot that its node no longer reports (a GPU that is gone) has no kind, and cannot be kept.
+    current_kind = next((kind for kind in map(snapshot.kind_of, held) if kind), None)
     keepable = tuple(
-        key for key in held if snapshot.nodes[key.node_id].state in {NodeState.READY, NodeState.CORDONED}
+        key
+        for key in held
+        if snapshot.nodes[key.node_id].state in {NodeState.READY, NodeState.CORDONED}
+        and snapshot.kind_of(key) == current_kind
     )
     private = Counter(
         snapshot.kind_of(key) for key in keepable if snapshot.nodes[key.node_id].state is NodeState.CORDONED
     )
-    current_kind = snapshot.kind_of(held[0]) if held else None
     weight = weight_of(job, snapshot)
     rows: list[Configuration] = []
     options: list[SizeOption] = []

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from headway.contract.agents import NodeState
 from headway.contract.jobs import Reason, SizeOption
+from headway.contract.spec import Resize
 from service.domain.allocation.configurations import JobTable
 from service.domain.allocation.problem import Configuration
 from service.domain.cluster import SlotKey, Snapshot
@@ -26,8 +27,8 @@ def why_start(snapshot: Snapshot, table: JobTable, chosen: Configuration, alloca
     """Why a waiting job starts at this size."""
     where = ", ".join(snapshot.nodes[node].name for node in allocation)
     text = f"{_slots(chosen.slots, chosen.device_kind)} on {where}"
-    larger = [size for size in table.job.sizes if size > chosen.slots]
-    if larger and not any(option.measured for option in table.options):
+    may_grow = table.job.spec.elastic.resize is not Resize.NEVER and max(table.job.sizes) > chosen.slots
+    if may_grow and not any(option.measured for option in table.options):
         text += "; starts small, and grows once its speed is measured"
     return Sentence(Reason.ALLOCATED, text)
 
@@ -46,9 +47,9 @@ def why_change(snapshot: Snapshot, table: JobTable, chosen: Configuration) -> Se
     step = (
         f"from {_slots(table.current_size, table.current_kind)} to {_slots(chosen.slots, chosen.device_kind)}"
     )
-    leaving = _leaving_nodes(snapshot, table)
-    if leaving:
-        return Sentence(Reason.NODE_DRAINED, f"{step}: leaves {', '.join(leaving)}, which is draining")
+    forced = _forced_out(snapshot, table)
+    if forced is not None:
+        return Sentence(forced.reason, f"{step}: {forced.message}")
     if table.job.pinned_size == chosen.slots:
         return Sentence(Reason.USER_REQUEST, f"{step}, as requested")
     now = _option(table, table.current_kind, table.current_size)
@@ -60,11 +61,9 @@ def why_change(snapshot: Snapshot, table: JobTable, chosen: Configuration) -> Se
 
 def why_vacate(snapshot: Snapshot, table: JobTable) -> Sentence:
     """Why a running job loses everything."""
-    leaving = _leaving_nodes(snapshot, table)
-    if leaving:
-        return Sentence(
-            Reason.NODE_DRAINED, f"{', '.join(leaving)} is draining and no other node has room; waits"
-        )
+    forced = _forced_out(snapshot, table)
+    if forced is not None:
+        return Sentence(forced.reason, f"{forced.message} and no other node has room; waits")
     return Sentence(Reason.PREEMPTED, "its slots go to jobs of higher priority; goes on when there is room")
 
 
@@ -95,7 +94,8 @@ def why_wait(snapshot: Snapshot, table: JobTable, free: Sequence[SlotKey]) -> Se
     holders = Counter(
         snapshot.jobs[holder].name for holder in snapshot.held.values() if holder in snapshot.jobs
     )
-    held_by = ", ".join(f"{name} ({slots})" for name, slots in holders.most_common(5))
+    largest_first = sorted(holders.items(), key=lambda holder: (-holder[1], holder[0]))
+    held_by = ", ".join(f"{name} ({slots})" for name, slots in largest_first[:5])
     left = sum(1 for key in free if snapshot.kind_of(key) in wanted)
     return Sentence(
         Reason.WAITING_FOR_CAPACITY,
@@ -104,10 +104,15 @@ def why_wait(snapshot: Snapshot, table: JobTable, free: Sequence[SlotKey]) -> Se
     )
 
 
-def _leaving_nodes(snapshot: Snapshot, table: JobTable) -> list[str]:
-    held = {key.node_id for key in snapshot.slots_held_by(table.job.id)}
-    kept = {key.node_id for key in table.keepable}
-    return sorted(snapshot.nodes[node].name for node in held - kept)
+def _forced_out(snapshot: Snapshot, table: JobTable) -> Sentence | None:
+    """Why the job cannot keep all of its slots; None when it could."""
+    leaving = [key for key in snapshot.slots_held_by(table.job.id) if key not in table.keepable]
+    if not leaving:
+        return None
+    names = ", ".join(sorted({snapshot.nodes[key.node_id].name for key in leaving}))
+    if any(snapshot.kind_of(key) != table.current_kind for key in leaving):
+        return Sentence(Reason.BAD_DEVICE, f"{names} no longer has every slot that it had")
+    return Sentence(Reason.NODE_DRAINED, f"{names} is draining")
 
 
 def _option(table: JobTable, kind: str | None, slots: int) -> SizeOption | None:

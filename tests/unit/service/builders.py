@@ -124,11 +124,12 @@ def clusters(draw: st.DrawFn) -> Snapshot:
     for index in range(draw(st.integers(0, 6))):
         job = draw(jobs_of(f"j{index}"))
         slots: list[SlotKey] = []
-        if job.state in OCCUPYING_STATES and free:
-            kind = draw(st.sampled_from(sorted({nodes[key.node_id].slots[key.slot] for key in free})))
+        acceptable = set(job.spec.resources.devices or KINDS)
+        kinds = sorted({nodes[key.node_id].slots[key.slot] for key in free} & acceptable)
+        if job.state in OCCUPYING_STATES and kinds:
+            kind = draw(st.sampled_from(kinds))
             alike = [key for key in free if nodes[key.node_id].slots[key.slot] == kind]
-            wanted = draw(st.sampled_from(job.spec.elastic.allowed_sizes()))
-            slots = alike[:wanted]
+            slots = alike[: draw(st.sampled_from(job.spec.elastic.allowed_sizes()))]
         if job.state is JobState.RUNNING and not slots:
             continue
         free = [key for key in free if key not in slots]
@@ -136,7 +137,7 @@ def clusters(draw: st.DrawFn) -> Snapshot:
         jobs[job.id] = job
         if draw(st.booleans()):
             measured[job.id] = draw(measurements_of())
-    if held and draw(st.integers(0, 9)) == 0:
+    if held and draw(st.integers(0, 3)) == 3:
         gone = draw(st.sampled_from(sorted(held, key=lambda key: (key.node_id, key.slot))))
         node = nodes[gone.node_id]
         left = {slot: kind for slot, kind in node.slots.items() if slot != gone.slot}
@@ -158,7 +159,7 @@ def jobs_of(draw: st.DrawFn, job_id: str, states: tuple[JobState, ...] = LIVE_ST
         spec=spec,
         age_s=draw(st.sampled_from([0.0, 5.0, 30.0, 1e6])),
         pinned_size=draw(st.one_of(st.none(), st.sampled_from(spec.elastic.allowed_sizes()))),
-        pause_requested=draw(st.integers(0, 9)) == 0,
+        pause_requested=draw(st.integers(0, 9)) == 9,
         retry_at=draw(st.sampled_from([None, NOW - timedelta(seconds=1), NOW + timedelta(seconds=1)])),
         generation=draw(st.integers(0, 3)),
     )

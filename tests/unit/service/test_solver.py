@@ -63,7 +63,7 @@ def check_feasible(problem: Problem, solution: Solution) -> None:
 
 
 @given(problems())
-@settings(max_examples=200)
+@settings(max_examples=100)
 def test_the_choice_is_the_best_of_all(problem: Problem) -> None:
     solution = solve(problem, time_limit_s=2.0)
     check_feasible(problem, solution)
@@ -73,7 +73,7 @@ def test_the_choice_is_the_best_of_all(problem: Problem) -> None:
 
 
 @given(problems())
-@settings(max_examples=100)
+@settings(max_examples=40)
 def test_without_time_the_choice_still_fits_and_its_gap_is_true(problem: Problem) -> None:
     solution = solve(problem, time_limit_s=0.0)
     check_feasible(problem, solution)
@@ -83,7 +83,7 @@ def test_without_time_the_choice_still_fits_and_its_gap_is_true(problem: Problem
 
 
 @given(problems(), st.randoms())
-@settings(max_examples=50)
+@settings(max_examples=30)
 def test_the_order_in_which_jobs_are_given_does_not_matter(problem: Problem, random) -> None:  # type: ignore[no-untyped-def]
     shuffled = list(problem.configurations.items())
     random.shuffle(shuffled)

@@ -1,0 +1,217 @@
+"""One round on small clusters, and the sentence that comes with every decision."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from headway.contract.agents import NodeState
+from headway.contract.jobs import JobState, Reason
+from service.domain.allocation.plan import Action, Decision, decide
+from service.domain.cluster import Measurement, Node, Snapshot
+from service.domain.jobs import Job
+from tests.unit.service.builders import job_of, node_of, snapshot_of, spec_of
+
+
+def round_of(snapshot: Snapshot) -> dict[str, Decision]:
+    return {one.job_id: one for one in decide(snapshot, time_limit_s=2.0).decisions}
+
+
+def job(
+    job_id: str = "j", state: JobState = JobState.PENDING, low: int = 1, high: int = 1, **fields: Any
+) -> Job:
+    elastic = {"min": low, "max": high, **fields.pop("elastic", {})}
+    spec = {key: fields.pop(key) for key in ("priority", "resources") if key in fields}
+    return job_of(
+        job_id,
+        state,
+        age_s=fields.pop("age_s", 600.0),
+        spec=spec_of(job_id, elastic=elastic, **spec),
+        **fields,
+    )
+
+
+def on(node: str, *slots: int) -> list[tuple[str, int]]:
+    return [(node, slot) for slot in slots]
+
+
+def speed(size: int, samples_per_s: float = 100.0) -> tuple[Measurement, ...]:
+    return (Measurement("cpu", size, samples_per_s, 100),)
+
+
+RUNNING = JobState.RUNNING
+
+
+def test_a_waiting_job_is_started() -> None:
+    one = round_of(snapshot_of([node_of("n", slots=2)], [job()]))["j"]
+    assert (one.action, one.reason, one.allocation) == (Action.START, Reason.ALLOCATED, {"n": (0,)})
+    assert one.message == "1 cpu slot on name-of-n"
+
+
+def test_an_elastic_job_says_that_it_will_grow() -> None:
+    one = round_of(snapshot_of([node_of("n", slots=8)], [job(low=2, high=8)]))["j"]
+    assert one.message == "2 cpu slots on name-of-n; starts small, and grows once its speed is measured"
+
+
+@pytest.mark.parametrize("fields", [{"elastic": {"resize": "never"}}, {"pinned_size": 2}])
+def test_a_job_that_cannot_grow_does_not_promise_it(fields: dict[str, Any]) -> None:
+    one = round_of(snapshot_of([node_of("n", slots=2)], [job(low=1, high=8, **fields)]))["j"]
+    assert one.message == "2 cpu slots on name-of-n"
+
+
+def test_an_empty_cluster_says_how_to_begin() -> None:
+    one = round_of(snapshot_of([], [job()]))["j"]
+    assert (one.action, one.reason) == (Action.WAIT, Reason.WAITING_FOR_CAPACITY)
+    assert "headway agent" in one.message
+
+
+def test_lost_nodes_count_as_none() -> None:
+    one = round_of(snapshot_of([node_of("n", state=NodeState.LOST)], [job()]))["j"]
+    assert "no node has joined" in one.message
+
+
+def test_a_device_that_nobody_has() -> None:
+    wanting = job(resources={"devices": ["h100", "a100"]})
+    one = round_of(snapshot_of([node_of("n")], [wanting]))["j"]
+    assert (one.action, one.reason) == (Action.WAIT, Reason.NO_SUCH_DEVICE)
+    assert one.message == "no node in service has h100 or a100; there is: cpu"
+
+
+def test_a_device_that_is_only_on_a_draining_node() -> None:
+    nodes = [node_of("n", kind="a100", state=NodeState.DRAINING)]
+    one = round_of(snapshot_of(nodes, [job(resources={"devices": ["a100"]})]))["j"]
+    assert one.message == "no node in service has a100; there is: none in service"
+
+
+def test_more_than_the_cluster_has() -> None:
+    one = round_of(snapshot_of([node_of("n", slots=2), node_of("g", kind="a100")], [job(low=3, high=3)]))["j"]
+    assert one.message == "needs at least 3 slots of one kind, and the nodes in service have 2"
+
+
+def test_a_full_cluster_says_who_holds_it() -> None:
+    holders = [job(name, RUNNING, elastic={"resize": "never"}) for name in ("b", "a")]
+    holders.append(job("c", RUNNING, low=2, high=2, elastic={"resize": "never"}))
+    held = {"a": on("n", 0), "b": on("n", 1), "c": on("n", 2, 3)}
+    one = round_of(snapshot_of([node_of("n", slots=4)], [*holders, job()], held))["j"]
+    assert one.action is Action.WAIT
+    assert one.message == "needs at least 1 slot; 0 of 4 are left; held by c (2), a (1), b (1)"
+
+
+def test_a_running_job_grows_into_free_slots_when_it_gains() -> None:
+    snapshot = snapshot_of(
+        [node_of("n", slots=4)], [job(state=RUNNING, high=4)], {"j": on("n", 1)}, {"j": speed(1)}
+    )
+    one = round_of(snapshot)["j"]
+    assert (one.action, one.reason, one.allocation) == (
+        Action.CHANGE,
+        Reason.BETTER_ALLOCATION,
+        {"n": (0, 1)},
+    )
+    assert one.message == "from 1 cpu slot to 2 cpu slots: 100 -> 187 samples/s expected"
+
+
+def test_a_size_that_was_tried_and_is_slower_is_left() -> None:
+    measured = {"j": (*speed(1), *speed(2, 80.0))}
+    snapshot = snapshot_of([node_of("n")], [job(state=RUNNING, high=2)], {"j": on("n", 0, 1)}, measured)
+    one = round_of(snapshot)["j"]
+    assert (one.action, one.allocation) == (Action.CHANGE, {"n": (0,)})
+    assert one.message == "from 2 cpu slots to 1 cpu slot: 80 -> 100 samples/s measured"
+
+
+def test_a_plain_script_grows_by_expectation() -> None:
+    snapshot = snapshot_of([node_of("n")], [job(state=RUNNING, high=2)], {"j": on("n", 0)})
+    assert (
+        round_of(snapshot)["j"].message == "from 1 cpu slot to 2 cpu slots: 1.87 times the speed is expected"
+    )
+
+
+def test_a_running_job_shrinks_for_one_that_waits() -> None:
+    wide = job("wide", RUNNING, high=2)
+    snapshot = snapshot_of([node_of("n")], [wide, job("late")], {"wide": on("n", 0, 1)}, {"wide": speed(2)})
+    plan = round_of(snapshot)
+    assert (plan["wide"].action, plan["wide"].allocation) == (Action.CHANGE, {"n": (0,)})
+    assert plan["wide"].message == (
+        "from 2 cpu slots to 1 cpu slot: makes room for jobs that gain more from the slots"
+    )
+    assert plan["late"].action is Action.WAIT
+    assert plan["late"].message == "gets 1 cpu slots as soon as other jobs have left them"
+
+
+def test_high_priority_takes_everything_from_low() -> None:
+    low = job("low", RUNNING, priority=0)
+    snapshot = snapshot_of([node_of("n", slots=1)], [low, job("high", priority=100)], {"low": on("n", 0)})
+    plan = round_of(snapshot)
+    assert (plan["low"].action, plan["low"].reason) == (Action.VACATE, Reason.PREEMPTED)
+    assert "higher priority" in plan["low"].message
+    assert plan["high"].action is Action.WAIT
+
+
+def test_equals_do_not_preempt_one_another() -> None:
+    snapshot = snapshot_of(
+        [node_of("n", slots=1)], [job("one", RUNNING), job("two", age_s=0)], {"one": on("n", 0)}
+    )
+    plan = round_of(snapshot)
+    assert [plan["one"].action, plan["two"].action] == [Action.KEEP, Action.WAIT]
+
+
+def test_a_job_that_stays_says_why_not_otherwise() -> None:
+    young = job(state=RUNNING, high=2, age_s=3)
+    snapshot = snapshot_of([node_of("n")], [young], {"j": on("n", 0)}, {"j": speed(1)})
+    one = round_of(snapshot)["j"]
+    assert (one.action, one.reason) == (Action.KEEP, Reason.PROGRESSING)
+    assert one.message == (
+        "1 cpu slot is the best choice now; 2 slots: started 3 s ago; a change waits until 10 s"
+    )
+
+
+def test_a_request_is_followed_and_kept() -> None:
+    asked = job(state=RUNNING, high=4, pinned_size=3, age_s=0)
+    snapshot = snapshot_of([node_of("n", slots=4)], [asked], {"j": on("n", 0)})
+    one = round_of(snapshot)["j"]
+    assert (one.action, one.reason) == (Action.CHANGE, Reason.USER_REQUEST)
+    assert one.message == "from 1 cpu slot to 3 cpu slots, as requested"
+    there = snapshot_of([node_of("n", slots=4)], [asked], {"j": on("n", 0, 1, 2)})
+    one = round_of(there)["j"]
+    assert (one.action, one.message) == (Action.KEEP, "fixed at 3 cpu slots by request")
+
+
+def test_a_draining_node_is_left_for_another() -> None:
+    nodes = [node_of("old", state=NodeState.DRAINING), node_of("new")]
+    one = round_of(snapshot_of(nodes, [job(state=RUNNING, age_s=0)], {"j": on("old", 0)}))["j"]
+    assert (one.action, one.reason, one.allocation) == (Action.CHANGE, Reason.NODE_DRAINED, {"new": (0,)})
+    assert one.message == "from 1 cpu slot to 1 cpu slot: name-of-old is draining"
+
+
+def test_a_draining_node_is_left_even_for_nothing() -> None:
+    nodes = [node_of("old", state=NodeState.DRAINING)]
+    one = round_of(snapshot_of(nodes, [job(state=RUNNING)], {"j": on("old", 0)}))["j"]
+    assert (one.action, one.reason) == (Action.VACATE, Reason.NODE_DRAINED)
+    assert one.message == "name-of-old is draining and no other node has room; waits"
+
+
+def test_what_runs_on_a_cordoned_node_stays_and_nothing_comes() -> None:
+    nodes = [node_of("n", slots=3, state=NodeState.CORDONED)]
+    jobs = [job("in", RUNNING, high=3), job("out")]
+    plan = round_of(snapshot_of(nodes, jobs, {"in": on("n", 0)}, {"in": speed(1)}))
+    assert [plan["in"].action, plan["out"].action] == [Action.KEEP, Action.WAIT]
+
+
+def test_a_gpu_that_is_gone_is_left() -> None:
+    node = Node(id="n", name="host", state=NodeState.READY, slots={1: "cpu", 2: "cpu"})
+    snapshot = snapshot_of([node], [job(state=RUNNING, low=2, high=2)], {"j": on("n", 0, 1)})
+    one = round_of(snapshot)["j"]
+    assert (one.action, one.reason, one.allocation) == (Action.CHANGE, Reason.BAD_DEVICE, {"n": (1, 2)})
+    assert one.message == "from 2 cpu slots to 2 cpu slots: host no longer has every slot that it had"
+
+
+@pytest.mark.parametrize(
+    "state", [JobState.STARTING, JobState.RESIZING, JobState.RECOVERING, JobState.CANCELLING, JobState.PAUSED]
+)
+def test_a_job_on_its_way_is_left_alone_and_its_slots_too(state: JobState) -> None:
+    snapshot = snapshot_of(
+        [node_of("n", slots=1)], [job("moving", state), job("waits")], {"moving": on("n", 0)}
+    )
+    plan = round_of(snapshot)
+    assert "moving" not in plan
+    assert plan["waits"].action is Action.WAIT
