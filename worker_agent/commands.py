@@ -35,6 +35,7 @@ class CommandReader:
         self._handle = handle
         self._stopping = stopping
         self._backoff = Backoff(random.Random())
+        self._away = False
 
     def run(self) -> None:
         """Read until told to stop; a Redis that is away is tried again."""
@@ -45,7 +46,9 @@ class CommandReader:
             try:
                 self._read_from(node)
             except redis.RedisError as error:
-                _log.warning("redis cannot be read; commands wait", error=str(error))
+                if not self._away:
+                    _log.warning("redis cannot be read; commands wait until it is back", error=str(error))
+                self._away = True
                 self._stopping.wait(self._backoff.next_s())
 
     def _read_from(self, node: JoinReply) -> None:
@@ -55,6 +58,7 @@ class CommandReader:
         ) as client:
             client.ping()
             self._backoff.reset()
+            self._away = False
             _log.info("listening for commands", stream=node.stream)
             while not self._stopping.is_set() and self._membership.current() is node:
                 self._read_once(client, node.stream)

@@ -17,11 +17,18 @@ from worker_agent.ports import Ports
 
 @dataclass(slots=True)
 class Identity:
-    """Kept over restarts. `claims` hold the folder and the ports while this object lives."""
+    """Kept over restarts. `lock` holds the folder, `claim` the ports."""
 
     instance: str
     ports: Ports
-    claims: tuple[int | socket.socket | None, ...]
+    lock: int
+    claim: socket.socket | None
+
+    def release(self) -> None:
+        """Let another agent have the folder and the ports; the end of the process does it too."""
+        os.close(self.lock)
+        if self.claim is not None:
+            self.claim.close()
 
 
 def lock(state: StateFolder) -> int:
@@ -59,4 +66,4 @@ def identify(state: StateFolder, ports: Ports | None) -> Identity:
     if ports is None:
         ports, claim = port_blocks.choose(random.Random())
     write_json(state.identity, {"instance": instance, "ports": [ports.first, ports.last]})
-    return Identity(instance, ports, (held, claim))
+    return Identity(instance, ports, held, claim)

@@ -109,6 +109,7 @@ class Agent:
         if self._options.own_jobs:
             self._end_jobs()
         self._stopping.set()
+        self._outbox.close()
         _log.info("agent ended", runs_left=len(self._supervisor.holding()))
 
     def _end_jobs(self) -> None:

@@ -9,13 +9,13 @@ from typing import Any
 import structlog
 
 from headway.contract.agents import RankExited, RankMessage, RanksStarted, Released, StartFailed
-from headway.contract.runtime import Completed, Message, message_file
+from headway.contract.runtime import Completed, Hello, Message, message_file
 from worker_agent.commandline import How
 from worker_agent.folders import read_json
 from worker_agent.logs import tail
 from worker_agent.messages import read_messages
 from worker_agent.outbox import Outbox, ReadPosition
-from worker_agent.reconcile import failed
+from worker_agent.reconcile import breaks_gang, failed
 from worker_agent.records import Run
 
 _log = structlog.get_logger()
@@ -64,7 +64,7 @@ class News:
                 self._forward(run, message, ReadPosition(name, slot.rank, behind))
 
     def exits(self, run: Run) -> bool:
-        """Report ranks that ended since the last time; whether one of them failed by itself."""
+        """Report ranks that ended since the last time; whether one of them broke the gang."""
         gone = run.folder.gone.exists()  # before the exits, which are written before it
         failure = False
         for slot in run.command.ranks:
@@ -97,6 +97,9 @@ class News:
         if isinstance(message, Completed):
             run.completed.add(message.rank)
             run.save()
+        elif isinstance(message, Hello):
+            run.library = True
+            run.save()
         self._outbox.add(
             lambda sequence, at: RankMessage(**_head(run, sequence, at), message=fields), position
         )
@@ -104,8 +107,7 @@ class News:
     def _exited(self, run: Run, rank: int, ended: dict[str, Any]) -> bool:
         code, number = ended["exit_code"], ended["signal"]
         completed = rank in run.completed
-        bad = failed(code, completed=completed)
-        lines = tail(run.folder.log(rank)) if bad else []
+        lines = tail(run.folder.log(rank)) if failed(code, completed=completed) else []
         self._outbox.add(
             lambda sequence, at: RankExited(
                 **_head(run, sequence, at),
@@ -121,7 +123,7 @@ class News:
         run.exits_reported.add(rank)
         run.save()
         _log.info("rank ended", run=run.folder.name, rank=rank, exit_code=code, signal=number)
-        return bad and not ended["signalled"]
+        return breaks_gang(code, completed=completed, signalled=ended["signalled"], library=run.library)
 
 
 def _head(run: Run, sequence: int, at: datetime) -> dict[str, Any]:

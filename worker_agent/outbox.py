@@ -136,6 +136,10 @@ class Outbox:
         with self._lock:
             return not self._entries and not self._acknowledged
 
+    def close(self) -> None:
+        """Close the journal; what is queued stays in it."""
+        self._file.close()
+
     def _shed(self) -> None:
         """Keep the queue bounded. What was in flight stays: the service may have it already."""
         if len(self._entries) <= self._capacity:

@@ -9,7 +9,9 @@ Rules, in the order in which they bind:
    Of several stops the earliest SIGKILL counts.
 4. The ranks of a generation are a gang. When one fails, the others get `GANG_GRACE_S` to fail by
    themselves, since their own errors say more than a signal would, then SIGKILL. They get no SIGTERM:
-   there is nothing that they could still checkpoint together.
+   there is nothing that they could still checkpoint together. A rank that dies of the agent's own SIGTERM
+   has failed where the training library runs, since its peers then wait for it in vain; plain scripts may
+   leave the checkpoint to one rank, so there it has not.
 5. A run is released when nothing of it is alive.
 
 Times are in seconds of the boot-time clock.
@@ -120,15 +122,19 @@ def stopped(run: RunState, *, kill: bool, grace_s: float, now_s: float) -> RunSt
 
 
 def failed(exit_code: int | None, *, completed: bool) -> bool:
-    """Whether a rank's end is a failure of its gang. A code of None is a signal, or unknown."""
+    """Whether a rank ended badly. A code of None is a signal, or unknown."""
     return not completed and exit_code not in (EXIT_DONE, EXIT_STOPPED)
 
 
+def breaks_gang(exit_code: int | None, *, completed: bool, signalled: bool, library: bool) -> bool:
+    """Whether a rank's end leaves the others nothing to do (rule 4). `signalled`: by this agent."""
+    return failed(exit_code, completed=completed) and (library or not signalled)
+
+
 def after_failure(run: RunState, now_s: float) -> RunState:
-    """The run after one of its ranks failed."""
-    if run.ending:
-        return run
-    return replace(run, kill_at_s=now_s + GANG_GRACE_S)
+    """The run after one of its ranks failed: a checkpoint under way is not waited for any longer."""
+    due_s = now_s + GANG_GRACE_S
+    return replace(run, kill_at_s=due_s if run.kill_at_s is None else min(run.kill_at_s, due_s))
 
 
 def reconcile(runs: Iterable[RunState], now_s: float) -> list[Action]:

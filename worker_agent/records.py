@@ -37,6 +37,8 @@ class Run:
     exits_reported: set[int] = field(default_factory=set)
     completed: set[int] = field(default_factory=set)
     """Ranks whose training loop is over, by their own word."""
+    library: bool = False
+    """Whether a rank said that it runs under the training library."""
     release_as: int = 0
     """The newest generation that a stop named: its sender waits for the release of that one."""
 
@@ -57,6 +59,7 @@ class Run:
                 "start_reported": self.start_reported,
                 "exits_reported": sorted(self.exits_reported),
                 "completed": sorted(self.completed),
+                "library": self.library,
                 "release_as": self.release_as,
             },
         )
@@ -169,5 +172,6 @@ def _load(folder: RunFolder, command: RunCommand) -> Run:
         start_reported=notes.get("start_reported", False),
         exits_reported=set(notes.get("exits_reported", [])),
         completed=set(notes.get("completed", [])),
+        library=notes.get("library", False),
         release_as=notes.get("release_as", 0),
     )

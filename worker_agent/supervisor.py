@@ -131,8 +131,8 @@ class Supervisor:
         for run in self._runs.values():
             if run.state.phase is Phase.LIVE:
                 self._news.messages(run)
-        self._act()
         self._replace_launcher()
+        self._act()
 
     def idle(self) -> bool:
         """Whether no run is left."""

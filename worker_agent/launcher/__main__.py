@@ -16,6 +16,7 @@ from worker_agent.folders import StateFolder, boot_s
 from worker_agent.launcher.keeper import Keeper
 from worker_agent.launcher.preload import code_version, preload
 from worker_agent.launcher.processes import adopt_orphans
+from worker_agent.launcher.program import flush_and_exit
 from worker_agent.launcher.protocol import (
     Changed,
     Decoder,
@@ -36,6 +37,7 @@ _log = logging.getLogger("worker_agent.launcher")
 ALONE_S = 30.0
 """How long a launcher with nothing to keep waits for an agent."""
 _LOCK_WAIT_S = 10.0
+_ERROR_PAUSE_S = 0.1
 
 
 class Server:
@@ -65,7 +67,11 @@ class Server:
     def serve(self) -> None:
         """Run until there is nothing to keep and nobody to keep it for."""
         while not self._leaving:
-            self.run_once()
+            try:
+                self.run_once()
+            except Exception:  # noqa: BLE001  # all ranks die with this process: nothing is worth that
+                _log.exception("going on after an error")
+                time.sleep(_ERROR_PAUSE_S)
         _log.info("nothing left to keep: leaving")
 
     def run_once(self) -> None:
@@ -92,7 +98,7 @@ class Server:
 
     def _accept(self) -> None:
         client, _ = self._listener.accept()
-        client.settimeout(5.0)  # an agent that does not read for so long is hung
+        client.settimeout(0.5)  # an agent that does not read is hung; the lease is not
         self._clients[client] = Decoder()
         self._selector.register(client, selectors.EVENT_READ)
 
@@ -194,6 +200,7 @@ def main() -> None:
     server = Server(state, _listen(state.path), lock)
     os.chdir("/")
     server.serve()
+    flush_and_exit(0)
 
 
 if __name__ == "__main__":

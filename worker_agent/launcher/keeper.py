@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from headway.contract.runtime import ENV_CONTROL
 from worker_agent.commandline import How, python_target
@@ -40,6 +41,8 @@ class KeptRun:
     groups: set[int] = field(default_factory=set)
     """Process groups of all ranks, living or not."""
     signalled: set[int] = field(default_factory=set)
+    unwritten: dict[int, dict[str, Any]] = field(default_factory=dict)
+    """How ranks ended, as long as the disk does not take it."""
     store: int | None = None
     store_port: int = 0
     store_until_s: float = 0.0
@@ -101,10 +104,11 @@ class Keeper:
             return Started(name, self._kept[name].how)
         if folder.gone.exists():
             return Started(name, "spawn", "the run is over", retryable=False)
-        fields = read_json(folder.launch)
-        if fields is None:
-            return Started(name, "spawn", "the launch file is missing", retryable=True)
-        plan = LaunchPlan.from_json(fields)
+        try:
+            plan = LaunchPlan.from_json(read_json(folder.launch))
+        except (TypeError, KeyError) as error:
+            message = f"the launcher cannot read the order of an agent of another version ({error})"
+            return Started(name, "spawn", message, retryable=True)
         run = KeptRun(folder, self._how(plan))
         self._kept[name] = run
         try:
@@ -160,7 +164,7 @@ class Keeper:
 
     def next_tick_s(self) -> float | None:
         """Seconds until `tick` has something to do; None when only an event can change anything."""
-        if any(not run.ranks for run in self._kept.values()):
+        if any(not run.ranks or run.unwritten for run in self._kept.values()):
             return 0.02
         if all(run.killed for run in self._kept.values()):
             return None  # their end is an event
@@ -233,15 +237,11 @@ class Keeper:
         if found is not None:
             run, rank = found
             del run.ranks[rank]
-            write_json(
-                run.folder.exit(rank),
-                {
-                    "exit_code": code if code >= 0 else None,
-                    "signal": -code if code < 0 else None,
-                    "signalled": rank in run.signalled,
-                },
-            )
-            self._changed(run.folder.name)
+            run.unwritten[rank] = {
+                "exit_code": code if code >= 0 else None,
+                "signal": -code if code < 0 else None,
+                "signalled": rank in run.signalled,
+            }
         for run in self._kept.values():
             if run.store == pid:
                 run.store = None
@@ -249,7 +249,11 @@ class Keeper:
                     _log.error("the store of %s ended with code %d", run.folder.name, code)
 
     def _settle(self, name: str, run: KeptRun) -> None:
-        """Once no rank lives: end what they left, then the store, then say that all is gone."""
+        """Write down who ended. Once no rank lives: end what they left, then the store, then all is gone."""
+        for rank, record in list(run.unwritten.items()):
+            write_json(run.folder.exit(rank), record)
+            del run.unwritten[rank]
+            self._changed(name)
         if run.ranks:
             return
         remains = processes.leftovers(run.groups, run.marker)

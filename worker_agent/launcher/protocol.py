@@ -130,7 +130,7 @@ class Decoder:
 
 def _decode(line: bytes) -> Message:
     fields = json.loads(line)
-    kind = _TYPES.get(fields.pop("type", ""))
+    kind = _TYPES.get(fields.pop("type", "")) if isinstance(fields, dict) else None
     if kind is None:
         raise ValueError(f"not a message between agent and launcher: {line[:80]!r}")
     try:
@@ -161,8 +161,12 @@ class LaunchPlan:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, fields: dict[str, Any]) -> LaunchPlan:
-        """The reverse of `to_json`; JSON has no numbers as keys."""
+    def from_json(cls, fields: Any) -> LaunchPlan:
+        """The reverse of `to_json`; JSON has no numbers as keys.
+
+        Raises:
+            TypeError, KeyError: written by an agent of another version.
+        """
         return cls(**{**fields, "ranks": {int(rank): env for rank, env in fields["ranks"].items()}})
 
 
