@@ -60,7 +60,7 @@ format: $(READY)  ## rewrite the sources in the house format
 	$(BIN)/ruff format .
 
 bench: $(READY)  ## run every benchmark; each prints one JSON object
-	@for script in $$(grep -l __main__ benchmarks/[a-z]*.py); do \
+	@for script in $$(grep -le --json benchmarks/[a-z]*.py); do \
 		name=$$(basename $$script .py); \
 		echo "== $$name" >&2; \
 		$(BIN)/python -m benchmarks.$$name --json || exit 1; \
