@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 from collections.abc import Iterator
 
 import pytest
@@ -11,6 +13,7 @@ from hypothesis import settings
 from headway.local.postgres import EmbeddedPostgres
 from headway.local.redis import EmbeddedRedis
 
+_numbers = itertools.count()
 settings.register_profile("headway", deadline=None)  # a busy machine is no failure
 settings.load_profile("headway")
 
@@ -20,6 +23,30 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPostg
     """A PostgreSQL without fsync; make a database of your own in it with `create_database`."""
     with EmbeddedPostgres(tmp_path_factory.mktemp("postgres"), durable=False) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def migrated(postgres: EmbeddedPostgres) -> str:
+    """Name of a template database with the schema, made by running the migrations."""
+    from service.adapters.postgres.database import Database  # noqa: PLC0415 - only these tests pay for it
+    from service.adapters.postgres.schema import migrate  # noqa: PLC0415
+
+    async def silent(*_: object) -> None:
+        """No bell rings."""
+
+    async def run() -> None:
+        database = Database(postgres.create_database("headway_template"), silent)
+        await migrate(database.engine)
+        await database.close()
+
+    asyncio.run(run())
+    return "headway_template"
+
+
+@pytest.fixture
+def database_url(postgres: EmbeddedPostgres, migrated: str) -> str:
+    """URL of a fresh database with the schema."""
+    return postgres.create_database(f"test_{next(_numbers)}", template=migrated)
 
 
 @pytest.fixture(scope="session")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -79,8 +80,13 @@ class ObjectStorage:
             raise _unavailable(error) from error
 
 
+_HALF_WRITTEN = re.compile(r"#\d+$")
+"""LocalStore writes an object beside its place first, under its name and a number, and then renames it."""
+
+
 def _sorted_names(root: Path, prefix: str, after: str | None) -> list[str]:
-    names = sorted(str(path.relative_to(root)) for path in (root / prefix).rglob("*") if path.is_file())
+    files = (path for path in (root / prefix).rglob("*") if path.is_file())
+    names = sorted(str(path.relative_to(root)) for path in files if not _HALF_WRITTEN.search(path.name))
     return [name for name in names if after is None or name > after]
 
 

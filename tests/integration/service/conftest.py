@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -12,14 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import pytest
 import pytest_asyncio
 from redis.asyncio import Redis
 
 from headway.contract.agents import COMMAND_FIELD, COMMANDS, JoinReply, ReportReply, RunCommand, StopCommand
 from headway.contract.jobs import JobView
-from headway.local.postgres import EmbeddedPostgres
-from service.adapters.postgres.schema import migrate
 from service.adapters.redis import RedisCommandQueue, connect
 from service.loops.scheduler import Intervals, Scheduler
 from service.main import Service
@@ -28,26 +24,6 @@ from service.settings import Settings
 TOKEN = "api-token"
 JOIN_TOKEN = "join-token"
 _numbers = itertools.count()
-
-
-@pytest.fixture(scope="session")
-def migrated(postgres: EmbeddedPostgres) -> str:
-    """Name of a template database with the schema, made by running the migrations."""
-    url = postgres.create_database("headway_template")
-    service = Service(make_settings(url, "redis://unused", "memory:///"))
-
-    async def run() -> None:
-        await migrate(service.database.engine)
-        await service.close()
-
-    asyncio.run(run())
-    return "headway_template"
-
-
-@pytest.fixture
-def database_url(postgres: EmbeddedPostgres, migrated: str) -> str:
-    """URL of a fresh database with the schema."""
-    return postgres.create_database(f"test_{next(_numbers)}", template=migrated)
 
 
 def make_settings(database_url: str, redis_url: str, storage_url: str, **changes: Any) -> Settings:

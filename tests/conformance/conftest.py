@@ -1,0 +1,146 @@
+"""The real things that the ports' implementations are checked against."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import pytest_asyncio
+
+from headway.contract.agents import NodeState, SlotInfo
+from headway.contract.jobs import JobState, Reason
+from headway.contract.spec import JobSpec
+from headway.local.ports import HOST, free_port
+from service.adapters.postgres.database import Database
+from service.domain.jobs import Job
+from service.usecases.ports import Bell, NodeRecord, Transaction
+
+NOW = datetime(2026, 11, 1, 12, 0, tzinfo=UTC)
+BUCKET = "headway"
+
+
+async def until(condition: Callable[[], bool | Awaitable[bool]], within_s: float = 10.0) -> None:
+    """Wait, a little at a time, until it holds.
+
+    Raises:
+        TimeoutError: it does not within `within_s`.
+    """
+    async with asyncio.timeout(within_s):
+        while True:
+            held = condition()
+            if held if isinstance(held, bool) else await held:
+                return
+            await asyncio.sleep(0.01)
+
+
+@pytest.fixture(scope="session")
+def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """URL of an S3 server on loopback, with one bucket."""
+    port = free_port()
+    log = (tmp_path_factory.mktemp("s3") / "server.log").open("wb")
+    server = subprocess.Popen(
+        [sys.executable, "-m", "moto.server", "-H", HOST, "-p", str(port)], stdout=log, stderr=log
+    )
+    url = f"http://{HOST}:{port}"
+    try:
+        transport = httpx.HTTPTransport(retries=10)  # connection attempts, ever further apart
+        with httpx.Client(transport=transport, timeout=30.0) as client:
+            client.put(f"{url}/{BUCKET}").raise_for_status()
+        yield url
+    finally:
+        server.terminate()
+        server.wait(timeout=10)
+        log.close()
+
+
+@pytest.fixture
+def s3_environment(s3_server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The environment that points this process's S3 clients to the server."""
+    for name, value in {
+        "AWS_ENDPOINT": s3_server,
+        "AWS_ACCESS_KEY_ID": "key",
+        "AWS_SECRET_ACCESS_KEY": "secret",
+        "AWS_REGION": "us-east-1",
+    }.items():
+        monkeypatch.setenv(name, value)
+
+
+class Rung:
+    """The bells that were rung after commits."""
+
+    def __init__(self) -> None:
+        self.bells: list[tuple[Bell, str]] = []
+
+    async def ring(self, bell: Bell, about: str) -> None:
+        self.bells.append((bell, about))
+
+
+@pytest.fixture
+def rung() -> Rung:
+    return Rung()
+
+
+@pytest_asyncio.fixture
+async def database(database_url: str, rung: Rung) -> AsyncIterator[Database]:
+    """A fresh database with the schema."""
+    made = Database(database_url, rung.ring)
+    yield made
+    await made.close()
+
+
+def job_of(job_id: str, **fields: Any) -> Job:
+    spec = fields.pop("spec", None) or JobSpec(name=fields.pop("name", job_id), run="python train.py")
+    return Job(
+        **{
+            "id": job_id,
+            "spec": spec,
+            "state": JobState.PENDING,
+            "reason": Reason.SUBMITTED,
+            "message": "waits",
+            "submitted_at": NOW,
+            "state_since": NOW,
+            **fields,
+        }
+    )
+
+
+def node_of(node_id: str, slots: int = 4, **fields: Any) -> NodeRecord:
+    return NodeRecord(
+        **{
+            "id": node_id,
+            "name": f"name-of-{node_id}",
+            "instance": f"instance-{node_id}",
+            "token_sha256": node_id,
+            "state": NodeState.READY,
+            "message": "",
+            "address": HOST,
+            "first_port": 20000,
+            "last_port": 20063,
+            "slots": tuple(SlotInfo(index=index, device_kind="cpu") for index in range(slots)),
+            "agent_version": "0",
+            "joined_at": NOW,
+            "seen_at": NOW,
+            **fields,
+        }
+    )
+
+
+async def store(tx: Transaction, *things: Job | NodeRecord) -> None:
+    """Jobs and nodes, as rows."""
+    for thing in things:
+        if isinstance(thing, NodeRecord):
+            await tx.nodes.save(thing)
+        else:
+            await tx.jobs.insert(thing, idempotency_key=None, request_digest="digest")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "storage"
