@@ -1,0 +1,212 @@
+"""`CommandQueue` and the bells on a real Redis, and without one."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+from redis.asyncio import Redis
+
+from headway.contract.agents import COMMAND_FIELD
+from headway.local.redis import EmbeddedRedis
+from service.adapters.redis import RedisBells, RedisCommandQueue, connect, stream_of
+from service.domain.errors import Unavailable
+from service.usecases.ports import Bell, PendingCommand
+from tests.conformance.conftest import until
+
+WITHIN_S = 10.0
+
+
+@pytest_asyncio.fixture
+async def client(redis_url: str) -> AsyncIterator[Redis]:
+    made = connect(redis_url)
+    yield made
+    await made.aclose()
+
+
+@pytest.fixture
+def own_redis(tmp_path: Path) -> Iterator[EmbeddedRedis]:
+    """A server that the test may stop."""
+    with EmbeddedRedis(tmp_path / "redis") as server:
+        yield server
+
+
+def command(number: int, node: str = "n1") -> PendingCommand:
+    return PendingCommand(f"c{number}", node, json.dumps({"number": number, "text": "ünïcode"}))
+
+
+async def bodies(client: Redis, node: str) -> list[int]:
+    entries = await client.xrange(stream_of(node))
+    return [json.loads(fields[COMMAND_FIELD.encode()])["number"] for _, fields in entries]
+
+
+async def test_commands_reach_their_nodes_stream_in_order(client: Redis) -> None:
+    queue = RedisCommandQueue(client)
+    await queue.push([command(1), command(2, "n2"), command(3)])
+    await queue.push([command(4)])
+    assert await bodies(client, "n1") == [1, 3, 4]
+    assert await bodies(client, "n2") == [2]
+    assert await bodies(client, "n3") == []
+
+
+async def test_no_commands_are_no_trouble(client: Redis) -> None:
+    await RedisCommandQueue(client).push([])
+
+
+async def test_the_stream_of_a_node_that_is_away_is_bounded(client: Redis) -> None:
+    queue = RedisCommandQueue(client)
+    for start in range(0, 12_000, 2_000):
+        await queue.push([command(number) for number in range(start, start + 2_000)])
+    kept = await bodies(client, "n1")
+    assert len(kept) < 11_000
+    assert kept[-1] == 11_999
+
+
+async def test_without_redis_a_push_says_that_it_waits(own_redis: EmbeddedRedis) -> None:
+    client = connect(own_redis.url())
+    queue = RedisCommandQueue(client)
+    await queue.push([command(1)])
+    own_redis.stop()
+    for _ in range(2):
+        with pytest.raises(Unavailable, match="Redis does not answer"):
+            await asyncio.wait_for(queue.push([command(2)]), WITHIN_S)
+    own_redis.start()
+    await queue.push([command(3)])
+    assert await bodies(client, "n1") == [3], "Redis keeps nothing; the outbox pushes again"
+    await client.aclose()
+
+
+async def connected(bells: RedisBells, others: RedisBells) -> None:
+    """Wait until a ring of the one is heard by the other."""
+
+    async def heard_once() -> bool:
+        async with others.heard((Bell.LOGS, "probe")) as event:
+            await bells.ring(Bell.LOGS, "probe")
+            try:
+                await asyncio.wait_for(event.wait(), 0.2)
+            except TimeoutError:
+                return False
+            return True
+
+    await until(heard_once, WITHIN_S)
+
+
+@pytest_asyncio.fixture
+async def two(redis_url: str) -> AsyncIterator[tuple[RedisBells, RedisBells]]:
+    """The bells of two processes that hear one another."""
+    async with AsyncExitStack() as stack:
+        pair = []
+        for _ in range(2):
+            client = connect(redis_url)
+            stack.push_async_callback(client.aclose)
+            pair.append(await stack.enter_async_context(RedisBells(client).running()))
+        here, there = pair
+        await connected(here, there)
+        await connected(there, here)
+        yield here, there
+
+
+async def test_a_ring_wakes_hearers_of_every_process(two: tuple[RedisBells, RedisBells]) -> None:
+    here, there = two
+    async with here.heard((Bell.ROUND, "")) as mine, there.heard((Bell.ROUND, "")) as theirs:
+        await here.ring(Bell.ROUND)
+        await asyncio.wait_for(asyncio.gather(mine.wait(), theirs.wait()), WITHIN_S)
+
+
+async def test_only_those_who_listen_for_it_are_woken(two: tuple[RedisBells, RedisBells]) -> None:
+    here, there = two
+    async with AsyncExitStack() as stack:
+        other_job = await stack.enter_async_context(there.heard((Bell.EVENTS, "j2")))
+        other_bell = await stack.enter_async_context(there.heard((Bell.LOGS, "j1")))
+        both = await stack.enter_async_context(there.heard((Bell.LOGS, "j2"), (Bell.EVENTS, "j1")))
+        await here.ring(Bell.EVENTS, "j1")
+        await asyncio.wait_for(both.wait(), WITHIN_S)
+        assert not other_job.is_set()
+        assert not other_bell.is_set()
+
+
+async def test_a_hearer_is_woken_again_and_again(two: tuple[RedisBells, RedisBells]) -> None:
+    here, there = two
+    async with there.heard((Bell.COMMANDS, "")) as event:
+        for _ in range(3):
+            await here.ring(Bell.COMMANDS)
+            await asyncio.wait_for(event.wait(), WITHIN_S)
+            event.clear()
+
+
+async def test_many_rings_are_sent_as_one(redis_url: str, two: tuple[RedisBells, RedisBells]) -> None:
+    here, there = two
+    async with connect(redis_url) as client, client.pubsub(ignore_subscribe_messages=True) as everything:
+        await everything.psubscribe("*")
+        while await everything.get_message(timeout=0.05):
+            pass
+        async with there.heard((Bell.ROUND, "")) as event:
+            for _ in range(1000):
+                await here.ring(Bell.ROUND)
+            await here.ring(Bell.EVENTS, "last")
+            await asyncio.wait_for(event.wait(), WITHIN_S)
+        sent = []
+        while (message := await everything.get_message(timeout=0.2)) is not None:
+            sent.append(message["data"])
+        assert len(sent) == 2
+
+
+async def test_a_hearer_that_left_is_forgotten(two: tuple[RedisBells, RedisBells]) -> None:
+    here, there = two
+    async with there.heard((Bell.ROUND, "")) as left:
+        pass
+    async with there.heard((Bell.ROUND, "")) as stays:
+        await here.ring(Bell.ROUND)
+        await asyncio.wait_for(stays.wait(), WITHIN_S)
+    assert not left.is_set()
+
+
+async def test_without_redis_a_ring_still_wakes_this_process(own_redis: EmbeddedRedis) -> None:
+    client = connect(own_redis.url())
+    async with RedisBells(client).running() as bells:
+        await connected(bells, bells)
+        own_redis.stop()
+        for _ in range(2):
+            async with bells.heard((Bell.ROUND, "")) as event:
+                await bells.ring(Bell.ROUND)
+                await asyncio.wait_for(event.wait(), WITHIN_S)
+    await client.aclose()
+
+
+async def test_bells_are_heard_again_when_redis_is_back(own_redis: EmbeddedRedis) -> None:
+    async with AsyncExitStack() as stack:
+        pair = []
+        for _ in range(2):
+            client = connect(own_redis.url())
+            stack.push_async_callback(client.aclose)
+            pair.append(await stack.enter_async_context(RedisBells(client).running()))
+        here, there = pair
+        await connected(here, there)
+        own_redis.stop()
+        await here.ring(Bell.ROUND)
+        own_redis.start()
+        await connected(here, there)
+        await connected(there, here)
+
+
+async def test_ringing_never_waits_for_redis() -> None:
+    client = connect("redis://127.0.0.1:9")
+    bells = RedisBells(client)
+    await asyncio.wait_for(bells.ring(Bell.ROUND), 0.1)
+    async with bells.running(), bells.heard((Bell.ROUND, "")) as event:
+        await bells.ring(Bell.ROUND)
+        await asyncio.wait_for(event.wait(), WITHIN_S)
+    await client.aclose()
+
+
+async def test_stopping_is_quick_with_and_without_redis(redis_url: str) -> None:
+    for url in (redis_url, "redis://127.0.0.1:9"):
+        client = connect(url)
+        async with asyncio.timeout(3), RedisBells(client).running() as bells:
+            await bells.ring(Bell.ROUND)
+        await client.aclose()
