@@ -1,15 +1,13 @@
 """Train a small convolutional network on scikit-learn's handwritten digits, elastically.
 
-    headway submit examples/digits.yaml --wait     # under Headway, on one or two slots
-    python examples/digits.py                      # on its own
-    torchrun --nproc-per-node 2 examples/digits.py # without Headway, on two processes
+    python examples/digits.py                              # alone
+    torchrun --nproc-per-node 2 examples/digits.py         # on two processes, without Headway
+    headway submit examples/digits.yaml --wait             # as a job, on one or two slots
 
-It reaches more than 97 % accuracy on digits that it never saw. The lines with `run` are all that makes
-it elastic: it may grow, shrink, move, pause and lose a process at any step, and trains on every
-sample exactly once an epoch all the same.
+It reads at least 97 % of the digits right that it never saw, after a few seconds on one core. The lines
+with `run` are all that is elastic about it: as a job it may grow, shrink, move, pause or lose a process at
+any step, and still trains on every sample exactly once an epoch.
 """
-
-from __future__ import annotations
 
 import argparse
 
@@ -17,20 +15,22 @@ import torch
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 from torch import nn
+from torch.nn.functional import cross_entropy
+from torch.optim.lr_scheduler import CosineAnnealingLR
 from torch.utils.data import TensorDataset
 
 import headway
 
 
-def load_data() -> tuple[TensorDataset, torch.Tensor, torch.Tensor]:
-    """Training samples, and the images and labels to test on. Pixels are in [0, 1]."""
+def load_data() -> tuple[TensorDataset, TensorDataset]:
+    """1,347 digits to train on and 450 to test with: images (1, 8, 8) in [0, 1], and labels 0..9."""
     digits = load_digits()
-    images = torch.tensor(digits.images, dtype=torch.float32).unsqueeze(1) / 16.0
-    labels = torch.tensor(digits.target, dtype=torch.int64)
+    images = torch.tensor(digits.images, dtype=torch.float32).unsqueeze(1) / 16
+    labels = torch.tensor(digits.target)
     train_x, test_x, train_y, test_y = train_test_split(
         images, labels, test_size=0.25, random_state=0, stratify=labels
     )
-    return TensorDataset(train_x, train_y), test_x, test_y
+    return TensorDataset(train_x, train_y), TensorDataset(test_x, test_y)
 
 
 def build_model(width: int) -> nn.Module:
@@ -41,6 +41,7 @@ def build_model(width: int) -> nn.Module:
         nn.ReLU(),
         nn.MaxPool2d(2),
         nn.Flatten(),
+        nn.Dropout(0.25),
         nn.Linear(width * 16, 64),
         nn.ReLU(),
         nn.Linear(64, 10),
@@ -48,32 +49,40 @@ def build_model(width: int) -> nn.Module:
 
 
 @torch.no_grad()
-def accuracy(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> float:
-    return float((model(images).argmax(dim=1) == labels).float().mean())
+def accuracy(model: nn.Module, data: TensorDataset, device: torch.device) -> float:
+    """The part of `data` that the model reads right."""
+    images, labels = (tensor.to(device) for tensor in data.tensors)
+    model.eval()
+    right = (model(images).argmax(dim=1) == labels).float().mean()
+    model.train()
+    return right.item()
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--epochs", type=int, default=12)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--width", type=int, default=32, help="channels of the convolutions")
-    arguments = parser.parse_args()
+    options = parser.parse_args()
 
     torch.manual_seed(0)
     run = headway.init()
-    dataset, test_x, test_y = load_data()
-    model = build_model(arguments.width)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
-    ddp, optimizer = run.prepare(model, optimizer)
-    loader = run.loader(dataset, global_batch=64, seed=0)
+    training_data, test_data = load_data()
+    model = build_model(options.width)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=4e-3)
+    schedule = CosineAnnealingLR(optimizer, T_max=options.epochs)
+    model, optimizer, schedule = run.prepare(model, optimizer, schedule)
+    loader = run.loader(training_data, global_batch=64, seed=0)
 
-    for _ in run.epochs(arguments.epochs):
-        for x, y in loader:
-            loss = nn.functional.cross_entropy(ddp(x), y)
+    for _ in run.epochs(options.epochs):
+        for images, labels in loader:  # a stop or a resize, if due, happens here, between two steps
+            loss = cross_entropy(model(images), labels)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-        # Every rank has the same replica; testing on one would do.
-        run.report(accuracy=accuracy(model, test_x.to(run.device), test_y.to(run.device)), loss=loss.item())
+        schedule.step()
+        run.report(accuracy=accuracy(model, test_data, run.device))
 
 
 if __name__ == "__main__":

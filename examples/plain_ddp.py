@@ -1,95 +1,109 @@
 """Plain DistributedDataParallel that knows nothing of Headway, and still survives being resized.
 
-    headway submit examples/plain_ddp.yaml --wait
     torchrun --nproc-per-node 2 examples/plain_ddp.py --checkpoint /tmp/plain.pt
+    headway submit examples/plain_ddp.yaml --wait
 
-All it does for that is what a script on a preemptible machine does anyway: on SIGTERM it saves, exits
-with 143, and it begins from what was saved. Headway restarts it at another size with
-`elastic.resize: restart`; with `never` it keeps its size.
+It does what any script does on a machine that may be taken away: on SIGTERM all processes finish the same
+step, the state is saved, and they exit with 143; started again, at any size, it goes on from there. That is
+all that `elastic.resize: restart` needs. It learns scikit-learn's handwritten digits.
 """
-
-from __future__ import annotations
 
 import argparse
 import os
 import signal
 import sys
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import torch
 import torch.distributed as dist
+from sklearn.datasets import load_digits
 from torch import nn
+from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
-STEPS = 1500
-GLOBAL_BATCH = 256
+GLOBAL_BATCH = 128
+TEST_DIGITS = 297
 EXIT_STOPPED = 143
 
 
-def default_checkpoint() -> str:
-    """A file in the folder that the launcher offers, else in the current one."""
-    folder = Path(urlsplit(os.environ.get("HEADWAY_CHECKPOINT_URI", ".")).path)
-    return str(folder / "plain.pt")
+def default_checkpoint() -> Path:
+    """In the folder that Headway offers to every job, if it is one, else in the working folder."""
+    uri = os.environ.get("HEADWAY_CHECKPOINT_URI", "")
+    return Path(uri.removeprefix("file://") if uri.startswith("file://") else ".") / "plain_ddp.pt"
 
 
-def batch_of(step: int, rank: int, world_size: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """This rank's part of a step's synthetic regression data, the same whatever the number of ranks."""
-    generator = torch.Generator().manual_seed(step)
-    x = torch.randn(GLOBAL_BATCH, 32, generator=generator)[rank::world_size]
-    return x, torch.sin(x.sum(dim=1, keepdim=True))
+def batch(step: int, samples: int) -> torch.Tensor:
+    """Indices of the samples of a step (GLOBAL_BATCH,): the same at any number of processes."""
+    steps_per_epoch = samples // GLOBAL_BATCH
+    epoch, place = divmod(step, steps_per_epoch)
+    order = torch.randperm(samples, generator=torch.Generator().manual_seed(epoch))
+    return order[place * GLOBAL_BATCH : (place + 1) * GLOBAL_BATCH]
+
+
+def save(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, step: int) -> None:
+    """Write beside, then rename: there is always a whole checkpoint."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}
+    torch.save(state, path.with_suffix(".partial"))
+    path.with_suffix(".partial").replace(path)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--checkpoint", default=default_checkpoint())
-    parser.add_argument("--steps", type=int, default=STEPS)
-    arguments = parser.parse_args()
-    path = Path(arguments.checkpoint)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--steps", type=int, default=1500)
+    parser.add_argument("--checkpoint", type=Path, default=default_checkpoint())
+    options = parser.parse_args()
 
-    stop_asked = torch.zeros(1)
-    signal.signal(signal.SIGTERM, lambda *_: stop_asked.fill_(1))
+    stop = torch.zeros(1)
+    signal.signal(signal.SIGTERM, lambda *_: stop.fill_(1))
     dist.init_process_group("gloo")
     rank, world_size = dist.get_rank(), dist.get_world_size()
 
-    torch.manual_seed(0)
-    model = DistributedDataParallel(nn.Sequential(nn.Linear(32, 256), nn.Tanh(), nn.Linear(256, 1)))
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-    first = 0
-    if path.exists():
-        saved = torch.load(path, weights_only=True)
-        model.module.load_state_dict(saved["model"])
-        optimizer.load_state_dict(saved["optimizer"])
-        first = saved["step"]
-        print(f"rank {rank} of {world_size} goes on at step {first}", flush=True)
+    digits = load_digits()
+    images = torch.tensor(digits.data, dtype=torch.float32) / 16
+    labels = torch.tensor(digits.target)
+    train_x, train_y = images[:-TEST_DIGITS], labels[:-TEST_DIGITS]
+    test_x, test_y = images[-TEST_DIGITS:], labels[-TEST_DIGITS:]
 
-    loss = torch.zeros(())
-    for step in range(first, arguments.steps):
-        x, y = batch_of(step, rank, world_size)
-        loss = nn.functional.mse_loss(model(x), y)
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 10))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=5e-4)
+    first_step = 0
+    if options.checkpoint.exists():
+        state = torch.load(options.checkpoint, weights_only=True)
+        model.load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optimizer"])
+        first_step = state["step"]
+    replicas = DistributedDataParallel(model)
+    if rank == 0:
+        print(f"training on {world_size} processes from step {first_step}", flush=True)
+
+    for step in range(first_step, options.steps):
+        mine = batch(step, len(train_x))[rank::world_size]
+        loss = cross_entropy(replicas(train_x[mine]), train_y[mine])
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        if step % 100 == 0 and rank == 0:
-            print(f"step {step} loss {loss.item():.4f}", flush=True)
-        anybody_asked = stop_asked.clone()
-        dist.all_reduce(anybody_asked, op=dist.ReduceOp.MAX)
-        if anybody_asked:
+        if rank == 0 and step % 100 == 0:
+            print(f"step {step}  loss {loss.item():.4f}", flush=True)
+
+        anyone = stop.clone()
+        dist.all_reduce(anyone, op=dist.ReduceOp.MAX)  # all must leave after the same step
+        if anyone:
             if rank == 0:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                state = {
-                    "model": model.module.state_dict(),
-                    "optimizer": optimizer.state_dict(),
-                    "step": step + 1,
-                }
-                torch.save(state, path.with_suffix(".partial"))
-                path.with_suffix(".partial").replace(path)
-                print(f"saved at step {step + 1}", flush=True)
+                save(options.checkpoint, model, optimizer, step + 1)
+                print(f"stopped and saved after step {step}", flush=True)
             dist.barrier()
             sys.stdout.flush()
-            os._exit(EXIT_STOPPED)
+            os._exit(EXIT_STOPPED)  # torch's threads may not survive an ordinary end
+
     if rank == 0:
-        print(f"done after {arguments.steps} steps, loss {loss.item():.4f}", flush=True)
+        save(options.checkpoint, model, optimizer, options.steps)
+        right = (model(test_x).argmax(dim=1) == test_y).float().mean().item()
+        print(f"done: reads {right:.1%} of {TEST_DIGITS} digits right that it never saw", flush=True)
+    dist.barrier()
     dist.destroy_process_group()
 
 
