@@ -65,11 +65,13 @@ class Scheduler:
             (Loop(name="retain", run_once=self.retain, min_interval_s=600.0, max_interval_s=600.0), None),
         )
         async with AsyncExitStack() as stack:
+            wakes = [
+                await stack.enter_async_context(self.bells.heard((bell, ""))) if bell else asyncio.Event()
+                for _, bell in loops
+            ]
+            # Entered last: its end is where this waits, and the bells must be heard until then.
             tasks = await stack.enter_async_context(asyncio.TaskGroup())
-            for loop, bell in loops:
-                wake = asyncio.Event()
-                if bell is not None:
-                    wake = await stack.enter_async_context(self.bells.heard((bell, "")))
+            for (loop, _), wake in zip(loops, wakes, strict=True):
                 tasks.create_task(run_loop(loop, wake), name=loop.name)
 
     def _round_loop(self) -> Loop:

@@ -1,0 +1,30 @@
+"""The scheduler acts when something happens, not when its interval is over."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+from headway.contract.jobs import JobState
+from service.loops.scheduler import Intervals
+from service.usecases.ports import Bell
+from tests.integration.service.conftest import Harness
+
+
+async def test_a_submit_wakes_a_round_and_its_command_is_delivered(harness: Harness) -> None:
+    agent = await harness.join()
+    slow = replace(harness.scheduler, intervals=Intervals(round_max_interval_s=3600.0))
+    async with harness.service.bells.heard((Bell.ROUND, ""), (Bell.COMMANDS, "")) as rung:
+        working = asyncio.create_task(slow.work())
+        try:
+            job = await harness.submit()
+            async with asyncio.timeout(10):
+                while (await harness.job()).state is not JobState.STARTING:
+                    await rung.wait()
+                    rung.clear()
+                while not (commands := await agent.commands()):
+                    await asyncio.sleep(0)
+        finally:
+            working.cancel()
+            await asyncio.gather(working, return_exceptions=True)
+    assert [one.job_id for one in commands] == [job.id]
