@@ -85,9 +85,11 @@ class Database:
                 broke in the commit itself; every caller may therefore ask again.
         """
         try:
-            async with self.engine.begin() as connection:
+            # Not engine.begin(): a submit that meets a conflict rolls back and asks on in a new transaction.
+            async with self.engine.connect() as connection:
                 tx = PostgresTransaction(connection)
                 yield tx
+                await connection.commit()
         except (OSError, TimeoutError, PoolTimeout, asyncpg.PostgresConnectionError) as error:
             raise _unavailable(error) from error
         except (OperationalError, InterfaceError) as error:
