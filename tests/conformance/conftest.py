@@ -20,7 +20,8 @@ from headway.contract.spec import JobSpec
 from headway.local.ports import HOST, free_port
 from service.adapters.postgres.database import Database
 from service.domain.jobs import Job
-from service.usecases.ports import Bell, NodeRecord, Transaction
+from service.usecases.ports import Transaction
+from service.usecases.records import Bell, NodeRecord
 
 NOW = datetime(2026, 11, 1, 12, 0, tzinfo=UTC)
 BUCKET = "headway"

@@ -15,7 +15,7 @@ from headway.contract.spec import JobSpec
 from service.adapters.postgres.database import Database
 from service.domain.errors import NameTaken, NotFound
 from service.domain.jobs import Job
-from service.usecases.ports import Submitted
+from service.usecases.records import Submitted
 from tests.conformance.conftest import NOW, job_of, store
 
 

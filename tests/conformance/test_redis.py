@@ -16,7 +16,7 @@ from headway.contract.agents import COMMAND_FIELD
 from headway.local.redis import EmbeddedRedis
 from service.adapters.redis import RedisBells, RedisCommandQueue, connect, stream_of
 from service.domain.errors import Unavailable
-from service.usecases.ports import Bell, PendingCommand
+from service.usecases.records import Bell, PendingCommand
 from tests.conformance.conftest import until
 
 WITHIN_S = 10.0

@@ -1,0 +1,194 @@
+"""`Retention`: every table has an end."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+import pytest
+from sqlalchemy import text
+
+from headway.contract.agents import StopCommand
+from headway.contract.jobs import JobState, Reason, SizeOption
+from headway.contract.runtime import Metrics, Progress
+from headway.contract.spec import JobSpec
+from service.adapters.postgres.database import Database
+from service.adapters.postgres.tables import metadata
+from service.domain.failures import RankExit
+from service.usecases.ports import Transaction
+from service.usecases.records import AllocationRecord, BundleRecord, Event
+from tests.conformance.conftest import NOW, job_of, node_of, store
+
+KEEP_DAYS = 10
+DIGEST = "sha256:" + "0" * 64
+
+
+async def counts(database: Database) -> dict[str, int]:
+    async with database.engine.connect() as connection:
+        return {
+            table: int((await connection.execute(text(f"SELECT count(*) FROM {table}"))).scalar_one())
+            for table in metadata.tables
+        }
+
+
+async def live_a_whole_life(tx: Transaction, job_id: str, at: datetime) -> None:
+    """Something in every table that hangs on a job, and a round, at one moment."""
+    job = job_of(job_id, submitted_at=at, state_since=at)
+    allocation = AllocationRecord(
+        job_id=job_id,
+        generation=1,
+        slots={"n1": (0,)},
+        device_kind="cpu",
+        first_node="n1",
+        master_port=20000,
+        reason=Reason.ALLOCATED,
+        message="",
+        round_id=f"r-{job_id}",
+        granted_at=at,
+    )
+    option = SizeOption(
+        device_kind="cpu", slots=1, goodput_samples_per_s=None, speedup=1, measured=False, utility=1
+    )
+    head = {"rank": 0, "generation": 1, "at_s": at.timestamp(), "epoch": 0, "samples": 1}
+    steps = {"steps": 20, "step_s_sum": 1.0, "step_s_squares": 0.1, "global_batch": 8}
+    progress = Progress(**head, **steps, total_samples=None, local_batch=8, accumulation=1)  # type: ignore[arg-type]
+    await store(tx, job)
+    assert await tx.grants.grant(job_id, 1, {"n1": (0,)}, at)
+    await tx.allocations.add(allocation)
+    command = StopCommand(command_id=f"c-{job_id}", job_id=job_id, generation=1, mode="kill", grace_s=0)
+    await tx.commands.add("n1", command, at)
+    await tx.commands.acknowledge("n1", [command.command_id], at)
+    unseen = RankExit(rank=0, exit_code=0, signal=None, stopped_by_agent=False, completed=True)
+    await tx.history.exit(job_id, 1, unseen, at)
+    await tx.history.event(Event(job_id=job_id, at=at, kind="k", message="m", generation=1))
+    await tx.history.measure(job_id, allocation, progress, at)
+    await tx.history.metric(job_id, Metrics(**head, values={"loss": 1.0}), at)  # type: ignore[arg-type]
+    await tx.decisions.store(
+        job_id, round_id="r", now=at, action="keep", reason=Reason.PROGRESSING, message="m", options=[option]
+    )
+    await tx.decisions.store_round(
+        f"r-{job_id}", now=at, took_s=0.1, status="OPTIMAL", objective=1, bound=1, jobs=1, changes=[]
+    )
+    await tx.silence.beat(f"api-{job_id}", at, 6.0)
+    await tx.grants.release(job_id, 1, None, {}, at)
+    await tx.jobs.save(replace(job, state=JobState.SUCCEEDED, finished_at=at))
+
+
+async def delete_old(database: Database, now: datetime) -> list[str]:
+    async with database.begin() as tx:
+        return await tx.retention.delete_old(now, KEEP_DAYS)
+
+
+async def test_nothing_of_an_old_job_stays(database: Database) -> None:
+    async with database.begin() as tx:
+        await store(tx, node_of("n1"))
+        await live_a_whole_life(tx, "j1", NOW)
+    before = await counts(database)
+    assert {table for table, rows in before.items() if rows == 0} == {"bundles"}
+    assert await delete_old(database, NOW + timedelta(days=KEEP_DAYS, seconds=1)) == ["j1"]
+    assert {table: rows for table, rows in (await counts(database)).items() if rows} == {"nodes": 1}
+
+
+async def test_a_job_is_kept_as_long_as_promised(database: Database) -> None:
+    async with database.begin() as tx:
+        await store(tx, node_of("n1"))
+        await live_a_whole_life(tx, "j1", NOW)
+    assert await delete_old(database, NOW + timedelta(days=KEEP_DAYS, seconds=-1)) == []
+    after = await counts(database)
+    kept = {
+        "jobs",
+        "events",
+        "metrics",
+        "measurements",
+        "allocations",
+        "rank_exits",
+        "decisions",
+        "slot_grants",
+    }
+    assert all(after[table] for table in kept)
+
+
+async def test_a_live_job_is_kept_for_ever_but_not_its_old_metrics(database: Database) -> None:
+    async with database.begin() as tx:
+        await store(tx, node_of("n1"))
+        await live_a_whole_life(tx, "j1", NOW)
+        job = await tx.jobs.lock("j1")
+        await tx.jobs.save(replace(job, state=JobState.RUNNING, finished_at=None))
+    assert await delete_old(database, NOW + timedelta(days=1000)) == []
+    after = await counts(database)
+    assert (after["jobs"], after["events"], after["allocations"]) == (1, 2, 1)
+    assert (after["metrics"], after["slot_grants"], after["rounds"], after["commands"]) == (0, 0, 0, 0)
+
+
+async def test_a_held_slot_stays_held(database: Database) -> None:
+    async with database.begin() as tx:
+        await store(tx, node_of("n1"), job_of("j1"))
+        assert await tx.grants.grant("j1", 1, {"n1": (0,)}, NOW)
+    await delete_old(database, NOW + timedelta(days=1000))
+    async with database.begin() as tx:
+        assert await tx.grants.held("j1") == {1: {"n1": (0,)}}
+
+
+async def test_a_command_that_nobody_has_taken_up_stays(database: Database) -> None:
+    async with database.begin() as tx:
+        await store(tx, node_of("n1"), job_of("j1"))
+        command = StopCommand(command_id="c", job_id="j1", generation=1, mode="kill", grace_s=0)
+        await tx.commands.add("n1", command, NOW)
+    await delete_old(database, NOW + timedelta(days=1000))
+    assert (await counts(database))["commands"] == 1
+
+
+async def test_growth_is_bounded(database: Database) -> None:
+    """A day after a day of jobs: what is stored does not depend on how long the service has run."""
+    async with database.begin() as tx:
+        await store(tx, node_of("n1"))
+    sizes = []
+    for day in range(3 * KEEP_DAYS):
+        at = NOW + timedelta(days=day)
+        async with database.begin() as tx:
+            await live_a_whole_life(tx, f"j{day}", at)
+        await delete_old(database, at)
+        sizes.append(sum((await counts(database)).values()))
+    assert len(set(sizes[KEEP_DAYS + 1 :])) == 1
+
+
+async def test_many_at_once_are_deleted_in_batches(database: Database) -> None:
+    async with database.engine.begin() as connection:
+        await connection.execute(
+            text(
+                "INSERT INTO jobs (id, project, name, spec, request_digest, state, reason, message,"
+                " submitted_at, state_since, finished_at) SELECT 'j' || n, 'p', 'n', '{}', '', 'FAILED', '', '',"
+                " now(), now(), '2020-01-01' FROM generate_series(1, 1200) AS n"
+            )
+        )
+    deleted = [len(await delete_old(database, NOW)) for _ in range(4)]
+    assert deleted == [500, 500, 200, 0]
+
+
+async def unused(database: Database, before: datetime) -> list[str]:
+    async with database.begin() as tx:
+        return await tx.retention.unused_bundles(before)
+
+
+@pytest.mark.parametrize("state", [JobState.PENDING, JobState.SUCCEEDED])
+async def test_a_bundle_lives_as_long_as_a_job_that_uses_it(database: Database, state: JobState) -> None:
+    bundle = BundleRecord(DIGEST, 10, ("train.py",))
+    finished = NOW if state is JobState.SUCCEEDED else None
+    async with database.begin() as tx:
+        await tx.bundles.add(bundle, NOW)
+        await tx.bundles.add(bundle, NOW + timedelta(days=1))
+        assert await tx.bundles.get(DIGEST) == bundle
+        job = job_of("j1", spec=JobSpec(name="j", run="x", bundle=DIGEST))
+        await store(tx, job)
+        await tx.jobs.save(replace(job, state=state, finished_at=finished))
+    assert await unused(database, NOW + timedelta(days=1000)) == []
+
+
+async def test_a_bundle_that_nobody_uses_goes(database: Database) -> None:
+    async with database.begin() as tx:
+        await tx.bundles.add(BundleRecord(DIGEST, 10, ()), NOW)
+    assert await unused(database, NOW) == []
+    assert await unused(database, NOW + timedelta(seconds=1)) == [DIGEST]
+    assert await unused(database, NOW + timedelta(seconds=1)) == []
+    async with database.begin() as tx:
+        assert await tx.bundles.get(DIGEST) is None
