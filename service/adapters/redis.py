@@ -14,7 +14,7 @@ from redis.exceptions import RedisError
 
 from headway.contract.agents import COMMAND_FIELD
 from service.domain.errors import Unavailable
-from service.usecases.ports import Bell, PendingCommand
+from service.usecases.records import Bell, PendingCommand
 
 log = structlog.get_logger()
 

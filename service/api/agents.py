@@ -15,7 +15,7 @@ from service.domain.errors import TooLarge
 from service.usecases.ingest import ingest
 from service.usecases.join import join
 from service.usecases.logs import append_log
-from service.usecases.ports import Bell
+from service.usecases.records import Bell
 
 router = APIRouter(prefix="/api/v1/agents", tags=["agents"])
 MAX_LOG_CHUNK_BYTES = 1 << 20

@@ -13,7 +13,7 @@ from service.api.context import ApiContext, Context, require_user, require_user_
 from service.api.render import as_json
 from service.domain.errors import NotFound, TooLarge
 from service.usecases.bundles import bundle_key, store_bundle
-from service.usecases.ports import BundleRecord
+from service.usecases.records import BundleRecord
 
 router = APIRouter(prefix="/api/v1/bundles", tags=["bundles"])
 Digest = Annotated[str, Path(pattern=DIGEST_PATTERN)]

@@ -17,7 +17,8 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from service.domain.errors import WrongToken
 from service.usecases.generations import Launch
 from service.usecases.join import digest_token
-from service.usecases.ports import Bell, Storage, Transactions
+from service.usecases.ports import Storage, Transactions
+from service.usecases.records import Bell
 
 
 class Bells(Protocol):

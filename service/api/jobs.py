@@ -27,7 +27,7 @@ from service.api.streams import follow_events, follow_logs, log_page
 from service.domain.errors import InvalidField
 from service.domain.jobs import Job
 from service.usecases import control
-from service.usecases.ports import JobFilter
+from service.usecases.records import JobFilter
 from service.usecases.submit import submit
 
 _PROBLEM: dict[str, Any] = {"model": Problem, "description": "application/problem+json"}

@@ -12,7 +12,7 @@ from service.api.context import ApiContext
 from service.api.render import sse
 from service.domain.errors import Unavailable
 from service.usecases.logs import read_logs
-from service.usecases.ports import Bell
+from service.usecases.records import Bell
 
 _LOOK_S = 2.0
 """A follower looks by itself this often, in case a bell was lost."""

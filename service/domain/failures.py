@@ -57,12 +57,14 @@ class Verdict:
 
 def ending_of(exit_: RankExit) -> Ending:
     """The ending of one rank."""
-    if exit_.exit_code == EXIT_DONE:
-        return Ending.DONE
-    if exit_.completed and exit_.signal in _DIES_TIDYING_UP:
+    if exit_.completed and (exit_.exit_code == EXIT_DONE or exit_.signal in _DIES_TIDYING_UP):
         return Ending.DONE
     if exit_.stopped_by_agent or exit_.exit_code == EXIT_STOPPED:
+        # Code 0 after SIGTERM is no success: many scripts save and exit 0 then. Starting once more one
+        # that was really done costs little; calling one done that was not loses its work.
         return Ending.STOPPED
+    if exit_.exit_code == EXIT_DONE:
+        return Ending.DONE
     if exit_.exit_code == EXIT_NEVER_RETRY:
         return Ending.HOPELESS
     if exit_.exit_code == EXIT_RETRY or exit_.exit_code is None:

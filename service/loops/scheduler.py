@@ -15,7 +15,8 @@ from service.loops.runner import Loop, run_loop
 from service.usecases.deliver import deliver
 from service.usecases.expire import expire_nodes
 from service.usecases.generations import Launch
-from service.usecases.ports import Bell, CommandQueue, Storage, Transactions
+from service.usecases.ports import CommandQueue, Storage, Transactions
+from service.usecases.records import Bell
 from service.usecases.retain import retain
 from service.usecases.schedule import run_round
 

@@ -9,7 +9,8 @@ from datetime import datetime
 from pathlib import PurePosixPath
 
 from service.domain.errors import InvalidField, TooLarge
-from service.usecases.ports import BundleRecord, Storage, Transactions
+from service.usecases.ports import Storage, Transactions
+from service.usecases.records import BundleRecord
 
 MAX_FILES = 20_000
 MAX_UNPACKED_FACTOR = 20

@@ -12,7 +12,8 @@ from service.domain.errors import IllegalTransition, InvalidField
 from service.domain.jobs import Job
 from service.domain.lifecycle import JobEvent, advance
 from service.usecases.generations import Launch, go_on, pause_now, stop_generation, vacate
-from service.usecases.ports import Bell, Transaction
+from service.usecases.ports import Transaction
+from service.usecases.records import Bell
 from service.usecases.transition import record, transition
 
 

@@ -9,7 +9,8 @@ from headway.contract.agents import NodeState
 from headway.contract.jobs import Reason
 from service.domain.failures import RankExit
 from service.usecases.generations import Launch, fail_rank, ranks_on_node, release_node
-from service.usecases.ports import Bell, NodeRecord, Transaction
+from service.usecases.ports import Transaction
+from service.usecases.records import Bell, NodeRecord
 
 API_FRESH_S = 6.0
 """An API that has not said for this long that it is up counts as down."""

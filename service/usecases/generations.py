@@ -18,7 +18,8 @@ from service.domain.failures import Ending, Verdict, decide_retry, judge
 from service.domain.jobs import Allocation, Job, size_of
 from service.domain.lifecycle import JobEvent, allows
 from service.domain.ranks import NodeRanks, choose_port, layout
-from service.usecases.ports import AllocationRecord, Bell, NodeRecord, Transaction
+from service.usecases.ports import Transaction
+from service.usecases.records import AllocationRecord, Bell, NodeRecord
 from service.usecases.transition import record, transition
 
 

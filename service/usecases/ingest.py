@@ -25,8 +25,9 @@ from service.domain.failures import Ending, RankExit, ending_of, judge
 from service.domain.jobs import Job
 from service.domain.lifecycle import JobEvent, allows
 from service.usecases.generations import Launch, fail_rank, ranks_on_node, release_node
-from service.usecases.ports import Bell, NodeRecord, Transaction
+from service.usecases.ports import Transaction
 from service.usecases.progress import take_in_message
+from service.usecases.records import Bell, NodeRecord
 from service.usecases.transition import record, transition
 
 

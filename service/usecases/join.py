@@ -8,7 +8,8 @@ from datetime import datetime
 
 from headway.contract.agents import JoinRequest, NodeState
 from service.domain.errors import InvalidField, NodeNameTaken
-from service.usecases.ports import Bell, NodeRecord, Transaction
+from service.usecases.ports import Transaction
+from service.usecases.records import Bell, NodeRecord
 
 
 def digest_token(token: str) -> str:

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 from headway.contract.agents import NodeState
 from service.domain.errors import IllegalTransition
-from service.usecases.ports import Bell, NodeRecord, Transaction
+from service.usecases.ports import Transaction
+from service.usecases.records import Bell, NodeRecord
 
 
 async def set_schedulable(tx: Transaction, node_id: str, wanted: NodeState) -> NodeRecord:

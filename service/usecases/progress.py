@@ -20,7 +20,8 @@ from headway.contract.runtime import (
     Stopped,
 )
 from service.domain.jobs import Job
-from service.usecases.ports import Bell, Transaction
+from service.usecases.ports import Transaction
+from service.usecases.records import Bell
 from service.usecases.transition import record
 
 

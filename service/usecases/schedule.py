@@ -15,7 +15,8 @@ from service.domain.cluster import Snapshot
 from service.domain.jobs import Allocation, Job, size_of
 from service.usecases.generations import Launch, start_generation, vacate
 from service.usecases.nodes import finish_drain
-from service.usecases.ports import Bell, Transaction, Transactions
+from service.usecases.ports import Transaction, Transactions
+from service.usecases.records import Bell
 
 SOLVE_TIME_LIMIT_S = 2.0
 

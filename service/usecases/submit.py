@@ -11,7 +11,8 @@ from headway.contract.jobs import JobState, Reason
 from headway.contract.spec import JobSpec
 from service.domain.errors import IdempotencyConflict, InvalidField
 from service.domain.jobs import Job
-from service.usecases.ports import Bell, Submitted, Transaction
+from service.usecases.ports import Transaction
+from service.usecases.records import Bell, Submitted
 
 
 async def submit(

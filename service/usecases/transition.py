@@ -9,7 +9,8 @@ from typing import Any
 from headway.contract.jobs import Reason
 from service.domain.jobs import Job
 from service.domain.lifecycle import JobEvent, advance
-from service.usecases.ports import Bell, Event, Transaction
+from service.usecases.ports import Transaction
+from service.usecases.records import Bell, Event
 
 
 async def transition(

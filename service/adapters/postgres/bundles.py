@@ -9,7 +9,7 @@ from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.adapters.postgres.tables import bundles
-from service.usecases.ports import BundleRecord
+from service.usecases.records import BundleRecord
 
 
 class PostgresBundles:

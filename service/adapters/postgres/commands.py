@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from headway.contract.agents import RunCommand, StopCommand
 from service.adapters.postgres.tables import commands
-from service.usecases.ports import PendingCommand
+from service.usecases.records import PendingCommand
 
 
 class PostgresCommands:

@@ -25,7 +25,7 @@ from service.adapters.postgres.queries import (
 from service.adapters.postgres.retention import PostgresRetention
 from service.domain.errors import Unavailable
 from service.usecases import ports
-from service.usecases.ports import Bell
+from service.usecases.records import Bell
 
 Ring = Callable[[Bell, str], Awaitable[None]]
 """Rings a bell; must not raise."""

@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from headway.contract.jobs import Reason
 from service.adapters.postgres.tables import allocations, slot_grants
 from service.domain.jobs import Allocation, size_of
-from service.usecases.ports import AllocationRecord
+from service.usecases.records import AllocationRecord
 
 _HELD = slot_grants.c.released_at.is_(None)
 

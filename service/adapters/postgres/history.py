@@ -13,7 +13,7 @@ from headway.contract.runtime import Metrics, Progress
 from service.adapters.postgres.tables import events, measurements, metrics, rank_exits
 from service.domain.failures import RankExit
 from service.domain.jobs import size_of
-from service.usecases.ports import AllocationRecord, Event
+from service.usecases.records import AllocationRecord, Event
 
 
 class PostgresHistory:

@@ -15,7 +15,7 @@ from headway.contract.spec import JobSpec
 from service.adapters.postgres.tables import TERMINAL_SQL, jobs
 from service.domain.errors import NameTaken, NotFound
 from service.domain.jobs import Job
-from service.usecases.ports import Submitted
+from service.usecases.records import Submitted
 
 _INSERT = text(
     """

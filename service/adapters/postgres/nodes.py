@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from headway.contract.agents import NodeState, SlotInfo
 from service.adapters.postgres.tables import api_processes, nodes
 from service.domain.errors import NotFound
-from service.usecases.ports import NodeRecord
+from service.usecases.records import NodeRecord
 
 
 def row_to_node(row: Row[Any]) -> NodeRecord:

@@ -35,7 +35,7 @@ from service.adapters.postgres.tables import (
     slot_grants,
 )
 from service.domain.errors import InvalidField, NotFound
-from service.usecases.ports import JobFilter
+from service.usecases.records import JobFilter
 
 
 class PostgresJobQueries:

@@ -124,10 +124,20 @@ async def test_finishing_while_asked_to_stop_is_success(harness: Harness) -> Non
     run = await start(harness, agent)
     await harness.post("jobs/job/resize", {"slots": 2})
     await harness.turn()
-    await stop(agent, run, exit_code=0)
+    await stop(agent, run, exit_code=0, completed=True)
     assert (await harness.job()).state is JobState.SUCCEEDED
     (node,) = (await harness.client.get("/api/v1/nodes")).json()["items"]
     assert [slot["job_id"] for slot in node["slots"]] == [None, None]
+
+
+async def test_a_plain_script_that_saves_and_exits_0_when_stopped_goes_on(harness: Harness) -> None:
+    agent = await harness.join()
+    await harness.submit(elastic={"min": 1, "max": 2})
+    run = await start(harness, agent)
+    await harness.post("jobs/job/resize", {"slots": 2})
+    await harness.turn()
+    await stop(agent, run, exit_code=0)
+    assert (await harness.job()).state is JobState.STARTING
 
 
 async def test_pause_during_a_resize_wins(harness: Harness) -> None:

@@ -37,9 +37,16 @@ async def start(harness: Harness, agent: Agent, name: str = "job") -> Any:
     return run
 
 
-async def stop(agent: Agent, run: Any, exit_code: int = 143) -> None:
+async def stop(agent: Agent, run: Any, exit_code: int = 143, *, completed: bool = False) -> None:
     exits = [
-        entry("rank_exited", run, rank=one.rank, exit_code=exit_code, stopped_by_agent=True)
+        entry(
+            "rank_exited",
+            run,
+            rank=one.rank,
+            exit_code=exit_code,
+            stopped_by_agent=True,
+            completed=completed,
+        )
         for one in run.ranks
     ]
     await agent.report(*exits, entry("released", run))

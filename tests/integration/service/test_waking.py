@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from headway.contract.jobs import JobState
 from service.loops.scheduler import Intervals
-from service.usecases.ports import Bell
+from service.usecases.records import Bell
 from tests.integration.service.conftest import Harness
 
 
@@ -22,8 +22,8 @@ async def test_a_submit_wakes_a_round_and_its_command_is_delivered(harness: Harn
                 while (await harness.job()).state is not JobState.STARTING:
                     await rung.wait()
                     rung.clear()
-                while not (commands := await agent.commands()):
-                    await asyncio.sleep(0)
+                await agent.redis.xread({agent.joined.stream: "0"}, block=5000)
+                commands = await agent.commands()
         finally:
             working.cancel()
             await asyncio.gather(working, return_exceptions=True)

@@ -46,7 +46,8 @@ SAMPLES = {
     ("fields", "ending"),
     [
         (DONE, Ending.DONE),
-        ({"exit_code": 0, "stopped_by_agent": True}, Ending.DONE),
+        ({"exit_code": 0, "stopped_by_agent": True}, Ending.STOPPED),
+        ({"exit_code": 0, "stopped_by_agent": True, "completed": True}, Ending.DONE),
         ({"signal": signal.SIGABRT, "completed": True}, Ending.DONE),
         ({"signal": signal.SIGSEGV, "completed": True, "stopped_by_agent": True}, Ending.DONE),
         ({"signal": signal.SIGKILL, "completed": True}, Ending.INFRASTRUCTURE),

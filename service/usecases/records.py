@@ -1,0 +1,111 @@
+"""The records that use cases and adapters exchange, as values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from headway.contract.agents import NodeState, SlotInfo
+from headway.contract.jobs import JobState, Reason
+from service.domain.jobs import Allocation, Job
+
+
+class Bell(StrEnum):
+    """Who is woken after a commit. A lost ring only delays: everybody looks by itself now and then."""
+
+    ROUND = "round"
+    COMMANDS = "commands"
+    EVENTS = "events"
+    LOGS = "logs"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Something that happened to a job, for its history."""
+
+    job_id: str
+    at: datetime
+    kind: str
+    message: str
+    generation: int
+    state: JobState | None = None
+    reason: Reason | None = None
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeRecord:
+    """A node as stored."""
+
+    id: str
+    name: str
+    instance: str
+    token_sha256: str
+    state: NodeState
+    message: str
+    address: str
+    first_port: int
+    last_port: int
+    slots: tuple[SlotInfo, ...]
+    agent_version: str
+    joined_at: datetime
+    seen_at: datetime
+    last_sequence: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllocationRecord:
+    """An allocation that a generation runs on, with its rendezvous."""
+
+    job_id: str
+    generation: int
+    slots: Allocation
+    device_kind: str
+    first_node: str
+    master_port: int
+    reason: Reason
+    message: str
+    round_id: str | None
+    granted_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class PendingCommand:
+    """An outbox row that is due to be pushed to its node's stream."""
+
+    id: str
+    node_id: str
+    body: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobFilter:
+    """Which jobs to list; None means any."""
+
+    state: JobState | None = None
+    name: str | None = None
+    project: str | None = None
+    live_only: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """What the one statement of a submit found: the job stored under this request, or an older
+    one under the same idempotency key.
+    """
+
+    job: Job
+    request_digest: str
+    created: bool
+
+
+@dataclass(frozen=True, slots=True)
+class BundleRecord:
+    """An uploaded bundle and the paths in it."""
+
+    digest: str
+    size_bytes: int
+    files: tuple[str, ...]
