@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -25,20 +24,6 @@ from service.usecases.records import Bell, NodeRecord
 
 NOW = datetime(2026, 11, 1, 12, 0, tzinfo=UTC)
 BUCKET = "headway"
-
-
-async def until(condition: Callable[[], bool | Awaitable[bool]], within_s: float = 10.0) -> None:
-    """Wait, a little at a time, until it holds.
-
-    Raises:
-        TimeoutError: it does not within `within_s`.
-    """
-    async with asyncio.timeout(within_s):
-        while True:
-            held = condition()
-            if held if isinstance(held, bool) else await held:
-                return
-            await asyncio.sleep(0.01)
 
 
 @pytest.fixture(scope="session")

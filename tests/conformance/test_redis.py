@@ -17,7 +17,7 @@ from headway.local.redis import EmbeddedRedis
 from service.adapters.redis import RedisBells, RedisCommandQueue, connect, stream_of
 from service.domain.errors import Unavailable
 from service.usecases.records import Bell, PendingCommand
-from tests.conformance.conftest import until
+from tests.waiting import until
 
 WITHIN_S = 10.0
 
