@@ -1,0 +1,26 @@
+"""Jobs of real processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.elastic.harness import SCRIPTS, Job
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[Callable[..., Job]]:
+    """Makes a job of a script in `scripts/` (or of any path) and its arguments."""
+    jobs: list[Job] = []
+
+    def make(script: str | Path, *arguments: object, **env: str) -> Job:
+        folder = tmp_path / f"job-{len(jobs)}"
+        folder.mkdir()
+        jobs.append(Job(folder, SCRIPTS / script, [str(argument) for argument in arguments], env))
+        return jobs[-1]
+
+    yield make
+    for one in jobs:
+        one.end()

@@ -1,0 +1,155 @@
+"""A job of real processes: ranks with torchrun's environment and a control folder, size after size.
+
+It stands in for an agent: it starts the ranks of a generation, ends them all when one fails, and reads
+their messages.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from multiprocessing import connection
+from pathlib import Path
+from typing import Any, TypeVar
+
+from torch.distributed import TCPStore
+
+from headway.contract import runtime
+from tests.elastic.ranks import PRELOAD, be_a_rank
+
+SCRIPTS = Path(__file__).parent / "scripts"
+PATIENCE_S = 60.0
+
+Kind = TypeVar("Kind")
+_server = multiprocessing.get_context("forkserver")
+_server.set_forkserver_preload(PRELOAD)
+
+
+@dataclass
+class Generation:
+    """The ranks of one generation."""
+
+    processes: list[Any]
+    control: Path
+    store: TCPStore
+    """Kept open here, as an agent does, so that no rank's end takes it away."""
+
+    def wait(self) -> list[int]:
+        """Wait for every rank to end; the exit codes, negative for signals. One that fails ends the others."""
+        deadline = time.monotonic() + PATIENCE_S
+        running = {process.sentinel: process for process in self.processes}
+        while running:
+            ended = connection.wait(list(running), timeout=deadline - time.monotonic())
+            if not ended:
+                self.kill()
+                raise AssertionError(f"ranks did not end in {PATIENCE_S} s:\n{self.output()}")
+            for sentinel in ended:
+                process = running.pop(sentinel)
+                process.join()
+                if process.exitcode not in (runtime.EXIT_DONE, runtime.EXIT_STOPPED, runtime.EXIT_RETRY):
+                    self.kill()
+        return [process.exitcode for process in self.processes]
+
+    def until(self, condition: Callable[[], bool]) -> None:
+        """Wait until the condition holds while rank 0 is alive."""
+        deadline = time.monotonic() + PATIENCE_S
+        while not condition():
+            self.processes[0].join(0.01)
+            if time.monotonic() > deadline or not self.processes[0].is_alive():
+                raise AssertionError(f"waited in vain:\n{self.output()}")
+
+    def stop(self) -> None:
+        """Ask every rank to stop, as an agent does."""
+        for process in self.processes:
+            os.kill(process.pid, signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End every rank at once."""
+        for process in self.processes:
+            process.kill()
+
+    def messages(self, kind: type[Kind], rank: int = 0) -> list[Kind]:
+        """What a rank has sent so far of this kind."""
+        file = self.control / runtime.message_file(rank)
+        if not file.exists():
+            return []
+        lines = file.read_text().splitlines(keepends=True)
+        sent = [runtime.from_line(line) for line in lines if line.endswith("\n")]
+        return [message for message in sent if isinstance(message, kind)]
+
+    def output(self) -> str:
+        """What all ranks printed."""
+        return "".join(log.read_text() for log in sorted(self.control.glob("*.log")))
+
+
+@dataclass
+class Job:
+    """A script, and the generations of it that were run in `folder`."""
+
+    folder: Path
+    script: Path
+    arguments: Sequence[str] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    generations: list[Generation] = field(default_factory=list)
+
+    @property
+    def checkpoints(self) -> Path:
+        """The folder of the checkpoint URI."""
+        return self.folder / "checkpoints"
+
+    def start(self, size: int, *, generation: int | None = None, **env: str) -> Generation:
+        """Start the next generation with so many ranks, and `env` beside what every rank gets."""
+        number = len(self.generations) + 1 if generation is None else generation
+        control = self.folder / f"control-{len(self.generations) + 1}"
+        control.mkdir()
+        store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        common = {
+            "PATH": os.environ["PATH"],
+            "HOME": os.environ.get("HOME", "/"),
+            "WORLD_SIZE": str(size),
+            "LOCAL_WORLD_SIZE": str(size),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(store.port),
+            "TORCHELASTIC_USE_AGENT_STORE": "True",
+            "TORCHELASTIC_RESTART_COUNT": "0",
+            runtime.ENV_GENERATION: str(number),
+            runtime.ENV_CHECKPOINT_URI: self.checkpoints.as_uri(),
+            runtime.ENV_CONTROL: str(control),
+            **self.env,
+            **env,
+        }
+        processes = []
+        for rank in range(size):
+            ranked = {**common, "RANK": str(rank), "LOCAL_RANK": str(rank), "GROUP_RANK": "0"}
+            log = str(control / f"{rank}.log")
+            process = _server.Process(
+                target=be_a_rank, args=(str(self.script), list(self.arguments), ranked, log), daemon=True
+            )
+            process.start()
+            processes.append(process)
+        self.generations.append(Generation(processes, control, store))
+        return self.generations[-1]
+
+    def run(self, size: int, *, generation: int | None = None, **env: str) -> Generation:
+        """Start the next generation and wait for its end."""
+        started = self.start(size, generation=generation, **env)
+        started.wait()
+        return started
+
+    def messages(self, kind: type[Kind]) -> list[Kind]:
+        """What rank 0 of every generation sent of this kind."""
+        return [message for one in self.generations for message in one.messages(kind)]
+
+    def end(self) -> None:
+        """Leave no process behind."""
+        for generation in self.generations:
+            generation.kill()
+
+
+def codes(generation: Generation) -> list[int]:
+    """The exit codes of the ranks, by rank."""
+    return [process.exitcode for process in generation.processes]

@@ -1,0 +1,34 @@
+"""What a forked rank does. Imported by the fork server, so that a rank starts with torch loaded."""
+
+from __future__ import annotations
+
+import os
+import runpy
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+
+import torch
+
+PRELOAD = [
+    "__main__",
+    "torch",
+    "torch._dynamo",  # what the first DDP() imports, for two seconds
+    "torch.distributed._functional_collectives",
+    "headway.train",
+    "tests.elastic.ranks",
+]
+
+
+def be_a_rank(script: str, arguments: Sequence[str], env: Mapping[str, str], log: str) -> None:
+    """Run `script` as `__main__` with this environment and its output in `log`."""
+    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    os.environ.clear()
+    os.environ.update(env)
+    torch.set_num_threads(1)
+    sys.argv = [script, *arguments]
+    sys.path.insert(0, os.path.dirname(script))  # noqa: PTH120  # as the interpreter does it
+    runpy.run_path(script, run_name="__main__")
