@@ -39,7 +39,7 @@ async def take_in_message(tx: Transaction, job: Job, message: Message, now: date
                 await tx.history.measure(job.id, allocation, message, now)
         case Metrics():
             await tx.history.metric(job.id, message, datetime.fromtimestamp(message.at_s, UTC))
-        case FirstStep():
+        case FirstStep() if message.rank == 0:
             await record(
                 tx,
                 job,
@@ -67,7 +67,7 @@ async def take_in_message(tx: Transaction, job: Job, message: Message, now: date
                 f"the {message.dataset_samples} exactly once; please report this with the job's events",
                 now=now,
             )
-        case Hello() | Checkpointed() | EpochClosed() | Stopped() | Completed():
+        case Hello() | FirstStep() | Checkpointed() | EpochClosed() | Stopped() | Completed():
             pass
     return job
 
