@@ -167,9 +167,11 @@ async def release_node(
     carry_over = {}
     if job.target is not None and node_id in job.target and generation == job.generation:
         carry_over = {node_id: job.target[node_id]}
-    await tx.grants.release(job.id, generation, node_id, carry_over, now)
+    freed = await tx.grants.release(job.id, generation, node_id, carry_over, now)
     tx.ring(Bell.ROUND)
-    if generation < job.generation:
+    # An agent says so again for every stop that reaches it late, and after its node was LOST: the job has
+    # gone on since, and must not go on twice.
+    if not freed or generation < job.generation:
         return job
     still_held = await tx.grants.held(job.id)
     if any(held_for <= job.generation for held_for in still_held):

@@ -74,9 +74,9 @@ class Grants(Protocol):
 
     async def release(
         self, job_id: str, generation: int, node_id: str | None, carry_over: Allocation, now: datetime
-    ) -> None:
-        """Free what generations up to `generation` hold (on one node, or all). Slots in `carry_over`
-        pass to generation + 1 at once, so that nobody else can get them in between.
+    ) -> bool:
+        """Free what generations up to `generation` hold (on one node, or all); whether there was any.
+        Slots in `carry_over` pass to generation + 1 at once, so that nobody else can get them in between.
         """
         ...
 

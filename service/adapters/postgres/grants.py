@@ -70,8 +70,8 @@ class PostgresGrants:
 
     async def release(
         self, job_id: str, generation: int, node_id: str | None, carry_over: Allocation, now: datetime
-    ) -> None:
-        """Free slots; those in `carry_over` pass to generation + 1 at once."""
+    ) -> bool:
+        """Free slots, if there are any; those in `carry_over` pass to generation + 1 at once."""
         freed = and_(slot_grants.c.job_id == job_id, slot_grants.c.generation <= generation, _HELD)
         if node_id is not None:
             freed = and_(freed, slot_grants.c.node_id == node_id)
@@ -95,6 +95,7 @@ class PostgresGrants:
         ]
         if passed_on:
             await self._connection.execute(insert(slot_grants), passed_on)
+        return bool(released)
 
 
 class PostgresAllocations:
