@@ -64,14 +64,21 @@ def solve(problem: Problem, *, time_limit_s: float) -> Solution:
 
 
 def _worthwhile(problem: Problem) -> _Gains:
-    """What may be chosen at all: it fits, and is worth more than nothing. Jobs in the order of their ids."""
+    """What may be chosen at all: it fits, is worth more than nothing, and is the job's best of its kind and
+    demand. Jobs in the order of their ids.
+    """
     gains: dict[str, list[tuple[Configuration, int]]] = {}
     for job in sorted(problem.configurations):
         idle = problem.idle_utility.get(job, 0.0)
+        best: dict[tuple[str, int], tuple[Configuration, int]] = {}
         for row in problem.configurations[job]:
             gain = round((row.utility - idle) * _UTILITY_SCALE)
-            if gain > 0 and row.demand <= problem.capacity.get(row.device_kind, 0):
-                gains.setdefault(job, []).append((row, gain))
+            fits = row.demand <= problem.capacity.get(row.device_kind, 0)
+            before = best.get((row.device_kind, row.demand))
+            if fits and gain > (before[1] if before is not None else 0):
+                best[row.device_kind, row.demand] = (row, gain)
+        if best:
+            gains[job] = list(best.values())
     return gains
 
 

@@ -136,6 +136,15 @@ def test_a_row_without_demand_needs_no_capacity() -> None:
     assert solve(Problem({"j": (own,)}, {"a": 0}, {}), time_limit_s=2.0).chosen["j"] == own
 
 
+def test_one_jobs_many_choices_do_not_hide_anothers() -> None:
+    """Found by search: rows of one job filled the places that pruning keeps for the best jobs."""
+    held = Configuration(device_kind="a", slots=1, demand=0, utility=0.0)
+    moving = [Configuration(device_kind="b", slots=slots, demand=1, utility=0.0) for slots in (1, 2)]
+    other = Configuration(device_kind="b", slots=1, demand=1, utility=1.0)
+    problem = Problem({"j1": (held, *moving), "j2": (other,)}, {"a": 0, "b": 1}, {"j1": -1.5})
+    assert dict(solve(problem, time_limit_s=2.0).chosen) == {"j1": held, "j2": other}
+
+
 def test_no_jobs() -> None:
     solution = solve(Problem({}, {"a": 3}, {}), time_limit_s=2.0)
     assert (dict(solution.chosen), solution.objective, solution.gap) == ({}, 0.0, 0.0)
