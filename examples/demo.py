@@ -151,7 +151,10 @@ def play(demo: Demo) -> None:
     demo.until("plain-ddp runs", lambda: demo.job("plain-ddp").state is JobState.RUNNING)
     demo.resize("gpt-char", 1)
     demo.resize("digits", 2)
-    demo.until("digits has a checkpoint", lambda: demo.job("digits").progress.checkpoint_samples is not None)
+    demo.until(
+        "digits trains beyond its checkpoint",
+        lambda: demo.trains("digits", (demo.job("digits").progress.checkpoint_samples or 10**9) + 2000),
+    )
     demo.kill_a_rank("digits")
     demo.pause_and_resume("gpt-char")
     demo.drain("local-2")

@@ -32,7 +32,7 @@ async def submit(
         spec=spec,
         state=JobState.PENDING,
         reason=Reason.SUBMITTED,
-        message="waits for the next round",
+        message="; ".join(["waits for the next round", *_without_effect(spec)]),
         submitted_at=now,
         state_since=now,
     )
@@ -46,6 +46,21 @@ async def submit(
     if submitted.created:
         tx.ring(Bell.ROUND)
     return submitted
+
+
+def _without_effect(spec: JobSpec) -> list[str]:
+    """Says which wishes of the spec this version does not act on yet: none is ignored in silence."""
+    wishes = {
+        "batch.policy adaptive": spec.batch.policy == "adaptive",
+        "goal.max_cost_usd": spec.goal.max_cost_usd is not None,
+        "goal.deadline": spec.goal.deadline is not None,
+        "goal.objective": spec.goal.objective != "balanced",
+        "market": spec.market != "on-demand",
+        "resources.cpus_per_slot": spec.resources.cpus_per_slot is not None,
+        "resources.memory_per_slot": spec.resources.memory_per_slot is not None,
+    }
+    unmet = [wish for wish, made in wishes.items() if made]
+    return [f"this version does not act on {', '.join(unmet)}"] if unmet else []
 
 
 async def _check_devices(tx: Transaction, spec: JobSpec) -> None:

@@ -207,3 +207,9 @@ async def test_a_released_slot_of_one_job_grows_another_only_when_it_is_free(har
     assert {name: one.world_size for name, one in runs.items()} == {"wide": 1, "narrow": 1}  # type: ignore[union-attr]
     slots = [one.slot for run in runs.values() for one in run.ranks]  # type: ignore[union-attr]
     assert sorted(slots) == [0, 1]
+
+
+async def test_wishes_without_effect_are_said(harness: Harness) -> None:
+    job = await harness.submit(market="spot", goal={"max_cost_usd": 5}, batch={"global": 32})
+    assert job.message.endswith("this version does not act on goal.max_cost_usd, market")
+    assert (await harness.submit("other")).message == "waits for the next round"
