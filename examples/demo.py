@@ -231,6 +231,7 @@ def main() -> int:
     parser.add_argument("--picture", type=Path, help="save what is printed as an SVG")
     parser.add_argument("--keep", action="store_true", help="keep the data folder, with all logs")
     arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that `with` stops what was started
     console = Console(record=True, width=110, highlight=False)
     data = Path(tempfile.mkdtemp(prefix="headway-demo-"))
     began = time.monotonic()
