@@ -49,11 +49,18 @@ class Snapshot:
     held: Mapping[SlotKey, str]
     measurements: Mapping[str, tuple[Measurement, ...]] = field(default_factory=dict)
     """By job id."""
+    holdings: Mapping[str, tuple[SlotKey, ...]] = field(init=False)
+    """`held` the other way round: job id to its slots, in a stable order."""
+
+    def __post_init__(self) -> None:
+        holdings: dict[str, list[SlotKey]] = {}
+        for key in sorted(self.held, key=lambda key: (key.node_id, key.slot)):
+            holdings.setdefault(self.held[key], []).append(key)
+        object.__setattr__(self, "holdings", {job: tuple(keys) for job, keys in holdings.items()})
 
     def slots_held_by(self, job_id: str) -> tuple[SlotKey, ...]:
         """The slots that a job holds, in a stable order."""
-        held = [key for key, holder in self.held.items() if holder == job_id]
-        return tuple(sorted(held, key=lambda key: (key.node_id, key.slot)))
+        return self.holdings.get(job_id, ())
 
     def kind_of(self, key: SlotKey) -> str:
         """Device kind of a slot; empty for a slot that its node no longer reports."""

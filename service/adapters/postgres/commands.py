@@ -10,8 +10,8 @@ from sqlalchemy import or_, select, update
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from headway.contract.agents import RunCommand, StopCommand
-from service.adapters.postgres.tables import commands
+from headway.contract.agents import NodeState, RunCommand, StopCommand
+from service.adapters.postgres.tables import commands, nodes
 from service.usecases.records import PendingCommand
 
 
@@ -46,8 +46,10 @@ class PostgresCommands:
         """Unacknowledged commands that were never pushed, or not for `push_again_s`; marked pushed."""
         due = (
             select(commands.c.id)
+            .join(nodes, nodes.c.id == commands.c.node_id)
             .where(
                 commands.c.acknowledged_at.is_(None),
+                nodes.c.state != NodeState.LOST,  # it reads them when it is back
                 or_(
                     commands.c.pushed_at.is_(None),
                     commands.c.pushed_at < now - timedelta(seconds=push_again_s),
@@ -55,7 +57,7 @@ class PostgresCommands:
             )
             .order_by(commands.c.sequence)
             .limit(limit)
-            .with_for_update(skip_locked=True)
+            .with_for_update(skip_locked=True, of=commands)
         )
         statement = (
             update(commands)

@@ -27,7 +27,8 @@ SILENT_S = 20.0
 IDLE_PENALTY = 1.5
 """What taking everything from a running job costs, in units of its weight."""
 AGING_S = 600.0
-"""A waiting job's weight doubles over this time."""
+"""Over this time a waiting job's weight grows by half: ahead of newer ones, but not so far that it takes
+everything from a running job of its own priority."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +61,7 @@ def weight_of(job: Job, snapshot: Snapshot) -> float:
     weight = math.pow(2.0, (job.spec.priority - 50) / 25)
     if job.state is JobState.PENDING:
         waited_s = max(0.0, (snapshot.now - job.state_since).total_seconds())
-        weight *= 1.0 + min(waited_s / AGING_S, 1.0)
+        weight *= 1.0 + 0.5 * min(waited_s / AGING_S, 1.0)
     return weight
 
 
