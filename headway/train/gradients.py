@@ -100,9 +100,10 @@ def step_once_per_batch(optimizer: Optimizer, gradients: Gradients) -> None:
         if gradients.accumulating:
             skipped_in = gradients.batch_number
             return closure() if closure is not None else None
+        result = step(closure)  # a closure's zero_grad, too, must keep what was accumulated
         skipped_in = 0
         gradients.stepped = True
-        return step(closure)
+        return result
 
     @functools.wraps(zero_grad)
     def zero_or_keep(_self: Optimizer, set_to_none: bool = True) -> None:  # noqa: FBT001, FBT002  # torch's signature
