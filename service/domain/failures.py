@@ -72,6 +72,15 @@ def ending_of(exit_: RankExit) -> Ending:
     return Ending.USER_ERROR
 
 
+def left_unasked(exits: Sequence[RankExit]) -> bool:
+    """Whether ranks ended as if they had been asked to stop, and nobody had asked any of them.
+
+    When one rank is asked, the library stops all of them: an agent's word for one of them is enough.
+    """
+    left = [exit_ for exit_ in exits if exit_.exit_code == EXIT_STOPPED]
+    return bool(left) and not any(exit_.stopped_by_agent for exit_ in left)
+
+
 _WORST_FIRST = (Ending.HOPELESS, Ending.INFRASTRUCTURE, Ending.USER_ERROR, Ending.STOPPED, Ending.DONE)
 """The root cause: a rank that was killed makes its peers fail with errors of their own, so the
 kill outweighs them."""

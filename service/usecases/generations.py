@@ -14,7 +14,8 @@ from typing import Literal
 
 from headway.contract.agents import RunCommand, StopCommand
 from headway.contract.jobs import JobState, Reason
-from service.domain.failures import Ending, Verdict, decide_retry, judge
+from headway.contract.runtime import EXIT_STOPPED
+from service.domain.failures import Ending, Verdict, decide_retry, judge, left_unasked
 from service.domain.jobs import Allocation, Job, size_of
 from service.domain.lifecycle import JobEvent, allows
 from service.domain.ranks import NodeRanks, choose_port, layout
@@ -182,7 +183,8 @@ async def release_node(
 async def go_on(tx: Transaction, job: Job, launch: Launch, now: datetime) -> Job:
     """Every process of the running generation is gone: decide what comes next."""
     await tx.allocations.end(job.id, job.generation, now)
-    verdict = judge(await tx.history.exits(job.id, job.generation))
+    exits = await tx.history.exits(job.id, job.generation)
+    verdict = judge(exits)
     moving = job.state is JobState.RESIZING and not job.pause_requested
     if moving and job.target is not None and verdict.ending is not Ending.DONE:
         return await start_generation(
@@ -200,6 +202,10 @@ async def go_on(tx: Transaction, job: Job, launch: Launch, now: datetime) -> Job
         )
     if job.state is JobState.RESIZING:
         return await _wait_again(tx, job, now)
+    if verdict.ending is Ending.STOPPED and left_unasked(exits):
+        # Not counted, it would be started again at once for as long as it does so.
+        message = f"it exited with code {EXIT_STOPPED}, but nobody had asked it to stop"
+        verdict = Verdict(Ending.INFRASTRUCTURE, Reason.RETRY_REQUESTED, message)
     return await _recover(tx, job, verdict, now)
 
 

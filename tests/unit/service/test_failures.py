@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from headway.contract.jobs import Reason
 from headway.contract.spec import Retry
-from service.domain.failures import Ending, RankExit, decide_retry, ending_of, judge
+from service.domain.failures import Ending, RankExit, decide_retry, ending_of, judge, left_unasked
 from tests.unit.service.builders import NOW
 
 
@@ -107,6 +107,22 @@ def test_a_killed_rank_outweighs_the_errors_of_all_its_peers() -> None:
     verdict = judge([*peers, exit_of(2, **KILLED)])
     assert (verdict.ending, verdict.reason) == (Ending.INFRASTRUCTURE, Reason.RANK_LOST)
     assert verdict.message == "rank 2 was killed by SIGKILL"
+
+
+@pytest.mark.parametrize(
+    ("exits", "unasked"),
+    [
+        ([], False),
+        ([STOPPED], True),
+        ([STOPPED, {"signal": signal.SIGKILL, "stopped_by_agent": True}], True),
+        ([STOPPED, {"exit_code": 143, "stopped_by_agent": True}], False),
+        ([DONE, {"signal": signal.SIGTERM, "stopped_by_agent": True}], False),
+    ],
+)
+def test_code_143_counts_as_a_stop_only_when_a_rank_was_asked(
+    exits: list[dict[str, Any]], *, unasked: bool
+) -> None:
+    assert left_unasked([exit_of(rank, **fields) for rank, fields in enumerate(exits)]) is unasked
 
 
 def test_no_exits_mean_that_nothing_had_started() -> None:

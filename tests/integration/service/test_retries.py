@@ -1,0 +1,35 @@
+"""What is started again, and how often."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from headway.contract.jobs import JobState
+from tests.integration.service.conftest import Harness, entry
+from tests.integration.service.test_life_of_a_job import start
+
+
+async def test_a_script_that_stops_unasked_uses_up_its_retries(harness: Harness) -> None:
+    agent = await harness.join()
+    await harness.submit(retry={"infrastructure": 2})
+    for failures in (1, 2, 3):
+        run = await start(harness, agent)
+        await agent.report(entry("rank_exited", run, rank=0, exit_code=143), entry("released", run))
+        job = await harness.job()
+        assert job.infrastructure_failures == failures
+        harness.clock.skipped += timedelta(seconds=60)
+    assert job.state is JobState.FAILED
+    assert "143" in job.message
+
+
+async def test_an_agent_that_leaves_with_its_ranks_uses_up_none(harness: Harness) -> None:
+    agent = await harness.join()
+    await harness.submit(elastic={"min": 2})
+    run = await start(harness, agent)
+    await agent.report(
+        entry("rank_exited", run, rank=0, exit_code=143, stopped_by_agent=True),
+        entry("rank_exited", run, rank=1, exit_code=143),
+        entry("released", run),
+    )
+    job = await harness.job()
+    assert (job.state, job.infrastructure_failures, job.preemptions) == (JobState.RECOVERING, 0, 1)
