@@ -206,6 +206,7 @@ class Supervisor:
         reason = rules.refusal(fence, command.generation)
         if reason:
             _log.info("ignored a run", job=command.job_id, generation=command.generation, reason=reason)
+            self._release_unheld(command.job_id, command.generation)
             return
         run = new_run(self._state, command)
         write_fence(job, replace(fence, run=command.generation))
@@ -221,8 +222,12 @@ class Supervisor:
             _log.info("stop", run=run.folder.name, mode=command.mode, grace_s=command.grace_s)
             run.release_as = max(run.release_as, command.generation)
             self._stop(run, kill=command.mode == "kill", grace_s=command.grace_s)
-        if not covered:
-            self._news.nothing_held(command.job_id, command.generation)
+        self._release_unheld(command.job_id, command.generation)
+
+    def _release_unheld(self, job_id: str, generation: int) -> None:
+        """Say so when nothing is here of what a command was about: the service may wait for its end."""
+        if not self._covered(job_id, generation):
+            self._news.nothing_held(job_id, generation)
 
     def _stop(self, run: Run, *, kill: bool, grace_s: float) -> None:
         run.state = rules.stopped(run.state, kill=kill, grace_s=grace_s, now_s=boot_s())

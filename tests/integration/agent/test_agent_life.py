@@ -211,3 +211,12 @@ def test_two_agents_cannot_share_a_folder(stub: StubService, make_agent: MakeAge
     second.start()
     assert second.wait() == 78
     assert "--state-dir" in second.log()
+
+
+def test_a_run_that_is_refused_is_released(shared: StubService) -> None:
+    """A service whose database was restored from a backup counts generations again from there."""
+    shared.run("restored", "true", generation=5)
+    assert shared.released("restored", generation=5)
+    shared.run("restored", "true", generation=3)
+    assert shared.released("restored", generation=3)
+    assert not shared.of("restored", RanksStarted, generation=3)
