@@ -63,6 +63,13 @@ class Gradients:
         if self._ddp is not None:
             self._ddp.require_backward_grad_sync = last
 
+    def abandon(self) -> None:
+        """The script left its loop: what was accumulated for an incomplete batch is dropped."""
+        if self.accumulating:
+            self.accumulating = False
+            for parameter in self._parameters:
+                parameter.grad = None
+
     def _scale(self, factor: float) -> None:
         for parameter in self._parameters:
             if parameter.grad is not None:
@@ -96,11 +103,13 @@ def step_once_per_batch(optimizer: Optimizer, gradients: Gradients) -> None:
 
     @functools.wraps(step)
     def step_or_skip(_self: Optimizer, closure: Callable[[], Any] | None = None) -> Any:
+        # The state changes after the call: a closure has a zero_grad of its own, which belongs before the step.
         nonlocal skipped_in
         if gradients.accumulating:
+            result = closure() if closure is not None else None
             skipped_in = gradients.batch_number
-            return closure() if closure is not None else None
-        result = step(closure)  # a closure's zero_grad, too, must keep what was accumulated
+            return result
+        result = step(closure)
         skipped_in = 0
         gradients.stepped = True
         return result

@@ -71,6 +71,7 @@ class Loader:
                     )
                     yield batch
             except GeneratorExit:  # the script left its loop; it may have taken the step before
+                gradients.abandon()
                 if gradients.stepped:
                     training.commit(step, indices[step.share.start : step.share.stop])
                 raise

@@ -109,3 +109,13 @@ def test_a_step_is_noticed() -> None:
         gradients.begin(1, global_batch=2, first=not last, last=last)
         zero_first(optimizer, lambda: model(torch.ones(1, 1)).mean())
         assert gradients.stepped == last
+
+
+def test_an_incomplete_batch_that_is_abandoned_leaves_nothing() -> None:
+    model = nn.Linear(1, 1)
+    gradients = Gradients(model, device=CPU, replicated=False)
+    gradients.begin(1, global_batch=2, first=True, last=False)
+    model(torch.ones(1, 1)).mean().backward()
+    gradients.abandon()
+    assert not gradients.accumulating
+    assert model.weight.grad is None
