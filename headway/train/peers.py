@@ -35,18 +35,18 @@ class Pending:
 class Peers:
     """This rank among its peers. Alone, every agreement is immediate and needs no process group."""
 
-    def __init__(self, *, rank: int, world_size: int) -> None:
+    def __init__(self, *, rank: int, world_size: int, timeout: timedelta | None = None) -> None:
         self.rank = rank
         self.world_size = world_size
-        self._group = dist.new_group(backend="gloo") if world_size > 1 else None
+        self._group = dist.new_group(backend="gloo", timeout=timeout) if world_size > 1 else None
 
     @classmethod
     def meet(cls, environment: Environment, device: torch.device, timeout_s: float) -> Peers:
         """Join the process group that the environment names, if it names one."""
+        timeout = timedelta(seconds=timeout_s)
         if environment.distributed and not dist.is_initialized():
-            backend = "nccl" if device.type == "cuda" else "gloo"
-            dist.init_process_group(backend, timeout=timedelta(seconds=timeout_s))
-        return cls(rank=environment.rank, world_size=environment.world_size)
+            dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=timeout)
+        return cls(rank=environment.rank, world_size=environment.world_size, timeout=timeout)
 
     @property
     def is_main(self) -> bool:
