@@ -40,13 +40,16 @@ async def take_in_message(tx: Transaction, job: Job, message: Message, now: date
         case Metrics():
             await tx.history.metric(job.id, message, datetime.fromtimestamp(message.at_s, UTC))
         case FirstStep() if message.rank == 0:
+            again = progress.lost_samples - before.lost_samples
             await record(
                 tx,
                 job,
                 "first_step",
-                message=f"training goes on from {message.samples} samples",
+                message=f"training begins again: no checkpoint was found, {again} samples are lost"
+                if again
+                else f"training goes on from {message.samples} samples",
                 now=datetime.fromtimestamp(message.at_s, UTC),
-                data={"samples": message.samples, "rank": message.rank},
+                data={"samples": message.samples, "rank": message.rank, "lost_samples": again},
             )
         case Restored():
             lost = progress.lost_samples - before.lost_samples
@@ -92,6 +95,13 @@ def after_message(progress: JobProgress, message: Message) -> JobProgress:
         case Restored():
             lost = max(0, progress.samples - message.samples)
             update = {"samples": message.samples, "lost_samples": progress.lost_samples + lost}
+        case FirstStep() if message.rank == 0 and message.samples < progress.samples:
+            # Whoever restores a checkpoint says so before the first step: this generation found none.
+            update = {
+                "samples": message.samples,
+                "checkpoint_samples": None,
+                "lost_samples": progress.lost_samples + progress.samples,
+            }
         case EpochClosed() if message.epoch + 1 > progress.epochs_audited:
             update = {
                 "epochs_audited": message.epoch + 1,

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from headway.contract.jobs import JobState
 from tests.integration.service.conftest import Harness, entry
-from tests.integration.service.test_life_of_a_job import start
+from tests.integration.service.test_life_of_a_job import message, progress, start
 
 
 async def test_a_script_that_stops_unasked_uses_up_its_retries(harness: Harness) -> None:
@@ -33,3 +33,19 @@ async def test_an_agent_that_leaves_with_its_ranks_uses_up_none(harness: Harness
     )
     job = await harness.job()
     assert (job.state, job.infrastructure_failures, job.preemptions) == (JobState.RECOVERING, 0, 1)
+
+
+async def test_training_that_begins_again_counts_what_it_lost(harness: Harness) -> None:
+    agent = await harness.join()
+    await harness.submit()
+    run = await start(harness, agent)
+    saved = message("checkpointed", 1, uri="file:///c", samples=320, size_bytes=1, save_s=0.1)
+    news = (message("first_step", 1, samples=32), progress(1, samples=640), saved)
+    await agent.report(*(entry("rank_message", run, **one) for one in news))
+    await agent.report(entry("rank_exited", run, rank=0, signal=9), entry("released", run))
+    run = await start(harness, agent)
+    await agent.report(entry("rank_message", run, **message("first_step", 2, samples=32)))
+    done = (await harness.job()).progress
+    assert (done.samples, done.checkpoint_samples, done.lost_samples) == (32, None, 640)
+    events = (await harness.client.get("/api/v1/jobs/job/events")).json()["items"]
+    assert [one["data"]["lost_samples"] for one in events if one["kind"] == "first_step"] == [0, 640]

@@ -51,7 +51,9 @@ def closed(epoch: int, *, exactly_once: bool) -> EpochClosed:
     ("message", "changes"),
     [
         (Hello(**HEAD), {}),
-        (FirstStep(**HEAD, samples=7), {}),
+        (FirstStep(**HEAD, samples=107), {}),
+        (FirstStep(**HEAD, samples=7), {"samples": 7, "checkpoint_samples": None, "lost_samples": 100}),
+        (FirstStep(**{**HEAD, "rank": 1}, samples=7), {}),
         (progress(), {"epoch": 2, "samples": 200, "total_samples": 400, "samples_per_s": 160.0}),
         (progress(step_s_sum=0.0), {"epoch": 2, "samples": 200, "total_samples": 400}),
         (Metrics(**HEAD, epoch=1, samples=1, values={"acc": 0.5}), {"metrics": {"loss": 2.0, "acc": 0.5}}),
