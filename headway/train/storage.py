@@ -74,8 +74,16 @@ class Folder:
         return (self._root / key).read_bytes()
 
     def keys(self) -> list[str]:
-        """Paths under the folder, temporary ones included."""
-        return [str(path.relative_to(self._root)) for path in self._root.rglob("*") if path.is_file()]
+        """Paths under the folder, temporary ones included; none when there is no such folder.
+
+        Raises:
+            OSError: the folder cannot be read, so nobody knows what is in it.
+        """
+        return [
+            str((Path(folder) / name).relative_to(self._root))
+            for folder, _, files in os.walk(self._root, onerror=_unless_gone)
+            for name in files
+        ]
 
     def delete(self, key: str) -> None:
         """Remove the file, and its folder once that is empty."""
@@ -83,6 +91,12 @@ class Folder:
         path.unlink(missing_ok=True)
         with suppress(OSError):  # not empty
             path.parent.rmdir()
+
+
+def _unless_gone(error: OSError) -> None:
+    """What is not there, or was deleted meanwhile, holds no keys; what cannot be read may hold some."""
+    if not isinstance(error, FileNotFoundError):
+        raise error
 
 
 class ObjectStore:

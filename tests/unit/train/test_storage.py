@@ -48,6 +48,12 @@ def test_a_folder_that_cannot_be_written_fails_and_leaves_what_was_there(tmp_pat
     assert (tmp_path / "a").read_text() == "not a folder"
 
 
+def test_a_folder_that_cannot_be_read_is_not_taken_for_an_empty_one(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("not a folder")
+    with pytest.raises(OSError, match="a"):
+        Folder(tmp_path / "a").keys()
+
+
 def test_a_path_will_do_for_a_uri(tmp_path: Path) -> None:
     assert open_storage(str(tmp_path)).uri == tmp_path.as_uri()
     assert isinstance(open_storage("memory:///"), ObjectStore)
