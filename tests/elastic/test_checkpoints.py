@@ -89,16 +89,24 @@ def test_a_rank_that_was_overtaken_while_it_trained_does_not_write(job: Callable
 
 def test_a_stop_that_cannot_be_checkpointed_asks_for_a_retry(job: Callable[..., Job]) -> None:
     counted = counting(job)
-    counted.checkpoints.write_text("a file where the folder should be")
+    counted.checkpoints.symlink_to("nowhere")  # holds nothing, and takes nothing
     stopped = counted.run(2, FAULTS=json.dumps([[0, 2, "SIGTERM"]]))
     assert codes(stopped) == [RETRY] * 2
     assert "could not be saved" in stopped.output()
     assert not stopped.messages(Stopped), "the steps are lost, so it must not say that they are not"
 
 
+def test_checkpoints_that_cannot_be_read_are_not_trained_over(job: Callable[..., Job]) -> None:
+    counted = counting(job)
+    counted.checkpoints.write_text("a file where the folder should be")
+    refused = counted.run(1)
+    assert codes(refused) == [RETRY]
+    assert "cannot be read" in refused.output()
+
+
 def test_training_goes_on_when_a_periodic_checkpoint_fails(job: Callable[..., Job]) -> None:
     counted = counting(job, HEADWAY_CHECKPOINT_EVERY_S="0.000001")
-    counted.checkpoints.write_text("a file where the folder should be")
+    counted.checkpoints.symlink_to("nowhere")  # holds nothing, and takes nothing
     ended = counted.run(2)
     assert codes(ended) == [RETRY] * 2, "but its result could not be kept"
     assert ended.output().count("could not be saved") > 2
