@@ -6,7 +6,8 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-from headway.contract.runtime import Checkpointed, FirstStep, Restored, Stopped
+from headway.contract.runtime import Checkpointed, EpochClosed, FirstStep, Restored, Stopped
+from headway.train.checkpoint import Name
 from tests.elastic.harness import Generation, Job, codes
 from tests.elastic.test_exactness import assert_counts, counting
 
@@ -87,31 +88,38 @@ def test_a_rank_that_was_overtaken_while_it_trained_does_not_write(job: Callable
     assert [path.name for path in overtaken.checkpoints.iterdir()] == [newer.name]
 
 
+def block(job: Job, generation: int) -> None:
+    """Let every checkpoint of a generation fail: a file is where its folder should be."""
+    job.checkpoints.mkdir()
+    for epoch, samples in [(epoch, samples) for epoch in range(3) for samples in range(51)]:
+        (job.checkpoints / str(Name(generation, epoch, samples))).touch()
+
+
 def test_a_stop_that_cannot_be_checkpointed_asks_for_a_retry(job: Callable[..., Job]) -> None:
     counted = counting(job)
-    counted.checkpoints.symlink_to("nowhere")  # holds nothing, and takes nothing
+    block(counted, generation=1)
     stopped = counted.run(2, FAULTS=json.dumps([[0, 2, "SIGTERM"]]))
     assert codes(stopped) == [RETRY] * 2
     assert "could not be saved" in stopped.output()
     assert not stopped.messages(Stopped), "the steps are lost, so it must not say that they are not"
 
 
-def test_checkpoints_that_cannot_be_read_are_not_trained_over(job: Callable[..., Job]) -> None:
-    counted = counting(job)
-    counted.checkpoints.write_text("a file where the folder should be")
-    refused = counted.run(1)
-    assert codes(refused) == [RETRY]
-    assert "cannot be read" in refused.output()
-
-
 def test_training_goes_on_when_a_periodic_checkpoint_fails(job: Callable[..., Job]) -> None:
     counted = counting(job, HEADWAY_CHECKPOINT_EVERY_S="0.000001")
-    counted.checkpoints.symlink_to("nowhere")  # holds nothing, and takes nothing
+    block(counted, generation=1)
     ended = counted.run(2)
+    assert [audit.epoch for audit in ended.messages(EpochClosed)] == [0, 1]
     assert codes(ended) == [RETRY] * 2, "but its result could not be kept"
     assert ended.output().count("could not be saved") > 2
-    counted.checkpoints.unlink()
     assert codes(counted.run(2)) == [DONE] * 2
+
+
+def test_checkpoints_that_cannot_be_listed_are_not_taken_for_none(job: Callable[..., Job]) -> None:
+    counted = counting(job)
+    counted.checkpoints.write_text("a file where the folder should be")
+    ended = counted.run(2)
+    assert codes(ended) == [RETRY] * 2
+    assert "the checkpoints cannot be read" in ended.output()
 
 
 def test_only_so_many_checkpoints_are_kept(job: Callable[..., Job]) -> None:
