@@ -155,6 +155,9 @@ async def _rank_ended(tx: Transaction, job: Job, exit_: RankExit, now: datetime)
     ending = ending_of(exit_)
     unasked_stop = ending is Ending.STOPPED and job.state in {JobState.STARTING, JobState.RUNNING}
     failed = ending in {Ending.INFRASTRUCTURE, Ending.USER_ERROR, Ending.HOPELESS}
+    if ending is Ending.USER_ERROR and job.state is JobState.RESIZING:
+        # The stop reaches one node before another: a plain script's ranks there lose their peers first.
+        return job
     if not (failed or unasked_stop) or not allows(job.state, JobEvent.FAIL_RANK):
         return job
     verdict = judge([exit_])

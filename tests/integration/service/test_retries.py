@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from headway.contract.jobs import JobState
-from tests.integration.service.conftest import Harness, entry
+from tests.integration.service.conftest import Harness, entry, run_of
 from tests.integration.service.test_life_of_a_job import message, progress, start
 
 
@@ -49,3 +49,21 @@ async def test_training_that_begins_again_counts_what_it_lost(harness: Harness) 
     assert (done.samples, done.checkpoint_samples, done.lost_samples) == (32, None, 640)
     events = (await harness.client.get("/api/v1/jobs/job/events")).json()["items"]
     assert [one["data"]["lost_samples"] for one in events if one["kind"] == "first_step"] == [0, 640]
+
+
+async def test_ranks_that_lose_their_peers_to_a_resize_have_not_failed(harness: Harness) -> None:
+    alpha, beta = await harness.join("alpha", slots=1), await harness.join("beta", slots=1)
+    await harness.submit(elastic={"min": 1, "max": 2})
+    await harness.post("jobs/job/resize", {"slots": 2})
+    await harness.turn()
+    runs = {agent.name: run_of(await agent.commands()) for agent in (alpha, beta)}
+    for agent in (alpha, beta):
+        await agent.report(entry("ranks_started", runs[agent.name], how="spawn"))
+    await harness.post("jobs/job/resize", {"slots": 1})
+    await harness.turn()
+    assert (await harness.job()).state is JobState.RESIZING
+    for agent, end in ((alpha, {"signal": 15, "stopped_by_agent": True}), (beta, {"exit_code": 1})):
+        run = runs[agent.name]
+        await agent.report(entry("rank_exited", run, rank=run.ranks[0].rank, **end), entry("released", run))
+    job = await harness.job()
+    assert (job.state, job.generation, job.user_errors) == (JobState.STARTING, 2, 0)
