@@ -74,6 +74,8 @@ def main() -> None:
     schedule = CosineAnnealingLR(optimizer, T_max=options.epochs)
     model, optimizer, schedule = run.prepare(model, optimizer, schedule)
     loader = run.loader(training_data, global_batch=64, seed=0)
+    if run.is_main:
+        print(f"{len(training_data):,} images to learn from; processes: {run.world_size}")
 
     for _ in run.epochs(options.epochs):
         for images, labels in loader:  # a stop or a resize, if due, happens here, between two steps
