@@ -28,14 +28,19 @@ class Timer(Protocol):
         """Seconds on a clock that never goes back."""
 
 
+_ON_401 = (
+    "It is the HEADWAY_API_TOKEN of the service; `headway up` keeps it in the file api-token of its data."
+)
+
+
 class ApiError(HeadwayError):
     """The service refused a request. `problem` is its answer; `problem.code` is stable."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
-        fields = "".join(f"\n  {error.field}: {error.message}" for error in problem.errors)
-        refused = problem.status == 401
-        hint = "Set HEADWAY_TOKEN to a token of this service." if refused else ""
+        more = [error for error in problem.errors if error.message != problem.detail]
+        fields = "".join(f"\n  {error.field}: {error.message}" for error in more)
+        hint = _ON_401 if problem.status == 401 else ""
         super().__init__(f"{problem.detail or problem.title}{fields}", hint)
 
 

@@ -215,3 +215,16 @@ def test_events_survive_any_split_of_the_bytes(events: list[ServerEvent], sizes:
 def test_data_of_several_lines_is_joined():
     lines = ["data: a", "data:b", "", "event: end", ""]
     assert list(parse_events(lines)) == [ServerEvent("message", "a\nb", None), ServerEvent("end", "", None)]
+
+
+def test_a_refusal_names_its_fields_unless_it_has_said_the_same_already():
+    said = [FieldProblem(field="run", message="no such file"), FieldProblem(field="env", message="too long")]
+    problem = Problem(
+        type="about:blank",
+        title="Unprocessable",
+        status=422,
+        code="invalid",
+        detail="no such file",
+        errors=said,
+    )
+    assert ApiError(problem).what == "no such file\n  env: too long"
