@@ -95,6 +95,7 @@ def _run_in_background(cli: Cli, stack: LocalStack) -> None:
     path = stack.logs / "up.log"
     argv = [each for each in sys.argv[1:] if each not in {"--detach", "-d"}]
     log = open_log(path)
+    start = path.stat().st_size
     try:
         process = subprocess.Popen(
             [sys.executable, "-m", "headway.cli", *argv],
@@ -109,7 +110,7 @@ def _run_in_background(cli: Cli, stack: LocalStack) -> None:
     with cli.err.status(Text("starting")):
         while running_url(stack.data, process.pid) is None:
             if process.poll() is not None:
-                raise HeadwayError(last_lines(path), f"The log is {path}.")
+                raise HeadwayError(last_lines(path, start=start), f"The log is {path}.")
             if time.monotonic() > deadline:
                 end(process.pid, (signal.SIGTERM, signal.SIGKILL), 60.0)
                 raise HeadwayError(

@@ -87,11 +87,11 @@ def open_log(path: Path) -> int:
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
 
 
-def last_lines(path: Path, count: int = 8) -> str:
-    """The end of a log, for an error message."""
+def last_lines(path: Path, count: int = 8, start: int = 0) -> str:
+    """The end of a log, for an error message; nothing of what is before the byte `start`."""
     try:
         with path.open("rb") as log:
-            log.seek(max(0, path.stat().st_size - 8192))
+            log.seek(max(start, path.stat().st_size - 8192))
             lines = log.read().decode(errors="replace").splitlines()
     except OSError:
         return ""

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from headway.local.processes import LocalError
+from headway.local.processes import LocalError, last_lines
 from headway.local.supervisor import Supervisor
 
 
@@ -97,3 +97,12 @@ def test_higher_layers_stop_first():
     assert journal[3:] == ["stop api", "stop database"]
     supervisor.stop()
     assert len(journal) == 5
+
+
+def test_the_end_of_a_log_may_leave_out_what_was_there_before(tmp_path: Path):
+    log = tmp_path / "up.log"
+    log.write_text("Headway is up.\n")
+    start = log.stat().st_size
+    with log.open("a") as more:
+        more.write("The port is taken.\n")
+    assert last_lines(log, start=start) == "The port is taken."
