@@ -56,8 +56,12 @@ def events(
 
 def _show_logs(cli: Cli, chunks: Iterable[LogChunk], output: Format, *, prefixed: bool, follow: bool) -> None:
     if output is Format.TABLE:
+        silent = True
         for line in lines(chunks, prefixed=prefixed):
+            silent = False
             typer.echo(line)
+        if silent:
+            cli.err.print("No output. What a script reports is in `headway describe`.")
     elif follow:
         for chunk in chunks:
             typer.echo(chunk.model_dump_json())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from importlib.metadata import version as installed_version
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from rich.text import Text
@@ -36,8 +36,20 @@ app = typer.Typer(
 )
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"headway {installed_version('headway')}")
+        raise typer.Exit
+
+
 @app.callback()
-def _surroundings(context: typer.Context) -> None:
+def _surroundings(
+    context: typer.Context,
+    _version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit."),
+    ] = False,
+) -> None:
     """Elastic PyTorch training: submit jobs, watch them, change their size.
 
     HEADWAY_URL and HEADWAY_TOKEN name the service; without them, the one that `headway up` started.

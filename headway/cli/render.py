@@ -10,7 +10,15 @@ from rich.table import Table
 from rich.text import Text
 
 from headway.contract.agents import NodeState, NodeView, SlotView
-from headway.contract.jobs import EventView, ExplainView, JobProgress, JobState, JobView, SizeOption
+from headway.contract.jobs import (
+    TERMINAL_STATES,
+    EventView,
+    ExplainView,
+    JobProgress,
+    JobState,
+    JobView,
+    SizeOption,
+)
 
 _JOB_STYLES = {
     JobState.PENDING: "yellow",
@@ -46,7 +54,7 @@ def jobs_table(jobs: Sequence[JobView], now: datetime) -> Table:
             progress(job.progress),
             rate(job.progress.samples_per_s),
             duration((now - job.submitted_at).total_seconds()),
-            Text(job.message),
+            Text(brief(job.message)),
         )
     return table
 
@@ -68,7 +76,7 @@ def job_page(job: JobView, events: Sequence[EventView], now: datetime) -> Render
         ("size", f"{size(job)} slots, {spec.elastic.sizes} sizes, resize {spec.elastic.resize}{pinned}"),
         ("slots", holdings(job)),
         ("progress", progress(done)),
-        ("speed", f"{rate(done.samples_per_s)} samples/s, {eta(done)}" if done.samples_per_s else "-"),
+        ("speed", _speed(job)),
         ("metrics", metrics(done) or "none reported yet"),
         ("checkpoint", _checkpoint(done)),
         ("epochs", _epochs(done)),
@@ -81,11 +89,16 @@ def job_page(job: JobView, events: Sequence[EventView], now: datetime) -> Render
     heading = Text(job.name, style="bold")
     if not events:
         return Group(heading, facts)
-    return Group(heading, facts, Text("\nlast events", style="dim"), *(event_line(event) for event in events))
+    return Group(
+        heading,
+        facts,
+        Text("\nlast events", style="dim"),
+        *(event_line(event, short=True) for event in events),
+    )
 
 
-def event_line(event: EventView) -> Text:
-    """One line of `events`."""
+def event_line(event: EventView, *, short: bool = False) -> Text:
+    """One line of `events`; more, indented, when its message has more and `short` does not forbid it."""
     line = Text()
     line.append(f"{event.at.astimezone():%H:%M:%S} ", style="dim")
     line.append(f"{event.kind:<18} ")
@@ -94,17 +107,18 @@ def event_line(event: EventView) -> Text:
     else:
         line.append(" " * 11)
     line.append(f"gen {event.generation:<3} ", style="dim")
-    line.append(event.message)
+    line.append(brief(event.message) if short else event.message.replace("\n", "\n" + " " * 9))
     return line
 
 
 def explain_page(explained: ExplainView, now: datetime) -> RenderableType:
     """The page of `explain`: the decision, then what it was weighed against."""
+    over = explained.state in TERMINAL_STATES
     heading = Text.assemble(
         (explained.name, "bold"),
         "  ",
         state_text(explained.state),
-        f"  {explained.action}: {explained.message}",
+        f"  {explained.message}" if over else f"  {explained.action}: {explained.message}",
     )
     if explained.decided_at is None:
         return Group(heading, Text("No round has looked at this job yet.", style="dim"))
@@ -164,6 +178,12 @@ def ranges(numbers: Iterable[int]) -> str:
         else:
             runs.append([number, number])
     return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+
+
+def brief(message: str) -> str:
+    """A message in one line: of many, such as a traceback, the first and the last."""
+    first, *others = message.splitlines() or [""]
+    return f"{first} … {others[-1].strip()}" if others else first
 
 
 def state_text(state: JobState) -> Text:
@@ -234,6 +254,13 @@ def _option(option: SizeOption) -> tuple[str, ...]:
         f"{option.utility:.3f}",
         option.note,
     )
+
+
+def _speed(job: JobView) -> str:
+    if not job.progress.samples_per_s:
+        return "-"
+    speed = f"{rate(job.progress.samples_per_s)} samples/s"
+    return speed if job.state in TERMINAL_STATES else f"{speed}, {eta(job.progress)}"
 
 
 def _checkpoint(done: JobProgress) -> str:

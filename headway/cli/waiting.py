@@ -12,7 +12,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 
 from headway.cli import render
 from headway.client import Client
-from headway.contract.jobs import JobState, JobView
+from headway.contract.jobs import TERMINAL_STATES, JobState, JobView
 
 EXIT_CODES = {JobState.SUCCEEDED: 0, JobState.FAILED: 100, JobState.CANCELLED: 103}
 """What `--wait` exits with."""
@@ -26,7 +26,7 @@ class _View(Protocol):
 
 
 def wait(client: Client, job: str, console: Console) -> JobView:
-    """Show a job until it is over; the last view of it.
+    """Show a job until it is over; the last view of it, whose message is left to the caller.
 
     Raises:
         ServiceUnavailableError: the service is away for minutes. The job goes on.
@@ -51,7 +51,7 @@ def _live(console: Console) -> Iterator[_View]:
 
         def show(job: JobView) -> None:
             nonlocal said
-            if job.message != said:
+            if job.message != said and job.state not in TERMINAL_STATES:
                 said = job.message
                 live.console.print(render.state_text(job.state), said, soft_wrap=True)
             done = job.progress
@@ -93,6 +93,7 @@ def _plain(console: Console) -> Iterator[_View]:
                 speed,
                 render.metrics(done),
             )
-            console.print("  ".join(filter(None, (*facts, job.message))), soft_wrap=True)
+            why = "" if job.state in TERMINAL_STATES else job.message
+            console.print("  ".join(filter(None, (*facts, why))), soft_wrap=True)
 
     yield show

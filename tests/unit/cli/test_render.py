@@ -132,3 +132,26 @@ def test_progress_without_a_known_end():
     assert render.progress(JobProgress(samples=1234)) == "1,234 samples"
     assert render.eta(JobProgress(samples=1234, samples_per_s=1)) == "end not known yet"
     assert render.progress(JobProgress(samples=1001, total_samples=1000)) == "100% 1,001/1,000"
+
+
+TRACEBACK = "rank 0 exited with code 1; its last lines:\nTraceback:\n  File\nValueError: no data"
+
+
+def test_a_traceback_takes_one_line_where_jobs_and_events_are_listed():
+    short = "rank 0 exited with code 1; its last lines: … ValueError: no data"
+    assert short in text(render.jobs_table([job_view(message=TRACEBACK)], NOW))
+    assert short in text(render.job_page(job_view(), [event_view(7, TRACEBACK)], NOW))
+
+
+def test_the_history_has_all_of_a_traceback_indented():
+    first, *others = render.event_line(event_view(7, TRACEBACK)).plain.splitlines()
+    assert first.endswith("its last lines:")
+    assert [line[:9].strip() for line in others] == ["", "", ""]
+    assert others[-1].strip() == "ValueError: no data"
+
+
+def test_an_ended_job_has_a_speed_and_no_time_to_go():
+    done = JobProgress(samples=1000, total_samples=1000, samples_per_s=50)
+    shown = text(render.job_page(job_view(JobState.SUCCEEDED, progress=done), [], NOW))
+    assert "50 samples/s" in shown
+    assert "to go" not in shown

@@ -143,7 +143,7 @@ def test_a_terminal_shows_a_live_bar(service: StubService):
     with service.client() as client:
         assert wait(client, "j1", console).state is JobState.SUCCEEDED
     shown = console.file.getvalue()
-    for expected in ("2/1-4 slots", "50% 500/1,000", "50/s, about 10s to go", "training", "[done]"):
+    for expected in ("2/1-4 slots", "50% 500/1,000", "50/s, about 10s to go", "training"):
         assert expected in shown
 
 
@@ -256,6 +256,24 @@ def test_version_is_shown_without_a_service(service: StubService):
     result = run(service, "version")
     assert result.exit_code == 0
     assert result.stdout.startswith("headway ")
+
+
+def test_version_is_an_option_too(service: StubService):
+    result = run(service, "--version")
+    assert (result.exit_code, result.stdout.split()[0]) == (0, "headway")
+
+
+def test_a_job_that_printed_nothing_says_so(service: StubService):
+    service.on("GET /api/v1/jobs/digits/logs", page())
+    result = run(service, "logs", "digits")
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert "No output" in result.stderr
+
+
+def test_why_a_job_failed_is_said_once(service: StubService, job_file: str):
+    service.on("POST /api/v1/jobs", ok(job_view(JobState.PENDING), 201))
+    service.on("GET /api/v1/jobs/j1", ok(job_view()), ok(job_view(JobState.FAILED, message="no data")))
+    assert run(service, "submit", job_file, "--wait").stdout.count("no data") == 1
 
 
 def test_no_verb_shows_the_help():
