@@ -78,7 +78,9 @@ def test_priority_doubles_the_weight_every_25_points(priority: int, weight: floa
     assert weight_of(job, snapshot_of([], [job])) == pytest.approx(weight)
 
 
-@pytest.mark.parametrize(("waited_s", "weight"), [(0, 1.0), (300, 1.25), (600, 1.5), (10**6, 1.5), (-60, 1.0)])
+@pytest.mark.parametrize(
+    ("waited_s", "weight"), [(0, 1.0), (300, 1.25), (600, 1.5), (10**6, 1.5), (-60, 1.0)]
+)
 def test_waiting_adds_half_of_the_weight_at_most(waited_s: float, weight: float) -> None:
     job = job_of(age_s=waited_s)
     assert weight_of(job, snapshot_of([], [job])) == pytest.approx(weight)
