@@ -28,11 +28,6 @@ class Mailbox:
             path = folder / message_file(rank)
             self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
 
-    @property
-    def is_read(self) -> bool:
-        """Whether there is an agent to read the messages."""
-        return self._file is not None
-
     def send(self, kind: Callable[..., Message], **fields: Any) -> None:
         """Send a message of this kind; what every message carries is added."""
         if self._file is None:

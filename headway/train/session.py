@@ -225,7 +225,7 @@ class Run:
         """Show values to people: numbers, or tensors of one element. They never steer anything.
 
         Rank 0's values count. Values that are not finite (NaN, infinity) are left out, with a line on stderr.
-        Outside Headway rank 0 prints them.
+        Rank 0 prints them as well, so that they are in the log.
 
         Raises:
             TypeError, ValueError: a value is not a number.
@@ -237,9 +237,7 @@ class Run:
         for name in infinite:
             sys.stderr.write(f"headway: the metric {name} is {values.pop(name)} and is left out\n")
         place = self._training.place
-        if self._mailbox.is_read:
-            self._mailbox.send(Metrics, epoch=place.position.epoch, samples=place.samples, values=values)
-            return
+        self._mailbox.send(Metrics, epoch=place.position.epoch, samples=place.samples, values=values)
         shown = "  ".join(f"{name} {value:.6g}" for name, value in values.items())
         sys.stdout.write(f"epoch {place.position.epoch}  samples {place.samples:,}  {shown}\n")
 

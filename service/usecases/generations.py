@@ -219,7 +219,7 @@ async def _wait_again(tx: Transaction, job: Job, now: datetime) -> Job:
 async def pause_now(tx: Transaction, job: Job, now: datetime) -> Job:
     """A job that holds nothing becomes PAUSED."""
     paused = replace(job, pause_requested=False, allocation={})
-    where = f" at {job.progress.samples} samples" if job.progress.samples else ""
+    where = f" at {job.progress.samples:,} samples" if job.progress.samples else ""
     return await transition(
         tx, paused, JobEvent.PAUSE, reason=Reason.USER_REQUEST, message=f"paused{where}", now=now
     )
@@ -270,5 +270,7 @@ async def ranks_on_node(tx: Transaction, job: Job, node_id: str) -> tuple[int, .
 def _resume_point(job: Job) -> str:
     samples = job.progress.checkpoint_samples
     return (
-        f"goes on from the checkpoint at {samples} samples" if samples else "begins again: no checkpoint yet"
+        f"goes on from the checkpoint at {samples:,} samples"
+        if samples
+        else "begins again: no checkpoint yet"
     )

@@ -47,7 +47,7 @@ async def take_in_message(tx: Transaction, job: Job, message: Message, now: date
                 "first_step",
                 message=f"training begins again: no checkpoint was found, {again} samples are lost"
                 if again
-                else f"training goes on from {message.samples} samples",
+                else f"training goes on from {message.samples:,} samples",
                 now=datetime.fromtimestamp(message.at_s, UTC),
                 data={"samples": message.samples, "rank": message.rank, "lost_samples": again},
             )
@@ -57,7 +57,7 @@ async def take_in_message(tx: Transaction, job: Job, message: Message, now: date
                 tx,
                 job,
                 "restore",
-                message=f"restored the checkpoint at {message.samples} samples",
+                message=f"restored the checkpoint at {message.samples:,} samples",
                 now=now,
                 data={"samples": message.samples, "lost_samples": lost},
             )

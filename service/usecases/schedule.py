@@ -125,6 +125,8 @@ async def _apply_decision(
                 round_id=round_id,
             )
             return True
+        case Action.CHANGE | Action.VACATE if await _has_begun_to_end(tx, job):
+            return False
         case Action.CHANGE:
             newcomers = _without(decision.allocation, job.allocation)
             if not await tx.grants.grant(job.id, job.generation + 1, newcomers, now):
@@ -141,6 +143,12 @@ async def _apply_decision(
             return False
         case Action.KEEP:
             return False
+
+
+async def _has_begun_to_end(tx: Transaction, job: Job) -> bool:
+    """Whether the running generation has left some of its slots since the snapshot."""
+    held = await tx.grants.held(job.id)
+    return size_of(held.get(job.generation, {})) < size_of(job.allocation)
 
 
 def _without(allocation: Allocation, held: Allocation) -> Allocation:

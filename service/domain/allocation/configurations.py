@@ -11,7 +11,7 @@ from headway.contract.jobs import JobState, SizeOption
 from headway.contract.spec import Resize
 from service.domain.allocation.problem import Configuration
 from service.domain.cluster import SlotKey, Snapshot
-from service.domain.jobs import Job
+from service.domain.jobs import Job, size_of
 from service.domain.perf.goodput import SizeGoodput, goodput_table, worth_exploring
 
 RESTART_S = 3.0
@@ -51,9 +51,13 @@ def is_waiting(job: Job, snapshot: Snapshot) -> bool:
     return may_start and due and not snapshot.slots_held_by(job.id)
 
 
-def is_movable(job: Job) -> bool:
-    """Whether the job runs and a round may change what it has."""
-    return job.state is JobState.RUNNING and job.spec.elastic.resize is not Resize.NEVER
+def is_movable(job: Job, snapshot: Snapshot) -> bool:
+    """Whether the job runs, on all of its slots, and a round may change what it has.
+
+    A generation that has left some of them is coming to its end: it must not be taken for a smaller one.
+    """
+    whole = len(snapshot.slots_held_by(job.id)) == size_of(job.allocation)
+    return job.state is JobState.RUNNING and whole and job.spec.elastic.resize is not Resize.NEVER
 
 
 def weight_of(job: Job, snapshot: Snapshot) -> float:

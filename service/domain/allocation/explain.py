@@ -49,7 +49,9 @@ def why_change(snapshot: Snapshot, table: JobTable, chosen: Configuration) -> Se
     )
     forced = _forced_out(snapshot, table)
     if forced is not None:
-        return Sentence(forced.reason, f"{step}: {forced.message}")
+        unchanged = (chosen.slots, chosen.device_kind) == (table.current_size, table.current_kind)
+        change = f"moves its {_slots(chosen.slots, chosen.device_kind)}" if unchanged else step
+        return Sentence(forced.reason, f"{change}: {forced.message}")
     if table.job.pinned_size == chosen.slots:
         return Sentence(Reason.USER_REQUEST, f"{step}, as requested")
     now = _option(table, table.current_kind, table.current_size)
@@ -123,7 +125,7 @@ def _gain(now: SizeOption, then: SizeOption) -> str:
     if now.goodput_samples_per_s is None or then.goodput_samples_per_s is None:
         return f"{then.speedup / now.speedup:.2f} times the speed is expected"
     source = "measured" if then.measured else "expected"
-    return f"{now.goodput_samples_per_s:.0f} -> {then.goodput_samples_per_s:.0f} samples/s {source}"
+    return f"{now.goodput_samples_per_s:,.0f} -> {then.goodput_samples_per_s:,.0f} samples/s {source}"
 
 
 def _slots(count: int, kind: str | None) -> str:

@@ -72,7 +72,7 @@ def decide(snapshot: Snapshot, *, time_limit_s: float) -> Plan:
     tables = {
         job.id: build_table(job, snapshot)
         for job in sorted(snapshot.jobs.values(), key=lambda job: (job.submitted_at, job.id))
-        if is_waiting(job, snapshot) or is_movable(job)
+        if is_waiting(job, snapshot) or is_movable(job, snapshot)
     }
     problem = Problem(
         configurations={job_id: table.rows for job_id, table in tables.items()},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -47,6 +48,14 @@ def job_of(
     )
 
 
+def holding(job: Job, slots: Iterable[tuple[str, int]]) -> Job:
+    """The job with these (node id, slot) pairs as its allocation."""
+    allocation: dict[str, tuple[int, ...]] = {}
+    for node, slot in slots:
+        allocation[node] = (*allocation.get(node, ()), slot)
+    return replace(job, allocation=allocation)
+
+
 def node_of(node_id: str, slots: int = 2, kind: str = "cpu", state: NodeState = NodeState.READY) -> Node:
     return Node(id=node_id, name=f"name-of-{node_id}", state=state, slots=dict.fromkeys(range(slots), kind))
 
@@ -61,7 +70,7 @@ def snapshot_of(
     return Snapshot(
         now=NOW,
         nodes={node.id: node for node in nodes},
-        jobs={job.id: job for job in jobs},
+        jobs={job.id: holding(job, (held or {}).get(job.id, ())) for job in jobs},
         held={SlotKey(*pair): job for job, pairs in (held or {}).items() for pair in pairs},
         measurements=measurements or {},
     )
@@ -134,7 +143,9 @@ def clusters(draw: st.DrawFn) -> Snapshot:
             continue
         free = [key for key in free if key not in slots]
         held |= dict.fromkeys(slots, job.id)
-        jobs[job.id] = job
+        # Now and then one has left a slot already: its generation is coming to its end.
+        left = [("gone", 0)] if slots and draw(st.integers(0, 9)) == 9 else []
+        jobs[job.id] = holding(job, [*((key.node_id, key.slot) for key in slots), *left])
         if draw(st.booleans()):
             measured[job.id] = draw(measurements_of())
     if held and draw(st.integers(0, 3)) == 3:

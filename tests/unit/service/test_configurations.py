@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -69,7 +70,10 @@ def test_a_job_that_backs_off_or_pauses_is_not_started(fields: dict[str, Any], w
 @pytest.mark.parametrize("resize", ["live", "restart", "never"])
 def test_who_may_be_moved(state: JobState, resize: str) -> None:
     job = job_of("j", state, spec=spec_of("j", elastic={"resize": resize}))
-    assert is_movable(job) is (state is JobState.RUNNING and resize != "never")
+    whole = snapshot_of([node_of("n")], [job], held={"j": [("n", 0), ("n", 1)]})
+    assert is_movable(whole.jobs["j"], whole) is (state is JobState.RUNNING and resize != "never")
+    left = replace(whole, held={SlotKey("n", 0): "j"})
+    assert not is_movable(left.jobs["j"], left), "a generation that is ending was taken for a smaller one"
 
 
 @pytest.mark.parametrize(("priority", "weight"), [(50, 1.0), (75, 2.0), (25, 0.5), (100, 4.0), (0, 0.25)])

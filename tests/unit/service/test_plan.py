@@ -180,7 +180,7 @@ def test_a_draining_node_is_left_for_another() -> None:
     nodes = [node_of("old", state=NodeState.DRAINING), node_of("new")]
     one = round_of(snapshot_of(nodes, [job(state=RUNNING, age_s=0)], {"j": on("old", 0)}))["j"]
     assert (one.action, one.reason, one.allocation) == (Action.CHANGE, Reason.NODE_DRAINED, {"new": (0,)})
-    assert one.message == "from 1 cpu slot to 1 cpu slot: name-of-old is draining"
+    assert one.message == "moves its 1 cpu slot: name-of-old is draining"
 
 
 def test_a_draining_node_is_left_even_for_nothing() -> None:
@@ -202,7 +202,7 @@ def test_a_gpu_that_is_gone_is_left() -> None:
     snapshot = snapshot_of([node], [job(state=RUNNING, low=2, high=2)], {"j": on("n", 0, 1)})
     one = round_of(snapshot)["j"]
     assert (one.action, one.reason, one.allocation) == (Action.CHANGE, Reason.BAD_DEVICE, {"n": (1, 2)})
-    assert one.message == "from 2 cpu slots to 2 cpu slots: host no longer has every slot that it had"
+    assert one.message == "moves its 2 cpu slots: host no longer has every slot that it had"
 
 
 @pytest.mark.parametrize(

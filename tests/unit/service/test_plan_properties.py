@@ -26,7 +26,9 @@ def keys_of(allocation: Allocation) -> set[SlotKey]:
 
 
 def check(snapshot: Snapshot, plan: Plan) -> None:
-    deciding = {job.id for job in snapshot.jobs.values() if is_waiting(job, snapshot) or is_movable(job)}
+    deciding = {
+        job.id for job in snapshot.jobs.values() if is_waiting(job, snapshot) or is_movable(job, snapshot)
+    }
     assert sorted(one.job_id for one in plan.decisions) == sorted(deciding), "one decision for each"
     granted: Counter[SlotKey] = Counter()
     for one in plan.decisions:

@@ -27,9 +27,7 @@ def test_a_second_process_of_a_rank_goes_on_in_the_same_file(tmp_path: Path) -> 
 
 
 def test_outside_headway_nothing_is_sent() -> None:
-    mailbox = Mailbox(None, rank=0, generation=0)
-    assert not mailbox.is_read
-    mailbox.send(Hello)
+    Mailbox(None, rank=0, generation=0).send(Hello)
 
 
 def test_a_message_with_wrong_fields_is_an_error(tmp_path: Path) -> None:
