@@ -49,7 +49,7 @@ class LauncherLink:
         self._welcome: Welcome | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._starts = 0
-        self._version = code_version()
+        self._outdated = False
 
     @property
     def connection(self) -> socket.socket | None:
@@ -68,8 +68,11 @@ class LauncherLink:
 
     @property
     def outdated(self) -> bool:
-        """Whether the launcher runs other code than this agent."""
-        return self._welcome is not None and self._welcome.version != self._version
+        """Whether the launcher runs other code than a new one would.
+
+        This agent's own code is no measure: when that is the older one, no new launcher would match it.
+        """
+        return self.ready and self._outdated
 
     def connect(self) -> socket.socket | None:
         """Connect to the launcher, starting one where none is.
@@ -111,6 +114,7 @@ class LauncherLink:
         for message in messages:
             if isinstance(message, Welcome):
                 self._welcome = message
+                self._outdated = message.version != code_version()
                 self._starts = 0
         return messages
 

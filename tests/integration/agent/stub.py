@@ -281,13 +281,18 @@ class AgentProcess:
         self._arguments = ["--url", url, "--token", token, "--name", "node-a", "--state-dir", str(state)]
         self._arguments += ["--slots", str(slots), "--device-kind", "cpu", "--address", "127.0.0.1", *extra]
         self._process: subprocess.Popen[bytes] | None = None
+        self.imports: Path | None = None
+        """Where it imports its own package from, when that is not this checkout."""
         self.log_path = state.parent / f"{state.name}.log"
 
     def start(self) -> None:
         env = {**os.environ, "HEADWAY_TOKEN": "secret-api-token"}
         with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "worker_agent", *self._arguments], env=env, stderr=log
+                [sys.executable, "-m", "worker_agent", *self._arguments],
+                env=env,
+                cwd=self.imports,
+                stderr=log,
             )
 
     def kill(self) -> None:

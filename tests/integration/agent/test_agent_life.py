@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+import worker_agent
 from headway.contract.agents import RanksStarted
 from tests.integration.agent.stub import JOIN_TOKEN, AgentProcess, StubService, alive, launchers, wait_until
 
@@ -166,6 +168,25 @@ def test_a_lost_launcher_loses_its_ranks_and_is_replaced(
     assert not any(alive(pid) for pid in pids)
     stub.run("job", "true", generation=2)
     assert stub.exits("job", 2)[0].exit_code == 0
+
+
+def test_an_upgrade_under_a_running_agent_does_not_keep_it_from_working(
+    stub: StubService, make_agent: MakeAgent, tmp_path: Path
+) -> None:
+    installed = tmp_path / "site-packages" / "worker_agent"
+    shutil.copytree(Path(worker_agent.__file__).parent, installed)
+    agent = make_agent()
+    agent.imports = installed.parent
+    agent.start()
+    stub.wait_for(lambda: stub.joins)
+    stub.run("before", "true")
+    assert stub.exits("before")[0].exit_code == 0
+    (before,) = launchers(tmp_path / "state")
+    with (installed / "ports.py").open("a") as file:
+        file.write("# a newer version\n")
+    os.kill(before, signal.SIGKILL)
+    stub.run("after", "true")
+    assert stub.exits("after")[0].exit_code == 0
 
 
 def test_a_forgotten_node_joins_again(stub: StubService, make_agent: MakeAgent) -> None:
