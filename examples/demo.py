@@ -14,6 +14,7 @@ import argparse
 import itertools
 import json
 import os
+import re
 import shutil
 import signal
 import sys
@@ -204,7 +205,7 @@ def _shrank(demo: Demo, name: str) -> bool:
 def show(demo: Demo) -> None:
     """The table of what happened, and the promises."""
     table = Table(title="What happened", title_style="bold", title_justify="left")
-    for column in ("job", "state", "sizes over time", "samples", "exact epochs", "trained twice", "result"):
+    for column in ("job", "state", "sizes over time", "samples", "exact epochs", "redone", "result"):
         table.add_column(column)
     for name in demo.jobs:
         job, done = demo.job(name), demo.job(name).progress
@@ -250,7 +251,9 @@ def main() -> int:
     except BrokenPromise as error:
         console.print(f"[red]BROKEN[/]  {error}")
     if arguments.picture is not None:
-        console.save_svg(str(arguments.picture), title="make demo")
+        svg = console.export_svg(title="make demo")
+        # The reader's own fonts will do: a picture must not fetch anything.
+        arguments.picture.write_text(re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL))
     if broken or arguments.keep:
         console.print(f"Data and logs are in {data}")
     else:
