@@ -73,30 +73,40 @@ def test_a_socket_in_a_deep_folder(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def sleeper() -> Iterator[subprocess.Popen[bytes]]:
+def bystander() -> Iterator[subprocess.Popen[bytes]]:
     process = subprocess.Popen(
-        ["sleep", "600"], env={"HEADWAY_CONTROL": "/here", "PATH": os.defpath}, start_new_session=True
+        ["cat"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        bufsize=0,
+        env={"HEADWAY_CONTROL": "/here", "PATH": os.defpath},
+        start_new_session=True,
     )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    # Its environment can be read once it runs: `Popen` returns a moment before that.
+    process.stdin.write(b"up")
+    assert process.stdout.read(2) == b"up"
     yield process
     process.kill()
-    process.wait()
+    process.communicate()
 
 
-def test_leftovers_are_found_by_group_and_by_environment(sleeper: subprocess.Popen[bytes]) -> None:
+def test_leftovers_are_found_by_group_and_by_environment(bystander: subprocess.Popen[bytes]) -> None:
     by_marker = processes.leftovers(set(), "HEADWAY_CONTROL=/here")
-    assert [process.pid for process in by_marker] == [sleeper.pid]
-    assert sleeper.pid in [process.pid for process in processes.leftovers({sleeper.pid}, "NO=1")]
+    assert [process.pid for process in by_marker] == [bystander.pid]
+    assert bystander.pid in [process.pid for process in processes.leftovers({bystander.pid}, "NO=1")]
     assert processes.leftovers(set(), "HEADWAY_CONTROL=/her") == []
 
 
-def test_killing_by_start_time(sleeper: subprocess.Popen[bytes]) -> None:
-    process = processes.read(sleeper.pid)
+def test_killing_by_start_time(bystander: subprocess.Popen[bytes]) -> None:
+    process = processes.read(bystander.pid)
     assert process is not None
     later = processes.Process(process.pid, "S", process.parent, process.group, process.start_ticks + 1)
     processes.kill(later)
-    assert sleeper.poll() is None, "another process with the same pid is left alone"
+    assert bystander.poll() is None, "another process with the same pid is left alone"
     processes.kill(process)
-    assert sleeper.wait(10) == -9
+    assert bystander.wait(10) == -9
     processes.kill(process)
 
 
