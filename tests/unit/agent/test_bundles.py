@@ -81,7 +81,11 @@ def test_a_failed_download_leaves_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("data", [b"", b"no archive", archive(a=b"x" * 5000)[:60]])
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"no archive", archive(a=b"x" * 5000)[:60]],
+    ids=["empty", "no archive", "cut short"],  # an archive holds the time it was made at
+)
 def test_damaged_archives_are_refused(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "x.tar.gz").write_bytes(data)
     with pytest.raises(BadBundle):
