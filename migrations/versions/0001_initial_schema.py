@@ -108,6 +108,7 @@ def upgrade() -> None:
         sa.Column("instance", sa.Text(), nullable=False),
         sa.Column("token_sha256", sa.Text(), nullable=False),
         sa.Column("state", sa.Text(), nullable=False),
+        sa.Column("wanted_state", sa.Text(), nullable=False),
         sa.Column("message", sa.Text(), server_default="", nullable=False),
         sa.Column("address", sa.Text(), nullable=False),
         sa.Column("first_port", sa.Integer(), nullable=False),

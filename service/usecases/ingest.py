@@ -59,7 +59,7 @@ async def ingest(
     await tx.nodes.save(
         replace(
             node,
-            state=NodeState.READY if back else node.state,
+            state=node.wanted_state if back else node.state,
             message="is back" if back else node.message,
             slots=tuple(report.slots) or node.slots,
             seen_at=now,

@@ -24,9 +24,9 @@ async def set_schedulable(tx: Transaction, node_id: str, wanted: NodeState) -> N
         return node
     message = {
         NodeState.CORDONED: "takes no new jobs",
-        NodeState.DRAINING: "its jobs move to other nodes",
+        NodeState.DRAINING: "its jobs move to other nodes; those with resize: never stay to their end",
     }.get(wanted, "")
-    node = replace(node, state=wanted, message=message)
+    node = replace(node, state=wanted, wanted_state=wanted, message=message)
     await tx.nodes.save(node)
     tx.ring(Bell.ROUND)
     return node

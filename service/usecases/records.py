@@ -45,6 +45,8 @@ class NodeRecord:
     instance: str
     token_sha256: str
     state: NodeState
+    wanted_state: NodeState
+    """READY, CORDONED or DRAINING: what an operator asked for last. A node that was LOST returns to it."""
     message: str
     address: str
     first_port: int

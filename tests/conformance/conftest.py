@@ -105,6 +105,7 @@ def node_of(node_id: str, slots: int = 4, **fields: Any) -> NodeRecord:
             "instance": f"instance-{node_id}",
             "token_sha256": node_id,
             "state": NodeState.READY,
+            "wanted_state": NodeState.READY,
             "message": "",
             "address": HOST,
             "first_port": 20000,

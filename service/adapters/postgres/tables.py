@@ -97,6 +97,7 @@ nodes = Table(
     Column("instance", Text, nullable=False),
     Column("token_sha256", Text, nullable=False),
     Column("state", Text, nullable=False),
+    Column("wanted_state", Text, nullable=False),
     Column("message", Text, nullable=False, server_default=""),
     Column("address", Text, nullable=False),
     Column("first_port", Integer, nullable=False),

@@ -55,6 +55,18 @@ async def test_a_silent_node_is_lost_and_its_job_recovers_elsewhere(harness: Har
     assert nodes["alpha"] == NodeState.READY
 
 
+async def test_a_cordoned_node_is_still_cordoned_when_it_comes_back(harness: Harness) -> None:
+    agent = await harness.join()
+    await harness.post("nodes/alpha/cordon")
+    await beat(harness, harness.clock.now())
+    harness.clock.skipped += timedelta(seconds=20)
+    await beat(harness, harness.clock.now())
+    assert await expire(harness, harness.clock.now()) == ["alpha"]
+    await agent.report()
+    (node,) = (await harness.client.get("/api/v1/nodes")).json()["items"]
+    assert node["state"] == NodeState.CORDONED
+
+
 async def test_silence_means_nothing_while_no_api_could_hear(harness: Harness) -> None:
     agent = await harness.join()
     await harness.submit()

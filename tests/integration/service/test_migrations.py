@@ -175,8 +175,8 @@ async def test_the_database_refuses_a_job_that_cannot_be(
 
 async def test_the_database_refuses_a_second_holder_of_a_slot(migrated_engine: AsyncEngine) -> None:
     node = (
-        "INSERT INTO nodes (id, name, instance, token_sha256, state, address, first_port, last_port, slots,"
-        " agent_version, joined_at, seen_at) VALUES ('n', 'n', '', '', 'READY', '', 1, 2, '[]', '', now(), now())"
+        "INSERT INTO nodes (id, name, instance, token_sha256, state, wanted_state, address, first_port, last_port, slots,"
+        " agent_version, joined_at, seen_at) VALUES ('n', 'n', '', '', 'READY', 'READY', '', 1, 2, '[]', '', now(), now())"
     )
     job = (
         "INSERT INTO jobs (id, project, name, spec, request_digest, state, reason, message, submitted_at, state_since)"
