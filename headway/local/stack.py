@@ -318,7 +318,7 @@ def _kept_secret(file: Path) -> str:
     """The secret in a file, or a new one put there, readable by this user alone."""
     with contextlib.suppress(FileNotFoundError):
         return file.read_text().strip()
-    secret = secrets.token_urlsafe(32)
+    secret = secrets.token_hex(32)  # a leading dash would read as an option: --token -…
     temporary = file.with_suffix(".tmp")
     with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as handle:
         handle.write(secret + "\n")
