@@ -111,7 +111,8 @@ async def cancel_job(context: Context, job: str, request: CancelRequest | None =
     force = request is not None and request.force
     async with context.transactions.begin() as tx:
         changed = await control.cancel(tx, job, force=force, launch=context.launch, now=context.now())
-    return as_json(await _view(context, changed.id), 202)
+        view = await tx.job_queries.job(changed.id)
+    return as_json(view, 202)
 
 
 @router.post("/{job}/pause", operation_id="pause_job", status_code=202, response_model=JobView)
@@ -119,7 +120,8 @@ async def pause_job(context: Context, job: str) -> Response:
     """Checkpoint, stop, and keep the job until it is resumed."""
     async with context.transactions.begin() as tx:
         changed = await control.pause(tx, job, now=context.now())
-    return as_json(await _view(context, changed.id), 202)
+        view = await tx.job_queries.job(changed.id)
+    return as_json(view, 202)
 
 
 @router.post("/{job}/resume", operation_id="resume_job", status_code=202, response_model=JobView)
@@ -127,7 +129,8 @@ async def resume_job(context: Context, job: str) -> Response:
     """Let a paused job go on when there is room."""
     async with context.transactions.begin() as tx:
         changed = await control.resume(tx, job, now=context.now())
-    return as_json(await _view(context, changed.id), 202)
+        view = await tx.job_queries.job(changed.id)
+    return as_json(view, 202)
 
 
 @router.post("/{job}/resize", operation_id="resize_job", status_code=202, response_model=JobView)
@@ -135,7 +138,8 @@ async def resize_job(context: Context, job: str, request: ResizeRequest) -> Resp
     """Fix the job's size, or (null) let the scheduler choose again."""
     async with context.transactions.begin() as tx:
         changed = await control.resize(tx, job, request.slots, now=context.now())
-    return as_json(await _view(context, changed.id), 202)
+        view = await tx.job_queries.job(changed.id)
+    return as_json(view, 202)
 
 
 @router.get("/{job}/explain", operation_id="explain_job", response_model=ExplainView)

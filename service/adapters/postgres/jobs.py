@@ -66,6 +66,21 @@ def _allocation(value: dict[str, list[int]]) -> dict[str, tuple[int, ...]]:
     return {node: tuple(slots) for node, slots in value.items()}
 
 
+async def find_row(connection: AsyncConnection, job_id: str, *, lock: bool = False) -> Row[Any]:
+    """The job by id, or by name: the live one, else the newest. Raises NotFound."""
+    for column in (jobs.c.id, jobs.c.name):
+        query = (
+            select(jobs)
+            .where(column == job_id)
+            .order_by(text(f"({TERMINAL_SQL})"), jobs.c.submitted_at.desc())
+            .limit(1)
+        )
+        row = (await connection.execute(query.with_for_update() if lock else query)).first()
+        if row is not None:
+            return row
+    raise NotFound(f"no job has the id or name {job_id!r}; `headway ps -a` lists them.")
+
+
 class PostgresJobs:
     """Implements `usecases.ports.Jobs`."""
 
@@ -122,18 +137,7 @@ class PostgresJobs:
 
     async def lock(self, job_id: str) -> Job:
         """The job by id, or the newest of that name, locked."""
-        for column in (jobs.c.id, jobs.c.name):
-            query = (
-                select(jobs)
-                .where(column == job_id)
-                .order_by(text(f"({TERMINAL_SQL})"), jobs.c.submitted_at.desc())
-                .limit(1)
-                .with_for_update()
-            )
-            row = (await self._connection.execute(query)).first()
-            if row is not None:
-                return row_to_job(row)
-        raise NotFound(f"no job has the id or name {job_id!r}; `headway ps -a` lists them.")
+        return row_to_job(await find_row(self._connection, job_id, lock=True))
 
     async def lock_many(self, job_ids: Sequence[str]) -> dict[str, Job]:
         """Those of the jobs that exist, locked in the order of their ids."""

@@ -25,6 +25,7 @@ from headway.contract.jobs import (
     SizeOption,
 )
 from headway.contract.spec import JobSpec
+from service.adapters.postgres.jobs import find_row
 from service.adapters.postgres.tables import (
     TERMINAL_SQL,
     decisions,
@@ -34,7 +35,7 @@ from service.adapters.postgres.tables import (
     nodes,
     slot_grants,
 )
-from service.domain.errors import InvalidField, NotFound
+from service.domain.errors import InvalidField
 from service.usecases.records import JobFilter
 
 
@@ -67,12 +68,12 @@ class PostgresJobQueries:
 
     async def job(self, job_id: str) -> JobView:
         """One job by id, or the newest of that name."""
-        row = await self._row(job_id)
+        row = await find_row(self._connection, job_id)
         return _view(row, await self._node_names([row]))
 
     async def explain(self, job_id: str) -> ExplainView:
         """The last decision about a job; before the first one, its state."""
-        row = await self._row(job_id)
+        row = await find_row(self._connection, job_id)
         decision = (
             await self._connection.execute(select(decisions).where(decisions.c.job_id == row.id))
         ).first()
@@ -88,19 +89,6 @@ class PostgresJobQueries:
             decided_at=decision.decided_at if decision is not None else None,
             options=[SizeOption.model_validate(one) for one in decision.options] if decision else [],
         )
-
-    async def _row(self, job_id: str) -> Row[Any]:
-        for column in (jobs.c.id, jobs.c.name):
-            query = (
-                select(jobs)
-                .where(column == job_id)
-                .order_by(text(f"({TERMINAL_SQL})"), jobs.c.submitted_at.desc())
-                .limit(1)
-            )
-            row = (await self._connection.execute(query)).first()
-            if row is not None:
-                return row
-        raise NotFound(f"no job has the id or name {job_id!r}; `headway ps -a` lists them.")
 
     async def _node_names(self, rows: list[Row[Any]] | Any) -> dict[str, str]:
         wanted = {node for row in rows for node in row.allocation}
