@@ -10,7 +10,7 @@ import multiprocessing
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from multiprocessing import connection
 from pathlib import Path
@@ -45,6 +45,7 @@ class Generation:
         while running:
             ended = connection.wait(list(running), timeout=deadline - time.monotonic())
             if not ended:
+                self.show_where_they_are(running.values())
                 self.kill()
                 raise AssertionError(f"ranks did not end in {PATIENCE_S} s:\n{self.output()}")
             for sentinel in ended:
@@ -53,6 +54,12 @@ class Generation:
                 if process.exitcode not in (runtime.EXIT_DONE, runtime.EXIT_STOPPED, runtime.EXIT_RETRY):
                     self.kill()
         return [process.exitcode for process in self.processes]
+
+    def show_where_they_are(self, processes: Iterable[Any]) -> None:
+        """Have ranks that hang write the stacks of their threads to their output."""
+        for process in processes:
+            os.kill(process.pid, signal.SIGUSR2)
+        connection.wait([process.sentinel for process in processes], timeout=1.0)
 
     def until(self, condition: Callable[[], bool]) -> None:
         """Wait until the condition holds while rank 0 is alive."""
