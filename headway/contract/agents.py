@@ -88,7 +88,11 @@ class RankSlot(BaseModel):
 
 
 class RunCommand(BaseModel):
-    """Start this node's ranks of one generation of a job."""
+    """Start this node's ranks of one generation of a job.
+
+    `live`: the service takes care of losses and of leavers, so one rank's end is no reason to end the others.
+    `joins`: the ranks are newcomers that train with processes of older generations; these go on.
+    """
 
     kind: Literal["run"] = "run"
     command_id: str
@@ -107,7 +111,10 @@ class RunCommand(BaseModel):
     master_addr: str
     master_port: int
     hosts_store: bool
-    """Whether this node keeps the job's TCPStore (the node of rank 0)."""
+    """Whether this node keeps a TCPStore of the job, on `store_port`: the node of rank 0, and of a live job each."""
+    store_port: int = 0
+    live: bool = False
+    joins: bool = False
     global_batch: int | None
     checkpoint_uri: str
     checkpoint_every_s: float | None
@@ -115,8 +122,41 @@ class RunCommand(BaseModel):
     grace_s: float
 
 
+class Member(BaseModel):
+    """One process of a generation: the rank that it has in it, where it runs, and which start it comes from."""
+
+    rank: int
+    node_id: str
+    slot: int
+    born_generation: int
+    born_rank: int
+
+
+class BatchOrder(BaseModel):
+    """The batch plan that goes with an order, see `contract.runtime.BatchPlan`."""
+
+    global_batch: int
+    max_local: int | None = None
+
+
+class OrderCommand(BaseModel):
+    """The members of `generation` of a live job: written, as `contract.runtime.Order`, into the control folder of
+    each of the job's runs on this node, unless a newer order is there.
+    """
+
+    kind: Literal["order"] = "order"
+    command_id: str
+    job_id: str
+    generation: int
+    store_addr: str
+    store_port: int
+    members: list[Member]
+    lost: bool
+    batch: BatchOrder | None = None
+
+
 class StopCommand(BaseModel):
-    """Stop this node's ranks of this generation and of older ones.
+    """Stop this node's ranks of this generation and of older ones, down to `oldest`.
 
     `checkpoint`: SIGTERM, `grace_s` to save, then SIGKILL. `kill`: SIGKILL at once.
     """
@@ -125,18 +165,24 @@ class StopCommand(BaseModel):
     command_id: str
     job_id: str
     generation: int
+    oldest: int = 0
     mode: Literal["checkpoint", "kill"]
     grace_s: float
 
 
-Command: TypeAlias = Annotated[RunCommand | StopCommand, Field(discriminator="kind")]
-COMMANDS: TypeAdapter[RunCommand | StopCommand] = TypeAdapter(Command)
+AnyCommand: TypeAlias = RunCommand | OrderCommand | StopCommand
+Command: TypeAlias = Annotated[AnyCommand, Field(discriminator="kind")]
+COMMANDS: TypeAdapter[AnyCommand] = TypeAdapter(Command)
 COMMAND_FIELD = "command"
 """The field of a Redis stream entry that holds the command as JSON."""
 
 
 class Entry(BaseModel):
-    """What every report entry carries. `sequence` grows within an agent instance, restarts included."""
+    """What every report entry carries. `sequence` grows within an agent instance, restarts included.
+
+    `generation` is the one whose `RunCommand` started the processes that the entry is about; a process that has
+    since become a member of newer generations is still named by it, and by the rank that it was started with.
+    """
 
     sequence: int
     job_id: str
@@ -175,15 +221,24 @@ class StartFailed(Entry):
 
 
 class Released(Entry):
-    """Every process of this generation (and older ones) on this node is gone; its slots are free."""
+    """Every process of this generation (and older ones) on this node is gone; its slots are free.
+
+    With `slots`: only what ran on these slots for exactly this generation is gone, and they are free.
+    """
 
     kind: Literal["released"] = "released"
+    slots: list[int] | None = None
 
 
 class RankMessage(Entry):
-    """A line that a rank wrote to its control folder, see `contract.runtime`."""
+    """A line that a rank wrote to its control folder, see `contract.runtime`.
+
+    `rank` is the one that the process was started with. The message names the generation and the rank in it that
+    the process speaks for.
+    """
 
     kind: Literal["rank_message"] = "rank_message"
+    rank: int
     message: dict[str, Any]
 
 

@@ -4,6 +4,8 @@ Standard library only, since every rank imports it. A rank finds its *control fo
 `HEADWAY_CONTROL`: it appends one JSON line per message to `rank-<RANK>.jsonl` there, and the agent
 tails the file. A plain file outlives a restart of the agent, so no message is lost by one.
 
+The other way lies one file, `order.json`: the membership that the service has ordered last, see `Order`.
+
 To stop a rank the agent sends SIGTERM: the library agrees on a step boundary with its peers,
 checkpoints, sends `Stopped` and exits with `EXIT_STOPPED`; a plain script does what it does.
 """
@@ -25,6 +27,8 @@ ENV_CHECKPOINT_EVERY_S = "HEADWAY_CHECKPOINT_EVERY_S"
 """Seconds between periodic checkpoints; unset means the library chooses from the measured cost."""
 ENV_CHECKPOINT_KEEP = "HEADWAY_CHECKPOINT_KEEP"
 ENV_CONTROL = "HEADWAY_CONTROL"
+ENV_JOINS = "HEADWAY_JOINS"
+"""Set for a newcomer: `HEADWAY_GENERATION` is the one that it will join, and training runs without it so far."""
 
 EXIT_DONE = 0
 """Finished, or released by a resize."""
@@ -56,11 +60,51 @@ class Hello(Envelope):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FirstStep(Envelope):
-    """The first optimizer step of this process is complete. `samples` as in `Progress`."""
+    """The first optimizer step of this process is complete. `samples` as in `Progress`.
+
+    `live`: from now on the rank follows orders, so that its job changes members in place and survives losses.
+    """
 
     TYPE: ClassVar[str] = "first_step"
 
     samples: int
+    live: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ready(Envelope):
+    """A newcomer has come to its training loop and waits to join. `ready_s`: seconds since `headway.init()`."""
+
+    TYPE: ClassVar[str] = "ready"
+
+    ready_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Switched(Envelope):
+    """This rank is a member of a new generation, holds the same state as its peers, and goes on training.
+
+    `pause_s`: from the end of the last step before to now. `lost_steps`: optimizer steps that were computed
+    at least in part and are done again; 0 unless a peer was lost. `sync_bytes` of state came over the network.
+    """
+
+    TYPE: ClassVar[str] = "switched"
+
+    samples: int
+    world_size: int
+    pause_s: float
+    lost_steps: int
+    sync_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Left(Envelope):
+    """This rank is not a member of generation `joined` and ends, as ordered; its peers go on at `samples`."""
+
+    TYPE: ClassVar[str] = "left"
+
+    samples: int
+    joined: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +113,11 @@ class Progress(Envelope):
 
     `samples` counts committed samples since the job began (epochs x dataset length + position);
     `total_samples` is where the job will be done, or None when the script does not say.
-    `step_s_sum` and `step_s_squares` are the sum and the sum of squares of `steps` step times.
+    `step_s_sum` and `step_s_squares` are the sum and the sum of squares of `steps` step times, `sync_s_sum` the part
+    of them in which rank 0 waited for its peers. `local_batches` are the samples that each rank takes in a step.
+
+    `gradient_sqr` and `gradient_var`: smoothed estimates of the squared norm of the true gradient and of the trace
+    of the covariance of one sample's gradient; None while noise is not measured.
     """
 
     TYPE: ClassVar[str] = "progress"
@@ -83,6 +131,22 @@ class Progress(Envelope):
     global_batch: int
     local_batch: int
     accumulation: int
+    sync_s_sum: float = 0.0
+    local_batches: tuple[int, ...] = ()
+    gradient_sqr: float | None = None
+    gradient_var: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchChanged(Envelope):
+    """From now on steps take `global_batch` samples, at the learning rate of the script times `lr_factor`."""
+
+    TYPE: ClassVar[str] = "batch_changed"
+
+    samples: int
+    global_batch: int
+    lr_factor: float
+    cause: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +162,9 @@ class Metrics(Envelope):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpointed(Envelope):
-    """A checkpoint is complete (its manifest is written). `save_s` blocked training."""
+    """A checkpoint is complete (its manifest is written): `total_s` after its begin, of which `save_s` held up
+    training.
+    """
 
     TYPE: ClassVar[str] = "checkpointed"
 
@@ -106,6 +172,7 @@ class Checkpointed(Envelope):
     samples: int
     size_bytes: int
     save_s: float
+    total_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +216,19 @@ class Completed(Envelope):
 
 
 Message: TypeAlias = (
-    Hello | FirstStep | Progress | Metrics | Checkpointed | EpochClosed | Restored | Stopped | Completed
+    Hello
+    | FirstStep
+    | Ready
+    | Switched
+    | Left
+    | Progress
+    | BatchChanged
+    | Metrics
+    | Checkpointed
+    | EpochClosed
+    | Restored
+    | Stopped
+    | Completed
 )
 
 _TYPES: dict[str, type[Any]] = {
@@ -157,7 +236,11 @@ _TYPES: dict[str, type[Any]] = {
     for kind in (
         Hello,
         FirstStep,
+        Ready,
+        Switched,
+        Left,
         Progress,
+        BatchChanged,
         Metrics,
         Checkpointed,
         EpochClosed,
@@ -166,6 +249,74 @@ _TYPES: dict[str, type[Any]] = {
         Completed,
     )
 }
+
+
+ORDER_FILE = "order.json"
+"""In the control folder, replaced whole by each newer order."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchPlan:
+    """How much a step takes, as the service wants it: applied at a step boundary, within the job file's bounds.
+
+    None as `max_local`: as the script says.
+    """
+
+    global_batch: int
+    max_local: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """The membership of `generation`, as the service has decided it: the authority for who trains together.
+
+    A process keeps the identity that it was started with, `member_id(generation, rank)` of that start, for its whole
+    life. `members` gives the rank in this generation to each identity; who is not among them leaves, and ends with
+    code 0. `store` (`host:port`) is where members meet, under names of this generation.
+
+    `lost`: members of an earlier generation are gone, so nobody waits for a step boundary. Otherwise every
+    process of the running generation leaves it at one boundary, which they agree on.
+    """
+
+    generation: int
+    world_size: int
+    store: str
+    members: dict[str, int]
+    lost: bool = False
+    batch: BatchPlan | None = None
+
+
+def member_id(generation: int, rank: int) -> str:
+    """Who a process is for its whole life: the generation and rank that it was started with."""
+    return f"{generation}.{rank}"
+
+
+def order_to_json(order: Order) -> str:
+    """The text of the order file."""
+    return json.dumps(asdict(order))
+
+
+def order_from_json(text: str) -> Order:
+    """The order in an order file. Unknown fields are ignored, so that an older rank reads a newer agent's.
+
+    Raises:
+        ValueError: it is none.
+    """
+    try:
+        fields = json.loads(text)
+        batch = fields.get("batch")
+        return Order(
+            generation=int(fields["generation"]),
+            world_size=int(fields["world_size"]),
+            store=str(fields["store"]),
+            members={str(member): int(rank) for member, rank in fields["members"].items()},
+            lost=bool(fields.get("lost", False)),
+            batch=BatchPlan(global_batch=int(batch["global_batch"]), max_local=batch.get("max_local"))
+            if batch
+            else None,
+        )
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"not an order: {text[:80]!r}") from error
 
 
 def message_file(rank: int) -> str:
@@ -211,6 +362,8 @@ def from_fields(fields: dict[str, Any]) -> Message:
             raise ValueError(f"{name} of a {kind.TYPE} message cannot be {value!r}"[:200])
     if kind is Metrics and "values" in known:
         known["values"] = {name: float(one) for name, one in known["values"].items() if _is_finite(one)}
+    if isinstance(known.get("local_batches"), list):
+        known["local_batches"] = tuple(known["local_batches"])
     try:
         message: Message = kind(**known)
     except TypeError as error:
@@ -221,10 +374,11 @@ def from_fields(fields: dict[str, Any]) -> Message:
 _LATEST_S = 253_402_214_400.0
 """The end of the year 9999: no time and no duration is later."""
 _COUNTED_IN_SAMPLES_OR_BYTES = frozenset(
-    {"samples", "total_samples", "samples_seen", "dataset_samples", "size_bytes"}
+    {"samples", "total_samples", "samples_seen", "dataset_samples", "size_bytes", "sync_bytes"}
 )
 _MOST_SAMPLES = 2**53
 _MOST = 2**31 - 1
+_MOST_RANKS = 65_536
 
 
 def _is_right(name: str, annotation: str, value: object) -> bool:
@@ -235,11 +389,18 @@ def _is_right(name: str, annotation: str, value: object) -> bool:
             most = _MOST_SAMPLES if name in _COUNTED_IN_SAMPLES_OR_BYTES else _MOST
             return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= most
         case "float":
-            return _is_finite(value) and 0 <= value <= _LATEST_S
+            most_float = sys.float_info.max if name.startswith("gradient_") else _LATEST_S
+            return _is_finite(value) and 0 <= value <= most_float
         case "bool":
             return isinstance(value, bool)
         case "str":
             return _is_text(value)
+        case "tuple[int, ...]":
+            return (
+                isinstance(value, list | tuple)
+                and len(value) <= _MOST_RANKS
+                and all(_is_right(name, "int", one) for one in value)
+            )
         case "dict[str, float]":
             return isinstance(value, dict) and all(_is_text(key) for key in value)
     raise AssertionError(f"no check for the type {annotation} of {name}")
