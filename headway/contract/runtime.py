@@ -29,6 +29,8 @@ ENV_CHECKPOINT_KEEP = "HEADWAY_CHECKPOINT_KEEP"
 ENV_CONTROL = "HEADWAY_CONTROL"
 ENV_JOINS = "HEADWAY_JOINS"
 """Set for a newcomer: `HEADWAY_GENERATION` is the one that it will join, and training runs without it so far."""
+ENV_MEMBER = "HEADWAY_MEMBER"
+"""`member_id` of the process; whatever it starts inherits it, which is how its agent finds what it left behind."""
 
 EXIT_DONE = 0
 """Finished, or released by a resize."""
