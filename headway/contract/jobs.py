@@ -70,6 +70,10 @@ class JobProgress(BaseModel):
     checkpoint_samples: int | None = None
     lost_samples: int = 0
     """Samples trained, then trained again since a failure fell back to a checkpoint (wasted work)."""
+    lost_steps: int = 0
+    """Optimizer steps that were done again in place, measured: at most one for each loss that was survived."""
+    pause_s: float | None = None
+    """How long the last change in place held up training."""
     epochs_audited: int = 0
     epochs_exact: int = 0
     """Of the audited epochs, those in which every sample came exactly once."""
