@@ -5,13 +5,13 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any
 
 import redis
 import structlog
 from pydantic import ValidationError
 
-from headway.contract.agents import COMMAND_FIELD, COMMANDS, JoinReply, RunCommand, StopCommand
+from headway.contract.agents import COMMAND_FIELD, COMMANDS, AnyCommand, JoinReply
 from worker_agent.service_api import Backoff, Membership
 
 _log = structlog.get_logger()
@@ -19,7 +19,6 @@ _log = structlog.get_logger()
 _BLOCK_S = 5.0
 _BATCH = 100
 
-AnyCommand: TypeAlias = RunCommand | StopCommand
 Handle = Callable[[AnyCommand], None]
 """Returns when the command has taken effect on disk; only then is it removed from the stream."""
 

@@ -78,7 +78,7 @@ def rank_env(
         **defaults,
         **command.env,
         **_torchrun(command, rank, control, agent_keeps_store=agent_keeps_store),
-        **_headway(command, control),
+        **_headway(command, rank, control),
         "CUDA_VISIBLE_DEVICES": devices,
     }
 
@@ -116,7 +116,7 @@ def _torchrun(
     }
 
 
-def _headway(command: RunCommand, control: Path) -> dict[str, str]:
+def _headway(command: RunCommand, rank: RankSlot, control: Path) -> dict[str, str]:
     env = {
         runtime.ENV_JOB_ID: command.job_id,
         runtime.ENV_JOB_NAME: command.job_name,
@@ -125,7 +125,10 @@ def _headway(command: RunCommand, control: Path) -> dict[str, str]:
         runtime.ENV_CHECKPOINT_URI: command.checkpoint_uri,
         runtime.ENV_CHECKPOINT_KEEP: str(command.checkpoint_keep),
         runtime.ENV_CONTROL: str(control),
+        runtime.ENV_MEMBER: runtime.member_id(command.generation, rank.rank),
     }
+    if command.joins:
+        env[runtime.ENV_JOINS] = "1"
     if command.global_batch is not None:
         env[runtime.ENV_GLOBAL_BATCH] = str(command.global_batch)
     if command.checkpoint_every_s is not None:

@@ -5,11 +5,14 @@
     <state>/outbox.jsonl          report entries that the service has not confirmed
     <state>/bundles/              downloaded bundles by digest
     <state>/runs/<job>/fence.json the newest generations seen: what is older is refused
+    <state>/runs/<job>/order.json the newest order of members: its runs find it in their control folders
     <state>/runs/<job>/work/      the unpacked bundle: the working folder of the job's ranks on this node
     <state>/runs/<job>/<generation>/
         command.json  notes.json  ended  shipped                 written by the agent
         launch.json                                              the agent's order to the launcher
         started  rank-N.pid  rank-N.exit  gone                   written by the launcher
+        rank-N.gone                                              so is this, of a live run
+        control/order.json                                       written by the agent for the ranks
         rank-N.log  control/rank-N.jsonl                         written by the ranks
         rank-N.shipped                                           bytes of the log that the service has
 
@@ -26,6 +29,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from headway.contract.runtime import ORDER_FILE
+
 _JOB_ID = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_-]{0,127}$")
 
 
@@ -36,8 +41,13 @@ def boot_s() -> float:
 
 def write_json(path: Path, value: Any) -> None:
     """Replace the file in one step. The folder must exist."""
+    write_text(path, json.dumps(value))
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replace the file in one step. The folder must exist."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    temporary.write_text(json.dumps(value))
+    temporary.write_text(text)
     temporary.replace(path)
 
 
@@ -102,6 +112,11 @@ class RunFolder:
         return self.path / "control"
 
     @property
+    def order(self) -> Path:
+        """The order of members that the ranks of this run follow."""
+        return self.control / ORDER_FILE
+
+    @property
     def work(self) -> Path:
         """Working folder of the ranks, shared by all generations of the job on this node."""
         return self.path.parent / "work"
@@ -113,6 +128,10 @@ class RunFolder:
     def exit(self, rank: int) -> Path:
         """How a rank ended."""
         return self.path / f"rank-{rank}.exit"
+
+    def rank_gone(self, rank: int) -> Path:
+        """Exists, in a live run, once nothing that the rank was or started is left."""
+        return self.path / f"rank-{rank}.gone"
 
     def log(self, rank: int) -> Path:
         """Output of a rank, both streams."""
@@ -133,6 +152,11 @@ class JobFolder:
     def fence(self) -> Path:
         """The newest generations seen."""
         return self.path / "fence.json"
+
+    @property
+    def order(self) -> Path:
+        """The newest order of members."""
+        return self.path / ORDER_FILE
 
     @property
     def work(self) -> Path:

@@ -19,12 +19,19 @@ class Read(NamedTuple):
     offset: int
 
 
-def read_messages(path: Path, offset: int, *, rank: int, generation: int) -> Iterator[Read]:
+def read_messages(
+    path: Path, offset: int, *, rank: int, generation: int, live: bool = False
+) -> Iterator[Read]:
     """Complete lines of the file behind `offset`, at most about a megabyte of them.
+
+    `rank` and `generation` are those that the process was started with. In a `live` job it may speak as any rank
+    of a later generation.
 
     A line that is not complete yet is left for the next time; one longer than that is skipped.
     """
     try:
+        if path.stat().st_size == offset:  # as nearly always, and cheaper to ask than to open
+            return
         with path.open("rb") as file:
             file.seek(offset)
             data = file.read(_READ_BYTES)
@@ -37,14 +44,17 @@ def read_messages(path: Path, offset: int, *, rank: int, generation: int) -> Ite
         if not line.endswith(b"\n"):
             return
         offset += len(line)
-        yield _parse(line, offset, rank=rank, generation=generation)
+        yield _parse(line, offset, rank=rank, generation=generation, live=live)
 
 
-def _parse(line: bytes, offset: int, *, rank: int, generation: int) -> Read:
+def _parse(line: bytes, offset: int, *, rank: int, generation: int, live: bool) -> Read:
     try:
         message = from_line(line.decode())
     except ValueError as error:
         return Read(None, str(error), offset)
-    if (message.rank, message.generation) != (rank, generation):
+    own = (
+        message.generation >= generation if live else (message.rank, message.generation) == (rank, generation)
+    )
+    if not own:
         return Read(None, f"speaks for rank {message.rank} of generation {message.generation}", offset)
     return Read(message, "", offset)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import asdict
 from datetime import datetime
 from typing import Any
@@ -9,7 +10,16 @@ from typing import Any
 import structlog
 
 from headway.contract.agents import RankExited, RankMessage, RanksStarted, Released, StartFailed
-from headway.contract.runtime import Completed, Hello, Message, message_file
+from headway.contract.runtime import (
+    Completed,
+    FirstStep,
+    Hello,
+    Left,
+    Message,
+    Ready,
+    Switched,
+    message_file,
+)
 from worker_agent.commandline import How
 from worker_agent.folders import read_json
 from worker_agent.logs import tail
@@ -19,6 +29,9 @@ from worker_agent.reconcile import breaks_gang, failed
 from worker_agent.records import Run
 
 _log = structlog.get_logger()
+
+_URGENT = (FirstStep, Ready, Switched, Left)
+"""The service, and with it the ranks, waits for these."""
 
 
 class News:
@@ -56,12 +69,12 @@ class News:
             offset = self._outbox.position(name, slot.rank)
             generation = run.command.generation
             for message, problem, behind in read_messages(
-                path, offset, rank=slot.rank, generation=generation
+                path, offset, rank=slot.rank, generation=generation, live=run.command.live
             ):
                 if message is None:
                     _log.warning("skipped a line of a rank", run=name, rank=slot.rank, problem=problem)
                     continue
-                self._forward(run, message, ReadPosition(name, slot.rank, behind))
+                self._forward(run, slot.rank, message, ReadPosition(name, slot.rank, behind))
 
     def exits(self, run: Run) -> bool:
         """Report ranks that ended since the last time; whether one of them broke the gang."""
@@ -78,12 +91,41 @@ class News:
                 failure = self._exited(run, slot.rank, ended) or failure
         return failure
 
-    def released(self, run: Run) -> None:
-        """Nothing of the run is left."""
+    def slots_released(self, run: Run) -> frozenset[int]:
+        """Report the slots of ranks of a live run that are gone since the last time; which these are.
+
+        The caller takes them out of the run's state, which is what remembers them.
+        """
+        freed = frozenset(
+            slot.slot
+            for slot in run.command.ranks
+            if slot.slot in run.state.slots
+            and slot.rank in run.exits_reported
+            and run.folder.rank_gone(slot.rank).exists()
+        )
+        if freed:
+            self.slots_free(run.command.job_id, run.command.generation, freed)
+            _log.info("slots released", run=run.folder.name, slots=sorted(freed))
+        return freed
+
+    def released(self, run: Run, *, older_stay: bool) -> None:
+        """Nothing of the run is left. `older_stay`: something of an older run, or of one to be released with it, is."""
         self.messages(run)
-        generation = max(run.command.generation, run.release_as)
-        self.nothing_held(run.command.job_id, generation)
+        job_id, generation = run.command.job_id, run.command.generation
+        if older_stay:
+            self.slots_free(job_id, generation, {slot.slot for slot in run.command.ranks})
+        else:
+            self.nothing_held(job_id, max(generation, run.release_as))
         self._outbox.forget(run.folder.name)
+
+    def slots_free(self, job_id: str, generation: int, slots: Collection[int]) -> None:
+        """No process of exactly this generation of the job is on these slots."""
+        self._outbox.add(
+            lambda sequence, at: Released(
+                sequence=sequence, job_id=job_id, generation=generation, at=at, slots=sorted(slots)
+            ),
+            urgent=True,
+        )
 
     def nothing_held(self, job_id: str, generation: int) -> None:
         """No process of this generation of the job, nor of an older one, is here."""
@@ -92,22 +134,29 @@ class News:
             urgent=True,
         )
 
-    def _forward(self, run: Run, message: Message, position: ReadPosition) -> None:
+    def _forward(self, run: Run, rank: int, message: Message, position: ReadPosition) -> None:
+        """Queue what the process said that was started as `rank`; what it is called by now is in the message."""
         fields = {"type": message.TYPE, **asdict(message)}
         if isinstance(message, Completed):
-            run.completed.add(message.rank)
+            run.completed.add(rank)
+            run.save()
+        elif isinstance(message, Left):
+            run.left.add(rank)
             run.save()
         elif isinstance(message, Hello):
             run.library = True
             run.save()
         self._outbox.add(
-            lambda sequence, at: RankMessage(**_head(run, sequence, at), message=fields), position
+            lambda sequence, at: RankMessage(**_head(run, sequence, at), rank=rank, message=fields),
+            position,
+            urgent=isinstance(message, _URGENT),
         )
 
     def _exited(self, run: Run, rank: int, ended: dict[str, Any]) -> bool:
         code, number = ended["exit_code"], ended["signal"]
         completed = rank in run.completed
-        lines = tail(run.folder.log(rank)) if failed(code, completed=completed) else []
+        over = completed or rank in run.left
+        lines = tail(run.folder.log(rank)) if failed(code, completed=over) else []
         self._outbox.add(
             lambda sequence, at: RankExited(
                 **_head(run, sequence, at),
@@ -123,7 +172,7 @@ class News:
         run.exits_reported.add(rank)
         run.save()
         _log.info("rank ended", run=run.folder.name, rank=rank, exit_code=code, signal=number)
-        return breaks_gang(code, completed=completed, signalled=ended["signalled"], library=run.library)
+        return breaks_gang(code, completed=over, signalled=ended["signalled"], library=run.library)
 
 
 def _head(run: Run, sequence: int, at: datetime) -> dict[str, Any]:

@@ -165,7 +165,7 @@ class Outbox:
             except ValueError:
                 continue  # the last line, cut off by a crash
             if "entry" in line:
-                self._entries.append(_ENTRY.validate_python(line["entry"]))
+                self._entries.append(_ENTRY.validate_python(_with_rank(line["entry"])))
                 self._last = max(self._last, self._entries[-1].sequence)
             for run, rank, offset in line.get("positions", [line["position"]] if "position" in line else []):
                 self._positions[run, rank] = offset
@@ -184,3 +184,8 @@ class Outbox:
         self._lines = len(lines)
         descriptor = os.open(self._journal, os.O_WRONLY | os.O_APPEND)
         return os.fdopen(descriptor, "a", buffering=1)
+
+
+def _with_rank(entry: dict[str, Any]) -> dict[str, Any]:
+    """An entry of a journal, with the rank that earlier versions named in the message alone."""
+    return {"rank": entry["message"]["rank"], **entry} if entry["kind"] == "rank_message" else entry

@@ -82,8 +82,9 @@ def launch_plan(command: RunCommand, folder: RunFolder, host: Host, *, hosts_sto
         cwd=str(folder.work),
         threads=threads,
         store_host=command.master_addr if command.hosts_store and hosts_stores else None,
-        store_port=command.master_port,
+        store_port=command.store_port or command.master_port,
         node_count=command.node_count,
+        live=command.live,
         ranks={
             rank.rank: rank_env(
                 command,

@@ -4,15 +4,17 @@ Rules, in the order in which they bind:
 
 1. A `run` is refused unless its generation is newer than any `run`, and any `stop`, seen for the job.
    So a stop that arrives before its run wins, and a command that arrives twice does nothing twice.
-2. A newer run of a job ends the older ones; it starts when they are gone and its slots are free.
-3. `stop` of mode checkpoint: SIGTERM to every rank, SIGKILL when the grace is over. Mode kill: SIGKILL.
+2. A newer run of a job ends the older ones; it starts when they are gone and its slots are free. One that
+   joins lets them be, and starts beside them as soon as its slots are free.
+3. A stop is for the generations from its oldest to its newest. `stop` of mode checkpoint: SIGTERM to every rank, SIGKILL when the grace is over. Mode kill: SIGKILL.
    Of several stops the earliest SIGKILL counts.
 4. The ranks of a generation are a gang. When one fails, the others get `GANG_GRACE_S` to fail by
    themselves, since their own errors say more than a signal would, then SIGKILL. They get no SIGTERM:
    there is nothing that they could still checkpoint together. A rank that dies of the agent's own SIGTERM
    has failed where the training library runs, since its peers then wait for it in vain; plain scripts may
-   leave the checkpoint to one rank, so there it has not.
-5. A run is released when nothing of it is alive.
+   leave the checkpoint to one rank, so there it has not. While a live run is not being stopped, the service
+   does this: its survivors may go on without the rank.
+5. A run is released when nothing of it is alive, and of a live run each slot when nothing of its rank is.
 
 Times are in seconds of the boot-time clock.
 """
@@ -57,6 +59,11 @@ class RunState:
     job_id: str
     generation: int
     slots: frozenset[int]
+    """Those that are not released yet."""
+    live: bool = False
+    """Its ranks come and go one by one, and the service decides what a rank's end means."""
+    joins: bool = False
+    """Its ranks train with those of older runs of the job."""
     phase: Phase = Phase.PREPARING
     terminate: bool = False
     """SIGTERM is wanted."""
@@ -133,6 +140,8 @@ def breaks_gang(exit_code: int | None, *, completed: bool, signalled: bool, libr
 
 def after_failure(run: RunState, now_s: float) -> RunState:
     """The run after one of its ranks failed: a checkpoint under way is not waited for any longer."""
+    if run.live and not run.ending:
+        return run
     due_s = now_s + GANG_GRACE_S
     return replace(run, kill_at_s=due_s if run.kill_at_s is None else min(run.kill_at_s, due_s))
 
@@ -140,19 +149,25 @@ def after_failure(run: RunState, now_s: float) -> RunState:
 def reconcile(runs: Iterable[RunState], now_s: float) -> list[Action]:
     """Every action that is due. Repeating one is harmless; the caller records what it has done."""
     runs = list(runs)
-    newest = {run.job_id: max(r.generation for r in runs if r.job_id == run.job_id) for run in runs}
+    newest = {run.job_id: run.generation for run in sorted(runs, key=_age) if not run.joins}
     actions: list[Action] = []
     busy = {slot for run in runs if run.phase is Phase.LIVE for slot in run.slots}
     alive = {run.job_id for run in runs if run.phase is Phase.LIVE}
-    for run in sorted(runs, key=lambda run: (run.job_id, run.generation)):
-        superseded = run.generation < newest[run.job_id]
+    for run in sorted(runs, key=_age):
+        superseded = run.generation < newest.get(run.job_id, 0)
         action = _end(run, superseded=superseded, now_s=now_s)
         if action is not None:
             actions.append(action)
-        elif run.phase is Phase.READY and run.job_id not in alive and busy.isdisjoint(run.slots):
+        elif (
+            run.phase is Phase.READY and (run.joins or run.job_id not in alive) and busy.isdisjoint(run.slots)
+        ):
             actions.append(Start(run))
             busy |= run.slots
     return actions
+
+
+def _age(run: RunState) -> tuple[str, int]:
+    return run.job_id, run.generation
 
 
 def _end(run: RunState, *, superseded: bool, now_s: float) -> Action | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import structlog
@@ -37,6 +37,8 @@ class Run:
     exits_reported: set[int] = field(default_factory=set)
     completed: set[int] = field(default_factory=set)
     """Ranks whose training loop is over, by their own word."""
+    left: set[int] = field(default_factory=set)
+    """Ranks that have left the job as ordered, by their own word."""
     library: bool = False
     """Whether a rank said that it runs under the training library."""
     release_as: int = 0
@@ -56,9 +58,11 @@ class Run:
                 "kill_at_s": self.state.kill_at_s,
                 "terminated": self.state.terminated,
                 "killed": self.state.killed,
+                "slots": sorted(self.state.slots),
                 "start_reported": self.start_reported,
                 "exits_reported": sorted(self.exits_reported),
                 "completed": sorted(self.completed),
+                "left": sorted(self.left),
                 "library": self.library,
                 "release_as": self.release_as,
             },
@@ -148,17 +152,18 @@ def _initial(command: RunCommand) -> RunState:
         job_id=command.job_id,
         generation=command.generation,
         slots=frozenset(rank.slot for rank in command.ranks),
+        live=command.live,
+        joins=command.joins,
     )
 
 
 def _load(folder: RunFolder, command: RunCommand) -> Run:
     notes: dict[str, Any] = read_json(folder.notes) or {}
-    initial = _initial(command)
     phase = Phase.GONE if folder.gone.exists() else Phase.LIVE if folder.started.exists() else Phase.PREPARING
-    state = RunState(
-        job_id=initial.job_id,
-        generation=initial.generation,
-        slots=initial.slots,
+    initial = _initial(command)
+    state = replace(
+        initial,
+        slots=frozenset(notes.get("slots", initial.slots)),
         phase=phase,
         terminate=notes.get("terminate", False),
         kill_at_s=notes.get("kill_at_s"),
@@ -172,6 +177,7 @@ def _load(folder: RunFolder, command: RunCommand) -> Run:
         start_reported=notes.get("start_reported", False),
         exits_reported=set(notes.get("exits_reported", [])),
         completed=set(notes.get("completed", [])),
+        left=set(notes.get("left", [])),
         library=notes.get("library", False),
         release_as=notes.get("release_as", 0),
     )

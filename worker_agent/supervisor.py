@@ -18,9 +18,9 @@ from typing import Protocol
 
 import structlog
 
-from headway.contract.agents import Holding, RunCommand, StopCommand
+from headway.contract.agents import AnyCommand, Holding, OrderCommand, RunCommand, StopCommand
+from worker_agent import orders
 from worker_agent import reconcile as rules
-from worker_agent.commands import AnyCommand
 from worker_agent.folders import RunFolder, StateFolder, boot_s, read_json, write_json
 from worker_agent.launcher import protocol
 from worker_agent.launcher_link import LauncherLink
@@ -30,12 +30,15 @@ from worker_agent.outbox import Outbox
 from worker_agent.preparing import CannotPrepare, Host, launch_plan
 from worker_agent.reconcile import Phase
 from worker_agent.records import Run, load_runs, new_run, read_fence, unshipped_logs, write_fence
+from worker_agent.runs import Runs
 from worker_agent.service_api import Refused
 
 _log = structlog.get_logger()
 
-_LIVE_POLL_S = 0.05
+_POLL_S = 0.05
 """How late a message of a rank, or a SIGKILL that falls due, may be."""
+_LIVE_POLL_S = 0.02
+"""The same where a change of members waits for messages."""
 _IDLE_POLL_S = 1.0
 _CONNECT_POLL_S = 0.02
 
@@ -73,8 +76,7 @@ class Supervisor:
         self._waker.setblocking(False)  # noqa: FBT003
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._woken, selectors.EVENT_READ)
-        self._runs: dict[tuple[str, int], Run] = {}
-        self._holding: tuple[Holding, ...] = ()
+        self._runs = Runs()
         self._adopt()
 
     # For other threads.
@@ -97,8 +99,8 @@ class Supervisor:
         done.wait()
 
     def holding(self) -> Sequence[Holding]:
-        """Generations that are not released yet."""
-        return self._holding
+        """Generations that hold slots."""
+        return self._runs.holding()
 
     def lease_renewed(self, deadline_s: float, stop: list[Holding]) -> None:
         """A report got through."""
@@ -128,9 +130,8 @@ class Supervisor:
                 self._read_launcher()
         while not self._calls.empty():
             self._calls.get()()
-        for run in self._runs.values():
-            if run.state.phase is Phase.LIVE:
-                self._news.messages(run)
+        for run in self._runs.with_processes():
+            self._news.messages(run)
         self._replace_launcher()
         self._act()
 
@@ -140,18 +141,20 @@ class Supervisor:
 
     def stop_all(self, grace_s: float) -> None:
         """Stop every run as a `stop` with a checkpoint would."""
-        for run in self._runs.values():
+        for run in self._runs:
             self._stop(run, kill=False, grace_s=grace_s)
 
     def _wait_s(self) -> float:
         if not self._connect():
             return _CONNECT_POLL_S
-        live = any(run.state.phase is Phase.LIVE for run in self._runs.values())
-        return _LIVE_POLL_S if live else _IDLE_POLL_S
+        running = self._runs.with_processes()
+        if not running:
+            return _IDLE_POLL_S
+        return _LIVE_POLL_S if any(run.state.live for run in running) else _POLL_S
 
     def _act(self) -> None:
-        for action in rules.reconcile([run.state for run in self._runs.values()], boot_s()):
-            run = self._runs[action.run.job_id, action.run.generation]
+        for action in rules.reconcile(self._runs.states(), boot_s()):
+            run = self._runs.of(action.run)
             if isinstance(action, rules.Release):
                 self._release(run)
             elif self._link.ready:  # else it is due again when there is a launcher
@@ -181,21 +184,25 @@ class Supervisor:
         run.state = replace(run.state, phase=Phase.LIVE)
 
     def _release(self, run: Run) -> None:
-        self._news.released(run)
+        newest = max(run.state.generation, run.release_as)
+        others = len(self._runs.held(run.state.job_id, newest=newest)) > 1
+        self._news.released(run, older_stay=others)
         run.folder.ended.touch()
         self._shipper.over(run.folder.name)
-        del self._runs[run.state.job_id, run.state.generation]
-        self._publish()
+        self._runs.remove(run)
         _log.info("released", run=run.folder.name)
 
     # Commands.
 
     def _take(self, command: AnyCommand) -> None:
         try:
-            if isinstance(command, RunCommand):
-                self._take_run(command)
-            else:
-                self._take_stop(command)
+            match command:
+                case RunCommand():
+                    self._take_run(command)
+                case OrderCommand():
+                    self._take_order(command)
+                case StopCommand():
+                    self._take_stop(command)
         except ValueError as error:
             _log.error("ignored a command", command=command.command_id, error=str(error))
         self._outbox.acknowledge(command.command_id)
@@ -206,41 +213,50 @@ class Supervisor:
         reason = rules.refusal(fence, command.generation)
         if reason:
             _log.info("ignored a run", job=command.job_id, generation=command.generation, reason=reason)
-            self._release_unheld(command.job_id, command.generation)
+            self._release_unheld(command.job_id, command.generation, command.generation)
             return
         run = new_run(self._state, command)
+        orders.deliver(job, run.folder)
         write_fence(job, replace(fence, run=command.generation))
         _log.info("run", run=run.folder.name, name=command.job_name, ranks=len(command.ranks))
         self._add(run)
+
+    def _take_order(self, command: OrderCommand) -> None:
+        job = self._state.job(command.job_id)
+        runs = [run for run in self._runs.held(command.job_id) if run.state.phase is not Phase.GONE]
+        if not runs:
+            _log.info("ignored an order", job=command.job_id, generation=command.generation)
+            return
+        orders.keep(job, orders.order_of(command))
+        for run in runs:
+            orders.deliver(job, run.folder)
+        members = len(command.members)
+        _log.info("order", job=command.job_id, generation=command.generation, members=members)
 
     def _take_stop(self, command: StopCommand) -> None:
         job = self._state.job(command.job_id)
         fence = read_fence(job)
         write_fence(job, replace(fence, stop=max(fence.stop, command.generation)))
-        covered = self._covered(command.job_id, command.generation)
-        for run in covered:
+        for run in self._runs.held(command.job_id, newest=command.generation, oldest=command.oldest):
             _log.info("stop", run=run.folder.name, mode=command.mode, grace_s=command.grace_s)
             run.release_as = max(run.release_as, command.generation)
             self._stop(run, kill=command.mode == "kill", grace_s=command.grace_s)
-        self._release_unheld(command.job_id, command.generation)
+        self._release_unheld(command.job_id, command.generation, command.oldest)
 
-    def _release_unheld(self, job_id: str, generation: int) -> None:
+    def _release_unheld(self, job_id: str, generation: int, oldest: int) -> None:
         """Say so when nothing is here of what a command was about: the service may wait for its end."""
-        if not self._covered(job_id, generation):
+        if not self._runs.held(job_id, newest=generation):
             self._news.nothing_held(job_id, generation)
+        elif not self._runs.held(job_id, newest=generation, oldest=oldest):
+            self._news.slots_free(job_id, generation, [slot.index for slot in self._host.slots])
 
     def _stop(self, run: Run, *, kill: bool, grace_s: float) -> None:
         run.state = rules.stopped(run.state, kill=kill, grace_s=grace_s, now_s=boot_s())
         run.save()
 
-    def _covered(self, job_id: str, generation: int) -> list[Run]:
-        return [
-            r for r in self._runs.values() if r.state.job_id == job_id and r.state.generation <= generation
-        ]
-
     def _renew(self, deadline_s: float, stop: list[Holding]) -> None:
         for held in stop:
-            for run in self._covered(held.job_id, held.generation):
+            for run in self._runs.held(held.job_id, newest=held.generation, oldest=held.generation):
                 if not run.state.killed:
                     _log.info("the service does not want this run here", run=run.folder.name)
                     self._stop(run, kill=True, grace_s=0.0)
@@ -258,8 +274,7 @@ class Supervisor:
             self._add(run)
 
     def _add(self, run: Run) -> None:
-        self._runs[run.state.job_id, run.state.generation] = run
-        self._publish()
+        self._runs.add(run)
         self._shipper.watch(run.logged)
         if run.state.phase is Phase.PREPARING:
             threading.Thread(target=self._prepare, args=[run], daemon=True).start()
@@ -278,7 +293,7 @@ class Supervisor:
     def _prepared(self, run: Run, problem: CannotPrepare | None) -> None:
         if problem is None:
             run.state = replace(run.state, phase=Phase.READY)
-        elif self._runs.get((run.state.job_id, run.state.generation)) is run:
+        elif run in self._runs:
             self._news.start_failed(run, problem.message, retryable=problem.retryable)
             run.state = replace(run.state, phase=Phase.GONE)
 
@@ -295,11 +310,16 @@ class Supervisor:
             if not run.start_reported:
                 self._news.start_failed(run, "The launcher could not start the ranks.", retryable=True)
             run.state = replace(run.state, phase=Phase.GONE)
+        else:
+            self._release_slots(run)
 
-    def _publish(self) -> None:
-        self._holding = tuple(
-            Holding(job_id=job_id, generation=generation) for job_id, generation in self._runs
-        )
+    def _release_slots(self, run: Run) -> None:
+        """Slots of a live run become free one by one."""
+        freed = self._news.slots_released(run)
+        if freed:
+            run.state = replace(run.state, slots=run.state.slots - freed)
+            run.save()
+            self._runs.publish()
 
     # The launcher.
 
@@ -325,17 +345,16 @@ class Supervisor:
             case protocol.Welcome(_, hosts_stores, kept):
                 _log.info("launcher ready", torch=hosts_stores, runs=len(kept))
                 self._link.send(protocol.Lease(self._deadline_s))
-                for run in self._runs.values():
-                    if run.state.phase is Phase.LIVE:
-                        self._meet_again(run, kept)
+                for run in self._runs.with_processes():
+                    self._meet_again(run, kept)
             case protocol.Started(name, how, error, retryable):
-                run_started = self._named(name)
+                run_started = self._runs.named(name)
                 if run_started is not None and error:
                     self._news.start_failed(run_started, error, retryable=retryable)
                 elif run_started is not None:
                     self._news.started(run_started, how)
             case protocol.Changed(name):
-                run_changed = self._named(name)
+                run_changed = self._runs.named(name)
                 if run_changed is not None:
                     self._look(run_changed)
             case _:
@@ -351,12 +370,9 @@ class Supervisor:
         else:
             run.state = replace(run.state, phase=Phase.READY)  # the order to start it was lost
 
-    def _named(self, name: str) -> Run | None:
-        return next((run for run in self._runs.values() if run.folder.name == name), None)
-
     def _replace_launcher(self) -> None:
         """A launcher with old code in memory makes way as soon as it keeps nothing."""
-        if self._link.outdated and not any(run.state.phase is Phase.LIVE for run in self._runs.values()):
+        if self._link.outdated and not self._runs.with_processes():
             _log.info("replacing the launcher: the code has changed")
             connection = self._link.connection
             if connection is not None:

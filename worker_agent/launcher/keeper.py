@@ -1,7 +1,7 @@
 """Start runs, reap them, end them: everything about processes, without the socket.
 
 A run has passed through here completely when its `gone` file is there: no rank, nothing that a rank left
-behind, no store.
+behind, no store. Ranks of a live run have a `gone` file each, since they come and go one by one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from headway.contract.runtime import ENV_CONTROL
+from headway.contract.runtime import ENV_CONTROL, ENV_MEMBER, member_id
 from worker_agent.commandline import How, python_target
 from worker_agent.folders import RunFolder, StateFolder, boot_s, read_json, write_json
 from worker_agent.launcher import child, connections, processes
@@ -39,7 +39,10 @@ class KeptRun:
     ranks: dict[int, int] = field(default_factory=dict)
     """Living ranks: rank to pid."""
     groups: set[int] = field(default_factory=set)
-    """Process groups of all ranks, living or not."""
+    """Process groups of all ranks that are not gone, living or not."""
+    live: bool = False
+    leaving: dict[int, int] = field(default_factory=dict)
+    """Ranks of a live run that ended and may have left something behind: rank to process group."""
     signalled: set[int] = field(default_factory=set)
     unwritten: dict[int, dict[str, Any]] = field(default_factory=dict)
     """How ranks ended, as long as the disk does not take it."""
@@ -47,13 +50,19 @@ class KeptRun:
     store_port: int = 0
     store_until_s: float = 0.0
     """When the store ends whatever happens; 0 while a rank lives here."""
-    many_nodes: bool = False
+    store_lingers: bool = False
+    """Whether ranks on other nodes may use the store."""
     killed: bool = False
 
     @property
     def marker(self) -> str:
         """Environment of everything that the run started."""
         return f"{ENV_CONTROL}={self.folder.control}"
+
+    @property
+    def generation(self) -> int:
+        """The generation that its ranks were started for."""
+        return int(self.folder.path.name)
 
 
 class CannotStart(Exception):  # a reason, not a fault of this program
@@ -109,7 +118,7 @@ class Keeper:
         except (TypeError, KeyError) as error:
             message = f"the launcher cannot read the order of an agent of another version ({error})"
             return Started(name, "spawn", message, retryable=True)
-        run = KeptRun(folder, self._how(plan))
+        run = KeptRun(folder, self._how(plan), live=plan.live)
         self._kept[name] = run
         try:
             self._start(run, plan)
@@ -164,7 +173,7 @@ class Keeper:
 
     def next_tick_s(self) -> float | None:
         """Seconds until `tick` has something to do; None when only an event can change anything."""
-        if any(not run.ranks or run.unwritten for run in self._kept.values()):
+        if any(not run.ranks or run.unwritten or run.leaving for run in self._kept.values()):
             return 0.02
         if all(run.killed for run in self._kept.values()):
             return None  # their end is an event
@@ -177,6 +186,8 @@ class Keeper:
                 continue
             run = KeptRun(folder, "spawn")
             for path in folder.path.glob("rank-*.pid"):
+                if path.with_suffix(".gone").exists():
+                    continue
                 record = read_json(path)
                 known = record and record["boot_id"] == self._boot
                 if record and known and self._is_rank_or_vacant(record["pid"], record["start_ticks"]):
@@ -217,7 +228,7 @@ class Keeper:
         with listener:
             run.store = child.fork(body)
         run.store_port = plan.store_port
-        run.many_nodes = plan.node_count > 1
+        run.store_lingers = plan.node_count > 1 or plan.live
 
     def _record(self, path: Path, pid: int) -> None:
         process = processes.read(pid)
@@ -237,6 +248,8 @@ class Keeper:
         if found is not None:
             run, rank = found
             del run.ranks[rank]
+            if run.live:
+                run.leaving[rank] = pid
             run.unwritten[rank] = {
                 "exit_code": code if code >= 0 else None,
                 "signal": -code if code < 0 else None,
@@ -249,24 +262,43 @@ class Keeper:
                     _log.error("the store of %s ended with code %d", run.folder.name, code)
 
     def _settle(self, name: str, run: KeptRun) -> None:
-        """Write down who ended. Once no rank lives: end what they left, then the store, then all is gone."""
+        """Write down who ended. Once no rank lives: end what they left, then the store, then all is gone.
+
+        What a rank of a live run left ends before that: its slot is to be free while its peers go on.
+        """
         for rank, record in list(run.unwritten.items()):
             write_json(run.folder.exit(rank), record)
             del run.unwritten[rank]
             self._changed(name)
-        if run.ranks:
+        if run.leaving:
+            self._settle_ranks(name, run)
+        if run.ranks or run.leaving:
             return
         remains = processes.leftovers(run.groups, run.marker)
         for process in remains:
             processes.kill(process)
         if run.store is not None:
-            run.store_until_s = run.store_until_s or boot_s() + (STORE_LINGER_S if run.many_nodes else 0.0)
+            run.store_until_s = run.store_until_s or boot_s() + (STORE_LINGER_S if run.store_lingers else 0.0)
             if boot_s() >= run.store_until_s or not connections.has_remote_clients(run.store_port):
                 os.kill(run.store, signal.SIGKILL)
         if not remains and run.store is None:
             write_json(run.folder.gone, {"at_boot_s": boot_s()})
             del self._kept[name]
             self._changed(name)
+
+    def _settle_ranks(self, name: str, run: KeptRun) -> None:
+        """End what ranks that ended left behind; those that left nothing are gone."""
+        remains = processes.leftovers(set(run.leaving.values()), run.marker)
+        for rank, group in list(run.leaving.items()):
+            marker = f"{ENV_MEMBER}={member_id(run.generation, rank)}"
+            own = [one for one in remains if one.group == group or processes.has_environment(one.pid, marker)]
+            for process in own:
+                processes.kill(process)
+            if not own:
+                write_json(run.folder.rank_gone(rank), {"at_boot_s": boot_s()})
+                del run.leaving[rank]
+                run.groups.discard(group)  # from now on the number may be another process's
+                self._changed(name)
 
     def _how(self, plan: LaunchPlan) -> How:
         """The order's way to start, unless a fork would not be the same as a new interpreter."""

@@ -82,7 +82,7 @@ def leftovers(groups: Collection[int], marker: str) -> list[Process]:
     return [
         process
         for process in table()
-        if process.state not in "ZX" and (process.group in groups or _has_environment(process.pid, marker))
+        if process.state not in "ZX" and (process.group in groups or has_environment(process.pid, marker))
     ]
 
 
@@ -142,7 +142,8 @@ def _handles(pid: int, number: signal.Signals) -> bool:
     return bool(int(caught, 16) >> (number - 1) & 1)
 
 
-def _has_environment(pid: int, marker: str) -> bool:
+def has_environment(pid: int, marker: str) -> bool:
+    """Whether the process was started with `marker` (`NAME=value`) in its environment."""
     try:
         return marker.encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except OSError:

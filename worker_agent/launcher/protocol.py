@@ -93,7 +93,7 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """Launcher: a rank of the run ended, or all of the run is gone. Look at its files."""
+    """Launcher: a rank of the run ended or is gone, or all of the run is. Look at its files."""
 
     TYPE: ClassVar[str] = "changed"
 
@@ -153,6 +153,8 @@ class LaunchPlan:
     """Address on which to keep the job's TCPStore; None where another node keeps it."""
     store_port: int
     node_count: int
+    live: bool = False
+    """Ranks come and go one by one, and ranks on other nodes may come to use the store."""
     ranks: dict[int, dict[str, str]] = field(repr=False)
     """Environment of each rank, complete."""
 

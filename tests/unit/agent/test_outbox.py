@@ -19,7 +19,7 @@ def released(generation: int) -> Draft:
 
 def message(kind: str, number: int = 0) -> Draft:
     return lambda sequence, at: RankMessage(
-        sequence=sequence, job_id="job", generation=1, at=at, message={"type": kind, "number": number}
+        sequence=sequence, job_id="job", generation=1, rank=0, at=at, message={"type": kind, "number": number}
     )
 
 
@@ -168,3 +168,15 @@ def test_everything_is_delivered_in_order_over_any_faults(
     unique = {entry.sequence: entry.generation for entry in received}
     assert list(unique.values()) == list(range(1, added + 1))
     assert list(unique) == sorted(unique)
+
+
+def test_a_journal_of_an_agent_that_did_not_name_the_rank_is_read(open_outbox: Open, tmp_path: Path) -> None:
+    open_outbox().add(message("hello"))
+    *head, last = (tmp_path / "journal").read_text().splitlines()
+    line = json.loads(last)
+    del line["entry"]["rank"]
+    line["entry"]["message"]["rank"] = 5
+    (tmp_path / "journal").write_text("\n".join([*head, json.dumps(line)]) + "\n")
+    [entry], _ = open_outbox().take(10)
+    assert isinstance(entry, RankMessage)
+    assert entry.rank == 5
