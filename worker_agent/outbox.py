@@ -188,4 +188,6 @@ class Outbox:
 
 def _with_rank(entry: dict[str, Any]) -> dict[str, Any]:
     """An entry of a journal, with the rank that earlier versions named in the message alone."""
-    return {"rank": entry["message"]["rank"], **entry} if entry["kind"] == "rank_message" else entry
+    if entry["kind"] != "rank_message" or "rank" in entry:
+        return entry
+    return {**entry, "rank": entry["message"]["rank"]}
