@@ -112,10 +112,10 @@ class News:
         """Nothing of the run is left. `older_stay`: something of an older run, or of one to be released with it, is."""
         self.messages(run)
         job_id, generation = run.command.job_id, run.command.generation
-        if older_stay:
-            self.slots_free(job_id, generation, {slot.slot for slot in run.command.ranks})
-        else:
+        if not older_stay:
             self.nothing_held(job_id, max(generation, run.release_as))
+        elif run.state.slots:
+            self.slots_free(job_id, generation, run.state.slots)
         self._outbox.forget(run.folder.name)
 
     def slots_free(self, job_id: str, generation: int, slots: Collection[int]) -> None:

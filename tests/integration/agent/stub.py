@@ -23,6 +23,7 @@ import redis
 
 from headway.contract.agents import (
     COMMAND_FIELD,
+    AnyCommand,
     Holding,
     JoinReply,
     JoinRequest,
@@ -91,7 +92,7 @@ class StubService:
             assert value is not None
             return value
 
-    def push(self, command: RunCommand | StopCommand) -> None:
+    def push(self, command: AnyCommand) -> None:
         self.redis.xadd(self.stream, {COMMAND_FIELD: command.model_dump_json()})
 
     def run(self, job: str, run: str, **fields: Any) -> RunCommand:
@@ -103,9 +104,10 @@ class StubService:
     def run_command(
         self, job: str, run: str, *, ranks: int = 1, first_slot: int = 0, **fields: Any
     ) -> RunCommand:
-        """A run of `ranks` ranks on the slots from `first_slot` on."""
+        """A run of `ranks` ranks on the slots from `first_slot` on, or with `slots`, of each rank."""
+        slots = fields.pop("slots", {rank: first_slot + rank for rank in range(ranks)})
         defaults: dict[str, Any] = {
-            "command_id": self._command_id(),
+            "command_id": self.command_id(),
             "job_id": job,
             "job_name": job,
             "generation": 1,
@@ -114,8 +116,11 @@ class StubService:
             "run": run,
             "bundle": None,
             "env": {},
-            "ranks": [RankSlot(rank=rank, local_rank=rank, slot=first_slot + rank) for rank in range(ranks)],
-            "world_size": ranks,
+            "ranks": [
+                RankSlot(rank=rank, local_rank=local, slot=slot)
+                for local, (rank, slot) in enumerate(slots.items())
+            ],
+            "world_size": len(slots),
             "node_rank": 0,
             "node_count": 1,
             "master_addr": "127.0.0.1",
@@ -129,14 +134,18 @@ class StubService:
         }
         return RunCommand(**{**defaults, **fields})
 
-    def send_stop(
-        self, job: str, *, generation: int = 1, mode: Any = "checkpoint", grace_s: float = 20.0
-    ) -> StopCommand:
+    def send_stop(self, job: str, *, generation: int = 1, **fields: Any) -> StopCommand:
+        """Push a stop, of mode checkpoint unless the fields say otherwise."""
+        defaults: dict[str, Any] = {"mode": "checkpoint", "grace_s": 20.0}
         command = StopCommand(
-            command_id=self._command_id(), job_id=job, generation=generation, mode=mode, grace_s=grace_s
+            command_id=self.command_id(), job_id=job, generation=generation, **{**defaults, **fields}
         )
         self.push(command)
         return command
+
+    def acknowledged(self, command: AnyCommand) -> None:
+        """Wait until the agent has taken it up."""
+        self.wait_for(lambda: any(command.command_id in report.acknowledged for report in self.reports))
 
     def add_bundle(self, files: dict[str, str]) -> str:
         data = io.BytesIO()
@@ -190,7 +199,7 @@ class StubService:
             f"{e.kind}:{e.job_id}/{e.generation}" for e in self.entries[-8:]
         )
 
-    def _command_id(self) -> str:
+    def command_id(self) -> str:
         self._commands += 1
         return f"command-{self._commands}"
 
