@@ -1,38 +1,121 @@
-"""What the ranks do between two steps, agreed on by all of them without holding up a step."""
+"""What the ranks say to one another with every step, and what follows from it between two steps."""
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass, fields
 from enum import IntEnum
+from typing import Any
 
+from headway.train.ledger import Ledger
 from headway.train.peers import Peers, Pending
 
 
-class Decision(IntEnum):
-    """What happens at a boundary. When ranks wish for different things, the highest wins."""
+class Wish(IntEnum):
+    """What a rank wants to happen at the next boundary. When ranks want different things, the highest wins."""
 
     CONTINUE = 0
     CHECKPOINT = 1
     STOP = 2
 
 
-class Boundary:
-    """Each rank states its wish as a step begins and learns the decision as it ends.
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """What one rank says as a step begins: its wish, the samples that it is about to train (as a ledger), and
+    what it has measured of the steps before.
 
-    The agreement travels while the step computes, and every rank gets the same answer at the same
-    boundary. A wish that comes up during a step counts at the end of the next one.
+    `ordered` is the generation of the newest order that it has seen. `compute_s` is the time that its part of the last
+    step took without waiting for peers, 0 if it does not say. `square` is the squared norm of its last gradient before it
+    was added to those of its peers, weighted by its samples; `squared_mean` that of their mean; 0 likewise.
+    """
+
+    wish: int = Wish.CONTINUE
+    ordered: int = 0
+    count: int = 0
+    total: int = 0
+    squares: int = 0
+    compute_s: float = 0.0
+    square: float = 0.0
+    squared_mean: float = 0.0
+
+    @property
+    def ledger(self) -> Ledger:
+        """The samples of the step that are this rank's."""
+        return Ledger(self.count, self.total, self.squares)
+
+    def to_numbers(self) -> list[int]:
+        """For `Peers.gather`: reals as the bits that they are made of."""
+        return [_bits(value) if isinstance(value, float) else value for value in astuple(self)]
+
+    @classmethod
+    def from_numbers(cls, numbers: Sequence[int]) -> Statement:
+        """The reverse of `to_numbers`."""
+        values: list[Any] = [
+            _real(number) if field.type == "float" else number
+            for field, number in zip(fields(cls), numbers, strict=True)
+        ]
+        return cls(*values)
+
+
+def _bits(value: float) -> int:
+    return int(struct.unpack("<q", struct.pack("<d", value))[0])
+
+
+def _real(bits: int) -> float:
+    return float(struct.unpack("<d", struct.pack("<q", bits))[0])
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """The statements of all ranks about one step: the same on every rank."""
+
+    statements: tuple[Statement, ...]
+
+    @property
+    def wish(self) -> Wish:
+        """What happens."""
+        return Wish(max(one.wish for one in self.statements))
+
+    @property
+    def ordered(self) -> int:
+        """The generation that everyone has the order for; 0 while they have seen different ones."""
+        seen = {one.ordered for one in self.statements}
+        return seen.pop() if len(seen) == 1 else 0
+
+    @property
+    def ledger(self) -> Ledger:
+        """The samples of the step, of all ranks together."""
+        return sum((one.ledger for one in self.statements), Ledger())
+
+
+class Boundary:
+    """Each rank makes its statement as a step begins and learns those of all as it ends.
+
+    They travel while the step computes, and every rank gets the same ones at the same boundary. What comes up
+    during a step counts at the end of the next one.
     """
 
     def __init__(self, peers: Peers) -> None:
         self._peers = peers
         self._pending: Pending | None = None
 
-    def begin(self, wish: Decision) -> None:
-        """A step begins. One that the script left without ending it loses no rank's wish."""
-        left_over = self._pending.wait() if self._pending is not None else Decision.CONTINUE
-        self._pending = self._peers.begin_maximum(max(wish, left_over))
+    def begin(self, statement: Statement) -> None:
+        """A step begins.
 
-    def agree(self) -> Decision:
-        """The step has ended: the decision."""
+        Raises:
+            PeersLost: a peer is gone.
+        """
+        if self._pending is not None:  # the script left the step before without ending it
+            self._pending.wait()
+        self._pending = self._peers.begin_gather(statement.to_numbers())
+
+    def agree(self) -> Agreement:
+        """The step has ended.
+
+        Raises:
+            PeersLost: a peer is gone.
+        """
         assert self._pending is not None, "begin() comes first"
-        decision, self._pending = Decision(self._pending.wait()), None
-        return decision
+        pending, self._pending = self._pending, None
+        return Agreement(tuple(map(Statement.from_numbers, pending.wait())))

@@ -28,6 +28,10 @@ class Mailbox:
             path = folder / message_file(rank)
             self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
 
+    def speak_for(self, *, rank: int, generation: int) -> None:
+        """From now on messages are those of this rank of this generation. The file stays the same."""
+        self._rank, self._generation = rank, generation
+
     def send(self, kind: Callable[..., Message], **fields: Any) -> None:
         """Send a message of this kind; what every message carries is added."""
         if self._file is None:

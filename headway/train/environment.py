@@ -21,12 +21,30 @@ class Environment:
     generation: int = 0
     control: Path | None = None
     """The control folder; None outside Headway."""
+    store: str | None = None
+    """`host:port` of the store that an agent keeps for the job; None where there is no agent that does."""
+    joins: bool = False
+    """Whether this process is to join a training that runs already."""
     checkpoint_uri: str | None = None
     checkpoint_every_s: float | None = None
     """None: chosen from what a checkpoint costs."""
     checkpoint_keep: int = 3
     global_batch: int | None = None
     """The job's global batch, which overrides the script's."""
+
+    @property
+    def live(self) -> bool:
+        """Whether the service can change the members of this run while it runs."""
+        return self.control is not None and self.store is not None
+
+    @property
+    def first_order(self) -> runtime.Order:
+        """The membership that this process was started for, as an order. Needs a store."""
+        assert self.store is not None
+        members = {runtime.member_id(self.generation, rank): rank for rank in range(self.world_size)}
+        return runtime.Order(
+            generation=self.generation, world_size=self.world_size, store=self.store, members=members
+        )
 
     @classmethod
     def read(cls, env: Mapping[str, str]) -> Environment:
@@ -43,11 +61,20 @@ class Environment:
             local_rank=_integer(env, "LOCAL_RANK", 0, least=0),
             generation=_integer(env, runtime.ENV_GENERATION, 0, least=0),
             control=Path(control) if control else None,
+            store=_store(env) if control else None,
+            joins=env.get(runtime.ENV_JOINS) == "1",
             checkpoint_uri=env.get(runtime.ENV_CHECKPOINT_URI) or None,
             checkpoint_every_s=_seconds(runtime.ENV_CHECKPOINT_EVERY_S, every) if every else None,
             checkpoint_keep=_integer(env, runtime.ENV_CHECKPOINT_KEEP, 3, least=1),
             global_batch=_integer(env, runtime.ENV_GLOBAL_BATCH, 0, least=1) or None,
         )
+
+
+def _store(env: Mapping[str, str]) -> str | None:
+    """Where the agent keeps the job's store, if it does; torchrun's variables say so."""
+    if env.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        return None
+    return f"{env['MASTER_ADDR']}:{env['MASTER_PORT']}" if "MASTER_PORT" in env else None
 
 
 def _integer(env: Mapping[str, str], name: str, default: int, *, least: int) -> int:

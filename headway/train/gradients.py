@@ -13,6 +13,8 @@ when the sizes differ, once per step at most. Across ranks DDP sums buckets that
 from __future__ import annotations
 
 import functools
+import inspect
+import time
 import types
 from collections.abc import Callable
 from typing import Any
@@ -24,37 +26,111 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from headway.train.peers import Peers
+
+_NO_SYNC: dict[str, bool] = {
+    # What DDP would send at every forward pass `ElasticModule` sends itself, since it must survive a lost peer.
+    "forward_sync_buffers"
+    if "forward_sync_buffers" in inspect.signature(DistributedDataParallel).parameters
+    else "broadcast_buffers": False
+}
+
+
+class ElasticModule(nn.Module):
+    """The model as the script trains it: over the peers of the moment, whoever they are.
+
+    Everything but the forward pass is the model's own, its state among it.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+        self._around: list[Callable[..., Any]] = []  # in a list: what it holds must not become a submodule
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """The model's forward pass."""
+        return self._around[0](*args, **kwargs) if self._around else self.module(*args, **kwargs)
+
+    def surround(self, forward: Callable[..., Any] | None) -> None:
+        """Have forward passes go through `forward`; None: straight to the model."""
+        self._around = [] if forward is None else [forward]
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """The model's, the same at any number of ranks."""
+        return self.module.state_dict(*args, **kwargs)
+
+    def load_state_dict(self, state_dict: Any, *args: Any, **kwargs: Any) -> Any:
+        """The model's."""
+        return self.module.load_state_dict(state_dict, *args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(super().__getattr__("module"), name)
+
 
 class Gradients:
-    """The gradients of one model. `replicated` averages them with the same model on the peers."""
+    """The gradients of one model, averaged over the peers that `replicate` names; over none at first."""
 
-    def __init__(self, model: nn.Module, *, device: torch.device, replicated: bool) -> None:
+    def __init__(self, model: nn.Module, *, device: torch.device) -> None:
         self.accumulating = False
         """Whether the global batch goes on after this micro-batch, so that no optimizer step is due."""
         self.stepped = False
         """Whether an optimizer step was taken for the current global batch."""
+        self.broken = False
+        """Whether a peer was lost before the gradient of the current global batch was whole."""
+        self.spoiled = False
+        """Whether the optimizer has taken a step with such a gradient: it computed it itself, by a closure."""
+        self.compute_s = 0.0
+        """How long this rank's own part of the last whole gradient took, forward and backward."""
         self.batch_number = 0
         """Counts global batches."""
+        self.model = ElasticModule(model)
+        self._device = device
         self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self._buffers = [buffer for buffer in model.buffers() if buffer.numel()]
         self._samples = 0
         self._weight = 1.0
+        self._began = 0.0
+        self._fresh = False
+        self._peers: Peers | None = None
         self._ddp: DistributedDataParallel | None = None
-        if replicated:
-            self._ddp = DistributedDataParallel(
-                model, device_ids=[device.index] if device.type == "cuda" else None
-            )
-            # torch reads the hook's annotations, and takes none or its own class, not its name.
-            self._ddp.register_comm_hook(None, lambda _state, bucket: self._weighted_sum(bucket))
-        else:
-            for parameter in self._parameters:
-                parameter.register_post_accumulate_grad_hook(self._weigh)  # type: ignore[no-untyped-call]
-        self.model: nn.Module = self._ddp or model
+        self._hooks: list[Any] = []
+        self._weigh_alone()
+
+    def replicate(self, peers: Peers) -> None:
+        """From now on average with these peers."""
+        self.part()
+        if peers.world_size == 1:
+            self._weigh_alone()
+            return
+        self._peers = peers
+        self._ddp = DistributedDataParallel(
+            self.model.module,
+            device_ids=[self._device.index] if self._device.type == "cuda" else None,
+            init_sync=False,
+            **_NO_SYNC,  # type: ignore[arg-type]
+        )
+        # torch reads the hook's annotations, and takes none or its own class, not its name.
+        self._ddp.register_comm_hook(None, lambda _state, bucket: self._weighted_sum(bucket))
+        self.model.surround(self._forward)
+
+    def part(self) -> None:
+        """Average with nobody, until `replicate`. What is under way counts for nothing."""
+        self.model.surround(None)
+        self._ddp = self._peers = None  # which takes its hooks off the parameters
+        while self._hooks:
+            self._hooks.pop().remove()
+        self.drop()
 
     def begin(self, samples: int, *, global_batch: int, first: bool, last: bool) -> None:
         """The next backward pass is of a micro-batch of `samples`, 0 for one that must not count."""
         if first:
-            self.stepped = False
+            self.stepped = self.broken = False
             self.batch_number += 1
+            self._fresh = True
+            self._began = time.perf_counter()
         elif samples != self._samples:
             self._scale(self._samples / samples)
         self._samples = samples
@@ -66,9 +142,45 @@ class Gradients:
     def abandon(self) -> None:
         """The script left its loop: what was accumulated for an incomplete batch is dropped."""
         if self.accumulating:
-            self.accumulating = False
-            for parameter in self._parameters:
-                parameter.grad = None
+            self.drop()
+
+    def drop(self) -> None:
+        """There is no gradient."""
+        self.accumulating = False
+        for parameter in self._parameters:
+            parameter.grad = None
+
+    def whole(self) -> bool:
+        """Whether the gradient is that of the whole batch. Waits for what is under way.
+
+        An accelerator works behind the program: what it was told to do with a gradient that never became
+        whole it would do. So the program waits here, before the optimizer's step and not after it.
+        """
+        if self._device.type == "cuda" and self._ddp is not None:
+            torch.cuda.current_stream(self._device).synchronize()
+        self.broken = not self.sound
+        return self.sound
+
+    @property
+    def sound(self) -> bool:
+        """Whether nothing is known to have come between."""
+        return not self.broken and not (self._peers is not None and self._peers.aborted)
+
+    def _weigh_alone(self) -> None:
+        self._hooks = [
+            parameter.register_post_accumulate_grad_hook(self._weigh)  # type: ignore[no-untyped-call]
+            for parameter in self._parameters
+        ]
+
+    def _forward(self, *args: Any, **kwargs: Any) -> Any:
+        if self._fresh and self._buffers and torch.is_grad_enabled():
+            self._fresh = False
+            try:
+                dist._broadcast_coalesced(dist.group.WORLD, self._buffers, 1 << 28, 0)  # type: ignore[arg-type,attr-defined]  # noqa: SLF001  # DDP's own way
+            except RuntimeError:
+                self.broken = True
+        assert self._ddp is not None
+        return self._ddp(*args, **kwargs)
 
     def _scale(self, factor: float) -> None:
         for parameter in self._parameters:
@@ -81,15 +193,32 @@ class Gradients:
             parameter.grad.mul_(self._weight)
 
     def _weighted_sum(self, bucket: Any) -> torch.futures.Future[torch.Tensor]:
-        """With peers: DDP's reduction of one bucket."""
+        """With peers: DDP's reduction of one bucket. A lost peer is noted, and no error reaches the script."""
         gradient = bucket.buffer()
+        if bucket.is_last():
+            self.compute_s = time.perf_counter() - self._began
         if self._weight == 0.0:
             gradient.zero_()  # not by multiplication: nothing of a sample without weight may pass, NaN neither
         else:
             gradient.mul_(self._weight)
-        work: Any = dist.all_reduce(gradient, async_op=True)
-        future: torch.futures.Future[torch.Tensor] = work.get_future().then(lambda done: done.value()[0])
+        try:
+            work: Any = dist.all_reduce(gradient, async_op=True)
+        except RuntimeError:
+            self.broken = True
+            as_it_is: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+            as_it_is.set_result(gradient)
+            return as_it_is
+        future: torch.futures.Future[torch.Tensor] = work.get_future().then(
+            lambda done: self._take(done, gradient)
+        )
         return future
+
+    def _take(self, done: Any, gradient: torch.Tensor) -> torch.Tensor:
+        try:
+            return done.value()[0]  # type: ignore[no-any-return]
+        except RuntimeError:
+            self.broken = True
+            return gradient
 
 
 def step_once_per_batch(optimizer: Optimizer, gradients: Gradients) -> None:
@@ -109,7 +238,10 @@ def step_once_per_batch(optimizer: Optimizer, gradients: Gradients) -> None:
             result = closure() if closure is not None else None
             skipped_in = gradients.batch_number
             return result
+        if not gradients.whole():
+            return None  # the batch will be done again, with the peers that are left
         result = step(closure)
+        gradients.spoiled = gradients.spoiled or gradients.broken
         skipped_in = 0
         gradients.stepped = True
         return result
@@ -136,7 +268,7 @@ class OncePerBatch:
 
     def step(self, *args: Any, **kwargs: Any) -> None:
         """Step the scheduler, once per optimizer step or epoch."""
-        if not self._gradients.accumulating:
+        if not self._gradients.accumulating and not self._gradients.broken:
             self._scheduler.step(*args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:

@@ -32,6 +32,14 @@ class Ledger:
             (self.squares + int(np.square(unsigned).sum(dtype=np.uint64))) % MODULUS,
         )
 
+    def __add__(self, other: Ledger) -> Ledger:
+        """Both together."""
+        return Ledger(
+            self.count + other.count,
+            (self.total + other.total) % MODULUS,
+            (self.squares + other.squares) % MODULUS,
+        )
+
     @classmethod
     def of_epoch(cls, dataset_samples: int) -> Ledger:
         """What the ledger of 0..n-1, each exactly once, must be."""

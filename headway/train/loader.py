@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch.utils.data import DataLoader, Dataset
 
 from headway.train.gradients import Gradients
-from headway.train.position import Split, order
+from headway.train.position import Split, Step, order
 from headway.train.training import Training
 
 
@@ -32,7 +34,7 @@ class Loader:
     ) -> None:
         assert isinstance(dataset, Sized)
         self.dataset_samples = len(dataset)
-        self.split = split
+        self.first_split = split
         self.seed = seed
         self._dataset = dataset
         self._device = device
@@ -44,7 +46,8 @@ class Loader:
     @property
     def steps_per_epoch(self) -> int:
         """Optimizer steps in a whole epoch. With accumulation the loop's body runs more often."""
-        return -(-self.dataset_samples // self.split.global_batch)
+        split = self._training.split if self._training is not None else self.first_split
+        return -(-self.dataset_samples // split.global_batch)
 
     def attach(self, training: Training, gradients: Gradients) -> None:
         """Iterating goes on from the position of `training`."""
@@ -53,50 +56,80 @@ class Loader:
     def __iter__(self) -> Iterator[Any]:
         if self._training is None or self._gradients is None:
             raise RuntimeError("iterate over the loader inside `for epoch in run.epochs(n)`")
-        training, gradients = self._training, self._gradients
-        position = training.place.position
-        indices = order(self.dataset_samples, seed=self.seed, epoch=position.epoch)
-        batches = self._fetch(indices.tolist(), position.samples, position.epoch)
-        for step in self.split.steps(position.samples, self.dataset_samples):
-            training.begin_step()
-            try:
-                last = len(step.micro_batches) - 1
-                for number, micro_batch in enumerate(step.micro_batches):
-                    batch = next(batches)
-                    gradients.begin(
-                        len(micro_batch) if step.trains else 0,
-                        global_batch=len(step.batch),
-                        first=number == 0,
-                        last=number == last,
-                    )
-                    yield batch
-            except GeneratorExit:  # the script left its loop; it may have taken the step before
-                gradients.abandon()
-                if gradients.stepped:
-                    training.commit(step, indices[step.share.start : step.share.stop])
-                raise
-            training.commit(step, indices[step.share.start : step.share.stop])
-            training.end_step()
+        training = self._training
+        epoch = training.place.position.epoch
+        indices = order(self.dataset_samples, seed=self.seed, epoch=epoch)
+        fetcher = _Fetcher(self, indices.tolist(), training)
+        while training.place.position.epoch == epoch and (
+            training.place.position.samples < self.dataset_samples
+        ):
+            plan = training.plan
+            batches = fetcher.batches()
+            for step in training.split.steps(training.place.position.samples, self.dataset_samples):
+                if training.begin_step(step, indices):
+                    yield from self._step(step, batches, indices)
+                if training.plan != plan:
+                    break  # what was fetched ahead is of the plan before
 
-    def _fetch(self, indices: list[int], start: int, epoch: int) -> Iterator[Any]:
-        """Every micro-batch from `start` on, in the order of the steps."""
-        micro_batches = [
-            indices[micro_batch.start : micro_batch.stop]
-            for step in self.split.steps(start, self.dataset_samples)
-            for micro_batch in step.micro_batches
-        ]
-        loader: DataLoader[Any] = DataLoader(
+    def _step(self, step: Step, batches: Iterator[Any], indices: NDArray[np.int64]) -> Iterator[Any]:
+        training, gradients = self._training, self._gradients
+        assert training is not None
+        assert gradients is not None
+        try:
+            last = len(step.micro_batches) - 1
+            for number, micro_batch in enumerate(step.micro_batches):
+                batch = next(batches)
+                gradients.begin(
+                    len(micro_batch) if step.trains else 0,
+                    global_batch=len(step.batch),
+                    first=number == 0,
+                    last=number == last,
+                )
+                yield batch
+        except GeneratorExit:  # the script left its loop; it may have taken the step before
+            training.abandon_step(step, indices)
+            raise
+        training.end_step(step, indices)
+
+    def fetcher(self, micro_batches: Any, generator: torch.Generator) -> Iterable[Any]:
+        """The samples of micro-batches, collated. Iterating anew asks `micro_batches` again."""
+        return DataLoader(
             self._dataset,
             batch_sampler=micro_batches,
             num_workers=self._num_workers,
+            # Workers outlive a change of plan: to start them takes longer than the change.
+            persistent_workers=self._num_workers > 0,
             collate_fn=self._collate_fn,
             pin_memory=self._device.type == "cuda",
-            # Of its own: the script's random numbers must not depend on how often it was restarted.
-            generator=torch.Generator().manual_seed(self.seed + epoch),
+            generator=generator,
         )
-        if self._device.type == "cpu":
-            return iter(loader)
-        return (_to_device(batch, self._device) for batch in loader)
+
+    def on_device(self, batch: Any) -> Any:
+        """The batch where the model is."""
+        return batch if self._device.type == "cpu" else _to_device(batch, self._device)
+
+
+class _Fetcher:
+    """The micro-batches that are left of an epoch, from wherever training is."""
+
+    def __init__(self, loader: Loader, indices: list[int], training: Training) -> None:
+        self._loader = loader
+        self._indices = indices
+        self._training = training
+        # Of its own: the script's random numbers must not depend on how often it was restarted.
+        generator = torch.Generator().manual_seed(loader.seed + training.place.position.epoch)
+        self._source = loader.fetcher(self, generator)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        """Places in the dataset, one list for each micro-batch."""
+        training = self._training
+        for step in training.split.steps(training.place.position.samples, len(self._indices)):
+            for micro_batch in step.micro_batches:
+                yield self._indices[micro_batch.start : micro_batch.stop]
+
+    def batches(self) -> Iterator[Any]:
+        """Every micro-batch from the present position on, in the order of the steps."""
+        return (self._loader.on_device(batch) for batch in self._source)
 
 
 def _to_device(batch: Any, device: torch.device) -> Any:

@@ -1,81 +1,290 @@
-"""The ranks of one generation, and the small things that they agree on host to host.
+"""The ranks of one generation: how they meet, what they agree on, and how they part.
 
-All of it goes over a gloo group of its own, so that it neither waits for a device nor comes between the
-collectives of the training. Every method but `is_main` must be called by every rank, in the same order.
+Agreements go over a gloo group of their own, so that they neither wait for a device nor come between the
+collectives of the training. Whatever goes wrong with a peer is `PeersLost`, and nothing else.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
+from headway.contract.runtime import Order
 from headway.train.environment import Environment
+
+_POLL_S = 0.001
+
+
+class PeersLost(Exception):  # an event of the training, handled at the next boundary
+    """A peer is gone, or what it says does not come through."""
+
+
+class Superseded(Exception):  # likewise
+    """Something else became due while members were waited for."""
 
 
 class Pending:
-    """A maximum that is being agreed on."""
+    """Numbers of every rank that are being gathered."""
 
-    def __init__(self, value: int, group: Any) -> None:
-        self._value = torch.tensor([value], dtype=torch.int64)
-        self._work = (
-            dist.all_reduce(self._value, op=dist.ReduceOp.MAX, group=group, async_op=True) if group else None
-        )
+    def __init__(self, mine: torch.Tensor, everyone: torch.Tensor, work: Any) -> None:
+        self._mine = mine  # the collective reads it until it is done
+        self._everyone = everyone
+        self._work = work
 
-    def wait(self) -> int:
-        """The largest value that any rank gave."""
-        if self._work is not None:
-            self._work.wait()
-        return int(self._value.item())
+    def wait(self) -> list[list[int]]:
+        """What each rank gave, by rank.
+
+        Raises:
+            PeersLost: a peer is gone.
+        """
+        with _peers_may_be_lost():
+            if self._work is not None:
+                self._work.wait()
+        numbers: list[list[int]] = self._everyone.tolist()
+        return numbers
 
 
 class Peers:
-    """This rank among its peers. Alone, every agreement is immediate and needs no process group."""
+    """This rank among its peers. Alone, every agreement is immediate.
 
-    def __init__(self, *, rank: int, world_size: int, timeout: timedelta | None = None) -> None:
+    Every method but `abort` must be called by every rank, in the same order. All may raise PeersLost.
+    """
+
+    def __init__(
+        self, *, rank: int, world_size: int, generation: int = 0, timeout: timedelta | None = None
+    ) -> None:
         self.rank = rank
         self.world_size = world_size
-        self._group = dist.new_group(backend="gloo", timeout=timeout) if world_size > 1 else None
+        self.generation = generation
+        self.aborted = False
+        """Whether somebody has given up waiting for peers."""
+        self._timeout = timeout
+        self._connections: frozenset[str] = frozenset()
+        self._store: Any = None
+        self._control: Any = None
+        if world_size > 1:
+            self._control = dist.new_group(backend="gloo", timeout=timeout)
 
     @classmethod
-    def meet(cls, environment: Environment, device: torch.device, timeout_s: float) -> Peers:
-        """Join the process group that the environment names, if it names one."""
-        timeout = timedelta(seconds=timeout_s)
+    def of_launcher(cls, environment: Environment, device: torch.device, timeout: timedelta) -> Peers:
+        """The ranks that a launcher other than an agent has started, torchrun for example."""
         if environment.distributed and not dist.is_initialized():
-            dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=timeout)
+            dist.init_process_group(_backend(device), timeout=timeout)
         return cls(rank=environment.rank, world_size=environment.world_size, timeout=timeout)
+
+    @classmethod
+    def meet(
+        cls,
+        order: Order,
+        rank: int,
+        device: torch.device,
+        timeout: timedelta,
+        superseded: Callable[[], bool],
+    ) -> Peers:
+        """Wait for the members of an order in its store, and form a group with them.
+
+        `superseded` is asked again and again while members are missing; when it says yes, nothing was formed.
+
+        Raises:
+            PeersLost: the store or a member is gone.
+            Superseded: see above.
+        """
+        before = _connections()
+        host, _, port = order.store.rpartition(":")
+        with _peers_may_be_lost(), _freed_when(superseded, before):
+            store = TCPStore(host, int(port), is_master=False, wait_for_workers=False, timeout=timeout)
+            # A name of its own for each generation: addresses of an old one would be connected to.
+            names = PrefixStore(f"headway/{order.generation}", store)
+            if order.world_size > 1:
+                _wait_for_all(names, order, superseded, time.monotonic() + timeout.total_seconds())
+            dist.init_process_group(
+                _backend(device), store=names, rank=rank, world_size=order.world_size, timeout=timeout
+            )
+            peers = cls(rank=rank, world_size=order.world_size, generation=order.generation, timeout=timeout)
+        peers._store = names
+        peers._connections = _connections() - before
+        return peers
 
     @property
     def is_main(self) -> bool:
         """Whether this is rank 0, which speaks for the run."""
         return self.rank == 0
 
-    def begin_maximum(self, value: int) -> Pending:
-        """Start to agree on the largest of the ranks' values, without waiting."""
-        return Pending(value, self._group)
+    def begin_gather(self, numbers: Sequence[int]) -> Pending:
+        """Start to collect every rank's numbers (equally many each), without waiting."""
+        mine = torch.tensor(numbers, dtype=torch.int64)
+        if self._control is None:
+            return Pending(mine, mine.unsqueeze(0), None)
+        everyone = torch.empty(self.world_size, len(numbers), dtype=torch.int64)
+        with _peers_may_be_lost():
+            work = dist.all_gather(list(everyone.unbind()), mine, group=self._control, async_op=True)
+        return Pending(mine, everyone, work)
 
-    def maximum(self, value: int) -> int:
-        """The largest of the ranks' values."""
-        return self.begin_maximum(value).wait()
+    def gather(self, *numbers: int) -> list[list[int]]:
+        """Every rank's numbers, by rank."""
+        return self.begin_gather(numbers).wait()
 
-    def sum(self, values: Sequence[int]) -> list[int]:
-        """The sums of the ranks' values, modulo 2**64 (signed)."""
-        sums = torch.tensor(values, dtype=torch.int64)
-        if self._group is not None:
-            dist.all_reduce(sums, group=self._group)
-        return [int(value) for value in sums]
+    def group_of(self, ranks: Sequence[int]) -> Any:
+        """A group of some of the ranks. Every rank calls it; None for one that is not in it."""
+        if len(ranks) == self.world_size:
+            return self._control
+        with _peers_may_be_lost():
+            group = dist.new_group(list(ranks), backend="gloo", timeout=self._timeout)
+        return group if self.rank in ranks else None
 
-    def from_main(self, data: bytes) -> bytes:
-        """Rank 0's `data`."""
-        if self._group is None:
+    def bytes_from(self, source: int, data: bytes, group: Any = None) -> bytes:
+        """The data of rank `source`, for every rank of the group."""
+        group = group or self._control
+        if group is None:
             return data
-        (size,) = self.sum([len(data) if self.is_main else 0])
-        buffer = torch.empty(size, dtype=torch.uint8)
-        if self.is_main and size:
-            buffer.copy_(torch.frombuffer(bytearray(data), dtype=torch.uint8))
-        if size:
-            dist.broadcast(buffer, src=0, group=self._group)
+        with _peers_may_be_lost():
+            size = torch.tensor([len(data)], dtype=torch.int64)
+            dist.broadcast(size, src=source, group=group)
+            buffer = torch.empty(int(size), dtype=torch.uint8)
+            if self.rank == source and data:
+                buffer.copy_(torch.frombuffer(bytearray(data), dtype=torch.uint8))
+            if int(size):
+                dist.broadcast(buffer, src=source, group=group)
         return buffer.numpy().tobytes()
+
+    def tensors_from(self, source: int, tensors: Sequence[torch.Tensor], group: Any) -> None:
+        """Fill `tensors` (on the CPU, contiguous) with those of rank `source`, on every rank of the group."""
+        with _peers_may_be_lost():
+            works = [dist.broadcast(one, src=source, group=group, async_op=True) for one in tensors]
+            for work in works:
+                work.wait()
+
+    def device_tensors_from(
+        self, source: int, receivers: Sequence[int], tensors: Sequence[torch.Tensor]
+    ) -> None:
+        """The same for tensors on an accelerator, from one rank to others, by the default group."""
+        with _peers_may_be_lost():
+            for one in tensors:
+                if self.rank == source:
+                    for receiver in receivers:
+                        dist.send(one, dst=receiver)
+                else:
+                    dist.recv(one, src=source)
+            if tensors:
+                torch.cuda.synchronize()
+
+    def announce(self, name: str) -> None:
+        """Leave a mark for the members of this generation in their store."""
+        with _peers_may_be_lost():
+            self._store.set(name, "1")
+
+    def announced(self, name: str) -> bool:
+        """Whether the mark is there."""
+        with _peers_may_be_lost():
+            return bool(self._store.check([name]))
+
+    def part(self) -> None:
+        """Leave the group: peers and this rank have nothing under way with one another."""
+        if dist.is_initialized():
+            dist.destroy_process_group()
+        self._control = self._store = None
+
+    def abort(self) -> None:
+        """Free whoever waits for a peer in this process. May be called by any thread, also in vain."""
+        self.aborted = True
+        _abort_nccl()
+        _shut(self._connections)
+
+
+def mark(order: Order, name: str, timeout: timedelta) -> None:
+    """Leave a mark for the members of a generation that this process does not belong to.
+
+    Raises:
+        PeersLost: their store is gone.
+    """
+    host, _, port = order.store.rpartition(":")
+    with _peers_may_be_lost():
+        store = TCPStore(host, int(port), is_master=False, wait_for_workers=False, timeout=timeout)
+        PrefixStore(f"headway/{order.generation}", store).set(name, "1")
+
+
+def _backend(device: torch.device) -> str:
+    return "nccl" if device.type == "cuda" else "gloo"
+
+
+def _wait_for_all(names: Any, order: Order, superseded: Callable[[], bool], give_up_s: float) -> None:
+    if names.add("here", 1) == order.world_size:
+        names.set("all here", "1")
+    while not names.check(["all here"]):
+        if superseded():
+            raise Superseded
+        if time.monotonic() > give_up_s:
+            raise PeersLost(f"not all {order.world_size} members came to generation {order.generation}")
+        time.sleep(_POLL_S)
+
+
+@contextmanager
+def _peers_may_be_lost() -> Iterator[None]:
+    """There is no error of torch for it: gloo, NCCL and the store raise subclasses of RuntimeError."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise PeersLost(str(error).splitlines()[0]) from error
+
+
+@contextmanager
+def _freed_when(superseded: Callable[[], bool], before: frozenset[str]) -> Iterator[None]:
+    """Break the connections that are made in the block as soon as something else is due.
+
+    To connect to a member that has died meanwhile would else take as long as the group's timeout.
+    """
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.wait(0.05):
+            if superseded():
+                _shut(_connections() - before)
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watcher.join()
+
+
+def _connections() -> frozenset[str]:
+    """The sockets of this process, by the names that the kernel gives them."""
+    found = set()
+    for descriptor in os.listdir("/proc/self/fd"):  # noqa: PTH208  # descriptors, not files
+        try:
+            target = os.readlink(f"/proc/self/fd/{descriptor}")  # noqa: PTH115
+        except OSError:
+            continue
+        if target.startswith("socket:"):
+            found.add(target)
+    return frozenset(found)
+
+
+def _shut(names: frozenset[str]) -> None:
+    """Shut the connections among these sockets: gloo has no abort, but a closed connection ends its waits."""
+    for descriptor in os.listdir("/proc/self/fd"):  # noqa: PTH208
+        try:
+            if os.readlink(f"/proc/self/fd/{descriptor}") not in names:  # noqa: PTH115
+                continue
+            with socket.socket(fileno=os.dup(int(descriptor))) as connection:
+                connection.getpeername()  # not one that listens: gloo does not survive its end
+                connection.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            continue  # closed meanwhile, or not connected
+
+
+def _abort_nccl() -> None:
+    if dist.is_initialized() and dist.get_backend() == "nccl":
+        dist.distributed_c10d._abort_process_group()  # noqa: SLF001  # the way that torch's own restarts use

@@ -6,9 +6,9 @@ the dataset from (seed, epoch), so the position alone says what is left, at any 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,21 +53,25 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
-    """How a global batch is divided: over the ranks, then into micro-batches of at most `max_local`."""
+    """How a global batch is divided: over the ranks, then into micro-batches of at most `max_local`.
+
+    `local_batches` are the samples of each rank in a whole step, equal ones unless given. Their sum is `global_batch`.
+    """
 
     global_batch: int
     rank: int
     world_size: int
     max_local: int | None
+    local_batches: tuple[int, ...] = ()
 
     def step(self, start: int, dataset_samples: int) -> Step:
         """The step that begins with `start` samples of the epoch committed."""
         batch = range(start, min(start + self.global_batch, dataset_samples))
-        share = near_equal(batch, self.world_size)[self.rank]
+        share = divide(batch, self.local_batches or (1,) * self.world_size)[self.rank]
         if not share:
             return Step(batch, (batch[:1],), trains=False)
         parts = 1 if self.max_local is None else -(-len(share) // self.max_local)
-        return Step(batch, tuple(near_equal(share, parts)), trains=True)
+        return Step(batch, tuple(divide(share, (1,) * parts)), trains=True)
 
     def steps(self, start: int, dataset_samples: int) -> Iterator[Step]:
         """Every step from `start` to the end of the epoch."""
@@ -75,11 +79,17 @@ class Split:
             yield self.step(begin, dataset_samples)
 
 
-def near_equal(whole: range, parts: int) -> list[range]:
-    """`whole` in `parts` consecutive ranges whose lengths differ by at most one, longer ones first."""
-    length, longer = divmod(len(whole), parts)
-    starts = [whole.start + part * length + min(part, longer) for part in range(parts + 1)]
-    return [range(start, stop) for start, stop in pairwise(starts)]
+def divide(whole: range, weights: Sequence[int]) -> list[range]:
+    """`whole` in consecutive ranges, as long as their weights say, to less than one sample.
+
+    What rounding leaves over goes to the largest remainders, to the first of equal ones.
+    """
+    total = sum(weights)
+    lengths = [len(whole) * weight // total for weight in weights]
+    by_remainder = sorted(range(len(weights)), key=lambda part: -(len(whole) * weights[part] % total))
+    for part in by_remainder[: len(whole) - sum(lengths)]:
+        lengths[part] += 1
+    return [range(start, stop) for start, stop in pairwise(accumulate(lengths, initial=whole.start))]
 
 
 def order(dataset_samples: int, *, seed: int, epoch: int) -> NDArray[np.int64]:

@@ -47,7 +47,7 @@ class Replica:
     """The objects given to `prepare`, in its order. Every rank holds the same state of them."""
 
     def __init__(self, objects: Sequence[Stateful]) -> None:
-        self._objects = objects
+        self.objects = objects
 
     def check(self) -> None:
         """Find out now, not after a failure, whether the state can be read back.
@@ -55,7 +55,7 @@ class Replica:
         Raises:
             TypeError: it holds objects that a checkpoint must not (loading them could run code).
         """
-        for one in self._objects:
+        for one in self.objects:
             if isinstance(one, torch.nn.Module):
                 continue  # tensors; to copy them here would cost time
             try:
@@ -68,7 +68,7 @@ class Replica:
 
     def dump(self, place: Place) -> memoryview:
         """The contents of a checkpoint."""
-        return _dump({"objects": [one.state_dict() for one in self._objects], "place": asdict(place)})
+        return _dump({"objects": [one.state_dict() for one in self.objects], "place": asdict(place)})
 
     def load(self, data: bytes) -> Place:
         """Take over the contents of a checkpoint.
@@ -78,12 +78,12 @@ class Replica:
         """
         contents = _load(data)
         states, place = contents["objects"], contents["place"]
-        if len(states) != len(self._objects):
+        if len(states) != len(self.objects):
             raise ValueError(
-                f"the checkpoint holds {len(states)} objects, but prepare() was given {len(self._objects)}; "
+                f"the checkpoint holds {len(states)} objects, but prepare() was given {len(self.objects)}; "
                 "give it the same ones in the same order, or start anew with another checkpoint URI"
             )
-        for one, state in zip(self._objects, states, strict=True):
+        for one, state in zip(self.objects, states, strict=True):
             try:
                 one.load_state_dict(state)
             except (RuntimeError, ValueError, KeyError) as error:

@@ -21,10 +21,11 @@ from headway.train.control import Mailbox, StopRequest
 from headway.train.environment import Environment
 from headway.train.gradients import Gradients, OncePerBatch, step_once_per_batch
 from headway.train.loader import Loader
-from headway.train.peers import Peers
 from headway.train.position import Split
 from headway.train.replica import Replica, Stateful
+from headway.train.saving import Saver
 from headway.train.storage import open_storage
+from headway.train.team import Team
 from headway.train.training import Training
 
 
@@ -49,52 +50,64 @@ def init(*, timeout_s: float = 300.0) -> Run:
     mailbox = Mailbox(environment.control, rank=environment.rank, generation=environment.generation)
     mailbox.send(Hello)
     device = _device(environment.local_rank)
-    peers = Peers.meet(environment, device, timeout_s)
-    return Run(environment, device, peers, mailbox, stop)
+    team = Team(environment, device, timeout_s, stop)
+    team.start(environment)
+    return Run(environment, device, team, mailbox, stop)
 
 
 class Run:
     """A training run, as one of its ranks sees it.
 
     Attributes:
-        rank: the number of this process, from 0 to `world_size` - 1.
-        world_size: how many processes train together.
-        is_main: whether this is rank 0, the one to print and to write files.
         device: where this rank's model and batches are.
-        generation: the version number of the job's allocation; 0 outside Headway.
     """
 
     def __init__(
         self,
         environment: Environment,
         device: torch.device,
-        peers: Peers,
+        team: Team,
         mailbox: Mailbox,
         stop: StopRequest,
     ) -> None:
-        self.rank = peers.rank
-        self.world_size = peers.world_size
-        self.is_main = peers.is_main
         self.device = device
-        self.generation = environment.generation
+        self._team = team
         self._environment = environment
         self._mailbox = mailbox
         self._gradients: Gradients | None = None
         self._loader: Loader | None = None
         self._entered = False
+        schedule = Schedule(environment.checkpoint_every_s, time.monotonic())
         self._training = Training(
-            peers=peers,
-            mailbox=mailbox,
-            stop=stop,
-            checkpoints=_checkpoints(environment),
-            schedule=Schedule(environment.checkpoint_every_s, time.monotonic()),
+            team=team, mailbox=mailbox, stop=stop, saver=Saver(_checkpoints(environment), schedule, mailbox)
         )
+
+    @property
+    def rank(self) -> int:
+        """The number of this process, from 0 to `world_size` - 1. It changes with the members."""
+        return self._team.rank
+
+    @property
+    def world_size(self) -> int:
+        """How many processes train together."""
+        return self._team.world_size
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this is rank 0, the one to print and to write files."""
+        return self._team.rank == 0
+
+    @property
+    def generation(self) -> int:
+        """The version number of the job's allocation; 0 outside Headway."""
+        return self._team.generation
 
     def prepare(self, model: nn.Module, optimizer: Optimizer, *more: Any) -> tuple[Any, ...]:
         """Move the model to the device, continue from the newest checkpoint, and keep replicas equal.
 
         Args:
-            model: trained by every rank; comes back wrapped in `DistributedDataParallel` when there are several.
+            model: trained by every rank; comes back in a wrapper that averages gradients over the ranks of the
+                moment (by `DistributedDataParallel`), with the model itself as `module`.
             optimizer: of the model's parameters. It comes back itself, but its `step` and `zero_grad` do nothing
                 while a global batch is incomplete (see `accumulating`), so call `optimizer.zero_grad`, not
                 the model's.
@@ -113,8 +126,8 @@ class Run:
             raise RuntimeError("prepare() was called before; give it everything in one call")
         model.to(self.device)
         objects: list[Stateful] = [model, optimizer, *more]
-        self._training.restore(Replica(objects))
-        gradients = Gradients(model, device=self.device, replicated=self.world_size > 1)
+        gradients = Gradients(model, device=self.device)
+        self._training.prepare(Replica(objects), gradients)
         step_once_per_batch(optimizer, gradients)
         self._gradients = gradients
         return (
@@ -200,16 +213,17 @@ class Run:
         self._entered = True
         loader, training = self._loader, self._training
         training.feed(
-            dataset_samples=loader.dataset_samples, seed=loader.seed, split=loader.split, epochs=count
+            dataset_samples=loader.dataset_samples, seed=loader.seed, split=loader.first_split, epochs=count
         )
         loader.attach(training, self._gradients)
         return self._remaining(count)
 
     def _remaining(self, count: int) -> Iterator[int]:
         training = self._training
-        while training.place.position.epoch < count:
-            yield training.place.position.epoch
-            training.end_epoch()
+        training.join()
+        while (epoch := training.place.position.epoch) < count:
+            yield epoch
+            training.end_epoch(epoch)
         training.complete()
 
     @property

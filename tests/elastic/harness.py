@@ -108,9 +108,21 @@ class Job:
         """The folder of the checkpoint URI."""
         return self.folder / "checkpoints"
 
-    def start(self, size: int, *, generation: int | None = None, **env: str) -> Generation:
-        """Start the next generation with so many ranks, and `env` beside what every rank gets."""
+    def start(
+        self,
+        size: int,
+        *,
+        generation: int | None = None,
+        ranks: Sequence[int] | None = None,
+        store_port: int | None = None,
+        **env: str,
+    ) -> Generation:
+        """Start the next generation with so many ranks, or `ranks` of them, and `env` beside what every rank gets.
+
+        They meet in a store of their own, or in the one at `store_port`.
+        """
         number = len(self.generations) + 1 if generation is None else generation
+        ranks = range(size) if ranks is None else ranks
         control = self.folder / f"control-{len(self.generations) + 1}"
         control.mkdir()
         store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
@@ -120,7 +132,7 @@ class Job:
             "WORLD_SIZE": str(size),
             "LOCAL_WORLD_SIZE": str(size),
             "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(store.port),
+            "MASTER_PORT": str(store_port or store.port),
             "TORCHELASTIC_USE_AGENT_STORE": "True",
             "TORCHELASTIC_RESTART_COUNT": "0",
             runtime.ENV_GENERATION: str(number),
@@ -130,7 +142,7 @@ class Job:
             **env,
         }
         processes = []
-        for rank in range(size):
+        for rank in ranks:
             ranked = {**common, "RANK": str(rank), "LOCAL_RANK": str(rank), "GROUP_RANK": "0"}
             log = str(control / f"{rank}.log")
             process = _server.Process(

@@ -42,7 +42,7 @@ loader = run.loader(
     max_local_batch=options.max_local,
     seed=7,
 )
-faults = Faults(run.rank)
+faults = Faults(run)
 for epoch in run.epochs(options.epochs):
     for (indices,) in loader:
         loss = wrapped(indices).mean()

@@ -38,7 +38,7 @@ loader = run.loader(
     max_local_batch=options.max_local,
     seed=3,
 )
-faults = Faults(run.rank)
+faults = Faults(run)
 with (options.result / f"losses-{os.getpid()}.txt").open("w") as notes:
     for epoch in run.epochs(options.epochs):
         for indices, inputs, targets in loader:

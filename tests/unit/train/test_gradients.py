@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from headway.train.gradients import Gradients, OncePerBatch, step_once_per_batch
-from headway.train.position import near_equal
+from headway.train.position import divide
 
 CPU = torch.device("cpu")
 Body = Callable[[torch.optim.Optimizer, Callable[[], torch.Tensor]], None]
@@ -45,7 +45,7 @@ def trained(body: Body, parts: int, *, steps: int = 3, samples: int = 11) -> tor
     gradients = Gradients(model, device=CPU, replicated=False)
     step_once_per_batch(optimizer, gradients)
     for step in range(steps):
-        micro_batches = near_equal(range(samples), parts)
+        micro_batches = divide(range(samples), (1,) * parts)
         for number, part in enumerate(micro_batches):
             gradients.begin(
                 len(part), global_batch=samples, first=number == 0, last=number == len(micro_batches) - 1

@@ -4,17 +4,17 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway.train.position import Position, Split, near_equal, order
+from headway.train.position import Position, Split, divide, order
 
 sizes = st.integers(1, 200)
 
 
 @given(start=st.integers(0, 50), length=st.integers(0, 200), parts=st.integers(1, 40))
-def test_near_equal_parts_are_the_whole_and_differ_by_one_at_most(
+def test_divide_parts_are_the_whole_and_differ_by_one_at_most(
     start: int, length: int, parts: int
 ) -> None:
     whole = range(start, start + length)
-    divided = near_equal(whole, parts)
+    divided = divide(whole, parts)
     assert [place for part in divided for place in part] == list(whole)
     lengths = [len(part) for part in divided]
     assert len(lengths) == parts

@@ -1,0 +1,196 @@
+"""State from one rank to others: what a newcomer lacks, or a survivor that is a step behind.
+
+Tensors travel as they are, into the memory where they belong; everything else is pickled around them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import pickle
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from headway.train.peers import Peers
+from headway.train.replica import Stateful
+
+_SMALL_BYTES = 1 << 18
+"""Tensors below it travel together: each message has its price."""
+
+
+def signature(objects: Sequence[Stateful]) -> int:
+    """A number that ranks have in common if their objects fit one another: names, shapes and types."""
+    digest = hashlib.blake2b(digest_size=7)
+    for one in objects:
+        digest.update(type(one).__qualname__.encode())
+        if isinstance(one, nn.Module):
+            for name, tensor in (*one.named_parameters(), *one.named_buffers()):
+                digest.update(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode())
+    return int.from_bytes(digest.digest(), "big")
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What a rank brings into a new generation: whether it holds the state of the training, and of which place."""
+
+    holds: bool
+    epoch: int
+    samples: int
+    signature: int
+
+    @property
+    def numbers(self) -> tuple[int, int, int, int]:
+        """For `Peers.gather`."""
+        return self.holds, self.epoch, self.samples, self.signature
+
+    def same_place(self, other: Standing) -> bool:
+        """Whether both hold the state, and the same one."""
+        return (self.holds, self.epoch, self.samples) == (other.holds, other.epoch, other.samples)
+
+
+def choose_source(standings: Sequence[Standing]) -> int | None:
+    """The rank whose state all take: the most advanced, the first of equal ones; None when nobody holds it.
+
+    After a loss survivors may differ by one step, since one has got the last gradient whole and another not.
+    """
+    holders = [rank for rank, one in enumerate(standings) if one.holds]
+    return max(
+        holders, key=lambda rank: (standings[rank].epoch, standings[rank].samples, -rank), default=None
+    )
+
+
+def hand_over(
+    objects: Sequence[Stateful], more: Any, *, peers: Peers, source: int, receivers: Sequence[int]
+) -> tuple[Any, int]:
+    """Give the state of the objects, and `more`, from rank `source` to the receivers. Every rank calls it.
+
+    Returns:
+        `more` as the source gave it, and the bytes that came here or went from here.
+
+    Raises:
+        PeersLost: a peer is gone; receivers may have the state in part.
+    """
+    group = peers.group_of(sorted([source, *receivers]))
+    if group is None:
+        return more, 0
+    if peers.rank == source:
+        tensors: list[torch.Tensor] = []
+        contents = _pack((_loose_state(objects), more), tensors)
+        shapes = [(tuple(one.shape), one.dtype, one.device.type) for one in tensors]
+        head = pickle.dumps((contents, shapes))
+    else:
+        head = b""
+    head = peers.bytes_from(source, head, group)
+    if peers.rank != source:
+        contents, shapes = pickle.loads(head)  # noqa: S301  # of a peer: the same job, the same code
+        device = next(iter(_fixed_tensors(objects)), torch.empty(0)).device
+        tensors = [
+            torch.empty(shape, dtype=dtype, device="cpu" if kind == "cpu" else device)
+            for shape, dtype, kind in shapes
+        ]
+    fixed = list(_fixed_tensors(objects))
+    moved = _move([*fixed, *tensors], peers, source, receivers, group)
+    if peers.rank == source:
+        return more, moved
+    states, more = _unpack(contents, tensors)
+    for one, state in zip(objects, states, strict=True):
+        if isinstance(one, nn.Module):
+            if state:
+                one.load_state_dict(state, strict=False)
+        else:
+            one.load_state_dict(state)
+    return more, moved + len(head)
+
+
+def _fixed_tensors(objects: Iterable[Stateful]) -> list[torch.Tensor]:
+    """Parameters and buffers: they exist on every rank, and are filled where they are."""
+    return [
+        tensor.detach()
+        for one in objects
+        if isinstance(one, nn.Module)
+        for tensor in (*one.parameters(), *one.buffers())
+    ]
+
+
+def _loose_state(objects: Iterable[Stateful]) -> list[Any]:
+    """The rest: whole states of what is no model, and of a model what is no tensor."""
+    return [
+        {name: value for name, value in one.state_dict().items() if not isinstance(value, torch.Tensor)}
+        if isinstance(one, nn.Module)
+        else one.state_dict()
+        for one in objects
+    ]
+
+
+class _Pickler(pickle.Pickler):
+    def __init__(self, file: io.BytesIO, tensors: list[torch.Tensor]) -> None:
+        super().__init__(file)
+        self._tensors = tensors
+
+    def persistent_id(self, value: Any) -> int | None:
+        if not isinstance(value, torch.Tensor):
+            return None
+        self._tensors.append(value.detach())
+        return len(self._tensors) - 1
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, file: io.BytesIO, tensors: list[torch.Tensor]) -> None:
+        super().__init__(file)
+        self._tensors = tensors
+
+    def persistent_load(self, number: int) -> torch.Tensor:
+        return self._tensors[number]
+
+
+def _pack(value: Any, tensors: list[torch.Tensor]) -> bytes:
+    """The value without its tensors, which are appended to the list."""
+    file = io.BytesIO()
+    _Pickler(file, tensors).dump(value)
+    return file.getvalue()
+
+
+def _unpack(contents: bytes, tensors: list[torch.Tensor]) -> Any:
+    return _Unpickler(io.BytesIO(contents), tensors).load()
+
+
+def _move(
+    tensors: Sequence[torch.Tensor], peers: Peers, source: int, receivers: Sequence[int], group: Any
+) -> int:
+    """Fill the receivers' tensors with the source's; the bytes of all of them."""
+    on_host = [one for one in tensors if one.device.type == "cpu"]
+    elsewhere = [one for one in tensors if one.device.type != "cpu"]
+    large = [one for one in on_host if one.nbytes >= _SMALL_BYTES and one.is_contiguous()]
+    small = [one for one in on_host if one.nbytes < _SMALL_BYTES or not one.is_contiguous()]
+    together = torch.empty(sum(one.nbytes for one in small), dtype=torch.uint8)
+    if peers.rank == source:
+        _copy(small, together, out=True)
+    peers.tensors_from(source, [*large, together] if small else large, group)
+    if peers.rank != source:
+        _copy(small, together, out=False)
+    dense = [one if one.is_contiguous() else one.contiguous() for one in elsewhere]
+    peers.device_tensors_from(source, receivers, dense)
+    for one, sent in zip(elsewhere, dense, strict=True):
+        if one is not sent:
+            one.copy_(sent)
+    return sum(one.nbytes for one in tensors)
+
+
+def _copy(tensors: Sequence[torch.Tensor], together: torch.Tensor, *, out: bool) -> None:
+    start = 0
+    for one in tensors:
+        place = together[start : start + one.nbytes]
+        start += one.nbytes
+        if out:
+            place.copy_(one.contiguous().view(-1).view(torch.uint8) if one.numel() else place)
+        elif one.numel():
+            one.copy_(_as(place, one.dtype).view(one.shape))
+
+
+def _as(raw: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Bytes as numbers; copied, since a view would need them aligned."""
+    return raw.clone().view(dtype)

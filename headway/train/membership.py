@@ -1,0 +1,43 @@
+"""The orders of the service: who the members of the next generation are."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from headway.contract.runtime import ORDER_FILE, Order, order_from_json
+
+
+class Orders:
+    """The order file of this process. Looking at it costs one `stat`, so it is done at every step.
+
+    Args:
+        folder: the control folder; None where nobody gives orders.
+    """
+
+    def __init__(self, folder: Path | None) -> None:
+        self._path = str(folder / ORDER_FILE) if folder is not None else None
+        self._seen: tuple[int, int] | None = None
+        self._order: Order | None = None
+
+    def newer_than(self, generation: int) -> Order | None:
+        """The newest order, if it is about a generation after this one."""
+        order = self._read()
+        return order if order is not None and order.generation > generation else None
+
+    def _read(self) -> Order | None:
+        if self._path is None:
+            return None
+        try:
+            found = os.stat(self._path)  # noqa: PTH116  # at every step, and pathlib takes three times as long
+        except FileNotFoundError:
+            return None
+        identity = (found.st_ino, found.st_mtime_ns)
+        if identity != self._seen:
+            self._seen = identity
+            try:
+                self._order = order_from_json(Path(self._path).read_text())
+            except ValueError as error:
+                sys.stderr.write(f"headway: the agent's order cannot be read and is ignored: {error}\n")
+        return self._order
