@@ -72,6 +72,12 @@ def test_the_job_overrides_defaults_and_nothing_overrides_headway() -> None:
     assert (env["RANK"], env["HEADWAY_CONTROL"]) == ("5", "/state/control")
 
 
+def test_who_a_process_is_for_its_whole_life_and_whether_it_joins() -> None:
+    assert environment(command())["HEADWAY_MEMBER"] == "7.5"
+    assert "HEADWAY_JOINS" not in environment(command())
+    assert environment(command(live=True, joins=True))["HEADWAY_JOINS"] == "1"
+
+
 def test_what_is_unset_stays_unset() -> None:
     env = environment(command())
     assert "HEADWAY_GLOBAL_BATCH" not in env

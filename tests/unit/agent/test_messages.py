@@ -46,6 +46,14 @@ def test_a_bad_line_is_named_and_skipped(tmp_path: Path) -> None:
     assert "rank 1" in str(problems[-1])
 
 
+def test_in_a_live_job_a_process_speaks_as_the_rank_that_it_has_by_now(tmp_path: Path) -> None:
+    path = tmp_path / "rank-0.jsonl"
+    later, before = Hello(rank=4, generation=9, at_s=1.0), Hello(rank=0, generation=2, at_s=1.0)
+    path.write_text("".join(map(to_line, [HELLO, later, before])))
+    said = [message for message, _, _ in read_messages(path, 0, rank=0, generation=3, live=True)]
+    assert said == [HELLO, later, None]
+
+
 def test_an_endless_line_does_not_stop_what_follows(tmp_path: Path) -> None:
     path = tmp_path / "rank-0.jsonl"
     path.write_bytes(b"x" * (1 << 20) + b"y\n" + to_line(DONE).encode())

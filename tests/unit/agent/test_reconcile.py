@@ -30,24 +30,33 @@ class World(RuleBasedStateMachine):
         self.runs: dict[tuple[str, int], RunState] = {}
         self.fences = {"a": Fence(), "b": Fence()}
         self.processes: set[tuple[str, int]] = set()
+        self.superseded: set[tuple[str, int]] = set()
         self.ever_started: set[tuple[str, int]] = set()
         self.wanted_gone: set[tuple[str, int]] = set()
+        self.failed: set[tuple[str, int]] = set()
 
-    @rule(job=JOBS, generation=GENERATIONS, slots=SLOTS)
-    def run_arrives(self, job: str, generation: int, slots: set[int]) -> None:
+    @rule(job=JOBS, generation=GENERATIONS, slots=SLOTS, live=st.booleans(), joins=st.booleans())
+    def run_arrives(self, job: str, generation: int, slots: set[int], live: bool, joins: bool) -> None:
         if rules.refusal(self.fences[job], generation):
             return
         self.fences[job] = replace(self.fences[job], run=generation)
+        if not joins:
+            self.superseded.update(key for key in self.runs if key[0] == job)
         self.runs[job, generation] = RunState(
-            job_id=job, generation=generation, slots=frozenset(slots), phase=Phase.PREPARING
+            job_id=job,
+            generation=generation,
+            slots=frozenset(slots),
+            live=live or joins,
+            joins=joins,
+            phase=Phase.PREPARING,
         )
 
-    @rule(job=JOBS, generation=GENERATIONS, kill=st.booleans(), grace_s=st.floats(0, 5))
-    def stop_arrives(self, job: str, generation: int, kill: bool, grace_s: float) -> None:
+    @rule(job=JOBS, generation=GENERATIONS, oldest=GENERATIONS, kill=st.booleans(), grace_s=st.floats(0, 5))
+    def stop_arrives(self, job: str, generation: int, oldest: int, kill: bool, grace_s: float) -> None:
         fence = self.fences[job]
         self.fences[job] = replace(fence, stop=max(fence.stop, generation))
         for key, run in self.runs.items():
-            if key[0] == job and key[1] <= generation:
+            if key[0] == job and oldest <= key[1] <= generation:
                 self.wanted_gone.add(key)
                 self.runs[key] = rules.stopped(run, kill=kill, grace_s=grace_s, now_s=self.now_s)
 
@@ -63,10 +72,22 @@ class World(RuleBasedStateMachine):
     def processes_end(self, data: st.DataObject, fails: bool) -> None:
         key = data.draw(st.sampled_from(sorted(self.processes)))
         if fails:
-            self.runs[key] = rules.after_failure(self.runs[key], self.now_s)
+            run = self.runs[key]
+            self.runs[key] = rules.after_failure(run, self.now_s)
+            if not run.live or run.ending:
+                self.failed.add(key)
         else:
             self.processes.discard(key)
             self.runs[key] = replace(self.runs[key], phase=Phase.GONE)
+
+    @precondition(lambda self: self.processes)
+    @rule(data=st.data())
+    def a_rank_of_a_live_run_is_gone(self, data: st.DataObject) -> None:
+        key = data.draw(st.sampled_from(sorted(self.processes)))
+        run = self.runs[key]
+        if run.live and run.slots:
+            slot = data.draw(st.sampled_from(sorted(run.slots)))
+            self.runs[key] = replace(run, slots=run.slots - {slot})
 
     @rule(seconds=st.floats(0, 3))
     def time_passes(self, seconds: float) -> None:
@@ -79,7 +100,8 @@ class World(RuleBasedStateMachine):
             match action:
                 case Start():
                     assert key not in self.ever_started, "a generation starts once"
-                    assert key[1] > self.fences[key[0]].stop, "never after its stop"
+                    assert key not in self.wanted_gone, "never after its stop"
+                    assert action.run.joins or not any(job == key[0] for job, _ in self.processes)
                     self.ever_started.add(key)
                     self.processes.add(key)
                     self.runs[key] = replace(self.runs[key], phase=Phase.LIVE)
@@ -87,6 +109,7 @@ class World(RuleBasedStateMachine):
                     assert key in self.wanted_gone
                     self.runs[key] = replace(self.runs[key], terminated=True)
                 case Kill():
+                    assert key in self.wanted_gone | self.superseded | self.failed, "somebody has to want it"
                     self.runs[key] = replace(self.runs[key], killed=True, phase=Phase.GONE)
                     self.processes.discard(key)
                 case Release():
@@ -94,9 +117,7 @@ class World(RuleBasedStateMachine):
                     del self.runs[key]
 
     @invariant()
-    def one_generation_of_a_job_and_one_run_of_a_slot(self) -> None:
-        jobs = [job for job, _ in self.processes]
-        assert len(jobs) == len(set(jobs))
+    def one_run_of_a_slot(self) -> None:
         slots = [slot for key in self.processes for slot in self.runs[key].slots]
         assert len(slots) == len(set(slots))
 
@@ -146,6 +167,23 @@ def test_a_newer_generation_ends_the_older_and_waits_for_it() -> None:
     assert rules.reconcile([new, old], 0.0) == [Kill(old)]
     gone = replace(old, phase=Phase.GONE)
     assert rules.reconcile([new, gone], 0.0) == [Release(gone), Start(new)]
+
+
+def test_a_joining_run_starts_beside_the_older_ones_on_free_slots() -> None:
+    old = _run(slots=frozenset({0, 1}), live=True)
+    new = _run(generation=3, slots=frozenset({1}), live=True, joins=True, phase=Phase.READY)
+    assert rules.reconcile([old, new], 0.0) == []
+    assert rules.reconcile([replace(old, slots=frozenset({0})), new], 0.0) == [Start(new)]
+    anew = _run(generation=4, live=True, phase=Phase.READY)
+    joined = replace(new, phase=Phase.LIVE)
+    assert rules.reconcile([old, joined, anew], 0.0) == [Kill(old), Kill(joined)]
+
+
+def test_a_rank_that_fails_leaves_a_live_run_to_the_service_until_it_is_stopped() -> None:
+    run = _run(live=True)
+    assert rules.after_failure(run, 100.0) == run
+    stopping = rules.stopped(run, kill=False, grace_s=60.0, now_s=100.0)
+    assert rules.after_failure(stopping, 110.0).kill_at_s == 110.0 + rules.GANG_GRACE_S
 
 
 def test_a_busy_slot_is_waited_for() -> None:

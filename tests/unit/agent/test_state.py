@@ -22,10 +22,12 @@ def state(tmp_path: Path) -> StateFolder:
 
 
 def test_a_run_is_found_again_as_it_was(state: StateFolder) -> None:
-    run = records.new_run(state, command())
-    run.state = replace(run.state, terminate=True, kill_at_s=12.5, terminated=True)
+    run = records.new_run(state, command(live=True, joins=True))
+    assert (run.state.live, run.state.joins, run.state.slots) == (True, True, {0, 2})
+    run.state = replace(run.state, terminate=True, kill_at_s=12.5, terminated=True, slots=frozenset({0}))
     run.exits_reported.add(4)
     run.completed.add(4)
+    run.left.add(5)
     run.start_reported = run.library = True
     run.release_as = 9
     run.save()
@@ -33,6 +35,7 @@ def test_a_run_is_found_again_as_it_was(state: StateFolder) -> None:
     [found] = records.load_runs(state)
     assert found.state == replace(run.state, phase=Phase.LIVE)
     assert (found.command, found.exits_reported, found.completed) == (run.command, {4}, {4})
+    assert found.left == {5}
     assert (found.start_reported, found.library, found.release_as) == (True, True, 9)
 
 
