@@ -33,7 +33,7 @@ from service.loops.runner import Loop, run_loop
 from service.loops.scheduler import Intervals, Scheduler
 from service.settings import Settings, SettingsError, read_settings
 from service.usecases.expire import API_FRESH_S
-from service.usecases.generations import Launch
+from service.usecases.orders import Launch
 
 log = structlog.get_logger()
 

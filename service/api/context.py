@@ -15,8 +15,8 @@ from fastapi import Depends, Header, Request, Security
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from service.domain.errors import WrongToken
-from service.usecases.generations import Launch
 from service.usecases.join import digest_token
+from service.usecases.orders import Launch
 from service.usecases.ports import Storage, Transactions
 from service.usecases.records import Bell
 

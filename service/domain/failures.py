@@ -102,7 +102,7 @@ def _verdict(ending: Ending, exit_: RankExit) -> Verdict:
         return Verdict(ending, Reason.PREEMPTED, "stopped on request")
     if exit_.start_error is not None:
         return Verdict(ending, Reason.START_FAILED, f"could not be started: {exit_.start_error}")
-    how = _how(exit_)
+    how = how_it_ended(exit_)
     if ending is Ending.INFRASTRUCTURE and exit_.exit_code == EXIT_RETRY:
         return Verdict(ending, Reason.RETRY_REQUESTED, f"rank {exit_.rank} asked to be started again")
     if ending is Ending.INFRASTRUCTURE:
@@ -110,7 +110,8 @@ def _verdict(ending: Ending, exit_: RankExit) -> Verdict:
     return Verdict(ending, Reason.USER_ERROR, _with_log(f"rank {exit_.rank} {how}", exit_.log_tail))
 
 
-def _how(exit_: RankExit) -> str:
+def how_it_ended(exit_: RankExit) -> str:
+    """The rest of a sentence that begins with the rank."""
     if exit_.signal is not None:
         return f"was killed by {_signal_name(exit_.signal)}"
     if exit_.exit_code is None:
@@ -152,3 +153,46 @@ def decide_retry(
     }.get(ending, (1, 0))
     wait_s = 0.0 if spent <= 1 else min(_FIRST_BACKOFF_S * 2.0 ** (spent - 2), _LONGEST_BACKOFF_S)
     return RetryDecision(spent <= budget, now + timedelta(seconds=wait_s), spent, budget)
+
+
+@dataclass(frozen=True, slots=True)
+class Survival:
+    """Whether the others go on in place without those that were lost, and if not, why."""
+
+    in_place: bool
+    why_not: str = ""
+
+
+def is_loss(exit_: RankExit) -> bool:
+    """Whether a process is simply gone: killed, or lost with its node. An error of its script is none."""
+    return exit_.exit_code is None and not exit_.completed
+
+
+def decide_survival(*, live: bool, survivors: int, counted: bool, failures: int, retry: Retry) -> Survival:
+    """Whether `survivors` go on in place after a loss. `counted`: it is a failure beyond the `failures` so far."""
+    if not live:
+        return Survival(in_place=False, why_not="its script does not follow orders")
+    if survivors == 0:
+        return Survival(in_place=False, why_not="nobody is left who has its state")
+    if counted and failures + 1 > retry.infrastructure:
+        return Survival(
+            in_place=False, why_not="it loses ranks again and again without getting on in between"
+        )
+    return Survival(in_place=True)
+
+
+def counts_as_failure(samples: int, samples_at_loss: int | None) -> bool:
+    """Whether a loss that is survived counts as a failure: only if nothing was trained since the one before.
+
+    A job that gets on between losses may lose ranks for ever; one that dies in a loop may not.
+    """
+    return samples_at_loss is not None and samples <= samples_at_loss
+
+
+_FIRST_GROWTH_BACKOFF_S = 10.0
+_LONGEST_GROWTH_BACKOFF_S = 600.0
+
+
+def growth_backoff_s(failures: int) -> float:
+    """Seconds until newcomers are tried again after `failures` switches in a row were given up."""
+    return float(min(_FIRST_GROWTH_BACKOFF_S * 2.0 ** (failures - 1), _LONGEST_GROWTH_BACKOFF_S))

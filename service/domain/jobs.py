@@ -20,11 +20,35 @@ def size_of(allocation: Allocation) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Switch:
+    """A change of members in place that is under way. `generation` is the one that it leads to.
+
+    It is *prepared* while its newcomers come up and training goes on without them, and *ordered* once the members
+    were told. Before the order, giving up costs nothing.
+    """
+
+    generation: int
+    began_at: datetime
+    deadline: datetime
+    """When it is given up (prepared), or what is left of the job is stopped and started anew (ordered)."""
+    ordered: bool = False
+    lost: bool = False
+    """It follows the loss of members."""
+    stopping: bool = False
+    """The whole job is being stopped meanwhile, so that nothing will come of it."""
+    ready_s: Mapping[int, float] = field(default_factory=dict)
+    """Newcomers that wait for the order, by rank, and the seconds that each took."""
+    left: tuple[tuple[int, int], ...] = ()
+    """Who has said that it leaves, as (born generation, born rank)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     """One training run. `generation` is the allocation that runs, or ran last (0 before the first).
 
-    `allocation` belongs to `generation`. `target` is what generation + 1 will hold, decided but not
-    yet started: set while RESIZING towards a new allocation, else None.
+    `allocation` belongs to `generation`. `target` is what the next generation will hold, decided but not yet
+    started: set while RESIZING by a restart towards a new allocation, else None. The next generation's number
+    is `newest_generation` + 1, since numbers of generations that were given up are not used again.
     """
 
     id: str
@@ -33,10 +57,15 @@ class Job:
     reason: Reason
     message: str
     generation: int = 0
+    newest_generation: int = 0
+    """The highest number that was ever given to a generation."""
     attempt: int = 0
     """Starts so far, the running one included."""
     allocation: Allocation = field(default_factory=dict)
     target: Allocation | None = None
+    live: bool = False
+    """The running ranks follow orders: members change in place, and a loss is survived."""
+    switch: Switch | None = None
     pinned_size: int | None = None
     pause_requested: bool = False
     preemptions: int = 0
@@ -44,6 +73,12 @@ class Job:
     user_errors: int = 0
     retry_at: datetime | None = None
     """Not before this time; set after repeated failures."""
+    samples_at_loss: int | None = None
+    """Where training went on after the last loss that was survived; None since the last start."""
+    growth_failures: int = 0
+    """Switches in a row that were given up since their newcomers did not come up."""
+    grow_after: datetime | None = None
+    """No newcomers are started before this time."""
     progress: JobProgress = field(default_factory=JobProgress)
     submitted_at: datetime
     state_since: datetime
@@ -60,3 +95,8 @@ class Job:
     def sizes(self) -> tuple[int, ...]:
         """Sizes that it may have now: the pinned one alone, or what the spec allows."""
         return (self.pinned_size,) if self.pinned_size is not None else self.spec.elastic.allowed_sizes()
+
+    @property
+    def switching(self) -> Switch | None:
+        """The switch that the job is to go on from; None when there is none, or the job is being stopped."""
+        return None if self.switch is None or self.switch.stopping else self.switch

@@ -1,8 +1,9 @@
 """The life of a job: one table, and the one function that changes a job's state.
 
-A generation that runs is left in one of three ways: RESIZING (asked to stop, to go on elsewhere, to
-wait or to pause), RECOVERING (something failed) or CANCELLING. None of them ends before every
-process of the generation is gone, so a job that is terminal holds nothing.
+A generation that runs is left in one of three ways: RESIZING (its members change, or it is asked to stop, to go
+on elsewhere, to wait or to pause), RECOVERING (something failed) or CANCELLING. In place, the survivors take the job
+back to RUNNING; otherwise none of the three ends before every process of the job is gone, so a job that is terminal
+holds nothing.
 """
 
 from __future__ import annotations
@@ -23,6 +24,14 @@ class JobEvent(StrEnum):
     """Slots are granted and its ranks are being started."""
     START = "start"
     """Every rank has a process."""
+    PREPARE = "prepare"
+    """Members are to change in place: newcomers are being started, and training goes on meanwhile."""
+    SWITCH = "switch"
+    """The members of the next generation train: a resize or a recovery in place is complete."""
+    ABANDON = "abandon"
+    """A change in place is given up before it was ordered; training never stopped."""
+    LOSE = "lose"
+    """Members were lost, and the others go on without them."""
     VACATE = "vacate"
     """The running generation is asked to checkpoint and stop: resize, move, preemption, pause."""
     REQUEUE = "requeue"
@@ -51,16 +60,25 @@ TRANSITIONS: dict[tuple[JobState, JobEvent], JobState] = {
     (_S.STARTING, _E.FAIL_RANK): _S.RECOVERING,
     (_S.STARTING, _E.SUCCEED): _S.SUCCEEDED,
     (_S.STARTING, _E.CANCEL): _S.CANCELLING,
+    (_S.RUNNING, _E.PREPARE): _S.RESIZING,
+    (_S.RUNNING, _E.LOSE): _S.RECOVERING,
     (_S.RUNNING, _E.VACATE): _S.RESIZING,
     (_S.RUNNING, _E.FAIL_RANK): _S.RECOVERING,
     (_S.RUNNING, _E.SUCCEED): _S.SUCCEEDED,
     (_S.RUNNING, _E.CANCEL): _S.CANCELLING,
+    (_S.RESIZING, _E.SWITCH): _S.RUNNING,
+    (_S.RESIZING, _E.ABANDON): _S.RUNNING,
+    (_S.RESIZING, _E.LOSE): _S.RECOVERING,
     (_S.RESIZING, _E.ALLOCATE): _S.STARTING,
     (_S.RESIZING, _E.REQUEUE): _S.PENDING,
     (_S.RESIZING, _E.PAUSE): _S.PAUSED,
     (_S.RESIZING, _E.FAIL_RANK): _S.RECOVERING,
     (_S.RESIZING, _E.SUCCEED): _S.SUCCEEDED,
     (_S.RESIZING, _E.CANCEL): _S.CANCELLING,
+    (_S.RECOVERING, _E.SWITCH): _S.RUNNING,
+    (_S.RECOVERING, _E.LOSE): _S.RECOVERING,
+    (_S.RECOVERING, _E.FAIL_RANK): _S.RECOVERING,
+    (_S.RECOVERING, _E.SUCCEED): _S.SUCCEEDED,
     (_S.RECOVERING, _E.ALLOCATE): _S.STARTING,
     (_S.RECOVERING, _E.PAUSE): _S.PAUSED,
     (_S.RECOVERING, _E.GIVE_UP): _S.FAILED,

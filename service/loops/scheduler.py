@@ -14,7 +14,8 @@ import structlog
 from service.loops.runner import Loop, run_loop
 from service.usecases.deliver import deliver
 from service.usecases.expire import expire_nodes
-from service.usecases.generations import Launch
+from service.usecases.live import end_overdue
+from service.usecases.orders import Launch
 from service.usecases.ports import CommandQueue, Storage, Transactions
 from service.usecases.records import Bell
 from service.usecases.retain import retain
@@ -103,13 +104,17 @@ class Scheduler:
             log.info("delivered", commands=pushed)
 
     async def expire(self) -> None:
-        """Notice silent nodes."""
+        """Notice silent nodes, and changes in place that take too long."""
         async with self.transactions.begin() as tx:
             lost = await expire_nodes(
                 tx, silence_s=self.intervals.silence_s, launch=self.launch, now=self.now()
             )
         if lost:
             log.warning("nodes_lost", nodes=lost)
+        async with self.transactions.begin() as tx:
+            overdue = await end_overdue(tx, self.now())
+        if overdue:
+            log.warning("switches_overdue", jobs=overdue)
 
     async def retain(self) -> None:
         """Delete what is over."""

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import datetime
-from typing import Literal
 
 from headway.contract.jobs import TERMINAL_STATES, JobState, Reason
 from headway.contract.spec import Resize
 from service.domain.errors import IllegalTransition, InvalidField
 from service.domain.jobs import Job
 from service.domain.lifecycle import JobEvent, advance
-from service.usecases.generations import Launch, go_on, pause_now, stop_generation, vacate
+from service.usecases.generations import go_on, pause_now, vacate
+from service.usecases.live import give_up
+from service.usecases.orders import Launch, StopMode, crew_of, stop_generation
 from service.usecases.ports import Transaction
 from service.usecases.records import Bell
 from service.usecases.transition import record, transition
@@ -25,13 +26,14 @@ async def cancel(tx: Transaction, job_id: str, *, force: bool, launch: Launch, n
         IllegalTransition: it has ended otherwise.
     """
     job = await tx.jobs.lock(job_id)
-    mode: Literal["checkpoint", "kill"] = "kill" if force else "checkpoint"
+    mode: StopMode = "kill" if force else "checkpoint"
     if job.state is JobState.CANCELLED:
         return job
     if job.state is JobState.CANCELLING:
         await stop_generation(tx, job, mode, now)
         return job
     message = "cancelled by its user"
+    job = await _halt_switch(tx, job, "its user cancels it", now)
     job = await transition(
         tx,
         replace(job, target=None, pause_requested=False),
@@ -60,6 +62,8 @@ async def pause(tx: Transaction, job_id: str, *, now: datetime) -> Job:
         return job
     if not await tx.grants.held(job.id):
         return await pause_now(tx, job, now)
+    switching = job.switching
+    job = await _halt_switch(tx, job, "its user pauses it", now)
     asked = replace(job, pause_requested=True)
     if job.state in {JobState.STARTING, JobState.RUNNING}:
         return await vacate(
@@ -68,8 +72,20 @@ async def pause(tx: Transaction, job_id: str, *, now: datetime) -> Job:
     if job.state not in {JobState.RESIZING, JobState.RECOVERING}:
         advance(job, JobEvent.PAUSE, reason=job.reason, message=job.message, now=now)  # raises
     await tx.jobs.save(asked)
+    if switching is not None:
+        await stop_generation(tx, asked, "checkpoint", now)
     await record(tx, asked, "pause_requested", message="pauses once its ranks have stopped", now=now)
     return asked
+
+
+async def _halt_switch(tx: Transaction, job: Job, why: str, now: datetime) -> Job:
+    """The job without a change in place that is only prepared; of one that is ordered nothing more will come."""
+    switch = job.switching
+    if switch is None:
+        return job
+    if switch.ordered:
+        return replace(job, switch=replace(switch, stopping=True))
+    return await give_up(tx, job, reason=Reason.USER_REQUEST, why=why, blame=False, now=now)
 
 
 async def resume(tx: Transaction, job_id: str, *, now: datetime) -> Job:
@@ -107,12 +123,23 @@ async def resize(tx: Transaction, job_id: str, slots: int | None, *, now: dateti
         raise InvalidField("slots", f"the job file allows {allowed} slots, not {slots}; see elastic.sizes")
     if elastic.resize is Resize.NEVER and job.generation > 0:
         raise IllegalTransition(f"job {job.name} has elastic.resize: never; submit it again at another size.")
-    job = replace(job, pinned_size=slots)
+    job = replace(await _without_other_size(tx, job, slots, now), pinned_size=slots)
     await tx.jobs.save(job)
     message = "the scheduler chooses its size again" if slots is None else f"to be {slots} slots, by request"
     await record(tx, job, "resize_requested", message=message, now=now, data={"slots": slots})
     tx.ring(Bell.ROUND)
     return job
+
+
+async def _without_other_size(tx: Transaction, job: Job, slots: int | None, now: datetime) -> Job:
+    """The job without a change in place that is only prepared, and to another size than the one that is wanted."""
+    switch = job.switching
+    if slots is None or switch is None or switch.ordered:
+        return job
+    if len((await crew_of(tx, job)).coming) == slots:
+        return job
+    why = f"its user wants {slots} slots"
+    return await give_up(tx, job, reason=Reason.USER_REQUEST, why=why, blame=False, now=now)
 
 
 def _sizes_text(sizes: tuple[int, ...]) -> str:

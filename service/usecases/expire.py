@@ -1,4 +1,4 @@
-"""Notice nodes that have gone silent, and free what they held."""
+"""Notice nodes that have gone silent, and let their jobs go on without them."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from headway.contract.agents import NodeState
-from headway.contract.jobs import Reason
-from service.domain.failures import RankExit
-from service.usecases.generations import Launch, fail_rank, ranks_on_node, release_node
+from service.usecases.ends import node_ended
+from service.usecases.orders import Launch
 from service.usecases.ports import Transaction
 from service.usecases.records import Bell, NodeRecord
 
@@ -44,9 +43,5 @@ async def lose_node(tx: Transaction, node: NodeRecord, launch: Launch, now: date
     tx.ring(Bell.ROUND)
     holders = await tx.grants.on_node(node.id)
     jobs = await tx.jobs.lock_many(sorted({job_id for job_id, _ in holders}))
-    for job_id, job in jobs.items():
-        for rank in await ranks_on_node(tx, job, node.id):
-            unseen = RankExit(rank=rank, exit_code=None, signal=None, stopped_by_agent=False, completed=False)
-            await tx.history.exit(job_id, job.generation, unseen, now)
-        failed = await fail_rank(tx, job, reason=Reason.NODE_LOST, message=message, now=now)
-        await release_node(tx, failed, failed.generation, node.id, launch, now)
+    for job in jobs.values():
+        await node_ended(tx, job, node, message, launch, now)

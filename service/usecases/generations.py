@@ -1,35 +1,33 @@
-"""Start a generation, ask it to stop, and go on once it is gone: the heart of every change.
+"""Start a generation, ask it to stop, and go on once it is gone: the heart of every change by a restart.
 
-Invariant: ranks of generation g + 1 are started only after every process of generation g is gone,
-and a slot passes from one to the other without ever being free in between.
+Invariant: ranks of a new generation are started anew only after every process of the job is gone, and a slot passes
+from one generation to the next without ever being free in between. Changes in place are in `live.py`.
 """
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 from datetime import datetime
-from typing import Literal
 
-from headway.contract.agents import RunCommand, StopCommand
 from headway.contract.jobs import JobState, Reason
 from headway.contract.runtime import EXIT_STOPPED
 from service.domain.failures import Ending, Verdict, decide_retry, judge, left_unasked
 from service.domain.jobs import Allocation, Job, size_of
 from service.domain.lifecycle import JobEvent, allows
-from service.domain.ranks import NodeRanks, choose_port, layout
+from service.domain.membership import exits_to_judge, first_members
+from service.domain.ranks import layout
+from service.usecases.orders import (
+    Launch,
+    choose_ports,
+    crew_of,
+    follows_orders,
+    send_runs,
+    stop_generation,
+)
 from service.usecases.ports import Transaction
-from service.usecases.records import AllocationRecord, Bell, NodeRecord
+from service.usecases.records import AllocationRecord, Bell
 from service.usecases.transition import record, transition
-
-
-@dataclass(frozen=True, slots=True)
-class Launch:
-    """What a rank needs to know of this deployment."""
-
-    checkpoint_root: str
-    """URI under which every job has a folder for its checkpoints."""
 
 
 async def start_generation(
@@ -43,25 +41,25 @@ async def start_generation(
     now: datetime,
     round_id: str | None = None,
 ) -> Job:
-    """Start generation + 1 on slots that it has been granted."""
+    """Start a new generation on slots that the next number has been granted."""
     nodes = await tx.nodes.many(tuple(allocation))
     previous = await tx.allocations.get(job.id, job.generation)
     ranks = layout(allocation, previous_first=previous.first_node if previous else None)
     first = nodes[ranks[0].node_id]
-    generation = job.generation + 1
-    port = choose_port(
-        first.first_port,
-        first.last_port,
-        await tx.allocations.ports_in_use(first.id),
-        seed=zlib.crc32(job.id.encode()) + generation,
-    )
+    generation = job.newest_generation + 1
+    hosts = nodes if follows_orders(job) else {first.id: first}
+    stores = await choose_ports(tx, job, hosts, generation)
     kind = next(slot.device_kind for slot in first.slots if slot.index == ranks[0].ranks[0].slot)
     started = replace(
         job,
         generation=generation,
+        newest_generation=generation,
         attempt=job.attempt + 1,
         allocation=allocation,
         target=None,
+        live=False,
+        switch=None,
+        samples_at_loss=None,
         retry_at=None,
     )
     record_ = AllocationRecord(
@@ -70,11 +68,13 @@ async def start_generation(
         slots=allocation,
         device_kind=kind,
         first_node=first.id,
-        master_port=port,
+        master_port=stores[first.id],
         reason=reason,
         message=message,
         round_id=round_id,
         granted_at=now,
+        members=first_members(ranks, generation),
+        stores=stores,
     )
     started = await transition(
         tx,
@@ -86,63 +86,14 @@ async def start_generation(
         data={"slots": size_of(allocation), "nodes": {nodes[n].name: list(s) for n, s in allocation.items()}},
     )
     await tx.allocations.add(record_)
-    for part in ranks:
-        command = _run_command(started, part, ranks, first, port, launch)
-        await tx.commands.add(part.node_id, command, now)
-    tx.ring(Bell.COMMANDS)
+    await send_runs(tx, started, record_, ranks, launch, now)
     return started
-
-
-def _run_command(
-    job: Job, part: NodeRanks, ranks: tuple[NodeRanks, ...], first: NodeRecord, port: int, launch: Launch
-) -> RunCommand:
-    spec = job.spec
-    return RunCommand(
-        command_id=f"{job.id}.{job.generation}.run.{part.node_id}",
-        job_id=job.id,
-        job_name=job.name,
-        generation=job.generation,
-        attempt=job.attempt,
-        restart_count=job.attempt - 1,
-        run=spec.run,
-        bundle=spec.bundle,
-        env=spec.env,
-        ranks=list(part.ranks),
-        world_size=sum(len(one.ranks) for one in ranks),
-        node_rank=part.node_rank,
-        node_count=len(ranks),
-        master_addr=first.address,
-        master_port=port,
-        hosts_store=part.node_rank == 0,
-        global_batch=spec.batch.global_,
-        checkpoint_uri=f"{launch.checkpoint_root}/{job.id}",
-        checkpoint_every_s=None if spec.checkpoint.every == "auto" else spec.checkpoint.every,
-        checkpoint_keep=spec.checkpoint.keep,
-        grace_s=spec.checkpoint.grace_s,
-    )
-
-
-async def stop_generation(
-    tx: Transaction, job: Job, mode: Literal["checkpoint", "kill"], now: datetime
-) -> None:
-    """Ask every node that holds the running generation to stop it."""
-    held = await tx.grants.held(job.id)
-    for node_id in held.get(job.generation, {}):
-        command = StopCommand(
-            command_id=f"{job.id}.{job.generation}.stop-{mode}.{node_id}",
-            job_id=job.id,
-            generation=job.generation,
-            mode=mode,
-            grace_s=job.spec.checkpoint.grace_s,
-        )
-        await tx.commands.add(node_id, command, now)
-    tx.ring(Bell.COMMANDS)
 
 
 async def vacate(
     tx: Transaction, job: Job, target: Allocation | None, *, reason: Reason, message: str, now: datetime
 ) -> Job:
-    """Ask the running generation to checkpoint and stop; go on at `target`, or wait, or pause."""
+    """Ask whatever runs of the job to checkpoint and stop; go on at `target`, or wait, or pause."""
     asked = replace(job, target=target)
     data: Mapping[str, int] = {"from": size_of(job.allocation), "to": size_of(target or {})}
     asked = await transition(tx, asked, JobEvent.VACATE, reason=reason, message=message, now=now, data=data)
@@ -151,46 +102,65 @@ async def vacate(
 
 
 async def fail_rank(tx: Transaction, job: Job, *, reason: Reason, message: str, now: datetime) -> Job:
-    """Something of the running generation failed: stop the rest of it."""
-    if not allows(job.state, JobEvent.FAIL_RANK):
+    """Something of the job failed, and nobody goes on without it: stop the rest."""
+    if not allows(job.state, JobEvent.FAIL_RANK) or (job.state is JobState.RECOVERING and not job.switching):
         return job
-    failed = await transition(
-        tx, replace(job, target=None), JobEvent.FAIL_RANK, reason=reason, message=message, now=now
-    )
+    switch = None if job.switch is None else replace(job.switch, stopping=True)
+    failed = replace(job, target=None, switch=switch)
+    failed = await transition(tx, failed, JobEvent.FAIL_RANK, reason=reason, message=message, now=now)
     await stop_generation(tx, failed, "kill", now)
     return failed
 
 
 async def release_node(
-    tx: Transaction, job: Job, generation: int, node_id: str, launch: Launch, now: datetime
+    tx: Transaction,
+    job: Job,
+    generation: int,
+    node_id: str,
+    launch: Launch,
+    now: datetime,
+    *,
+    slots: Collection[int] | None = None,
 ) -> Job:
-    """The node has no process of `generation` any more: free its slots, and go on when all are gone."""
+    """The node has no process any more that was started for `generation` (with `slots`: on these): free the slots,
+    and go on when nothing of the job is left.
+    """
     carry_over = {}
     if job.target is not None and node_id in job.target and generation == job.generation:
         carry_over = {node_id: job.target[node_id]}
-    freed = await tx.grants.release(job.id, generation, node_id, carry_over, now)
+    next_generation = job.newest_generation + 1
+    freed = await tx.grants.release(
+        job.id, generation, node_id, carry_over, now, slots=slots, next_generation=next_generation
+    )
     tx.ring(Bell.ROUND)
     # An agent says so again for every stop that reaches it late, and after its node was LOST: the job has
     # gone on since, and must not go on twice.
-    if not freed or generation < job.generation:
-        return job
+    return await go_on_if_gone(tx, job, launch, now) if freed else job
+
+
+async def go_on_if_gone(tx: Transaction, job: Job, launch: Launch, now: datetime) -> Job:
+    """Go on if every process of the job is gone. To be asked only when the last slots have just been freed."""
     still_held = await tx.grants.held(job.id)
-    if any(held_for <= job.generation for held_for in still_held):
+    if any(held_for <= job.newest_generation for held_for in still_held):
         return job
     return await go_on(tx, job, launch, now)
 
 
 async def go_on(tx: Transaction, job: Job, launch: Launch, now: datetime) -> Job:
-    """Every process of the running generation is gone: decide what comes next."""
-    await tx.allocations.end(job.id, job.generation, now)
-    exits = await tx.history.exits(job.id, job.generation)
+    """Every process of the job is gone: decide what comes next."""
+    crew = await crew_of(tx, job)
+    for generation in {job.generation, crew.next_generation or job.generation}:
+        await tx.allocations.end(job.id, generation, now)
+    oldest = min((one.born_generation for one in crew.running), default=job.generation)
+    exits = exits_to_judge(crew, await tx.history.exits(job.id, oldest))
+    job = replace(job, switch=None)
     verdict = judge(exits)
     moving = job.state is JobState.RESIZING and not job.pause_requested
     if moving and job.target is not None and verdict.ending is not Ending.DONE:
         return await start_generation(
             tx, job, job.target, launch, reason=job.reason, message=job.message, now=now
         )
-    await tx.grants.release(job.id, job.generation + 1, None, {}, now)
+    await tx.grants.release(job.id, job.newest_generation + 1, None, {}, now)
     job = replace(job, target=None, allocation={})
     if job.state is JobState.CANCELLING:
         return await transition(
@@ -258,13 +228,6 @@ async def _recover(tx: Transaction, job: Job, verdict: Verdict, now: datetime) -
     await record(tx, job, "recover", reason=reason, message=job.message, now=now)
     tx.ring(Bell.ROUND)
     return job
-
-
-async def ranks_on_node(tx: Transaction, job: Job, node_id: str) -> tuple[int, ...]:
-    """Ranks of the running generation on a node."""
-    allocation = await tx.allocations.get(job.id, job.generation)
-    parts = layout(allocation.slots, previous_first=allocation.first_node) if allocation else ()
-    return tuple(one.rank for part in parts if part.node_id == node_id for one in part.ranks)
 
 
 def _resume_point(job: Job) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
@@ -21,10 +21,13 @@ from headway.contract.agents import (
 from headway.contract.jobs import JobState, Reason
 from headway.contract.runtime import EXIT_NEVER_RETRY, EXIT_RETRY, from_fields
 from service.domain.errors import WrongToken
-from service.domain.failures import Ending, RankExit, ending_of, judge
+from service.domain.failures import RankExit
 from service.domain.jobs import Job
-from service.domain.lifecycle import JobEvent, allows
-from service.usecases.generations import Launch, fail_rank, ranks_on_node, release_node
+from service.domain.lifecycle import JobEvent
+from service.domain.membership import Crew
+from service.usecases.ends import rank_ended
+from service.usecases.generations import release_node
+from service.usecases.orders import Launch, crew_of
 from service.usecases.ports import Transaction
 from service.usecases.progress import take_in_message
 from service.usecases.records import Bell, NodeRecord
@@ -81,52 +84,67 @@ async def _take_in(
     tx: Transaction, node: NodeRecord, entries: Sequence[ReportEntry], launch: Launch, now: datetime
 ) -> None:
     jobs = await tx.jobs.lock_many(sorted({entry.job_id for entry in entries}))
+    crews = {job.id: await crew_of(tx, job) for job in jobs.values()}
+    await _note_exits(tx, entries, crews, now)
     for entry in entries:
         job = jobs.get(entry.job_id)
         if job is None:
             continue
-        stale = entry.generation != job.generation
         if isinstance(entry, Released):
-            jobs[job.id] = await release_node(tx, job, entry.generation, node.id, launch, now)
-        elif not stale:
-            jobs[job.id] = await _take_in_entry(tx, node, job, entry, now)
+            after = await release_node(tx, job, entry.generation, node.id, launch, now, slots=entry.slots)
+        else:
+            after = await _take_in_entry(tx, node, job, crews[job.id], entry, now)
+        if (after.generation, after.switch) != (job.generation, job.switch):
+            crews[job.id] = await crew_of(tx, after)
+        jobs[job.id] = after
+
+
+async def _note_exits(
+    tx: Transaction, entries: Sequence[ReportEntry], crews: Mapping[str, Crew], now: datetime
+) -> None:
+    """Note every exit before any is acted on: of ranks that ended together, none is taken for a survivor."""
+    for entry in entries:
+        if isinstance(entry, RankExited) and entry.job_id in crews:
+            who = (entry.generation, entry.rank)
+            if crews[entry.job_id].member(who) is not None:
+                await tx.history.exit(entry.job_id, entry.generation, _exit_of(entry), now)
+
+
+def _exit_of(entry: RankExited) -> RankExit:
+    return RankExit(
+        rank=entry.rank,
+        exit_code=entry.exit_code,
+        signal=entry.signal,
+        stopped_by_agent=entry.stopped_by_agent,
+        completed=entry.completed,
+        log_tail=tuple(entry.log_tail),
+    )
 
 
 async def _take_in_entry(
-    tx: Transaction, node: NodeRecord, job: Job, entry: ReportEntry, now: datetime
+    tx: Transaction, node: NodeRecord, job: Job, crew: Crew, entry: ReportEntry, now: datetime
 ) -> Job:
     match entry:
         case RanksStarted():
             return await _ranks_started(tx, job, entry, now)
         case RankExited():
-            exit_ = RankExit(
-                rank=entry.rank,
-                exit_code=entry.exit_code,
-                signal=entry.signal,
-                stopped_by_agent=entry.stopped_by_agent,
-                completed=entry.completed,
-                log_tail=tuple(entry.log_tail),
-            )
-            return await _rank_ended(tx, job, exit_, now)
+            who = (entry.generation, entry.rank)
+            if crew.member(who) is None:
+                return job
+            return await rank_ended(tx, job, crew, who, _exit_of(entry), now)
         case StartFailed():
-            exit_ = RankExit(
-                rank=(await ranks_on_node(tx, job, node.id))[0],
-                exit_code=EXIT_RETRY if entry.retryable else EXIT_NEVER_RETRY,
-                signal=None,
-                stopped_by_agent=False,
-                completed=False,
-                start_error=f"{entry.message} (node {node.name})",
-            )
-            return await _rank_ended(tx, job, exit_, now)
+            return await _start_failed(tx, node, job, crew, entry, now)
         case RankMessage():
-            return await _rank_message(tx, job, entry, now)
+            return await _rank_message(tx, job, crew, entry, now)
         case Released():
             raise AssertionError("handled by the caller, stale or not")
 
 
 async def _ranks_started(tx: Transaction, job: Job, entry: RanksStarted, now: datetime) -> Job:
+    if entry.generation != job.generation or job.state is not JobState.STARTING:
+        return job
     started = await tx.allocations.node_started(job.id, job.generation)
-    if started < len(job.allocation) or job.state is not JobState.STARTING:
+    if started < len(job.allocation):
         return job
     return await transition(
         tx,
@@ -139,26 +157,37 @@ async def _ranks_started(tx: Transaction, job: Job, entry: RanksStarted, now: da
     )
 
 
-async def _rank_message(tx: Transaction, job: Job, entry: RankMessage, now: datetime) -> Job:
-    """A message that makes no sense is noted: its node's other news must not wait for it for ever."""
+async def _start_failed(
+    tx: Transaction, node: NodeRecord, job: Job, crew: Crew, entry: StartFailed, now: datetime
+) -> Job:
+    who = next((who for who in crew.on_node(node.id) if who[0] == entry.generation), None)
+    if who is None:
+        return job
+    exit_ = RankExit(
+        rank=who[1],
+        exit_code=EXIT_RETRY if entry.retryable else EXIT_NEVER_RETRY,
+        signal=None,
+        stopped_by_agent=False,
+        completed=False,
+        start_error=f"{entry.message} (node {node.name})",
+    )
+    await tx.history.exit(job.id, entry.generation, exit_, now)
+    return await rank_ended(tx, job, crew, who, exit_, now)
+
+
+async def _rank_message(tx: Transaction, job: Job, crew: Crew, entry: RankMessage, now: datetime) -> Job:
+    """What a rank says, if it may speak for the generation that it names.
+
+    A message that makes no sense is noted: its node's other news must not wait for it for ever.
+    """
+    who = (entry.generation, entry.rank)
+    if crew.member(who) is None:
+        return job
     try:
         message = from_fields(entry.message)
     except ValueError as error:
         await record(tx, job, "message_refused", message=str(error), now=now)
         return job
-    return await take_in_message(tx, job, message, now)
-
-
-async def _rank_ended(tx: Transaction, job: Job, exit_: RankExit, now: datetime) -> Job:
-    """Note the exit. A failure stops the rest of the generation; so does an end that nobody asked for."""
-    await tx.history.exit(job.id, job.generation, exit_, now)
-    ending = ending_of(exit_)
-    unasked_stop = ending is Ending.STOPPED and job.state in {JobState.STARTING, JobState.RUNNING}
-    failed = ending in {Ending.INFRASTRUCTURE, Ending.USER_ERROR, Ending.HOPELESS}
-    if ending is Ending.USER_ERROR and job.state is JobState.RESIZING:
-        # The stop reaches one node before another: a plain script's ranks there lose their peers first.
+    if not crew.may_say(who, message.generation, message.rank):
         return job
-    if not (failed or unasked_stop) or not allows(job.state, JobEvent.FAIL_RANK):
-        return job
-    verdict = judge([exit_])
-    return await fail_rank(tx, job, reason=verdict.reason, message=verdict.message, now=now)
+    return await take_in_message(tx, job, who, message, now)

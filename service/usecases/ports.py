@@ -6,12 +6,12 @@ only then are the bells rung that were asked for in it.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from typing import Any, Protocol
 
-from headway.contract.agents import NodeView, RunCommand, StopCommand
+from headway.contract.agents import AnyCommand, NodeView
 from headway.contract.jobs import (
     EventView,
     ExplainView,
@@ -25,6 +25,7 @@ from headway.contract.runtime import Metrics, Progress
 from service.domain.cluster import Snapshot
 from service.domain.failures import RankExit
 from service.domain.jobs import Allocation, Job
+from service.domain.membership import Born
 from service.usecases.records import (
     AllocationRecord,
     Bell,
@@ -56,6 +57,10 @@ class Jobs(Protocol):
         """Those of the jobs that exist, locked in one order (no dead-locks)."""
         ...
 
+    async def switching(self) -> list[Job]:
+        """Jobs with a switch under way, locked; without those that somebody else has locked."""
+        ...
+
 
 class Grants(Protocol):
     """Who holds which slot."""
@@ -73,10 +78,19 @@ class Grants(Protocol):
         ...
 
     async def release(
-        self, job_id: str, generation: int, node_id: str | None, carry_over: Allocation, now: datetime
+        self,
+        job_id: str,
+        generation: int,
+        node_id: str | None,
+        carry_over: Allocation,
+        now: datetime,
+        *,
+        slots: Collection[int] | None = None,
+        next_generation: int | None = None,
     ) -> bool:
-        """Free what generations up to `generation` hold (on one node, or all); whether there was any.
-        Slots in `carry_over` pass to generation + 1 at once, so that nobody else can get them in between.
+        """Free what the start of `generation` holds (on one node, or all; all slots, or some); whether there was
+        any. Slots in `carry_over` pass to `next_generation` (None: the following one) at once, so that nobody else
+        can get them in between.
         """
         ...
 
@@ -92,16 +106,20 @@ class Allocations(Protocol):
         """The allocation of one generation."""
         ...
 
+    async def stores(self, job_id: str) -> dict[tuple[str, int], int]:
+        """Ports of the stores that nodes keep for the job now, by node id and the generation of the start."""
+        ...
+
     async def node_started(self, job_id: str, generation: int) -> int:
         """One more node has started its ranks. Returns how many have."""
         ...
 
     async def end(self, job_id: str, generation: int, now: datetime) -> None:
-        """Every process of the generation is gone."""
+        """The generation trains no longer."""
         ...
 
     async def ports_in_use(self, node_id: str) -> set[int]:
-        """Rendezvous ports of live generations whose rank 0 is on the node."""
+        """Ports of the node on which stores of jobs are kept."""
         ...
 
 
@@ -148,7 +166,7 @@ class Silence(Protocol):
 class Commands(Protocol):
     """The outbox."""
 
-    async def add(self, node_id: str, command: RunCommand | StopCommand, now: datetime) -> None:
+    async def add(self, node_id: str, command: AnyCommand, now: datetime) -> None:
         """A command, to be pushed after commit."""
         ...
 
@@ -172,8 +190,8 @@ class History(Protocol):
         """A rank ended. The first report of a rank counts."""
         ...
 
-    async def exits(self, job_id: str, generation: int) -> list[RankExit]:
-        """How the ranks of a generation ended, so far."""
+    async def exits(self, job_id: str, oldest: int) -> dict[Born, RankExit]:
+        """How processes ended, so far, that were started for generation `oldest` or newer ones."""
         ...
 
     async def measure(

@@ -8,37 +8,61 @@ from typing import Any
 
 from headway.contract.jobs import JobProgress
 from headway.contract.runtime import (
+    BatchChanged,
     Checkpointed,
     Completed,
     EpochClosed,
     FirstStep,
-    Hello,
+    Left,
     Message,
     Metrics,
     Progress,
+    Ready,
     Restored,
     Stopped,
+    Switched,
 )
 from service.domain.jobs import Job
+from service.domain.membership import Born
+from service.usecases.live import complete_switch, member_left, newcomer_ready
+from service.usecases.orders import follows_orders
 from service.usecases.ports import Transaction
 from service.usecases.records import Bell
 from service.usecases.transition import record
 
 
-async def take_in_message(tx: Transaction, job: Job, message: Message, now: datetime) -> Job:
-    """The job with the message's news in its progress, saved."""
+async def take_in_message(tx: Transaction, job: Job, who: Born, message: Message, now: datetime) -> Job:
+    """The job with the message's news in its progress, saved. `who` may speak for the message's generation."""
     before, progress = job.progress, after_message(job.progress, message)
     if progress != before:
         job = replace(job, progress=progress)
         await tx.jobs.save(job)
         tx.ring(Bell.EVENTS, job.id)
     match message:
+        case Ready():
+            return await newcomer_ready(tx, job, message, now)
+        case Left():
+            return await member_left(tx, job, who, message)
+        case Switched() if message.rank == 0:
+            return await complete_switch(tx, job, message, now)
         case Progress():
-            allocation = await tx.allocations.get(job.id, job.generation)
+            allocation = await tx.allocations.get(job.id, message.generation)
             if allocation is not None:
                 await tx.history.measure(job.id, allocation, message, now)
         case Metrics():
             await tx.history.metric(job.id, message, datetime.fromtimestamp(message.at_s, UTC))
+        case FirstStep() if message.rank == 0 and message.live and follows_orders(job) and not job.live:
+            job = replace(job, live=True)
+            await tx.jobs.save(job)
+            tx.ring(Bell.ROUND)
+    await _note(tx, job, before, message, now)
+    return job
+
+
+async def _note(tx: Transaction, job: Job, before: JobProgress, message: Message, now: datetime) -> None:
+    """The event of a message that has one. `before` is the progress before it."""
+    progress = job.progress
+    match message:
         case FirstStep() if message.rank == 0:
             again = progress.lost_samples - before.lost_samples
             await record(
@@ -70,9 +94,20 @@ async def take_in_message(tx: Transaction, job: Job, message: Message, now: date
                 f"the {message.dataset_samples} exactly once; please report this with the job's events",
                 now=now,
             )
-        case Hello() | FirstStep() | Checkpointed() | EpochClosed() | Stopped() | Completed():
-            pass
-    return job
+        case BatchChanged() if message.rank == 0:
+            await record(
+                tx,
+                job,
+                "batch_changed",
+                message=f"steps take {message.global_batch:,} samples from now on, at {message.lr_factor:.3g} times the "
+                f"script's learning rate: {message.cause}",
+                now=now,
+                data={
+                    "samples": message.samples,
+                    "global_batch": message.global_batch,
+                    "lr_factor": message.lr_factor,
+                },
+            )
 
 
 def after_message(progress: JobProgress, message: Message) -> JobProgress:
@@ -109,6 +144,12 @@ def after_message(progress: JobProgress, message: Message) -> JobProgress:
             }
         case Stopped() | Completed():
             update = {"samples": max(progress.samples, message.samples)}
-        case Hello() | FirstStep() | EpochClosed():
+        case Switched() if message.rank == 0:
+            update = {
+                "samples": max(progress.samples, message.samples),
+                "lost_steps": progress.lost_steps + message.lost_steps,
+                "pause_s": message.pause_s,
+            }
+        case _:
             update = {}
     return progress.model_copy(update=update)

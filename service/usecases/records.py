@@ -11,6 +11,7 @@ from typing import Any
 from headway.contract.agents import NodeState, SlotInfo
 from headway.contract.jobs import JobState, Reason
 from service.domain.jobs import Allocation, Job
+from service.domain.membership import Members
 
 
 class Bell(StrEnum):
@@ -60,7 +61,7 @@ class NodeRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocationRecord:
-    """An allocation that a generation runs on, with its rendezvous."""
+    """An allocation that a generation runs on, with its members and where they meet."""
 
     job_id: str
     generation: int
@@ -72,6 +73,9 @@ class AllocationRecord:
     message: str
     round_id: str | None
     granted_at: datetime
+    members: Members
+    stores: Mapping[str, int] = field(default_factory=dict)
+    """Node id to the port of the store that it keeps for the processes that were started for this generation."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,11 @@ from headway.contract.jobs import JobState
 from service.domain.allocation.plan import Action, Decision, Plan, decide
 from service.domain.cluster import Snapshot
 from service.domain.jobs import Allocation, Job, size_of
-from service.usecases.generations import Launch, start_generation, vacate
+from service.domain.membership import born
+from service.usecases.generations import start_generation, vacate
+from service.usecases.live import prepare
 from service.usecases.nodes import finish_drain
+from service.usecases.orders import Launch, crew_of
 from service.usecases.ports import Transaction, Transactions
 from service.usecases.records import Bell
 
@@ -47,11 +50,13 @@ async def run_round(
     plan = await asyncio.to_thread(decide, snapshot, time_limit_s=SOLVE_TIME_LIMIT_S)
     async with transactions.begin() as tx:
         applied = await _apply(tx, snapshot, plan, launch, round_id, now)
-        drained = [
-            node.name
-            for node in snapshot.nodes.values()
-            if node.state is NodeState.DRAINING and await finish_drain(tx, node.id)
-        ]
+    drained = []
+    for node in snapshot.nodes.values():
+        if node.state is NodeState.DRAINING:
+            # Apart from the jobs: a report locks its node first and jobs then.
+            async with transactions.begin() as tx:
+                if await finish_drain(tx, node.id):
+                    drained.append(node.name)
     waiting = sum(decision.action is Action.WAIT for decision in plan.decisions)
     return RoundResult(applied, len(plan.changes) - applied, waiting, len(drained), plan.solution.gap)
 
@@ -112,7 +117,7 @@ async def _apply_decision(
     reason, message = decision.reason, decision.message
     match decision.action:
         case Action.START:
-            if not await tx.grants.grant(job.id, job.generation + 1, decision.allocation, now):
+            if not await tx.grants.grant(job.id, job.newest_generation + 1, decision.allocation, now):
                 return False
             await start_generation(
                 tx,
@@ -128,11 +133,7 @@ async def _apply_decision(
         case Action.CHANGE | Action.VACATE if await _has_begun_to_end(tx, job):
             return False
         case Action.CHANGE:
-            newcomers = _without(decision.allocation, job.allocation)
-            if not await tx.grants.grant(job.id, job.generation + 1, newcomers, now):
-                return False
-            await vacate(tx, job, decision.allocation, reason=reason, message=message, now=now)
-            return True
+            return await _change(tx, job, decision, launch, round_id, now)
         case Action.VACATE:
             await vacate(tx, job, None, reason=reason, message=message, now=now)
             return True
@@ -145,10 +146,37 @@ async def _apply_decision(
             return False
 
 
+async def _change(
+    tx: Transaction, job: Job, decision: Decision, launch: Launch, round_id: str, now: datetime
+) -> bool:
+    """Change the job's slots: in place if its ranks follow orders, else by a restart."""
+    target, reason, message = decision.allocation, decision.reason, decision.message
+    newcomers = _without(target, job.allocation)
+    if not await tx.grants.grant(job.id, job.newest_generation + 1, newcomers, now):
+        return False
+    in_place = job.live and await prepare(
+        tx, job, target, launch, reason=reason, message=message, now=now, round_id=round_id
+    )
+    if not in_place:
+        await vacate(tx, job, target, reason=reason, message=message, now=now)
+    return True
+
+
 async def _has_begun_to_end(tx: Transaction, job: Job) -> bool:
-    """Whether the running generation has left some of its slots since the snapshot."""
-    held = await tx.grants.held(job.id)
-    return size_of(held.get(job.generation, {})) < size_of(job.allocation)
+    """Whether the running generation has left some of its slots since the snapshot, or, where its members change in
+    place, whether one of them has ended.
+    """
+    held: dict[str, set[int]] = {}
+    for nodes in (await tx.grants.held(job.id)).values():
+        for node, slots in nodes.items():
+            held.setdefault(node, set()).update(slots)
+    if any(not set(slots) <= held.get(node, set()) for node, slots in job.allocation.items()):
+        return True
+    if not job.live:
+        return False
+    running = (await crew_of(tx, job)).running
+    exits = await tx.history.exits(job.id, min(one.born_generation for one in running))
+    return any(born(one) in exits for one in running)
 
 
 def _without(allocation: Allocation, held: Allocation) -> Allocation:

@@ -122,13 +122,21 @@ async def test_release_frees_one_node_or_all(stored: Database) -> None:
     assert await held(stored, "j1") == {1: {"n1": (0,)}}
 
 
-async def test_release_frees_older_generations_and_no_newer_one(stored: Database) -> None:
-    assert await grant(stored, "j0", {"n1": (0,)}, generation=1)
-    assert await grant(stored, "j0", {"n1": (1,)}, generation=2)
-    assert await grant(stored, "j0", {"n1": (2,)}, generation=3)
+async def test_release_frees_what_one_start_holds_and_nothing_of_another(stored: Database) -> None:
+    for generation in (1, 2, 3):
+        assert await grant(stored, "j0", {"n1": (generation,)}, generation=generation)
     async with stored.begin() as tx:
-        await tx.grants.release("j0", 2, None, {}, NOW)
-    assert await held(stored, "j0") == {3: {"n1": (2,)}}
+        assert await tx.grants.release("j0", 2, None, {}, NOW)
+        assert not await tx.grants.release("j0", 2, None, {}, NOW)
+    assert await held(stored, "j0") == {1: {"n1": (1,)}, 3: {"n1": (3,)}}
+
+
+async def test_release_frees_some_slots_of_a_node(stored: Database) -> None:
+    assert await grant(stored, "j0", {"n1": (0, 1, 2), "n2": (1,)})
+    async with stored.begin() as tx:
+        assert await tx.grants.release("j0", 1, "n1", {}, NOW, slots=[1, 3])
+        assert not await tx.grants.release("j0", 1, "n1", {}, NOW, slots=[])
+    assert await held(stored, "j0") == {1: {"n1": (0, 2), "n2": (1,)}}
 
 
 async def test_what_is_carried_over_passes_to_the_next_generation(stored: Database) -> None:
@@ -137,6 +145,13 @@ async def test_what_is_carried_over_passes_to_the_next_generation(stored: Databa
         await tx.grants.release("j0", 4, "n1", {"n1": (1, 3)}, NOW + timedelta(seconds=1))
     assert await held(stored, "j0") == {4: {"n2": (0,)}, 5: {"n1": (1,)}}
     assert await grant(stored, "j1", {"n1": (0,)})
+
+
+async def test_what_is_carried_over_skips_numbers_that_were_given_up(stored: Database) -> None:
+    assert await grant(stored, "j0", {"n1": (0,)}, generation=4)
+    async with stored.begin() as tx:
+        await tx.grants.release("j0", 4, "n1", {"n1": (0,)}, NOW, next_generation=7)
+    assert await held(stored, "j0") == {7: {"n1": (0,)}}
 
 
 async def test_a_carried_slot_is_never_free_for_a_moment(stored: Database) -> None:

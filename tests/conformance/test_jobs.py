@@ -14,7 +14,7 @@ from headway.contract.jobs import JobProgress, JobState, Reason
 from headway.contract.spec import JobSpec
 from service.adapters.postgres.database import Database
 from service.domain.errors import NameTaken, NotFound
-from service.domain.jobs import Job
+from service.domain.jobs import Job, Switch
 from service.usecases.records import Submitted
 from tests.conformance.conftest import NOW, job_of, store
 
@@ -118,9 +118,24 @@ async def test_everything_about_a_job_is_stored(database: Database) -> None:
         reason=Reason.USER_REQUEST,
         message="ünïcode",
         generation=3,
+        newest_generation=6,
         attempt=4,
         allocation={"n1": (0, 2)},
         target={"n2": (1,)},
+        live=True,
+        switch=Switch(
+            generation=6,
+            began_at=NOW,
+            deadline=NOW + timedelta(seconds=1),
+            ordered=True,
+            lost=True,
+            stopping=True,
+            ready_s={2: 0.5},
+            left=((1, 0), (3, 1)),
+        ),
+        samples_at_loss=9,
+        growth_failures=2,
+        grow_after=NOW,
         pinned_size=1,
         pause_requested=True,
         preemptions=1,

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 import pytest
 from sqlalchemy import text
 
-from headway.contract.agents import StopCommand
+from headway.contract.agents import Member, StopCommand
 from headway.contract.jobs import JobState, Reason, SizeOption
 from headway.contract.runtime import Metrics, Progress
 from headway.contract.spec import JobSpec
@@ -45,6 +45,8 @@ async def live_a_whole_life(tx: Transaction, job_id: str, at: datetime) -> None:
         message="",
         round_id=f"r-{job_id}",
         granted_at=at,
+        members=(Member(rank=0, node_id="n1", slot=0, born_generation=1, born_rank=0),),
+        stores={"n1": 20000},
     )
     option = SizeOption(
         device_kind="cpu", slots=1, goodput_samples_per_s=None, speedup=1, measured=False, utility=1

@@ -10,7 +10,7 @@ from sqlalchemy import or_, select, update
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from headway.contract.agents import NodeState, RunCommand, StopCommand
+from headway.contract.agents import AnyCommand, NodeState
 from service.adapters.postgres.tables import commands, nodes
 from service.usecases.records import PendingCommand
 
@@ -21,7 +21,7 @@ class PostgresCommands:
     def __init__(self, connection: AsyncConnection) -> None:
         self._connection = connection
 
-    async def add(self, node_id: str, command: RunCommand | StopCommand, now: datetime) -> None:
+    async def add(self, node_id: str, command: AnyCommand, now: datetime) -> None:
         """A command, to be pushed after commit. The same one again changes nothing."""
         statement = upsert(commands).values(
             id=command.command_id,

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from datetime import datetime
+from typing import Any
 
-from sqlalchemy import and_, func, insert, select, tuple_, update
+from sqlalchemy import Row, and_, func, insert, select, tuple_, update
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from headway.contract.agents import Member
 from headway.contract.jobs import Reason
 from service.adapters.postgres.tables import allocations, slot_grants
 from service.domain.jobs import Allocation, size_of
+from service.domain.membership import first_members
+from service.domain.ranks import layout
 from service.usecases.records import AllocationRecord
 
 _HELD = slot_grants.c.released_at.is_(None)
@@ -69,12 +74,22 @@ class PostgresGrants:
         return {(row.job_id, row.generation) for row in (await self._connection.execute(query)).all()}
 
     async def release(
-        self, job_id: str, generation: int, node_id: str | None, carry_over: Allocation, now: datetime
+        self,
+        job_id: str,
+        generation: int,
+        node_id: str | None,
+        carry_over: Allocation,
+        now: datetime,
+        *,
+        slots: Collection[int] | None = None,
+        next_generation: int | None = None,
     ) -> bool:
-        """Free slots, if there are any; those in `carry_over` pass to generation + 1 at once."""
-        freed = and_(slot_grants.c.job_id == job_id, slot_grants.c.generation <= generation, _HELD)
+        """Free slots, if there are any; those in `carry_over` pass to the next generation at once."""
+        freed = and_(slot_grants.c.job_id == job_id, slot_grants.c.generation == generation, _HELD)
         if node_id is not None:
             freed = and_(freed, slot_grants.c.node_id == node_id)
+        if slots is not None:
+            freed = and_(freed, slot_grants.c.slot.in_(slots))
         statement = (
             update(slot_grants)
             .where(freed)
@@ -87,7 +102,7 @@ class PostgresGrants:
                 "node_id": node,
                 "slot": slot,
                 "job_id": job_id,
-                "generation": generation + 1,
+                "generation": next_generation or generation + 1,
                 "granted_at": now,
             }
             for node, slot in released
@@ -115,6 +130,8 @@ class PostgresAllocations:
                 device_kind=allocation.device_kind,
                 first_node=allocation.first_node,
                 master_port=allocation.master_port,
+                members=[member.model_dump() for member in allocation.members],
+                stores=dict(allocation.stores),
                 reason=allocation.reason,
                 message=allocation.message,
                 round_id=allocation.round_id,
@@ -126,20 +143,14 @@ class PostgresAllocations:
         """The allocation of one generation."""
         query = select(allocations).where(_key(job_id, generation))
         row = (await self._connection.execute(query)).first()
-        if row is None:
-            return None
-        return AllocationRecord(
-            job_id=row.job_id,
-            generation=row.generation,
-            slots={node: tuple(slots) for node, slots in row.slots.items()},
-            device_kind=row.device_kind,
-            first_node=row.first_node,
-            master_port=row.master_port,
-            reason=Reason(row.reason),
-            message=row.message,
-            round_id=row.round_id,
-            granted_at=row.granted_at,
-        )
+        return None if row is None else _record(row)
+
+    async def stores(self, job_id: str) -> dict[tuple[str, int], int]:
+        """Ports of the stores that nodes keep for a job, by node id and the generation of the start."""
+        held = select(slot_grants.c.generation).where(slot_grants.c.job_id == job_id, _HELD).scalar_subquery()
+        query = select(allocations).where(allocations.c.job_id == job_id, allocations.c.generation.in_(held))
+        records = [_record(row) for row in (await self._connection.execute(query)).all()]
+        return {(node, one.generation): port for one in records for node, port in one.stores.items()}
 
     async def node_started(self, job_id: str, generation: int) -> int:
         """One more node has started its ranks."""
@@ -152,7 +163,7 @@ class PostgresAllocations:
         return int((await self._connection.execute(statement)).scalar_one())
 
     async def end(self, job_id: str, generation: int, now: datetime) -> None:
-        """Every process of the generation is gone."""
+        """The generation trains no longer."""
         await self._connection.execute(
             update(allocations)
             .where(_key(job_id, generation))
@@ -160,11 +171,44 @@ class PostgresAllocations:
         )
 
     async def ports_in_use(self, node_id: str) -> set[int]:
-        """Rendezvous ports of live generations whose rank 0 is on the node."""
-        query = select(allocations.c.master_port).where(
-            allocations.c.first_node == node_id, allocations.c.ended_at.is_(None)
+        """Ports of the node on which stores are kept: as long as any process of their start is there."""
+        query = (
+            select(allocations)
+            .join(
+                slot_grants,
+                and_(
+                    slot_grants.c.job_id == allocations.c.job_id,
+                    slot_grants.c.generation == allocations.c.generation,
+                ),
+            )
+            .where(slot_grants.c.node_id == node_id, _HELD)
         )
-        return set((await self._connection.execute(query)).scalars())
+        records = [_record(row) for row in (await self._connection.execute(query)).all()]
+        return {one.stores[node_id] for one in records if node_id in one.stores}
+
+
+def _record(row: Row[Any]) -> AllocationRecord:
+    slots = {node: tuple(indices) for node, indices in row.slots.items()}
+    if row.members is None:  # from before members could change in place
+        members = first_members(layout(slots, previous_first=row.first_node), row.generation)
+        stores = {row.first_node: row.master_port}
+    else:
+        members = tuple(Member.model_validate(one) for one in row.members)
+        stores = row.stores
+    return AllocationRecord(
+        job_id=row.job_id,
+        generation=row.generation,
+        slots=slots,
+        device_kind=row.device_kind,
+        first_node=row.first_node,
+        master_port=row.master_port,
+        reason=Reason(row.reason),
+        message=row.message,
+        round_id=row.round_id,
+        granted_at=row.granted_at,
+        members=members,
+        stores=stores,
+    )
 
 
 def _key(job_id: str, generation: int):  # type: ignore[no-untyped-def]  # noqa: ANN202 - a SQL expression

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from datetime import datetime
 
-from sqlalchemy import insert, select
+from sqlalchemy import func, insert, select
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -13,6 +13,7 @@ from headway.contract.runtime import Metrics, Progress
 from service.adapters.postgres.tables import events, measurements, metrics, rank_exits
 from service.domain.failures import RankExit
 from service.domain.jobs import size_of
+from service.domain.membership import Born
 from service.usecases.records import AllocationRecord, Event
 
 
@@ -53,15 +54,15 @@ class PostgresHistory:
         )
         await self._connection.execute(statement.on_conflict_do_nothing())
 
-    async def exits(self, job_id: str, generation: int) -> list[RankExit]:
-        """How the ranks of a generation ended, so far."""
+    async def exits(self, job_id: str, oldest: int) -> dict[Born, RankExit]:
+        """How processes ended that were started for generation `oldest` or newer ones, by who they were."""
         query = (
             select(rank_exits)
-            .where(rank_exits.c.job_id == job_id, rank_exits.c.generation == generation)
-            .order_by(rank_exits.c.rank)
+            .where(rank_exits.c.job_id == job_id, rank_exits.c.generation >= oldest)
+            .order_by(rank_exits.c.generation, rank_exits.c.rank)
         )
-        return [
-            RankExit(
+        return {
+            (row.generation, row.rank): RankExit(
                 rank=row.rank,
                 exit_code=row.exit_code,
                 signal=row.signal,
@@ -71,7 +72,7 @@ class PostgresHistory:
                 start_error=row.start_error,
             )
             for row in (await self._connection.execute(query)).all()
-        ]
+        }
 
     async def measure(
         self, job_id: str, allocation: AllocationRecord, progress: Progress, now: datetime
@@ -90,6 +91,9 @@ class PostgresHistory:
             steps=progress.steps,
             step_s_sum=progress.step_s_sum,
             step_s_squares=progress.step_s_squares,
+            sync_s_sum=progress.sync_s_sum,
+            gradient_sqr=progress.gradient_sqr,
+            gradient_var=progress.gradient_var,
             updated_at=now,
         )
         added = statement.excluded
@@ -100,6 +104,10 @@ class PostgresHistory:
                     "steps": measurements.c.steps + added.steps,
                     "step_s_sum": measurements.c.step_s_sum + added.step_s_sum,
                     "step_s_squares": measurements.c.step_s_squares + added.step_s_squares,
+                    "sync_s_sum": measurements.c.sync_s_sum + added.sync_s_sum,
+                    # Smoothed already: the last estimate counts.
+                    "gradient_sqr": func.coalesce(added.gradient_sqr, measurements.c.gradient_sqr),
+                    "gradient_var": func.coalesce(added.gradient_var, measurements.c.gradient_var),
                     "updated_at": now,
                 },
             )

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from pydantic import TypeAdapter
 from sqlalchemy import Row, bindparam, select, text, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -14,9 +15,10 @@ from headway.contract.jobs import JobProgress, JobState, Reason
 from headway.contract.spec import JobSpec
 from service.adapters.postgres.tables import TERMINAL_SQL, jobs
 from service.domain.errors import NameTaken, NotFound
-from service.domain.jobs import Job
+from service.domain.jobs import Job, Switch
 from service.usecases.records import Submitted
 
+_SWITCH: TypeAdapter[Switch] = TypeAdapter(Switch)
 _INSERT = text(
     """
     WITH job AS (
@@ -45,15 +47,21 @@ def row_to_job(row: Row[Any]) -> Job:
         reason=Reason(row.reason),
         message=row.message,
         generation=row.generation,
+        newest_generation=row.newest_generation,
         attempt=row.attempt,
         allocation=_allocation(row.allocation),
         target=None if row.target is None else _allocation(row.target),
+        live=row.live,
+        switch=None if row.switch is None else _SWITCH.validate_python(row.switch),
         pinned_size=row.pinned_size,
         pause_requested=row.pause_requested,
         preemptions=row.preemptions,
         infrastructure_failures=row.infrastructure_failures,
         user_errors=row.user_errors,
         retry_at=row.retry_at,
+        samples_at_loss=row.samples_at_loss,
+        growth_failures=row.growth_failures,
+        grow_after=row.grow_after,
         progress=JobProgress.model_validate(row.progress),
         submitted_at=row.submitted_at,
         state_since=row.state_since,
@@ -147,6 +155,12 @@ class PostgresJobs:
         rows = (await self._connection.execute(query)).all()
         return {row.id: row_to_job(row) for row in rows}
 
+    async def switching(self) -> list[Job]:
+        """Jobs whose members are to change in place, locked, but for those that somebody else has locked."""
+        query = select(jobs).where(jobs.c.switch.is_not(None)).order_by(jobs.c.id)
+        rows = (await self._connection.execute(query.with_for_update(skip_locked=True))).all()
+        return [row_to_job(row) for row in rows]
+
     async def save(self, job: Job) -> None:
         """Store a locked job."""
         statement = (
@@ -157,17 +171,23 @@ class PostgresJobs:
                 reason=job.reason,
                 message=job.message,
                 generation=job.generation,
+                newest_generation=job.newest_generation,
                 attempt=job.attempt,
                 allocation={node: list(slots) for node, slots in job.allocation.items()},
                 target=None
                 if job.target is None
                 else {node: list(slots) for node, slots in job.target.items()},
+                live=job.live,
+                switch=None if job.switch is None else _SWITCH.dump_python(job.switch, mode="json"),
                 pinned_size=job.pinned_size,
                 pause_requested=job.pause_requested,
                 preemptions=job.preemptions,
                 infrastructure_failures=job.infrastructure_failures,
                 user_errors=job.user_errors,
                 retry_at=job.retry_at,
+                samples_at_loss=job.samples_at_loss,
+                growth_failures=job.growth_failures,
+                grow_after=job.grow_after,
                 progress=json.loads(job.progress.model_dump_json()),
                 state_since=job.state_since,
                 started_at=job.started_at,

@@ -38,29 +38,32 @@ def row_to_node(row: Row[Any]) -> NodeRecord:
 
 
 class PostgresNodes:
-    """Implements `usecases.ports.Nodes`."""
+    """Implements `usecases.ports.Nodes`.
+
+    Locks leave the key alone (FOR NO KEY UPDATE): a report from one node adds commands and grants that refer to
+    another, and must not wait for the report that this one is sending about the same job.
+    """
 
     def __init__(self, connection: AsyncConnection) -> None:
         self._connection = connection
 
     async def lock(self, node_id: str) -> NodeRecord:
         """The node by id or name, locked."""
-        query = select(nodes).where(or_(nodes.c.id == node_id, nodes.c.name == node_id)).with_for_update()
-        row = (await self._connection.execute(query)).first()
+        query = select(nodes).where(or_(nodes.c.id == node_id, nodes.c.name == node_id))
+        row = (await self._connection.execute(query.with_for_update(key_share=True))).first()
         if row is None:
             raise NotFound(f"no node has the id or name {node_id!r}; `headway nodes` lists them.")
         return row_to_node(row)
 
     async def find(self, name: str) -> NodeRecord | None:
         """The node of that name, locked."""
-        query = select(nodes).where(nodes.c.name == name).with_for_update()
+        query = select(nodes).where(nodes.c.name == name).with_for_update(key_share=True)
         row = (await self._connection.execute(query)).first()
         return None if row is None else row_to_node(row)
 
     async def save(self, node: NodeRecord) -> None:
         """Insert or update."""
         values = {
-            "name": node.name,
             "instance": node.instance,
             "token_sha256": node.token_sha256,
             "state": node.state,
@@ -75,7 +78,7 @@ class PostgresNodes:
             "joined_at": node.joined_at,
             "seen_at": node.seen_at,
         }
-        statement = upsert(nodes).values(id=node.id, **values)
+        statement = upsert(nodes).values(id=node.id, name=node.name, **values)
         await self._connection.execute(statement.on_conflict_do_update(index_elements=["id"], set_=values))
 
     async def device_kinds(self) -> set[str]:
@@ -101,7 +104,7 @@ class PostgresSilence:
             select(nodes)
             .where(nodes.c.seen_at < moment, nodes.c.state != NodeState.LOST)
             .order_by(nodes.c.id)
-            .with_for_update()
+            .with_for_update(key_share=True)
         )
         return [row_to_node(row) for row in (await self._connection.execute(query)).all()]
 

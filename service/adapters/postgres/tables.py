@@ -56,15 +56,21 @@ jobs = Table(
     Column("reason", Text, nullable=False),
     Column("message", Text, nullable=False),
     Column("generation", Integer, nullable=False, server_default="0"),
+    Column("newest_generation", Integer, nullable=False, server_default="0"),
     Column("attempt", Integer, nullable=False, server_default="0"),
     Column("allocation", JSONB, nullable=False, server_default=text("'{}'::jsonb")),
     Column("target", JSONB(none_as_null=True)),
+    Column("live", Boolean, nullable=False, server_default=text("false")),
+    Column("switch", JSONB(none_as_null=True)),
     Column("pinned_size", Integer),
     Column("pause_requested", Boolean, nullable=False, server_default=text("false")),
     Column("preemptions", Integer, nullable=False, server_default="0"),
     Column("infrastructure_failures", Integer, nullable=False, server_default="0"),
     Column("user_errors", Integer, nullable=False, server_default="0"),
     Column("retry_at", Moment),
+    Column("samples_at_loss", BigInteger),
+    Column("growth_failures", Integer, nullable=False, server_default="0"),
+    Column("grow_after", Moment),
     Column("progress", JSONB, nullable=False, server_default=text("'{}'::jsonb")),
     Column("submitted_at", Moment, nullable=False),
     Column("state_since", Moment, nullable=False),
@@ -72,8 +78,12 @@ jobs = Table(
     Column("finished_at", Moment),
     CheckConstraint(f"state IN ({_listed([*JobState])})", name="state_known"),
     CheckConstraint("generation >= 0", name="generation_grows_from_zero"),
+    CheckConstraint("newest_generation >= generation", name="newest_generation_is_newest"),
     CheckConstraint(f"(finished_at IS NOT NULL) = ({TERMINAL_SQL})", name="finished_when_terminal"),
     CheckConstraint("target IS NULL OR state = 'RESIZING'", name="target_while_resizing"),
+    CheckConstraint(
+        "switch IS NULL OR state IN ('CANCELLING', 'RECOVERING', 'RESIZING')", name="switch_while_changing"
+    ),
     Index(
         "uq_jobs_live_name", "project", "name", unique=True, postgresql_where=text(f"NOT ({TERMINAL_SQL})")
     ),
@@ -85,6 +95,7 @@ jobs = Table(
         postgresql_where=text("idempotency_key IS NOT NULL"),
     ),
     Index("ix_jobs_live", "submitted_at", postgresql_where=text(f"NOT ({TERMINAL_SQL})")),
+    Index("ix_jobs_switching", "id", postgresql_where=text("switch IS NOT NULL")),
     Index("ix_jobs_listing", "submitted_at", "id"),
     Index("ix_jobs_name", "name"),
 )
@@ -120,6 +131,8 @@ allocations = Table(
     Column("device_kind", Text, nullable=False),
     Column("first_node", Text, nullable=False),
     Column("master_port", Integer, nullable=False),
+    Column("members", JSONB(none_as_null=True)),
+    Column("stores", JSONB(none_as_null=True)),
     Column("started_nodes", Integer, nullable=False, server_default="0"),
     Column("reason", Text, nullable=False),
     Column("message", Text, nullable=False),
@@ -128,7 +141,9 @@ allocations = Table(
     Column("ended_at", Moment),
     CheckConstraint("size > 0", name="size_positive"),
 )
-"""Every allocation that a job ever ran on, by generation."""
+"""Every allocation that a job ever ran on, or prepared, by generation. `members` and `stores` are null in rows from
+before members could change in place: there they follow from the slots and the rendezvous.
+"""
 
 slot_grants = Table(
     "slot_grants",
@@ -207,6 +222,9 @@ measurements = Table(
     Column("steps", BigInteger, nullable=False),
     Column("step_s_sum", Float, nullable=False),
     Column("step_s_squares", Float, nullable=False),
+    Column("sync_s_sum", Float, nullable=False, server_default="0"),
+    Column("gradient_sqr", Float),
+    Column("gradient_var", Float),
     Column("updated_at", Moment, nullable=False),
 )
 """Sufficient statistics of step time per generation and batch plan; models are fitted from them."""

@@ -15,13 +15,19 @@ from service.domain.jobs import Job, size_of
 from service.domain.perf.goodput import SizeGoodput, goodput_table, worth_exploring
 
 RESTART_S = 3.0
-"""Training time that a change of size costs: stop, checkpoint, relaunch, load."""
+"""Training time that a change by a restart costs: stop, checkpoint, relaunch, load."""
+LIVE_CHANGE_S = 0.5
+"""The same of a change in place that was never measured."""
 HORIZON_S = 120.0
 """How long a new allocation is counted on when its restart is weighed against its speed."""
 MIN_GAIN = 1.05
 """A running job grows, or moves by its own choice, only for at least this factor of goodput."""
+LIVE_MIN_GAIN = 1.02
+"""The same where members change in place."""
 MIN_RUNTIME_S = 10.0
-"""A job that was just (re)started is not grown; it may be shrunk to make room."""
+"""A job that was just (re)started is not grown; it may be shrunk to make room. Where members change in place
+this does not hold: what was lost is to come back at once.
+"""
 SILENT_S = 20.0
 """A job that runs this long without a measurement will never send one: its script is plain."""
 IDLE_PENALTY = 1.5
@@ -84,6 +90,7 @@ def build_table(job: Job, snapshot: Snapshot) -> JobTable:
         snapshot.kind_of(key) for key in keepable if snapshot.nodes[key.node_id].state is NodeState.CORDONED
     )
     weight = weight_of(job, snapshot)
+    left_over = _is_left_over(job, len(held)) and not backs_off(job, snapshot)
     rows: list[Configuration] = []
     options: list[SizeOption] = []
     for kind in _acceptable_kinds(job, snapshot):
@@ -94,10 +101,13 @@ def build_table(job: Job, snapshot: Snapshot) -> JobTable:
             is_current = kind == current_kind and entry.slots == len(held)
             stays = is_current and len(keepable) == len(held)
             note = "" if stays or not held else _objection(job, snapshot, entry, speedups.get(len(held)))
-            speedup = entry.speedup if stays or not held else entry.speedup * (1 - RESTART_S / HORIZON_S)
+            cost = 0.0 if stays or not held else change_s(job) / HORIZON_S
+            speedup = entry.speedup * (1 - cost)
             utility = weight * math.log1p(speedup)
             options.append(_option(kind, entry, utility, "current" if stays else note))
-            forced = len(keepable) < len(held) or entry.slots == job.pinned_size
+            forced = len(keepable) < len(held) or entry.slots == job.pinned_size or left_over
+            if is_current and left_over:
+                continue
             if not note or forced:
                 bonus = IDLE_PENALTY * weight if entry.slots == job.pinned_size else 0.0
                 demand = max(0, entry.slots - private[kind])
@@ -115,6 +125,24 @@ def build_table(job: Job, snapshot: Snapshot) -> JobTable:
     )
 
 
+def change_s(job: Job) -> float:
+    """Seconds of training that a change of the job's slots costs."""
+    if not job.live:
+        return RESTART_S
+    measured_s = job.progress.pause_s
+    return LIVE_CHANGE_S if measured_s is None else min(measured_s, RESTART_S)
+
+
+def backs_off(job: Job, snapshot: Snapshot) -> bool:
+    """Whether no newcomers are to be started for the job yet, since the last ones did not come up."""
+    return job.grow_after is not None and snapshot.now < job.grow_after
+
+
+def _is_left_over(job: Job, size: int) -> bool:
+    """Whether a loss has left the job a size that its spec does not allow: it does not stay there."""
+    return size > 0 and job.live and size not in job.spec.elastic.allowed_sizes()
+
+
 def _acceptable_kinds(job: Job, snapshot: Snapshot) -> list[str]:
     present = {kind for node in snapshot.nodes.values() for kind in node.slots.values()}
     wanted = job.spec.resources.devices
@@ -127,7 +155,11 @@ def _sizes_to_consider(job: Job, snapshot: Snapshot, kind: str, current: int) ->
     ran_s = (snapshot.now - job.state_since).total_seconds()
     silent = job.state is JobState.RUNNING and not measurements and ran_s >= SILENT_S
     rigid = job.spec.elastic.resize is Resize.NEVER
-    if job.pinned_size is not None or silent or rigid:
+    if _is_left_over(job, len(snapshot.slots_held_by(job.id))):
+        wanted = () if job.pinned_size is None else (job.pinned_size,)
+        allowed = job.spec.elastic.allowed_sizes()
+        sizes = tuple({*worth_exploring(measurements, kind, allowed), *wanted})
+    elif job.pinned_size is not None or silent or rigid:
         sizes = job.sizes
     else:
         sizes = worth_exploring(measurements, kind, job.sizes)
@@ -136,14 +168,19 @@ def _sizes_to_consider(job: Job, snapshot: Snapshot, kind: str, current: int) ->
 
 def _objection(job: Job, snapshot: Snapshot, entry: SizeGoodput, current_speedup: float | None) -> str:
     """Why a running job should not change to this size by its own choice; empty when it may."""
+    size = len(snapshot.slots_held_by(job.id))
+    if entry.slots > size and job.grow_after is not None and backs_off(job, snapshot):
+        return f"new ranks did not come up; tried again from {job.grow_after:%H:%M:%S} UTC on"
     if entry.slots == job.pinned_size or current_speedup is None:
         return ""
-    size = len(snapshot.slots_held_by(job.id))
     ran_s = (snapshot.now - job.state_since).total_seconds()
-    if entry.slots > size and ran_s < MIN_RUNTIME_S:
+    min_gain = LIVE_MIN_GAIN if job.live else MIN_GAIN
+    if entry.slots > size and ran_s < MIN_RUNTIME_S and not job.live:
         return f"started {ran_s:.0f} s ago; a change waits until {MIN_RUNTIME_S:.0f} s"
-    if entry.slots >= size and entry.speedup < MIN_GAIN * current_speedup:
-        return f"less than {MIN_GAIN - 1:.0%} faster than now: not worth a restart"
+    if entry.slots >= size and entry.speedup < min_gain * current_speedup:
+        return (
+            f"less than {min_gain - 1:.0%} faster than now: not worth a {'pause' if job.live else 'restart'}"
+        )
     return ""
 
 

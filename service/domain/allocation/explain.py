@@ -61,6 +61,18 @@ def why_change(snapshot: Snapshot, table: JobTable, chosen: Configuration) -> Se
     return Sentence(Reason.BETTER_ALLOCATION, f"{step}: makes room for jobs that gain more from the slots")
 
 
+def why_back_off(table: JobTable) -> Sentence:
+    """Why a running job does not get new slots although they would be better for it, or it should leave its own."""
+    again = f" from {table.job.grow_after:%H:%M:%S} UTC on" if table.job.grow_after else ""
+    failures = table.job.growth_failures
+    times = "once" if failures == 1 else f"{failures} times in a row"
+    return Sentence(
+        Reason.START_FAILED,
+        f"{_slots(table.current_size, table.current_kind)} for now: new ranks did not come up {times}; "
+        f"tried again{again}; see the job's events",
+    )
+
+
 def why_vacate(snapshot: Snapshot, table: JobTable) -> Sentence:
     """Why a running job loses everything."""
     forced = _forced_out(snapshot, table)

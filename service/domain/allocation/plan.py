@@ -9,9 +9,16 @@ from enum import StrEnum
 
 from headway.contract.agents import NodeState
 from headway.contract.jobs import Reason, SizeOption
-from service.domain.allocation.configurations import JobTable, build_table, is_movable, is_waiting
+from service.domain.allocation.configurations import (
+    JobTable,
+    backs_off,
+    build_table,
+    is_movable,
+    is_waiting,
+)
 from service.domain.allocation.explain import (
     Sentence,
+    why_back_off,
     why_change,
     why_keep,
     why_start,
@@ -30,7 +37,7 @@ class Action(StrEnum):
 
     START = "start"
     CHANGE = "change"
-    """Stop the running generation and start the next one on `allocation`."""
+    """Go on on `allocation`: in place, or by stopping the running generation and starting the next one."""
     VACATE = "vacate"
     """Stop the running generation; nothing is granted."""
     KEEP = "keep"
@@ -128,6 +135,8 @@ def _decide_job(
         return _decision(table, Action.KEEP, current, why_keep(table))
     kind_free = [key for key in free if snapshot.kind_of(key) == chosen.device_kind]
     allocation = place(chosen.slots, keep, kind_free)
+    if held and allocation is not None and backs_off(job, snapshot) and not _within(allocation, current):
+        return _decision(table, Action.KEEP, current, why_back_off(table))
     if allocation is None:
         sentence = Sentence(
             Reason.WAITING_FOR_CAPACITY,
@@ -144,6 +153,11 @@ def _decide_job(
     if held:
         return _decision(table, Action.CHANGE, allocation, why_change(snapshot, table, chosen))
     return _decision(table, Action.START, allocation, why_start(snapshot, table, chosen, allocation))
+
+
+def _within(allocation: Allocation, current: Allocation) -> bool:
+    """Whether an allocation takes no slot beyond the current ones."""
+    return all(set(slots) <= set(current.get(node, ())) for node, slots in allocation.items())
 
 
 def _current_allocation(snapshot: Snapshot, job_id: str) -> Allocation:

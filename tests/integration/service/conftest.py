@@ -14,7 +14,7 @@ import httpx
 import pytest_asyncio
 from redis.asyncio import Redis
 
-from headway.contract.agents import COMMAND_FIELD, COMMANDS, JoinReply, ReportReply, RunCommand, StopCommand
+from headway.contract.agents import COMMAND_FIELD, COMMANDS, AnyCommand, JoinReply, ReportReply, RunCommand
 from headway.contract.jobs import JobView
 from service.adapters.redis import RedisCommandQueue, connect
 from service.loops.scheduler import Intervals, Scheduler
@@ -56,7 +56,7 @@ class Agent:
     seen: set[str] = field(default_factory=set)
     unacknowledged: list[str] = field(default_factory=list)
 
-    async def commands(self) -> list[RunCommand | StopCommand]:
+    async def commands(self) -> list[AnyCommand]:
         """Commands that are new since the last call; acknowledged with the next report."""
         entries = await self.redis.xrange(self.joined.stream)
         parsed = [COMMANDS.validate_json(fields[COMMAND_FIELD.encode()]) for _, fields in entries]
@@ -181,7 +181,7 @@ async def harness(database_url: str, redis_url: str, tmp_path: Path) -> AsyncIte
         yield made
 
 
-def run_of(commands: list[RunCommand | StopCommand]) -> RunCommand:
+def run_of(commands: list[AnyCommand]) -> RunCommand:
     """The one run command among them."""
     (run,) = [one for one in commands if isinstance(one, RunCommand)]
     return run
@@ -190,6 +190,7 @@ def run_of(commands: list[RunCommand | StopCommand]) -> RunCommand:
 def entry(
     kind: str, job: JobView | RunCommand, generation: int | None = None, **fields: Any
 ) -> dict[str, Any]:
-    """A report entry about a job."""
+    """A report entry about a job. A message is rank 0's unless it says otherwise."""
     job_id = job.job_id if isinstance(job, RunCommand) else job.id
-    return {"kind": kind, "job_id": job_id, "generation": generation or job.generation, **fields}
+    rank = {"rank": 0} if kind == "rank_message" else {}
+    return {"kind": kind, "job_id": job_id, "generation": generation or job.generation, **rank, **fields}

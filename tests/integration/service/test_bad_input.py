@@ -149,6 +149,8 @@ def bundle_of(*members: tuple[str, bytes | str]) -> bytes:
         (bundle_of(("zeros", bytes(32 << 20))), 413, "unpacked"),
         (b"\x00" * ((1 << 20) + 1), 413, "headwayignore"),
     ],
+    # An archive holds the time of its making, and workers must collect the same names.
+    ids=["text", "up", "absolute", "down-and-up", "link", "deep-link", "bomb", "large"],
 )
 async def test_bad_bundles(harness: Harness, data: bytes, status: int, says: str) -> None:
     response = await harness.client.post("/api/v1/bundles", content=data)

@@ -83,7 +83,8 @@ def test_only_a_job_that_holds_nothing_waits_or_is_paused() -> None:
 
 def test_ranks_start_only_by_a_grant() -> None:
     assert {event for (_, event), to in TRANSITIONS.items() if to is JobState.STARTING} == {JobEvent.ALLOCATE}
-    assert {event for (_, event), to in TRANSITIONS.items() if to is JobState.RUNNING} == {JobEvent.START}
+    running = {event for (_, event), to in TRANSITIONS.items() if to is JobState.RUNNING}
+    assert running == {JobEvent.START, JobEvent.SWITCH, JobEvent.ABANDON}
 
 
 @given(st.lists(st.sampled_from(JobEvent), max_size=40))

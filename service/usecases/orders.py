@@ -1,0 +1,157 @@
+"""The commands that take a job from one generation to the next, and who gets them."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
+
+from headway.contract.agents import OrderCommand, RunCommand, StopCommand
+from headway.contract.spec import Resize
+from service.domain.jobs import Allocation, Job
+from service.domain.membership import Crew, Members, Store, nodes_of
+from service.domain.ranks import NodeRanks, choose_port
+from service.usecases.ports import Transaction
+from service.usecases.records import AllocationRecord, Bell, NodeRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """What a rank needs to know of this deployment."""
+
+    checkpoint_root: str
+    """URI under which every job has a folder for its checkpoints."""
+
+
+async def crew_of(tx: Transaction, job: Job) -> Crew:
+    """Everybody who may speak for the job now."""
+    running = await tx.allocations.get(job.id, job.generation)
+    switch = job.switch
+    coming = await tx.allocations.get(job.id, switch.generation) if switch is not None else None
+    return Crew(
+        generation=job.generation,
+        running=running.members if running is not None else (),
+        next_generation=switch.generation if switch is not None else None,
+        coming=coming.members if coming is not None else (),
+        ordered=switch is not None and switch.ordered,
+    )
+
+
+async def choose_ports(
+    tx: Transaction, job: Job, nodes: Mapping[str, NodeRecord], generation: int
+) -> dict[str, int]:
+    """A port for the store of this start on each of the nodes."""
+    seed = zlib.crc32(job.id.encode()) + generation
+    return {
+        node.id: choose_port(
+            node.first_port, node.last_port, await tx.allocations.ports_in_use(node.id), seed=seed
+        )
+        for node in nodes.values()
+    }
+
+
+async def send_runs(
+    tx: Transaction,
+    job: Job,
+    record: AllocationRecord,
+    parts: tuple[NodeRanks, ...],
+    launch: Launch,
+    now: datetime,
+) -> None:
+    """Have each node start its part of the record's generation."""
+    nodes = await tx.nodes.many((record.first_node,))
+    spec = job.spec
+    for part in parts:
+        command = RunCommand(
+            command_id=f"{job.id}.{record.generation}.run.{part.node_id}",
+            job_id=job.id,
+            job_name=job.name,
+            generation=record.generation,
+            attempt=job.attempt,
+            restart_count=job.attempt - 1,
+            run=spec.run,
+            bundle=spec.bundle,
+            env=spec.env,
+            ranks=list(part.ranks),
+            world_size=len(record.members),
+            node_rank=part.node_rank,
+            node_count=len(nodes_of(record.members)),
+            master_addr=nodes[record.first_node].address,
+            master_port=record.master_port,
+            hosts_store=part.node_id in record.stores,
+            store_port=record.stores.get(part.node_id, 0),
+            live=follows_orders(job),
+            joins=record.generation != job.generation,
+            global_batch=spec.batch.global_,
+            checkpoint_uri=f"{launch.checkpoint_root}/{job.id}",
+            checkpoint_every_s=None if spec.checkpoint.every == "auto" else spec.checkpoint.every,
+            checkpoint_keep=spec.checkpoint.keep,
+            grace_s=spec.checkpoint.grace_s,
+        )
+        await tx.commands.add(part.node_id, command, now)
+    tx.ring(Bell.COMMANDS)
+
+
+def follows_orders(job: Job) -> bool:
+    """Whether the job's ranks may come to change in place, if its script uses the library."""
+    return job.spec.elastic.resize is Resize.LIVE
+
+
+async def send_order(
+    tx: Transaction, job: Job, generation: int, members: Members, store: Store, *, lost: bool, now: datetime
+) -> None:
+    """Tell every node that has processes of the job who the members of `generation` are."""
+    held = await tx.grants.held(job.id)
+    running = {node for born, nodes in held.items() if born <= job.newest_generation for node in nodes}
+    address = (await tx.nodes.many((store.node_id,)))[store.node_id].address
+    for node_id in sorted(running | set(nodes_of(members))):
+        command = OrderCommand(
+            command_id=f"{job.id}.{generation}.order.{node_id}",
+            job_id=job.id,
+            generation=generation,
+            store_addr=address,
+            store_port=store.port,
+            members=list(members),
+            lost=lost,
+        )
+        await tx.commands.add(node_id, command, now)
+    tx.ring(Bell.COMMANDS)
+
+
+StopMode = Literal["checkpoint", "kill"]
+
+
+async def stop_generation(tx: Transaction, job: Job, mode: StopMode, now: datetime) -> None:
+    """Ask every node that holds anything of the job to stop it, whichever start it comes from."""
+    held = await tx.grants.held(job.id)
+    oldest = {node: born for born in sorted(held, reverse=True) for node in held[born]}
+    for born, nodes in held.items():
+        if born <= job.newest_generation:
+            for node_id in nodes:
+                # The lowest one takes along whatever older the node may still run.
+                down_to = 0 if born == oldest[node_id] else born
+                await _stop(tx, job, born, node_id, mode, oldest=down_to, now=now)
+    tx.ring(Bell.COMMANDS)
+
+
+async def stop_start(tx: Transaction, job: Job, generation: int, held: Allocation, now: datetime) -> None:
+    """Kill the processes that were started for `generation`, on the nodes that hold slots for it, and no others."""
+    for node_id in held:
+        await _stop(tx, job, generation, node_id, "kill", oldest=generation, now=now)
+    tx.ring(Bell.COMMANDS)
+
+
+async def _stop(
+    tx: Transaction, job: Job, generation: int, node_id: str, mode: StopMode, *, oldest: int, now: datetime
+) -> None:
+    command = StopCommand(
+        command_id=f"{job.id}.{generation}.stop-{mode}.{node_id}",
+        job_id=job.id,
+        generation=generation,
+        oldest=oldest,
+        mode=mode,
+        grace_s=job.spec.checkpoint.grace_s,
+    )
+    await tx.commands.add(node_id, command, now)
