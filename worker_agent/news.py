@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import asdict
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import structlog
@@ -18,12 +19,11 @@ from headway.contract.runtime import (
     Message,
     Ready,
     Switched,
-    message_file,
 )
 from worker_agent.commandline import How
 from worker_agent.folders import read_json
 from worker_agent.logs import tail
-from worker_agent.messages import read_messages
+from worker_agent.messages import read_messages, size_bytes
 from worker_agent.outbox import Outbox, ReadPosition
 from worker_agent.reconcile import breaks_gang, failed
 from worker_agent.records import Run
@@ -63,18 +63,18 @@ class News:
 
     def messages(self, run: Run) -> None:
         """Forward what the ranks wrote since the last time."""
-        name = run.folder.name
-        for slot in run.command.ranks:
-            path = run.folder.control / message_file(slot.rank)
-            offset = self._outbox.position(name, slot.rank)
-            generation = run.command.generation
+        name = run.name
+        for rank, path in run.message_files:
+            offset = self._outbox.position(name, rank)
+            if size_bytes(path) == offset:
+                continue
             for message, problem, behind in read_messages(
-                path, offset, rank=slot.rank, generation=generation, live=run.command.live
+                Path(path), offset, rank=rank, generation=run.command.generation, live=run.command.live
             ):
                 if message is None:
-                    _log.warning("skipped a line of a rank", run=name, rank=slot.rank, problem=problem)
+                    _log.warning("skipped a line of a rank", run=name, rank=rank, problem=problem)
                     continue
-                self._forward(run, slot.rank, message, ReadPosition(name, slot.rank, behind))
+                self._forward(run, rank, message, ReadPosition(name, rank, behind))
 
     def exits(self, run: Run) -> bool:
         """Report ranks that ended since the last time; whether one of them broke the gang."""

@@ -12,6 +12,7 @@ import structlog
 from pydantic import ValidationError
 
 from headway.contract.agents import RunCommand
+from headway.contract.runtime import message_file
 from worker_agent.folders import JobFolder, RunFolder, StateFolder, read_json, write_json
 from worker_agent.logs import LoggedRun
 from worker_agent.reconcile import Fence, Phase, RunState
@@ -43,6 +44,16 @@ class Run:
     """Whether a rank said that it runs under the training library."""
     release_as: int = 0
     """The newest generation that a stop named: its sender waits for the release of that one."""
+    name: str = field(init=False)
+    message_files: tuple[tuple[int, str], ...] = field(init=False)
+    """Where each rank writes its messages. Looked at many times a second, so it is put together once."""
+
+    def __post_init__(self) -> None:
+        self.name = self.folder.name
+        control = self.folder.control
+        self.message_files = tuple(
+            (slot.rank, str(control / message_file(slot.rank))) for slot in self.command.ranks
+        )
 
     @property
     def logged(self) -> LoggedRun:

@@ -37,8 +37,9 @@ _log = structlog.get_logger()
 
 _POLL_S = 0.05
 """How late a message of a rank, or a SIGKILL that falls due, may be."""
-_LIVE_POLL_S = 0.02
-"""The same where a change of members waits for messages."""
+_SWITCH_POLL_S = 0.01
+_SWITCH_S = 10.0
+"""How long after an order its members are listened to more closely: they switch now, and say so."""
 _IDLE_POLL_S = 1.0
 _CONNECT_POLL_S = 0.02
 
@@ -71,6 +72,7 @@ class Supervisor:
         self._preparer = preparer
         self._host = host
         self._deadline_s = 0.0
+        self._switching_until_s = 0.0
         self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._woken, self._waker = socket.socketpair()
         self._waker.setblocking(False)  # noqa: FBT003
@@ -147,10 +149,9 @@ class Supervisor:
     def _wait_s(self) -> float:
         if not self._connect():
             return _CONNECT_POLL_S
-        running = self._runs.with_processes()
-        if not running:
+        if not self._runs.with_processes():
             return _IDLE_POLL_S
-        return _LIVE_POLL_S if any(run.state.live for run in running) else _POLL_S
+        return _SWITCH_POLL_S if boot_s() < self._switching_until_s else _POLL_S
 
     def _act(self) -> None:
         for action in rules.reconcile(self._runs.states(), boot_s()):
@@ -230,6 +231,7 @@ class Supervisor:
         orders.keep(job, orders.order_of(command))
         for run in runs:
             orders.deliver(job, run.folder)
+        self._switching_until_s = boot_s() + _SWITCH_S
         members = len(command.members)
         _log.info("order", job=command.job_id, generation=command.generation, members=members)
 
