@@ -80,20 +80,14 @@ async def prepare(
     )
     await tx.allocations.add(record_)
     switch = Switch(generation=generation, began_at=now, deadline=now + timedelta(seconds=READY_WITHIN_S))
-    job = await transition(
-        tx,
-        replace(job, newest_generation=generation, switch=switch),
-        JobEvent.PREPARE,
-        reason=reason,
-        message=message,
-        now=now,
-        data={
-            "from": size_of(job.allocation),
-            "to": size_of(target),
-            "nodes": {nodes[node].name: list(slots) for node, slots in target.items()},
-            "newcomers": sum(len(part.ranks) for part in parts),
-        },
-    )
+    data = {
+        "from": size_of(job.allocation),
+        "to": size_of(target),
+        "nodes": {nodes[node].name: list(slots) for node, slots in target.items()},
+        "newcomers": sum(len(part.ranks) for part in parts),
+    }
+    job = replace(job, newest_generation=generation, switch=switch)
+    job = await transition(tx, job, JobEvent.PREPARE, reason=reason, message=message, now=now, data=data)
     if parts:
         await send_runs(tx, job, record_, parts, launch, now)
     else:
