@@ -1,50 +1,75 @@
-"""Checkpoints: one folder each, a manifest written last, a checksum, and a fence against old writers.
+"""Checkpoints: one folder each, a manifest written last, checksums, and a fence against old writers.
 
-    <generation>-<epoch>-<samples in it>/state-<digest>.pt
-                                         manifest.json
+    <generation>-<epoch>-<samples in it>[-<again>]/<rank>-<n>.safetensors
+                                                   index.json
+                                                   manifest.json
 
-A checkpoint without a manifest does not exist; one whose state differs from its manifest is passed over
-for the one before. The order is by (generation, epoch, samples).
+A checkpoint without a manifest does not exist; one whose parts differ from their checksums is passed over for the one
+before. The order is by (generation, epoch, samples, again). No file is ever written twice.
+
+    begin(state, position, samples=…)   copies the state; a thread writes it while training goes on
+    poll(), wait(timeout_s)             what became of it: `Saved`, `Failed`, or nothing yet
+    read()                              the newest whole checkpoint, in host memory
+    load(state, group)                  the same, into sharded tensors
+
+A state is nested dictionaries and lists of tensors and plain values. Where its tensors are sharded (`DTensor`), every
+rank calls `begin` and `load` with a process group that nothing else uses, and any number of ranks can load what others
+saved. A replicated state is saved by one rank alone, which waits for nobody.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
-import re
 import sys
-from collections.abc import Collection
-from dataclasses import dataclass
-from typing import Any
+import time
+from collections import deque
+from collections.abc import Collection, Mapping
+from concurrent import futures
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
+import torch
+from torch import distributed as dist
+
+from headway.train import parts
+from headway.train.manifest import MANIFEST, Manifest, Name, Part, complete, names, surplus
 from headway.train.position import Position
+from headway.train.schedule import Schedule
+from headway.train.staging import HostCopy, is_sharded, join, split
 from headway.train.storage import Storage
 
-FORMAT = 1
-MANIFEST = "manifest.json"
-_NAME = re.compile(r"(\d{8,})-(\d{6,})-(\d{12,})")
+if TYPE_CHECKING:
+    # Where it is used it is imported in functions: it takes half a second, which only checkpoints are worth.
+    from headway.train.sharded import Contents
+
+__all__ = ["Checkpoints", "Failed", "Fenced", "Found", "Saved", "Schedule"]
 
 
 class Fenced(RuntimeError):
     """A newer generation of the job has written checkpoints: this process is a leftover and must end."""
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Name:
-    """The name of a checkpoint, in its order of age."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saved:
+    """A checkpoint is complete, `total_s` after its begin, of which `save_s` held up training."""
 
-    generation: int
-    epoch: int
+    uri: str
+    position: Position
     samples: int
+    size_bytes: int
+    save_s: float
+    total_s: float
 
-    def __str__(self) -> str:
-        return f"{self.generation:08d}-{self.epoch:06d}-{self.samples:012d}"
 
-    @classmethod
-    def parse(cls, text: str) -> Name | None:
-        """The name in `text`, or None when it is not one."""
-        match = _NAME.fullmatch(text)
-        return cls(*map(int, match.groups())) if match else None
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failed:
+    """A checkpoint could not be saved; those before are as they were."""
+
+    position: Position
+    samples: int
+    save_s: float
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,148 +77,314 @@ class Found:
     """A checkpoint that was read and proved whole."""
 
     name: Name
-    state: bytes
+    state: Any
 
 
-def names(keys: Collection[str]) -> list[Name]:
-    """The checkpoints that the keys belong to, oldest first; those without a manifest too."""
-    found = {Name.parse(key.partition("/")[0]) for key in keys if "/" in key}
-    return sorted(name for name in found if name is not None)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Save:
+    """One save, as its thread needs it. `generation` stays what it was at the begin."""
+
+    contents: Contents
+    position: Position
+    samples: int
+    generation: int
+    group: dist.ProcessGroup | None
+    began: float
+    save_s: float
+
+    @property
+    def is_main(self) -> bool:
+        return self.group is None or dist.get_rank(self.group) == 0
+
+    def failed(self, reason: str) -> Failed:
+        return Failed(position=self.position, samples=self.samples, save_s=self.save_s, reason=reason)
 
 
-def complete(keys: Collection[str]) -> list[Name]:
-    """The checkpoints that have a manifest, oldest first."""
-    return [name for name in names(keys) if f"{name}/{MANIFEST}" in keys]
-
-
-def surplus(keys: Collection[str], *, generation: int, keep: int) -> list[str]:
-    """The keys that a writer of `generation` may delete so that `keep` complete checkpoints stay.
-
-    Nothing of a newer generation, nor what is younger than the oldest one kept, is among them. Manifests
-    come first: what is half deleted must not pass for a checkpoint.
-    """
-    kept = [name for name in complete(keys) if name.generation <= generation][-keep:]
-    if not kept:
-        return []
-    doomed = {str(name) for name in names(keys) if name < kept[0]}
-    return sorted(
-        (key for key in keys if key.partition("/")[0] in doomed),
-        key=lambda key: (not key.endswith(f"/{MANIFEST}"), key),
-    )
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass
 class Checkpoints:
-    """The checkpoints of one job, as one generation of it sees them."""
+    """The checkpoints of one job, as one rank of it sees them. Its methods are for one thread.
+
+    `generation` may be set at any time; a save that is under way keeps the number that it began with.
+    """
 
     storage: Storage
     generation: int
     keep: int
+    _host: HostCopy = field(init=False, default_factory=HostCopy)
+    _worker: futures.ThreadPoolExecutor = field(init=False)
+    _warming: futures.Future[None] | None = field(init=False, default=None)
+    _current: _Save | None = field(init=False, default=None)
+    _running: futures.Future[Saved | Failed] | None = field(init=False, default=None)
+    _ended: deque[futures.Future[Saved | Failed]] = field(init=False, default_factory=deque)
 
-    def save(self, state: bytes | memoryview, position: Position, *, samples: int) -> str:
-        """Write a checkpoint, delete what is beyond `keep`, and return its URI.
+    def __post_init__(self) -> None:
+        self._worker = futures.ThreadPoolExecutor(1, thread_name_prefix="headway-checkpoint")
 
-        `samples` is the number committed since the job began.
+    # Saving
+
+    def warm(self, state: Mapping[str, Any]) -> None:
+        """Prepare, in the background, what would make the first save slow: memory, modules, a connection.
 
         Raises:
-            Fenced: a newer generation has written.
-            OSError: the storage failed; what was there is as it was.
+            TypeError: as `begin`.
         """
-        self._refuse_stale(self.storage.keys())
-        name = Name(self.generation, position.epoch, position.samples)
-        digest = hashlib.sha256(state).hexdigest()
-        manifest = {
-            "format": FORMAT,
-            "generation": self.generation,
-            "epoch": position.epoch,
-            "samples_in_epoch": position.samples,
-            "samples": samples,
-            # Named by content, so that writing a checkpoint again never damages the one that is there.
-            "state": f"state-{digest[:16]}.pt",
-            "size_bytes": len(state),
-            "sha256": digest,
-        }
-        self.storage.put(f"{name}/{manifest['state']}", state)
-        self.storage.put(f"{name}/{MANIFEST}", json.dumps(manifest, indent=1).encode())
-        for key in surplus(self.storage.keys(), generation=self.generation, keep=self.keep):
-            self.storage.delete(key)
-        return f"{self.storage.uri}/{name}"
+        _, tensors = split(state)
+        self._warming = self._worker.submit(self._warm, tensors)
 
-    def latest(self) -> Found | None:
+    def begin(
+        self,
+        state: Mapping[str, Any],
+        position: Position,
+        *,
+        samples: int,
+        group: dist.ProcessGroup | None = None,
+    ) -> bool:
+        """Copy the state to host memory and have it written. Blocks for the copy only.
+
+        `samples` is the number committed since the job began. False, with a line on stderr, when another save is
+        still under way; with a group that one is waited for instead, so that all ranks do the same.
+
+        Raises:
+            TypeError: the state holds what a checkpoint cannot.
+            ValueError: its tensors are sharded, and there is no group to save them with.
+        """
+        if group is not None:
+            self._settle()
+        elif self.busy:
+            _complain(f"no checkpoint at {samples} samples: the one before is still being written")
+            return False
+        self._collect()
+        began = time.monotonic()
+        if self._warming is not None:
+            self._warming.result()  # it works on the same memory
+        tree, tensors = split(state)
+        if group is None and is_sharded(tensors):
+            raise ValueError("a sharded state is saved by all ranks: give begin() their process group")
+        from headway.train.sharded import Contents  # noqa: PLC0415
+
+        is_main = group is None or dist.get_rank(group) == 0
+        contents = Contents(tensors, self._host.take(tensors), tree if is_main else None)
+        self._current = _Save(
+            contents=contents,
+            position=position,
+            samples=samples,
+            generation=self.generation,
+            group=group,
+            began=began,
+            save_s=time.monotonic() - began,
+        )
+        self._running = self._worker.submit(self._save, self._current)
+        return True
+
+    @property
+    def busy(self) -> bool:
+        """Whether a save is under way."""
+        return self._running is not None and not self._running.done()
+
+    def poll(self) -> Saved | Failed | None:
+        """What became of the oldest save that has ended and was not asked for yet; None when there is none.
+
+        Raises:
+            Fenced: a newer generation has written, so that it was not.
+        """
+        self._collect()
+        return self._ended.popleft().result() if self._ended else None
+
+    def wait(self, timeout_s: float | None = None) -> Saved | Failed | None:
+        """As `poll`, once no save is under way. One that is not done in time counts as failed.
+
+        Raises:
+            Fenced: as `poll`.
+        """
+        if not self._settle(timeout_s):
+            assert self._current is not None
+            return self._current.failed(f"it is still being written after {timeout_s} s")
+        return self.poll()
+
+    def _settle(self, timeout_s: float | None = None) -> bool:
+        """Wait for the save that is under way, if any. False when it is not done in time."""
+        return not (self._running and futures.wait([self._running], timeout_s).not_done)
+
+    def _collect(self) -> None:
+        if self._running is not None and self._running.done():
+            self._ended.append(self._running)
+            self._running = None
+
+    # In the thread
+
+    def _warm(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        from headway.train import sharded  # noqa: F401, PLC0415  # for what it imports
+
+        self._host.reserve(tensors)
+        with suppress(OSError):  # the save will tell
+            self.storage.keys()
+
+    def _save(self, save: _Save) -> Saved | Failed:
+        from headway.train import sharded  # noqa: PLC0415
+
+        folder: str | None = None
+        manifests: list[Manifest] = []
+        try:
+            choose = partial(self._new_folder, save)
+            folder = choose() if save.group is None else sharded.from_first(save.group, choose)
+            seal = partial(self._seal, save, folder, manifests)
+            sharded.write(self.storage, folder, save.contents, seal=seal, group=save.group)
+        except OSError as error:
+            return save.failed(str(error))
+        except RuntimeError as error:
+            if save.group is None or isinstance(error, Fenced):
+                raise
+            return save.failed(f"a peer is gone: {error}")
+        finally:
+            if save.is_main and folder is not None and not manifests:
+                self._remove(folder)
+        if save.is_main:
+            self._prune(save)
+        return Saved(
+            uri=f"{self.storage.uri}/{folder}",
+            position=save.position,
+            samples=save.samples,
+            size_bytes=sum(manifest.size_bytes for manifest in manifests),
+            save_s=save.save_s,
+            total_s=time.monotonic() - save.began,
+        )
+
+    def _new_folder(self, save: _Save) -> str:
+        keys = self.storage.keys()
+        self._refuse_stale(keys, save.generation)
+        return str(Name(save.generation, save.position.epoch, save.position.samples).unused(keys))
+
+    def _seal(self, save: _Save, folder: str, manifests: list[Manifest], stored: list[Part]) -> None:
+        """Make the checkpoint exist, now that all of it is stored."""
+        self._refuse_stale(self.storage.keys(), save.generation)
+        manifest = Manifest(
+            generation=save.generation,
+            epoch=save.position.epoch,
+            samples_in_epoch=save.position.samples,
+            samples=save.samples,
+            parts=tuple(stored),
+        )
+        self.storage.put(f"{folder}/{MANIFEST}", manifest.to_text())
+        manifests.append(manifest)
+
+    def _prune(self, save: _Save) -> None:
+        """Delete what is beyond `keep`. To fail here costs space, and the next save tries again."""
+        try:
+            for key in surplus(self.storage.keys(), generation=save.generation, keep=self.keep):
+                self.storage.delete(key)
+        except OSError as error:
+            _complain(f"old checkpoints could not be deleted: {error}")
+
+    def _remove(self, folder: str) -> None:
+        """Delete what is left of a save that failed. What cannot be now, goes with the old ones later."""
+        with suppress(OSError):
+            for key in self.storage.keys():  # noqa: SIM118  # not a dictionary
+                if key.startswith(f"{folder}/"):
+                    self.storage.delete(key)
+
+    # Reading
+
+    def read(self) -> Found | None:
         """The newest checkpoint that is whole, or None. Says on stderr which ones were passed over.
 
         Raises:
             Fenced: a newer generation has written.
             OSError: the storage does not answer; starting from nothing would be wrong then.
         """
-        keys = self.storage.keys()
-        self._refuse_stale(keys)
-        for name in reversed(names(keys)):
+        from headway.train import sharded  # noqa: PLC0415
+
+        tried: set[Name] = set()
+        while (name := self._newest(tried)) is not None:
+            tried.add(name)
             try:
-                return Found(name, self._read(name))
+                manifest = self._manifest(name)
+                tree, tensors = sharded.read(self.storage, str(name), manifest.parts, into=None, group=None)
+                return Found(name, join(tree, tensors))
             except (FileNotFoundError, ValueError) as damage:
-                sys.stderr.write(f"headway: checkpoint {self.storage.uri}/{name} is passed over: {damage}\n")
+                self._pass_over(name, damage)
         return None
 
-    def _read(self, name: Name) -> bytes:
-        """The state of a checkpoint.
+    def load(self, state: Mapping[str, Any], group: dist.ProcessGroup) -> Found | None:
+        """As `read`, by all ranks of a group, into the tensors of `state`: each rank reads its shards.
 
         Raises:
-            FileNotFoundError: a part of it is missing.
-            ValueError: it is damaged, or of another format.
+            Fenced, OSError: as `read`; the tensors may be half loaded then.
+            LookupError: it has other tensors than `state`.
         """
-        manifest = _parse(self.storage.get(f"{name}/{MANIFEST}"))
-        state = self.storage.get(f"{name}/{manifest['state']}")
-        if len(state) != manifest["size_bytes"]:
-            raise ValueError(f"its state has {len(state)} bytes of {manifest['size_bytes']}")
-        if hashlib.sha256(state).hexdigest() != manifest["sha256"]:
-            raise ValueError("its state does not match its checksum")
-        return state
+        from headway.train import sharded  # noqa: PLC0415
 
-    def _refuse_stale(self, keys: Collection[str]) -> None:
-        newer = [name for name in complete(keys) if name.generation > self.generation]
+        _, tensors = split(state)
+        tried: set[Name] = set()
+        while (name := sharded.from_first(group, partial(self._newest, tried))) is not None:
+            tried.add(name)
+            damage = self._verify(name, group)
+            if damage is None:
+                manifest = self._manifest(name)
+                tree, _ = sharded.read(self.storage, str(name), manifest.parts, into=tensors, group=group)
+                return Found(name, join(tree, tensors))
+            if dist.get_rank(group) == 0:
+                self._pass_over(name, damage)
+        return None
+
+    # Until `saving` uses the above
+
+    def save(self, state: bytes | memoryview, position: Position, *, samples: int) -> str:
+        """Save bytes, and return the URI when that is done.
+
+        Raises:
+            Fenced, OSError: it was not.
+        """
+        self.begin(
+            {"bytes": torch.frombuffer(bytearray(state), dtype=torch.uint8)}, position, samples=samples
+        )
+        done = self.wait()
+        if not isinstance(done, Saved):
+            raise OSError(done.reason if done else "nothing was saved")
+        return done.uri
+
+    def latest(self) -> Found | None:
+        """As `read`, of bytes."""
+        found = self.read()
+        return found and Found(found.name, found.state["bytes"].numpy().tobytes())
+
+    def _newest(self, tried: Collection[Name]) -> Name | None:
+        """The newest that was not tried. Looks anew each time: a writer may have replaced what was there."""
+        keys = self.storage.keys()
+        self._refuse_stale(keys, self.generation)
+        left = [name for name in names(keys) if name not in tried]
+        return left[-1] if left else None
+
+    def _manifest(self, name: Name) -> Manifest:
+        return Manifest.from_text(self.storage.get(f"{name}/{MANIFEST}"))
+
+    def _verify(self, name: Name, group: dist.ProcessGroup) -> str | None:
+        """What is wrong with a checkpoint, of which each rank reads its share; the same answer on all."""
+        mine: str | OSError | None = None
+        try:
+            for part in self._manifest(name).parts[dist.get_rank(group) :: dist.get_world_size(group)]:
+                parts.get(self.storage, str(name), part)
+        except (FileNotFoundError, ValueError) as error:
+            mine = str(error)
+        except OSError as error:
+            mine = error
+        verdicts: list[str | OSError | None] = [None] * dist.get_world_size(group)
+        dist.all_gather_object(verdicts, mine, group=group)
+        for verdict in verdicts:
+            if isinstance(verdict, OSError):
+                raise verdict
+        return next((verdict for verdict in verdicts if isinstance(verdict, str)), None)
+
+    def _pass_over(self, name: Name, damage: object) -> None:
+        _complain(f"checkpoint {self.storage.uri}/{name} is passed over: {damage}")
+
+    def _refuse_stale(self, keys: Collection[str], generation: int) -> None:
+        newer = [name for name in complete(keys) if name.generation > generation]
         if newer:
             raise Fenced(
-                f"this process is of generation {self.generation}, but generation {newer[-1].generation} has "
+                f"this process is of generation {generation}, but generation {newer[-1].generation} has "
                 f"written checkpoints to {self.storage.uri}; it must not write there and ends"
             )
 
 
-def _parse(text: bytes) -> dict[str, Any]:
-    try:
-        manifest = json.loads(text)
-        known = manifest["format"] == FORMAT and {"state", "size_bytes", "sha256"} <= manifest.keys()
-    except (ValueError, TypeError, KeyError, AttributeError):
-        raise ValueError("its manifest is damaged") from None
-    if not known:
-        raise ValueError("its manifest is of another format")
-    return dict(manifest)
-
-
-class Schedule:
-    """When a periodic checkpoint is due.
-
-    `every_s` fixes the interval. None means at least a minute, and long enough that saving takes at most
-    2 % of the time, by what the last save cost. Times are of one monotonic clock, in seconds.
-    """
-
-    MIN_INTERVAL_S = 60.0
-    COSTS = 50
-
-    def __init__(self, every_s: float | None, now: float) -> None:
-        self._every_s = every_s
-        self._cost_s = 0.0
-        self._last = now
-
-    @property
-    def interval_s(self) -> float:
-        """The time from the end of one save to the next."""
-        return self._every_s or max(self.MIN_INTERVAL_S, self.COSTS * self._cost_s)
-
-    def due(self, now: float) -> bool:
-        """Whether a checkpoint should be saved."""
-        return now - self._last >= self.interval_s
-
-    def saved(self, now: float, cost_s: float) -> None:
-        """A save ended, or failed, after `cost_s`."""
-        self._last, self._cost_s = now, cost_s
+def _complain(sentence: str) -> None:
+    sys.stderr.write(f"headway: {sentence}\n")

@@ -1,17 +1,20 @@
-"""The state that a checkpoint holds of the script's own objects, as bytes and back."""
+"""The state that a checkpoint holds of the script's own objects, and of its random numbers."""
 
 from __future__ import annotations
 
 import io
-import pickle
-from collections.abc import Sequence
+import random
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
+import numpy as np
 import torch
+from torch.optim import Optimizer
 
 from headway.train.ledger import Ledger
 from headway.train.position import Position
+from headway.train.staging import is_sharded, join, split
 
 
 class Stateful(Protocol):
@@ -49,6 +52,11 @@ class Replica:
     def __init__(self, objects: Sequence[Stateful]) -> None:
         self.objects = objects
 
+    @property
+    def is_sharded(self) -> bool:
+        """Whether ranks hold parts of the model's parameters (FSDP2) instead of all of them."""
+        return any(is_sharded(dict(model.named_parameters())) for model in self._models)
+
     def check(self) -> None:
         """Find out now, not after a failure, whether the state can be read back.
 
@@ -56,36 +64,34 @@ class Replica:
             TypeError: it holds objects that a checkpoint must not (loading them could run code).
         """
         for one in self.objects:
-            if isinstance(one, torch.nn.Module):
-                continue  # tensors; to copy them here would cost time
             try:
-                _load(_dump(one.state_dict()))
-            except (pickle.PickleError, TypeError, AttributeError) as error:
+                join(*split(one.state_dict()))
+            except TypeError as error:
                 raise TypeError(
                     f"the state of {type(one).__name__} cannot be kept in a checkpoint; make its state_dict() "
                     f"of tensors, numbers, text, lists and dictionaries only ({error})"
                 ) from error
 
-    def dump(self, place: Place) -> memoryview:
-        """The contents of a checkpoint."""
-        return _dump({"objects": [one.state_dict() for one in self.objects], "place": asdict(place)})
+    def state(self, place: Place) -> dict[str, Any]:
+        """What a checkpoint holds. The tensors in it are the live ones."""
+        return {"objects": [self._state_of(one) for one in self.objects], "place": asdict(place)}
 
-    def load(self, data: bytes) -> Place:
-        """Take over the contents of a checkpoint.
+    def take_over(self, state: Mapping[str, Any]) -> Place:
+        """Continue from what `state` gave.
 
         Raises:
             ValueError: it was written by a script with other objects.
+            RuntimeError, KeyError: an object does not fit.
         """
-        contents = _load(data)
-        states, place = contents["objects"], contents["place"]
+        states, place = state["objects"], state["place"]
         if len(states) != len(self.objects):
             raise ValueError(
                 f"the checkpoint holds {len(states)} objects, but prepare() was given {len(self.objects)}; "
                 "give it the same ones in the same order, or start anew with another checkpoint URI"
             )
-        for one, state in zip(self.objects, states, strict=True):
+        for one, its in zip(self.objects, states, strict=True):
             try:
-                one.load_state_dict(state)
+                self._load_into(one, its)
             except (RuntimeError, ValueError, KeyError) as error:
                 error.add_note(
                     f"The checkpoint does not fit this {type(one).__name__}: the script has changed since. "
@@ -96,12 +102,57 @@ class Replica:
             Position(**place["position"]), Ledger(**place["ledger"]), place["dataset_samples"], place["seed"]
         )
 
+    @property
+    def _models(self) -> list[torch.nn.Module]:
+        return [one for one in self.objects if isinstance(one, torch.nn.Module)]
 
-def _dump(value: Any) -> memoryview:
-    buffer = io.BytesIO()
-    torch.save(value, buffer)
-    return buffer.getbuffer()
+    def _state_of(self, one: Stateful) -> dict[str, Any]:
+        if isinstance(one, Optimizer) and self.is_sharded:
+            from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict  # noqa: PLC0415  # slow
+
+            # By names, and complete before the first step, so that it can be loaded into.
+            return get_optimizer_state_dict(self._models[0], one)
+        return one.state_dict()
+
+    def _load_into(self, one: Stateful, state: dict[str, Any]) -> None:
+        if isinstance(one, Optimizer) and self.is_sharded:
+            from torch.distributed.checkpoint.state_dict import set_optimizer_state_dict  # noqa: PLC0415
+
+            set_optimizer_state_dict(self._models[0], one, state)
+        else:
+            one.load_state_dict(state)
+
+    # Until `saving` uses the above
+
+    def dump(self, place: Place) -> memoryview:
+        """The contents of a checkpoint."""
+        buffer = io.BytesIO()
+        torch.save(self.state(place), buffer)
+        return buffer.getbuffer()
+
+    def load(self, data: bytes) -> Place:
+        """Take over the contents of a checkpoint."""
+        return self.take_over(torch.load(io.BytesIO(data), map_location="cpu", weights_only=True))
 
 
-def _load(data: bytes | memoryview) -> Any:
-    return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+def random_state() -> dict[str, Any]:
+    """The states of this process's random numbers: Python's, numpy's and torch's, of the device in use too."""
+    version, words, gauss = random.getstate()
+    kind, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
+    return {
+        "python": (version, torch.tensor(words, dtype=torch.int64), gauss),
+        "numpy": (kind, torch.from_numpy(np.asarray(keys, dtype=np.int64)), position, has_gauss, cached),
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state() if torch.cuda.is_available() else None,
+    }
+
+
+def set_random_state(state: Mapping[str, Any]) -> None:
+    """Continue the random numbers of `random_state`. For one rank: on all, they would draw the same."""
+    version, words, gauss = state["python"]
+    random.setstate((version, tuple(words.tolist()), gauss))
+    kind, keys, position, has_gauss, cached = state["numpy"]
+    np.random.set_state((kind, keys.numpy().astype(np.uint32), position, has_gauss, cached))
+    torch.set_rng_state(state["torch"])
+    if state["cuda"] is not None and torch.cuda.is_available():
+        torch.cuda.set_rng_state(state["cuda"])

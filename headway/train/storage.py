@@ -5,14 +5,17 @@ Failures of either are `OSError`; a key that does not exist is `FileNotFoundErro
 
 from __future__ import annotations
 
+import io
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 from urllib.parse import unquote, urlsplit
 
+Data: TypeAlias = bytes | memoryview | Iterable[bytes | memoryview]
+"""The contents of an object, whole or in pieces."""
 _RETRY_FOR = timedelta(seconds=30)
 """An object store that does not answer holds up training for so long; then the checkpoint has failed."""
 
@@ -22,7 +25,7 @@ class Storage(Protocol):
 
     uri: str
 
-    def put(self, key: str, data: bytes | memoryview) -> None:
+    def put(self, key: str, data: Data) -> None:
         """Store an object, in place of what was there."""
 
     def get(self, key: str) -> bytes:
@@ -55,19 +58,23 @@ class Folder:
         self._root = root
         self.uri = root.as_uri()
 
-    def put(self, key: str, data: bytes | memoryview) -> None:
+    def put(self, key: str, data: Data) -> None:
         """Write beside, then rename: a crash leaves the old file or the new one."""
         path = self._root / key
         path.parent.mkdir(parents=True, exist_ok=True)
         beside = path.with_name(f".{path.name}.{os.getpid()}")
         try:
-            with beside.open("wb") as file:
-                file.write(data)
-                file.flush()
+            with beside.open("wb", buffering=0) as file:
+                for piece in [data] if isinstance(data, bytes | memoryview) else data:
+                    _write(file, piece)
                 os.fsync(file.fileno())
             beside.replace(path)
-        finally:
+        except BaseException:
             beside.unlink(missing_ok=True)
+            with suppress(OSError):  # not empty
+                path.parent.rmdir()
+            raise
+        _sync(path.parent)
 
     def get(self, key: str) -> bytes:
         """The file's bytes."""
@@ -91,6 +98,21 @@ class Folder:
         path.unlink(missing_ok=True)
         with suppress(OSError):  # not empty
             path.parent.rmdir()
+
+
+def _write(file: io.FileIO, piece: bytes | memoryview) -> None:
+    left = memoryview(piece)
+    while left:
+        left = left[file.write(left) :]
+
+
+def _sync(folder: Path) -> None:
+    """Make the names in a folder outlive the host: a manifest must not do so without the parts before it."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _unless_gone(error: OSError) -> None:
@@ -117,7 +139,7 @@ class ObjectStore:
         else:
             self._store = from_url(uri)
 
-    def put(self, key: str, data: bytes | memoryview) -> None:
+    def put(self, key: str, data: Data) -> None:
         """Upload the object; large ones in parts."""
         with _as_os_error(key):
             self._calls.put(self._store, key, data)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from headway.contract.runtime import Checkpointed, EpochClosed, FirstStep, Restored, Stopped
-from headway.train.checkpoint import Name
+from headway.train.manifest import Name
 from tests.elastic.harness import Generation, Job, codes
 from tests.elastic.test_exactness import assert_counts, counting
 
@@ -22,7 +22,7 @@ def stopped_after(job: Job, size: int, body: int) -> Generation:
 
 
 def newest_state(job: Job) -> Path:
-    return max(job.checkpoints.glob("*/state-*.pt"))
+    return max(job.checkpoints.glob("*/*.safetensors"))
 
 
 def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(job: Callable[..., Job]) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,8 @@ from torch import nn
 
 from headway.train.ledger import Ledger
 from headway.train.position import Position
-from headway.train.replica import Place, Replica
+from headway.train.replica import Place, Replica, random_state, set_random_state
+from headway.train.staging import join, split
 
 
 def objects(*, width: int = 3) -> list[Any]:
@@ -23,22 +25,33 @@ def objects(*, width: int = 3) -> list[Any]:
 PLACE = Place(Position(2, 30), Ledger(30, 400, 2**61 - 1), dataset_samples=100, seed=4)
 
 
-def test_what_is_dumped_can_be_loaded() -> None:
+def kept(replica: Replica) -> Any:
+    return join(*split(replica.state(PLACE)))
+
+
+def test_a_state_can_be_taken_over() -> None:
     torch.manual_seed(0)
     saved, fresh = objects(), objects()
-    assert Replica(fresh).load(bytes(Replica(saved).dump(PLACE))) == PLACE
+    assert Replica(fresh).take_over(kept(Replica(saved))) == PLACE
     assert PLACE.samples == 230
     torch.testing.assert_close(fresh[0].state_dict(), saved[0].state_dict())
     assert str(fresh[1].state_dict()) == str(saved[1].state_dict())
     assert fresh[2].state_dict() == saved[2].state_dict()
+    assert not Replica(saved).is_sharded
+
+
+def test_an_optimizer_without_a_state_can_be_taken_over() -> None:
+    model = nn.Linear(3, 1)
+    replica = Replica([model, torch.optim.SGD(model.parameters(), lr=0.1)])
+    assert replica.take_over(kept(replica)) == PLACE
 
 
 def test_other_objects_are_refused() -> None:
-    data = bytes(Replica(objects()).dump(PLACE))
+    state = kept(Replica(objects()))
     with pytest.raises(ValueError, match="holds 3 objects, but prepare\\(\\) was given 2"):
-        Replica(objects()[:2]).load(data)
+        Replica(objects()[:2]).take_over(state)
     with pytest.raises(RuntimeError, match="size mismatch") as refused:
-        Replica(objects(width=4)).load(data)
+        Replica(objects(width=4)).take_over(state)
     assert "does not fit this Linear" in refused.value.__notes__[0]
 
 
@@ -56,3 +69,23 @@ def test_a_state_that_could_not_be_read_back_is_refused_at_once() -> None:
     Replica(objects()).check()
     with pytest.raises(TypeError, match="the state of Careless cannot be kept"):
         Replica([*objects(), Careless()]).check()
+
+
+def draw() -> list[float]:
+    generator = np.random.mtrand._rand
+    return [
+        random.random(),
+        random.gauss(0, 1),
+        generator.random_sample(),
+        generator.normal(),
+        float(torch.rand(1)),
+    ]
+
+
+def test_random_numbers_go_on_where_they_were() -> None:
+    draw()
+    state = join(*split(random_state()))
+    expected = draw()
+    assert draw() != expected
+    set_random_state(state)
+    assert draw() == expected

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -57,3 +58,19 @@ def test_a_folder_that_cannot_be_read_is_not_taken_for_an_empty_one(tmp_path: Pa
 def test_a_path_will_do_for_a_uri(tmp_path: Path) -> None:
     assert open_storage(str(tmp_path)).uri == tmp_path.as_uri()
     assert isinstance(open_storage("memory:///"), ObjectStore)
+
+
+def test_what_comes_in_pieces_is_one_object(storage: Storage) -> None:
+    pieces = [b"one", memoryview(b"two"), b"", b"x" * 9_000_000]
+    storage.put("a/state", iter(pieces))
+    assert storage.get("a/state") == b"onetwo" + b"x" * 9_000_000
+
+
+def test_a_folder_forgets_an_object_that_broke_off(tmp_path: Path) -> None:
+    def breaks() -> Iterator[bytes]:
+        yield b"one"
+        raise OSError("the disk is away")
+
+    with pytest.raises(OSError, match="away"):
+        Folder(tmp_path).put("a/state", breaks())
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,127 @@
+"""The names of checkpoints, what a manifest says, and what may be deleted. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+FORMAT = 2
+MANIFEST = "manifest.json"
+_NAME = re.compile(r"(\d{8,})-(\d{6,})-(\d{12,})(?:-(\d+))?")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Name:
+    """The name of a checkpoint, in its order of age.
+
+    `again` counts the saves at one place, since none is written over another.
+    """
+
+    generation: int
+    epoch: int
+    samples: int
+    again: int = 0
+
+    def __str__(self) -> str:
+        place = f"{self.generation:08d}-{self.epoch:06d}-{self.samples:012d}"
+        return f"{place}-{self.again}" if self.again else place
+
+    @classmethod
+    def parse(cls, text: str) -> Name | None:
+        """The name in `text`, or None when it is not one."""
+        match = _NAME.fullmatch(text)
+        return cls(*(int(number or 0) for number in match.groups())) if match else None
+
+    def unused(self, keys: Collection[str]) -> Name:
+        """This name, or the next one of this place that has nothing written under it."""
+        place = (self.generation, self.epoch, self.samples)
+        taken = [name.again for name in names(keys) if (name.generation, name.epoch, name.samples) == place]
+        return Name(*place, again=max(taken, default=-1) + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """An object of a checkpoint, and how to tell that it is whole."""
+
+    key: str
+    size_bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """What a checkpoint is made of, and where in the training it was taken."""
+
+    generation: int
+    epoch: int
+    samples_in_epoch: int
+    samples: int
+    parts: tuple[Part, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all parts."""
+        return sum(part.size_bytes for part in self.parts)
+
+    def to_text(self) -> bytes:
+        """The manifest as it is stored: JSON, with a checksum of itself."""
+        contents = {"format": FORMAT, "size_bytes": self.size_bytes, **asdict(self)}
+        return json.dumps({**contents, "sha256": _digest(contents)}, indent=1).encode()
+
+    @classmethod
+    def from_text(cls, text: bytes) -> Manifest:
+        """The manifest in `text`.
+
+        Raises:
+            ValueError: it is damaged, or of another format.
+        """
+        try:
+            contents = json.loads(text)
+            if contents["format"] != FORMAT:
+                raise ValueError("its manifest is of another format")
+            if contents.pop("sha256") != _digest(contents):
+                raise ValueError("its manifest does not match its checksum")
+            return cls(
+                generation=contents["generation"],
+                epoch=contents["epoch"],
+                samples_in_epoch=contents["samples_in_epoch"],
+                samples=contents["samples"],
+                parts=tuple(Part(**part) for part in contents["parts"]),
+            )
+        except (json.JSONDecodeError, UnicodeDecodeError, TypeError, KeyError, AttributeError) as error:
+            raise ValueError("its manifest is damaged") from error
+
+
+def _digest(contents: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(contents, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def names(keys: Collection[str]) -> list[Name]:
+    """The checkpoints that the keys belong to, oldest first; those without a manifest too."""
+    found = {Name.parse(key.partition("/")[0]) for key in keys if "/" in key}
+    return sorted(name for name in found if name is not None)
+
+
+def complete(keys: Collection[str]) -> list[Name]:
+    """The checkpoints that have a manifest, oldest first."""
+    return [name for name in names(keys) if f"{name}/{MANIFEST}" in keys]
+
+
+def surplus(keys: Collection[str], *, generation: int, keep: int) -> list[str]:
+    """The keys that a writer of `generation` may delete so that `keep` complete checkpoints stay.
+
+    Nothing of a newer generation, nor what is younger than the oldest one kept, is among them. Manifests
+    come first: what is half deleted must not pass for a checkpoint.
+    """
+    kept = [name for name in complete(keys) if name.generation <= generation][-keep:]
+    if not kept:
+        return []
+    doomed = {str(name) for name in names(keys) if name < kept[0]}
+    return sorted(
+        (key for key in keys if key.partition("/")[0] in doomed),
+        key=lambda key: (not key.endswith(f"/{MANIFEST}"), key),
+    )
