@@ -7,6 +7,8 @@ import signal
 import socket
 from typing import Any
 
+import pytest
+
 from headway.contract.agents import (
     Holding,
     Member,
@@ -160,9 +162,13 @@ def test_newcomers_start_beside_the_run_and_all_follow_one_order(shared: StubSer
     assert len(shared.of("grows", RanksStarted)) == 2
 
 
-def test_a_leaver_frees_its_slot_while_its_peers_go_on(shared: StubService) -> None:
-    job = LiveJob(shared, "shrinks")
-    pids = job.start(1, {0: 0, 1: 1, 2: 2})
+@pytest.mark.parametrize(("name", "env"), [("shrinks", {}), ("shrinks-spawned", {"PYTHONHASHSEED": "0"})])
+def test_a_leaver_frees_its_slot_while_its_peers_go_on(
+    shared: StubService, name: str, env: dict[str, str]
+) -> None:
+    job = LiveJob(shared, name)
+    pids = job.start(1, {0: 0, 1: 1, 2: 2}, env=env)
+    assert shared.started(name).how == ("spawn" if env else "zygote")
     job.order(2, (1, 0), (1, 2))
     shared.wait_for(lambda: job.slots_released(1) == [1])
     assert not any(_alive(pids[1])), "neither the rank nor what it started in a session of its own"
@@ -170,14 +176,42 @@ def test_a_leaver_frees_its_slot_while_its_peers_go_on(shared: StubService) -> N
     job.wait_switched(2, (1, 0, 0), (1, 2, 1))
     end = job.exits(1)[1]
     assert (end.signal, end.completed, end.log_tail) == (signal.SIGABRT, False, [])
-    left = next(one for one in shared.of("shrinks", RankMessage) if one.message["type"] == "left")
+    left = next(one for one in shared.of(name, RankMessage) if one.message["type"] == "left")
     assert left.sequence < end.sequence, "its word comes before its end"
 
-    shared.run("next", "true", first_slot=1, hosts_store=False)
-    assert shared.exits("next")[0].exit_code == 0, "the slot takes another job at once"
-    assert Holding(job_id="shrinks", generation=1) in shared.reports[-1].holding
+    shared.run(f"{name}-next", "true", first_slot=1, hosts_store=False)
+    assert shared.exits(f"{name}-next")[0].exit_code == 0, "the slot takes another job at once"
+    assert Holding(job_id=name, generation=1) in shared.reports[-1].holding
     job.end(2)
     assert job.slots_released(1).count(1) == 1
+
+
+def test_a_whole_move_leaves_nothing_of_the_older_run(shared: StubService) -> None:
+    job = LiveJob(shared, "moves")
+    old, new = job.start(1, {0: 0, 1: 1}), job.start(2, {0: 2, 1: 3}, joins=True)
+    job.order(2, (2, 0), (2, 1))
+    job.wait_released(1)
+    job.wait_switched(2, (2, 0, 0), (2, 1, 1))
+    assert not any(_alive(*old.values()))
+    assert all(_alive(*new.values()))
+    shared.wait_for(lambda: shared.reports[-1].holding == [Holding(job_id="moves", generation=2)])
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", job.store_port(1)), 5).close()
+    job.end(2)
+
+
+def test_newcomers_that_cannot_start_leave_the_others_alone(shared: StubService) -> None:
+    job = LiveJob(shared, "cannot")
+    old = job.start(1, {0: 0})
+    port = job.store_port(2)
+    with socket.create_server(("127.0.0.1", port)):
+        shared.run("cannot", "true", generation=2, slots={1: 1}, live=True, joins=True, store_port=port)
+        failed = shared.start_failed("cannot", 2)
+        shared.wait_for(lambda: job.slots_released(2) == [1])
+    assert failed.retryable
+    assert str(port) in failed.message
+    assert all(_alive(*old.values()))
+    job.end(2)
 
 
 def test_a_lost_rank_does_not_end_its_peers(shared: StubService) -> None:
