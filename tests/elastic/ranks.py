@@ -17,7 +17,9 @@ PRELOAD = [
     "torch._dynamo",  # what the first DDP() imports, for two seconds
     "torch.distributed._functional_collectives",
     "headway.train",
+    "headway.train.sharded",  # as `torch.distributed.checkpoint` is by the launcher
     "tests.elastic.ranks",
+    "tests.elastic.savers",
 ]
 
 
