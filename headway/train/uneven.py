@@ -247,9 +247,9 @@ class Balancer:
             least=[-(-samples // STRIDE) for samples in now],
             most=[samples * STRIDE for samples in now],
         )
-        saving = 1.0 - _longest_s(costs, wanted) / _longest_s(costs, now)
-        noise = max(pace.error for pace in self._paces)
-        if saving <= max(DEAD_BAND, STANDARD_ERRORS * noise):
+        left = _longest_s(costs, wanted) / _longest_s(costs, now)
+        error = left * max(pace.error for pace in self._paces)  # of `left`: it is as far off as the times are
+        if 1.0 - left <= max(DEAD_BAND, STANDARD_ERRORS * error):
             return False
         self._paces = [pace.resized(samples) for pace, samples in zip(self._paces, wanted, strict=True)]
         return True
