@@ -1,0 +1,49 @@
+"""Train a small convolutional network and print how long steps took, as one JSON line. Started by benchmarks.uneven.
+
+    uneven_rank.py GLOBAL_BATCH STEPS even|balanced
+
+It computes much and communicates little, so that step times are those of the ranks.
+"""
+
+import itertools
+import json
+import sys
+import time
+
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+import headway
+
+global_batch, steps = int(sys.argv[1]), int(sys.argv[2])
+balance = sys.argv[3] == "balanced"
+torch.set_num_threads(1)
+torch.manual_seed(0)
+run = headway.init()
+model = nn.Sequential(
+    nn.Conv2d(3, 16, 3, padding=1),
+    nn.ReLU(),
+    nn.Conv2d(16, 32, 3, padding=1),
+    nn.ReLU(),
+    nn.AdaptiveAvgPool2d(1),
+)
+model = nn.Sequential(model, nn.Flatten(), nn.Linear(32, 10))
+model, optimizer = run.prepare(model, torch.optim.SGD(model.parameters(), lr=0.01))
+samples = global_batch * steps
+data = TensorDataset(
+    torch.randn(64, 3, 32, 32).repeat(-(-samples // 64), 1, 1, 1)[:samples], torch.arange(samples) % 10
+)
+loader = run.loader(data, global_batch=global_batch, balance=balance)
+print("begin", flush=True)
+ends, local_batches = [time.perf_counter()], []
+for _ in run.epochs(1):
+    for x, y in loader:
+        loss = nn.functional.cross_entropy(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        ends.append(time.perf_counter())
+        local_batches.append(len(x))
+step_s = [after - before for before, after in itertools.pairwise(ends)]
+print(json.dumps({"step_s": step_s, "local_batches": local_batches}), flush=True)
