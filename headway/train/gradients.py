@@ -173,14 +173,17 @@ class Gradients:
         ]
 
     def _forward(self, *args: Any, **kwargs: Any) -> Any:
-        if self._fresh and self._buffers and torch.is_grad_enabled():
-            self._fresh = False
+        """The forward pass of DDP, without the collectives that it would raise a lost peer's error from."""
+        assert self._ddp is not None
+        if torch.is_grad_enabled() and not self.broken:
             try:
-                dist._broadcast_coalesced(dist.group.WORLD, self._buffers, 1 << 28, 0)  # type: ignore[arg-type,attr-defined]  # noqa: SLF001  # DDP's own way
+                if self._fresh and self._buffers:
+                    dist._broadcast_coalesced(dist.group.WORLD, self._buffers, 1 << 28, 0)  # type: ignore[arg-type,attr-defined]  # noqa: SLF001  # DDP's own way
+                self._ddp.reducer._rebuild_buckets()  # noqa: SLF001  # it would, once, and finds it done
             except RuntimeError:
                 self.broken = True
-        assert self._ddp is not None
-        return self._ddp(*args, **kwargs)
+            self._fresh = False
+        return self.model.module(*args, **kwargs) if self.broken else self._ddp(*args, **kwargs)
 
     def _scale(self, factor: float) -> None:
         for parameter in self._parameters:
