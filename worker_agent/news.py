@@ -113,7 +113,8 @@ class News:
         self.messages(run)
         job_id, generation = run.command.job_id, run.command.generation
         if not older_stay:
-            self.nothing_held(job_id, max(generation, run.release_as))
+            for number in sorted({generation, max(generation, run.release_as)}):
+                self.nothing_held(job_id, number)
         elif run.state.slots:
             self.slots_free(job_id, generation, run.state.slots)
         self._outbox.forget(run.folder.name)

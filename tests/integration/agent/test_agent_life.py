@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import worker_agent
-from headway.contract.agents import RanksStarted
+from headway.contract.agents import RanksStarted, Released
 from tests.integration.agent.stub import JOIN_TOKEN, AgentProcess, StubService, alive, launchers, wait_until
 
 MakeAgent = Callable[..., AgentProcess]
@@ -241,3 +241,11 @@ def test_a_run_that_is_refused_is_released(shared: StubService) -> None:
     shared.run("restored", "true", generation=3)
     assert shared.released("restored", generation=3)
     assert not shared.of("restored", RanksStarted, generation=3)
+
+
+def test_a_stop_of_a_newer_generation_is_answered_for_both(shared: StubService) -> None:
+    shared.run("both", "sleep 600")
+    shared.started("both")
+    shared.send_stop("both", generation=3, mode="kill")
+    assert shared.released("both", generation=3)
+    assert shared.of("both", Released, 1), "who asked waits for the one, its slots are held for the other"
