@@ -326,27 +326,6 @@ class Checkpoints:
                 self._pass_over(name, damage)
         return None
 
-    # Until `saving` uses the above
-
-    def save(self, state: bytes | memoryview, position: Position, *, samples: int) -> str:
-        """Save bytes, and return the URI when that is done.
-
-        Raises:
-            Fenced, OSError: it was not.
-        """
-        self.begin(
-            {"bytes": torch.frombuffer(bytearray(state), dtype=torch.uint8)}, position, samples=samples
-        )
-        done = self.wait()
-        if not isinstance(done, Saved):
-            raise OSError(done.reason if done else "nothing was saved")
-        return done.uri
-
-    def latest(self) -> Found | None:
-        """As `read`, of bytes."""
-        found = self.read()
-        return found and Found(found.name, found.state["bytes"].numpy().tobytes())
-
     def _newest(self, tried: Collection[Name]) -> Name | None:
         """The newest that was not tried. Looks anew each time: a writer may have replaced what was there."""
         keys = self.storage.keys()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -121,18 +120,6 @@ class Replica:
             set_optimizer_state_dict(self._models[0], one, state)
         else:
             one.load_state_dict(state)
-
-    # Until `saving` uses the above
-
-    def dump(self, place: Place) -> memoryview:
-        """The contents of a checkpoint."""
-        buffer = io.BytesIO()
-        torch.save(self.state(place), buffer)
-        return buffer.getbuffer()
-
-    def load(self, data: bytes) -> Place:
-        """Take over the contents of a checkpoint."""
-        return self.take_over(torch.load(io.BytesIO(data), map_location="cpu", weights_only=True))
 
 
 def random_state() -> dict[str, Any]:

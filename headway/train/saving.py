@@ -1,68 +1,124 @@
-"""When checkpoints are saved, and what is said about it."""
+"""When checkpoints are saved, by whom, and what is said about it."""
 
 from __future__ import annotations
 
 import sys
 import time
-from dataclasses import replace
+from typing import Any
 
 from headway.contract.runtime import Checkpointed
-from headway.train.checkpoint import Checkpoints, Schedule
+from headway.train.checkpoint import Checkpoints, Failed, Saved, Schedule
 from headway.train.control import Mailbox
 from headway.train.position import Position
-from headway.train.replica import Place, Replica
+from headway.train.replica import Place, Replica, random_state, set_random_state
 
 
 class Saver:
-    """Saves checkpoints of one replica. One rank saves; each could, since each holds the same.
+    """Saves and reads checkpoints of one replica. One rank saves; each could, since each holds the same.
 
     `checkpoints` is None where nothing is to be kept: then every save has succeeded.
     """
 
     def __init__(self, checkpoints: Checkpoints | None, schedule: Schedule, mailbox: Mailbox) -> None:
-        self.checkpoints = checkpoints
+        self._checkpoints = checkpoints
         self._schedule = schedule
         self._mailbox = mailbox
         self._saved: Position | None = None
 
-    def due(self) -> bool:
-        """Whether a periodic checkpoint should be saved."""
-        return self.checkpoints is not None and self._schedule.due(time.monotonic())
+    @property
+    def keeps(self) -> bool:
+        """Whether there is a place for checkpoints."""
+        return self._checkpoints is not None
 
-    def restored(self, place: Place) -> None:
-        """The newest checkpoint is that of this place."""
-        self._saved = place.position
+    def warm(self, replica: Replica) -> None:
+        """Prepare for the first save while training goes on.
+
+        Raises:
+            TypeError: an object's state cannot be kept.
+        """
+        if self._checkpoints is not None:
+            replica.check()
+            self._checkpoints.warm(_contents(replica, Place()))
 
     def generation(self, generation: int) -> None:
         """From now on checkpoints are of this generation."""
-        if self.checkpoints is not None:
-            self.checkpoints = replace(self.checkpoints, generation=generation)
+        if self._checkpoints is not None:
+            self._checkpoints.generation = generation
+
+    def lost(self) -> None:
+        """A rank was lost: such things happen here, so checkpoints may be worth more."""
+        self._schedule.failed()
+
+    def load(self, replica: Replica) -> tuple[Place, int] | None:
+        """The newest checkpoint, taken over: its place, and the generation that wrote it; None without one.
+
+        Raises:
+            OSError: the storage does not answer.
+            Fenced: a newer generation of the job runs.
+        """
+        found = self._checkpoints.read() if self._checkpoints is not None else None
+        if found is None:
+            return None
+        place = replica.take_over(found.state)
+        set_random_state(found.state["random"])
+        self._saved = place.position
+        return place, found.name.generation
+
+    def due(self) -> bool:
+        """Whether a periodic checkpoint should be saved."""
+        return (
+            self._checkpoints is not None
+            and not self._checkpoints.busy
+            and self._schedule.due(time.monotonic())
+        )
+
+    def begin(self, replica: Replica, place: Place) -> None:
+        """Start to save: training is held up only while the state is copied."""
+        assert self._checkpoints is not None
+        began = time.monotonic()
+        self._checkpoints.begin(_contents(replica, place), place.position, samples=place.samples)
+        self._schedule.saved(time.monotonic(), time.monotonic() - began)
+
+    def look(self) -> None:
+        """Say what has become of saves."""
+        if self._checkpoints is not None:
+            self._take_in(self._checkpoints.poll())
+
+    def save(self, replica: Replica, place: Place) -> bool:
+        """Save and wait for it, unless that is done. False, with a complaint, when it failed."""
+        if self._checkpoints is None:
+            return True
+        self.finish()
+        if self._saved != place.position:
+            self.begin(replica, place)
+            self.finish()
+        return self._saved == place.position
 
     def finish(self) -> None:
         """Wait for what is being saved."""
+        while self._checkpoints is not None and (outcome := self._checkpoints.wait()) is not None:
+            self._take_in(outcome)
 
-    def save(self, replica: Replica, place: Place) -> bool:
-        """Save unless that is done. False, with a complaint, when it failed."""
-        if self.checkpoints is None or self._saved == place.position:
-            return True
-        began = time.monotonic()
-        try:
-            state = replica.dump(place)
-            uri = self.checkpoints.save(state, place.position, samples=place.samples)
-        except OSError as error:
-            complain(f"the checkpoint at {place.samples} samples could not be saved: {error}")
-            return False
-        finally:
-            self._schedule.saved(time.monotonic(), time.monotonic() - began)
-        self._saved = place.position
+    def _take_in(self, outcome: Saved | Failed | None) -> None:
+        if outcome is None:
+            return
+        if isinstance(outcome, Failed):
+            complain(f"the checkpoint at {outcome.samples} samples could not be saved: {outcome.reason}")
+            return
+        self._schedule.completed(outcome.total_s)
+        self._saved = outcome.position
         self._mailbox.send(
             Checkpointed,
-            uri=uri,
-            samples=place.samples,
-            size_bytes=len(state),
-            save_s=time.monotonic() - began,
+            uri=outcome.uri,
+            samples=outcome.samples,
+            size_bytes=outcome.size_bytes,
+            save_s=outcome.save_s,
+            total_s=outcome.total_s,
         )
-        return True
+
+
+def _contents(replica: Replica, place: Place) -> dict[str, Any]:
+    return {**replica.state(place), "random": random_state()}
 
 
 def complain(sentence: str) -> None:

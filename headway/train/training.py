@@ -82,8 +82,7 @@ class Training:
         """
         self._replica, self._gradients = replica, gradients
         self._signature = signature(replica.objects)
-        if self._saver.checkpoints is not None:
-            replica.check()
+        self._saver.warm(replica)
         peers = self._team.peers
         if peers is None:
             return
@@ -256,6 +255,7 @@ class Training:
         elif len(step.batch) == self.split.global_batch:
             # Neither the first step nor a short one at the end of an epoch says how long a step takes.
             self._meter.add(self._ended_s - self._began_s)
+        self._saver.look()
         if self._meter.due(time.monotonic()):
             self._report_progress()
 
@@ -267,7 +267,7 @@ class Training:
             self._change_members(self._team.due())
         elif agreement.wish is Wish.CHECKPOINT and self._present_peers.is_main:
             assert self._replica is not None
-            self._saver.save(self._replica, self.place)
+            self._saver.begin(self._replica, self.place)
 
     # Changes of members
 
@@ -289,6 +289,7 @@ class Training:
         self._gradients.part()
         after = self._team.generation
         if lost:
+            self._saver.lost()
             self._team.lose()
         elif order is not None and not self._team.includes_me(order):
             self._leave_in_order(order)
@@ -374,13 +375,11 @@ class Training:
         """Rank 0's newest checkpoint, or what it has, for everyone. Ends the process when storage is silent."""
         assert self._replica is not None
         failed, from_generation = False, 0
-        if peers.is_main and self._saver.checkpoints is not None:
+        if peers.is_main:
             try:
-                found = self._saver.checkpoints.latest()
+                found = self._saver.load(self._replica)
                 if found is not None:
-                    self.place = self._replica.load(found.state)
-                    self._saver.restored(self.place)
-                    from_generation = found.name.generation
+                    self.place, from_generation = found
             except OSError as error:
                 failed = True
                 complain(f"the checkpoints cannot be read, so this run asks to be started again: {error}")

@@ -105,15 +105,16 @@ def test_a_stop_in_the_last_epoch_s_evaluation_lets_training_complete(job: Calla
 
 
 def test_a_killed_rank_costs_only_what_came_after_the_last_checkpoint(job: Callable[..., Job]) -> None:
-    counted = counting(job, HEADWAY_CHECKPOINT_EVERY_S="0.000001")
-    killed = counted.run(2, FAULTS=json.dumps([[0, 5, "SIGKILL"]]))
+    counted = counting(job, "--epochs", 20, HEADWAY_CHECKPOINT_EVERY_S="0.000001")
+    killed = counted.run(2, FAULTS=json.dumps([[0, 130, "SIGKILL"]]))
     assert codes(killed)[0] == -9
     kept = [message.samples for message in killed.messages(Checkpointed)]
-    assert kept == [8, 16, 24, 32]
+    assert kept, "it must save while it trains, or there is nothing to go on from"
 
     finished = counted.run(3)
-    assert [restored.samples for restored in finished.messages(Restored)] == [4 * 8]
-    assert_counts(counted, samples=50, epochs=2, batch=8)
+    (restored,) = finished.messages(Restored)
+    assert kept[-1] <= restored.samples <= 129 * 8  # one that was whole may not have been told of
+    assert_counts(counted, samples=50, epochs=20, batch=8)
 
 
 def test_fewer_samples_in_a_step_than_ranks(job: Callable[..., Job]) -> None:
