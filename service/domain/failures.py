@@ -195,4 +195,5 @@ _LONGEST_GROWTH_BACKOFF_S = 600.0
 
 def growth_backoff_s(failures: int) -> float:
     """Seconds until newcomers are tried again after `failures` switches in a row were given up."""
-    return float(min(_FIRST_GROWTH_BACKOFF_S * 2.0 ** (failures - 1), _LONGEST_GROWTH_BACKOFF_S))
+    doublings = min(failures - 1, 10)
+    return float(min(_FIRST_GROWTH_BACKOFF_S * 2.0**doublings, _LONGEST_GROWTH_BACKOFF_S))

@@ -270,7 +270,8 @@ async def survive_loss(tx: Transaction, job: Job, *, reason: Reason, message: st
     )
     store = choose_store(members, await tx.allocations.stores(job.id))
     if not survival.in_place or store is None:
-        return await fail_rank(tx, job, reason=reason, message=message, now=now)
+        why_not = survival.why_not or "the others have no store to meet in"
+        return await fail_rank(tx, job, reason=reason, message=f"{message}; {why_not}", now=now)
     if job.switching is not None and not job.switching.ordered:
         await _drop_newcomers(tx, job, job.switching, now)
     generation = job.newest_generation + 1

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from headway.contract.agents import NodeState
-from headway.contract.jobs import JobState
+from headway.contract.jobs import JobProgress, JobState
 from service.domain.allocation.configurations import (
     IDLE_PENALTY,
+    LIVE_CHANGE_S,
     MIN_RUNTIME_S,
     RESTART_S,
     SILENT_S,
@@ -210,3 +211,44 @@ def test_only_kinds_that_are_wanted_and_there(devices: list[str], kinds: list[st
     job = job_of("j", spec=spec_of("j", resources={"devices": devices}))
     table = build_table(job, snapshot_of([node_of("a", kind="a100"), node_of("c")], [job]))
     assert [row.device_kind for row in table.rows] == kinds
+
+
+def live(size: int, age_s: float = 0.0, elastic_: dict[str, Any] | None = None, **fields: Any) -> JobTable:
+    """The table of a job that changes in place, measured at 1, 2 and 4 slots of a node of eight."""
+    spec = spec_of("j", **(elastic_ or elastic(1, 4)))
+    job = job_of("j", JobState.RUNNING, age_s=age_s, spec=spec, live=True, **fields)
+    measured = tuple(Measurement("cpu", slots, 100.0 * slots**0.9, 100) for slots in (1, 2, 4))
+    held = {"j": [("n", slot) for slot in range(size)]}
+    return build_table(job, snapshot_of([node_of("n", slots=8)], [job], held, {"j": measured}))
+
+
+def test_a_change_in_place_costs_what_the_last_one_did() -> None:
+    for pause_s, cost_s in ((None, LIVE_CHANGE_S), (0.04, 0.04), (1e6, RESTART_S)):
+        table = live(1, progress=JobProgress(pause_s=pause_s))
+        (four,) = [row.utility for row in table.rows if row.slots == 4]
+        (speedup,) = [one.speedup for one in table.options if one.slots == 4]
+        assert four == pytest.approx(math.log1p(speedup * (1 - cost_s / 120)))
+
+
+def test_what_was_lost_may_come_back_at_once() -> None:
+    assert sizes(live(1, age_s=0.0)) == [1, 2, 3, 4]
+
+
+def test_growth_waits_after_newcomers_that_did_not_come_up() -> None:
+    table = live(2, grow_after=NOW + timedelta(seconds=5), growth_failures=1)
+    assert sizes(table) == [1, 2]
+    assert {one.note for one in table.options if one.slots > 2} == {
+        "new ranks did not come up; tried again from 12:00:05 UTC on"
+    }
+    assert sizes(live(2, grow_after=NOW, growth_failures=1)) == [1, 2, 3, 4]
+
+
+def test_a_size_that_only_a_loss_could_make_is_left() -> None:
+    assert sizes(live(3, elastic_=elastic(1, 8, sizes="pow2"))) == [1, 2, 4, 8]
+    assert sizes(live(1, elastic_=elastic(2, 2))) == [2]
+    assert sizes(live(3, elastic_=elastic(2, 4, sizes=[2, 4]), pinned_size=4)) == [2, 4]
+
+
+def test_a_size_that_a_loss_made_is_kept_while_newcomers_do_not_come_up() -> None:
+    table = live(1, elastic_=elastic(2, 2), grow_after=NOW + timedelta(seconds=5))
+    assert 1 in sizes(table)

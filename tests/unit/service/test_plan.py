@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -11,7 +13,7 @@ from headway.contract.jobs import JobState, Reason
 from service.domain.allocation.plan import Action, Decision, decide
 from service.domain.cluster import Measurement, Node, Snapshot
 from service.domain.jobs import Job
-from tests.unit.service.builders import job_of, node_of, snapshot_of, spec_of
+from tests.unit.service.builders import NOW, job_of, node_of, snapshot_of, spec_of
 
 
 def round_of(snapshot: Snapshot) -> dict[str, Decision]:
@@ -215,3 +217,25 @@ def test_a_job_on_its_way_is_left_alone_and_its_slots_too(state: JobState) -> No
     plan = round_of(snapshot)
     assert "moving" not in plan
     assert plan["waits"].action is Action.WAIT
+
+
+def test_a_live_job_whose_newcomers_fail_stays_where_it_is_for_a_while() -> None:
+    """Even on a node that is being drained: trying again at once would fail at once."""
+    job = job_of(
+        "j",
+        JobState.RUNNING,
+        age_s=60,
+        spec=spec_of("j", elastic={"min": 1, "max": 1}),
+        live=True,
+        growth_failures=2,
+        grow_after=NOW + timedelta(seconds=20),
+    )
+    nodes = [node_of("old", 1, state=NodeState.DRAINING), node_of("new", 1)]
+    snapshot = snapshot_of(nodes, [job], {"j": [("old", 0)]})
+    (decision,) = decide(snapshot, time_limit_s=1.0).decisions
+    assert (decision.action, decision.reason) == (Action.KEEP, Reason.START_FAILED)
+    assert decision.allocation == {"old": (0,)}
+    assert "2 times in a row; tried again from 12:00:20 UTC on" in decision.message
+    later = replace(snapshot, now=NOW + timedelta(seconds=20))
+    (decision,) = decide(later, time_limit_s=1.0).decisions
+    assert decision.action is Action.CHANGE

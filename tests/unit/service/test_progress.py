@@ -10,16 +10,20 @@ from hypothesis import strategies as st
 
 from headway.contract.jobs import JobProgress
 from headway.contract.runtime import (
+    BatchChanged,
     Checkpointed,
     Completed,
     EpochClosed,
     FirstStep,
     Hello,
+    Left,
     Message,
     Metrics,
     Progress,
+    Ready,
     Restored,
     Stopped,
+    Switched,
 )
 from service.usecases.progress import after_message
 from service.usecases.submit import script_of
@@ -122,3 +126,27 @@ def test_any_messages_leave_progress_that_can_be_stored_and_read(found: list[Mes
 )
 def test_the_script_that_a_command_runs(run: str, script: str | None) -> None:
     assert script_of(run) == script
+
+
+def switched(rank: int = 0, samples: int = 160, lost_steps: int = 1) -> Switched:
+    head = {**HEAD, "rank": rank}
+    return Switched(**head, samples=samples, world_size=2, pause_s=0.25, lost_steps=lost_steps, sync_bytes=9)
+
+
+def test_a_switch_counts_the_steps_that_rank_0_lost() -> None:
+    after = after_message(after_message(BEFORE, switched()), switched(lost_steps=2))
+    assert (after.samples, after.lost_steps, after.pause_s) == (160, 3, 0.25)
+    assert after_message(BEFORE, switched(rank=1)) == BEFORE
+    assert after_message(BEFORE, switched(samples=1)).samples == BEFORE.samples
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Ready(**HEAD, ready_s=1.0),
+        Left(**HEAD, samples=900, joined=2),
+        BatchChanged(**HEAD, samples=900, global_batch=64, lr_factor=1.4, cause="more slots"),
+    ],
+)
+def test_words_about_members_are_no_progress(message: Message) -> None:
+    assert after_message(BEFORE, message) == BEFORE
