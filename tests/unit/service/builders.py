@@ -139,6 +139,8 @@ def clusters(draw: st.DrawFn) -> Snapshot:
             kind = draw(st.sampled_from(kinds))
             alike = [key for key in free if nodes[key.node_id].slots[key.slot] == kind]
             slots = alike[: draw(st.sampled_from(job.spec.elastic.allowed_sizes()))]
+            if job.live and len(slots) > 1 and draw(st.booleans()):
+                slots.pop()  # a loss that it survived
         if job.state is JobState.RUNNING and not slots:
             continue
         free = [key for key in free if key not in slots]
@@ -173,4 +175,6 @@ def jobs_of(draw: st.DrawFn, job_id: str, states: tuple[JobState, ...] = LIVE_ST
         pause_requested=draw(st.integers(0, 9)) == 9,
         retry_at=draw(st.sampled_from([None, NOW - timedelta(seconds=1), NOW + timedelta(seconds=1)])),
         generation=draw(st.integers(0, 3)),
+        live=draw(st.booleans()),
+        grow_after=draw(st.sampled_from([None, NOW, NOW + timedelta(seconds=1)])),
     )
