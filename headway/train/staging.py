@@ -9,15 +9,20 @@ reading a checkpoint never runs code.
 from __future__ import annotations
 
 import io
+import os
 import pickle
 import sys
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from concurrent import futures
 from typing import Any
 
 import torch
 
 _Node = tuple[Any, ...]
+_Pair = tuple[torch.Tensor, torch.Tensor]
+_LARGE_BYTES = 32 * 2**20
+_COPIERS = min(4, os.cpu_count() or 1)
 
 
 def split(state: Any) -> tuple[bytes, dict[str, torch.Tensor]]:
@@ -63,6 +68,7 @@ class HostCopy:
 
     def __init__(self) -> None:
         self._buffers: dict[str, torch.Tensor] = {}
+        self._copiers = futures.ThreadPoolExecutor(_COPIERS, thread_name_prefix="headway-copy")
 
     def reserve(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Get the memory for a copy of these, so that `take` need not."""
@@ -72,8 +78,12 @@ class HostCopy:
         """Copy them, of sharded ones this rank's part; valid until the next call. Waits for the device."""
         local = {name: _local(tensor) for name, tensor in tensors.items()}
         self._fit(local, touch=False)
-        for name, tensor in local.items():
-            self._buffers[name].copy_(tensor, non_blocking=True)
+        pairs = [(self._buffers[name], tensor) for name, tensor in local.items()]
+        if sum(tensor.nbytes for tensor in local.values() if not tensor.is_cuda) < _LARGE_BYTES:
+            _copy(pairs)
+        else:
+            # The other ranks of the host stand still as well, so that their cores are free.
+            list(self._copiers.map(_copy, _even(pairs, _COPIERS)))
         for device in {tensor.device for tensor in local.values() if tensor.is_cuda}:
             torch.cuda.current_stream(device).synchronize()
         return dict(self._buffers)
@@ -97,6 +107,22 @@ def _is_part(tensor: torch.Tensor) -> bool:
 def _local(tensor: torch.Tensor) -> torch.Tensor:
     local: torch.Tensor = tensor.to_local() if _is_part(tensor) else tensor  # type: ignore[attr-defined]
     return local.detach()
+
+
+def _copy(pairs: Sequence[_Pair]) -> None:
+    for buffer, tensor in pairs:
+        buffer.copy_(tensor, non_blocking=True)
+
+
+def _even(pairs: Sequence[_Pair], shares: int) -> list[list[_Pair]]:
+    """The pairs in shares of about as many bytes each."""
+    divided: list[list[_Pair]] = [[] for _ in range(shares)]
+    sizes = [0] * shares
+    for pair in sorted(pairs, key=lambda pair: pair[1].nbytes, reverse=True):
+        least = sizes.index(min(sizes))
+        divided[least].append(pair)
+        sizes[least] += pair[1].nbytes
+    return divided
 
 
 def _encode(value: Any, path: str, tensors: dict[str, torch.Tensor]) -> _Node:
