@@ -38,6 +38,8 @@ class Switch:
     """The whole job is being stopped meanwhile, so that nothing will come of it."""
     ready_s: Mapping[int, float] = field(default_factory=dict)
     """Newcomers that wait for the order, by rank, and the seconds that each took."""
+    prepare_s: float = 0.0
+    """From its begin to the order."""
     left: tuple[tuple[int, int], ...] = ()
     """Who has said that it leaves, as (born generation, born rank)."""
 

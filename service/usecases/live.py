@@ -118,10 +118,10 @@ async def _order(
     """Send the order, and note that from now on there is no way back."""
     grace_s = job.spec.checkpoint.grace_s if _is_whole_move(job, members) else 0.0
     deadline = now + timedelta(seconds=SWITCHED_WITHIN_S + grace_s)
-    job = replace(job, switch=replace(switch, ordered=True, deadline=deadline))
+    prepare_s = (now - switch.began_at).total_seconds()
+    job = replace(job, switch=replace(switch, ordered=True, prepare_s=prepare_s, deadline=deadline))
     await tx.jobs.save(job)
     await send_order(tx, job, switch.generation, members, store, lost=switch.lost, now=now)
-    prepare_s = (now - switch.began_at).total_seconds()
     if switch.ready_s:
         count = len(switch.ready_s)
         ready = "the new rank is ready" if count == 1 else f"the {count} new ranks are ready"
@@ -176,6 +176,7 @@ async def complete_switch(tx: Transaction, job: Job, message: Switched, now: dat
         "from": size_of(before.allocation),
         "to": size_of(coming.slots),
         "how": how,
+        "prepare_s": switch.prepare_s,
         "pause_s": message.pause_s,
         "ready_s": max(switch.ready_s.values(), default=0.0),
         "lost_steps": message.lost_steps,
