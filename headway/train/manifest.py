@@ -73,7 +73,7 @@ class Manifest:
         return json.dumps({**contents, "sha256": _digest(contents)}, indent=1).encode()
 
     @classmethod
-    def from_text(cls, text: bytes) -> Manifest:
+    def from_text(cls, text: bytes | bytearray) -> Manifest:
         """The manifest in `text`.
 
         Raises:

@@ -57,7 +57,7 @@ def put(storage: Storage, folder: str, key: str, pieces: Sequence[memoryview | b
     return Part(key, size, digest.hexdigest())
 
 
-def get(storage: Storage, folder: str, part: Part) -> bytes:
+def get(storage: Storage, folder: str, part: Part) -> bytearray:
     """A part that was proved whole.
 
     Raises:

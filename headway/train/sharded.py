@@ -355,7 +355,7 @@ class _Reader(StorageReader):
         for item in plan.items:
             wanted.setdefault(self._stored[item.storage_index].part, []).append(item)
         for part, items in wanted.items():
-            data = bytearray(get(self._storage, self._folder, part))  # writable, or torch warns
+            data = get(self._storage, self._folder, part)
             for item in items:
                 self._take(item, data, planner)
         future: Future[None] = Future()

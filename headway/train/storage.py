@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 from urllib.parse import unquote, urlsplit
 
-Data: TypeAlias = bytes | memoryview | Iterable[bytes | memoryview]
+Bytes: TypeAlias = bytes | bytearray | memoryview
+Data: TypeAlias = Bytes | Iterable[Bytes]
 """The contents of an object, whole or in pieces."""
 _RETRY_FOR = timedelta(seconds=30)
 """An object store that does not answer holds up training for so long; then the checkpoint has failed."""
@@ -28,7 +29,7 @@ class Storage(Protocol):
     def put(self, key: str, data: Data) -> None:
         """Store an object, in place of what was there."""
 
-    def get(self, key: str) -> bytes:
+    def get(self, key: str) -> bytearray:
         """An object whole."""
         ...
 
@@ -65,7 +66,7 @@ class Folder:
         beside = path.with_name(f".{path.name}.{os.getpid()}")
         try:
             with beside.open("wb", buffering=0) as file:
-                for piece in [data] if isinstance(data, bytes | memoryview) else data:
+                for piece in [data] if isinstance(data, Bytes) else data:
                     _write(file, piece)
                 os.fsync(file.fileno())
             beside.replace(path)
@@ -76,9 +77,14 @@ class Folder:
             raise
         _sync(path.parent)
 
-    def get(self, key: str) -> bytes:
+    def get(self, key: str) -> bytearray:
         """The file's bytes."""
-        return (self._root / key).read_bytes()
+        with (self._root / key).open("rb", buffering=0) as file:
+            data = bytearray(os.fstat(file.fileno()).st_size)
+            view = memoryview(data)
+            while view and (count := file.readinto(view)):
+                view = view[count:]
+        return data[: len(data) - len(view)] if view else data
 
     def keys(self) -> list[str]:
         """Paths under the folder, temporary ones included; none when there is no such folder.
@@ -100,7 +106,7 @@ class Folder:
             path.parent.rmdir()
 
 
-def _write(file: io.FileIO, piece: bytes | memoryview) -> None:
+def _write(file: io.FileIO, piece: Bytes) -> None:
     left = memoryview(piece)
     while left:
         left = left[file.write(left) :]
@@ -144,10 +150,10 @@ class ObjectStore:
         with _as_os_error(key):
             self._calls.put(self._store, key, data)
 
-    def get(self, key: str) -> bytes:
+    def get(self, key: str) -> bytearray:
         """Download the object."""
         with _as_os_error(key):
-            return bytes(self._calls.get(self._store, key).bytes())
+            return bytearray(self._calls.get(self._store, key).bytes())
 
     def keys(self) -> list[str]:
         """Keys under the prefix."""

@@ -18,7 +18,7 @@ from torch.distributed.fsdp import fully_shard
 from headway.train.checkpoint import Checkpoints, Failed, Saved
 from headway.train.position import Position
 from headway.train.replica import Place, Replica
-from headway.train.storage import Data, Folder, open_storage
+from headway.train.storage import Bytes, Data, Folder, open_storage
 
 SAVES = 4
 
@@ -38,7 +38,7 @@ class Dying(Folder):
 
     def put(self, key: str, data: Data) -> None:
         def dies() -> Iterator[bytes]:
-            for piece in [data] if isinstance(data, bytes | memoryview) else data:
+            for piece in [data] if isinstance(data, Bytes) else data:
                 whole = bytes(piece)
                 yield whole[: len(whole) // 2]
                 self._event()

@@ -247,7 +247,7 @@ def test_a_failed_save_leaves_the_last_good_one_and_nothing_else(
 class Unreachable(Folder):
     """A folder whose disk is away."""
 
-    def get(self, key: str) -> bytes:
+    def get(self, key: str) -> bytearray:
         raise ConnectionError(f"{key}: no answer")
 
 
@@ -264,7 +264,7 @@ class Replaced(Folder):
         super().__init__(root)
         self._replace: Callable[[], object] | None = replace
 
-    def get(self, key: str) -> bytes:
+    def get(self, key: str) -> bytearray:
         if self._replace is not None and key.endswith("safetensors"):
             replace, self._replace = self._replace, None
             replace()
