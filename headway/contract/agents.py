@@ -116,6 +116,9 @@ class RunCommand(BaseModel):
     live: bool = False
     joins: bool = False
     global_batch: int | None
+    max_global_batch: int | None = None
+    max_local_batch: int | None = None
+    lr_rule: str = "none"
     checkpoint_uri: str
     checkpoint_every_s: float | None
     checkpoint_keep: int

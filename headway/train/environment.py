@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import get_args
 
 from headway.contract import runtime
+from headway.train.learning_rate import Rule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +33,12 @@ class Environment:
     checkpoint_keep: int = 3
     global_batch: int | None = None
     """The job's global batch, which overrides the script's."""
+    most_global_batch: int | None = None
+    """Up to here the service may let the global batch grow; None where it is fixed, whatever the script says."""
+    max_local_batch: int | None = None
+    """The job's bound of a micro-batch, which overrides the script's."""
+    lr_rule: Rule = "none"
+    """How the learning rate follows the global batch."""
 
     @property
     def live(self) -> bool:
@@ -67,7 +75,17 @@ class Environment:
             checkpoint_every_s=_seconds(runtime.ENV_CHECKPOINT_EVERY_S, every) if every else None,
             checkpoint_keep=_integer(env, runtime.ENV_CHECKPOINT_KEEP, 3, least=1),
             global_batch=_integer(env, runtime.ENV_GLOBAL_BATCH, 0, least=1) or None,
+            most_global_batch=_integer(env, runtime.ENV_MAX_GLOBAL_BATCH, 0, least=1) or None,
+            max_local_batch=_integer(env, runtime.ENV_MAX_LOCAL_BATCH, 0, least=1) or None,
+            lr_rule=_rule(env.get(runtime.ENV_LR_RULE) or "none"),
         )
+
+
+def _rule(text: str) -> Rule:
+    for rule in get_args(Rule):
+        if text == rule:
+            return rule  # type: ignore[no-any-return]
+    raise ValueError(f"{runtime.ENV_LR_RULE} is {text!r}; it must be one of {', '.join(get_args(Rule))}")
 
 
 def _store(env: Mapping[str, str]) -> str | None:

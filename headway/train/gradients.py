@@ -26,7 +26,9 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from headway.train.learning_rate import scaled
 from headway.train.peers import Peers
+from headway.train.probe import NoiseProbe
 
 _NO_SYNC: dict[str, bool] = {
     # What DDP would send at every forward pass `ElasticModule` sends itself, since it must survive a lost peer.
@@ -86,11 +88,17 @@ class Gradients:
         """How long this rank's own part of the last whole gradient took, forward and backward."""
         self.batch_number = 0
         """Counts global batches."""
+        self.lr_factor = 1.0
+        """What the learning rate is multiplied by in the optimizer's steps."""
+        self.probe: NoiseProbe | None = None
+        """Looks at gradients, where somebody wants to know their noise."""
         self.model = ElasticModule(model)
         self._device = device
         self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self._buffers = [buffer for buffer in model.buffers() if buffer.numel()]
         self._samples = 0
+        self._done = 0
+        self._global_batch = 1
         self._weight = 1.0
         self._began = 0.0
         self._fresh = False
@@ -131,9 +139,14 @@ class Gradients:
             self.batch_number += 1
             self._fresh = True
             self._began = time.perf_counter()
-        elif samples != self._samples:
-            self._scale(self._samples / samples)
+            self.compute_s, self._done, self._global_batch = 0.0, 0, global_batch
+        else:
+            if self.probe is not None and self._ddp is None and 2 * self._done >= global_batch > 0:
+                self.probe.halfway(self._parameters, self._samples / self._done, self._done)
+            if samples != self._samples:
+                self._scale(self._samples / samples)
         self._samples = samples
+        self._done += samples
         self._weight = samples / global_batch if last else 1.0
         self.accumulating = not last
         if self._ddp is not None:
@@ -159,6 +172,10 @@ class Gradients:
         if self._device.type == "cuda" and self._ddp is not None:
             torch.cuda.current_stream(self._device).synchronize()
         self.broken = not self.sound
+        if self.sound and self.probe is not None:
+            share = self._done / self._global_batch
+            alone = self._ddp is None
+            self.probe.whole(self._parameters, share=share, samples=self._global_batch, alone=alone)
         return self.sound
 
     @property
@@ -204,6 +221,8 @@ class Gradients:
             gradient.zero_()  # not by multiplication: nothing of a sample without weight may pass, NaN neither
         else:
             gradient.mul_(self._weight)
+        if self.probe is not None:
+            self.probe.local(bucket.gradients(), bucket.parameters())
         try:
             work: Any = dist.all_reduce(gradient, async_op=True)
         except RuntimeError:
@@ -243,7 +262,8 @@ def step_once_per_batch(optimizer: Optimizer, gradients: Gradients) -> None:
             return result
         if not gradients.whole():
             return None  # the batch will be done again, with the peers that are left
-        result = step(closure)
+        with scaled(optimizer, gradients.lr_factor):
+            result = step(closure)
         gradients.spoiled = gradients.spoiled or gradients.broken
         skipped_in = 0
         gradients.stepped = True

@@ -9,7 +9,6 @@ import hashlib
 import io
 import pickle
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -31,36 +30,6 @@ def signature(objects: Sequence[Stateful]) -> int:
             for name, tensor in (*one.named_parameters(), *one.named_buffers()):
                 digest.update(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode())
     return int.from_bytes(digest.digest(), "big")
-
-
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """What a rank brings into a new generation: whether it holds the state of the training, and of which place."""
-
-    holds: bool
-    epoch: int
-    samples: int
-    signature: int
-
-    @property
-    def numbers(self) -> tuple[int, int, int, int]:
-        """For `Peers.gather`."""
-        return self.holds, self.epoch, self.samples, self.signature
-
-    def same_place(self, other: Standing) -> bool:
-        """Whether both hold the state, and the same one."""
-        return (self.holds, self.epoch, self.samples) == (other.holds, other.epoch, other.samples)
-
-
-def choose_source(standings: Sequence[Standing]) -> int | None:
-    """The rank whose state all take: the most advanced, the first of equal ones; None when nobody holds it.
-
-    After a loss survivors may differ by one step, since one has got the last gradient whole and another not.
-    """
-    holders = [rank for rank, one in enumerate(standings) if one.holds]
-    return max(
-        holders, key=lambda rank: (standings[rank].epoch, standings[rank].samples, -rank), default=None
-    )
 
 
 def hand_over(

@@ -10,8 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import DataLoader, Dataset
 
-from headway.train.gradients import Gradients
-from headway.train.position import Split, Step, order
+from headway.train.batching import Batching
+from headway.train.position import Step, order
 from headway.train.training import Training
 
 
@@ -26,7 +26,7 @@ class Loader:
         self,
         dataset: Dataset[Any],
         *,
-        split: Split,
+        batching: Batching,
         seed: int,
         device: torch.device,
         num_workers: int,
@@ -34,27 +34,25 @@ class Loader:
     ) -> None:
         assert isinstance(dataset, Sized)
         self.dataset_samples = len(dataset)
-        self.first_split = split
+        self.batching = batching
         self.seed = seed
         self._dataset = dataset
         self._device = device
         self._num_workers = num_workers
         self._collate_fn = collate_fn
         self._training: Training | None = None
-        self._gradients: Gradients | None = None
 
     @property
     def steps_per_epoch(self) -> int:
         """Optimizer steps in a whole epoch. With accumulation the loop's body runs more often."""
-        split = self._training.split if self._training is not None else self.first_split
-        return -(-self.dataset_samples // split.global_batch)
+        return -(-self.dataset_samples // self.batching.split.global_batch)
 
-    def attach(self, training: Training, gradients: Gradients) -> None:
+    def attach(self, training: Training) -> None:
         """Iterating goes on from the position of `training`."""
-        self._training, self._gradients = training, gradients
+        self._training = training
 
     def __iter__(self) -> Iterator[Any]:
-        if self._training is None or self._gradients is None:
+        if self._training is None:
             raise RuntimeError("iterate over the loader inside `for epoch in run.epochs(n)`")
         training = self._training
         epoch = training.place.position.epoch
@@ -67,29 +65,9 @@ class Loader:
             batches = fetcher.batches()
             for step in training.split.steps(training.place.position.samples, self.dataset_samples):
                 if training.begin_step(step, indices):
-                    yield from self._step(step, batches, indices)
+                    yield from _step(training, step, batches, indices)
                 if training.plan != plan:
                     break  # what was fetched ahead is of the plan before
-
-    def _step(self, step: Step, batches: Iterator[Any], indices: NDArray[np.int64]) -> Iterator[Any]:
-        training, gradients = self._training, self._gradients
-        assert training is not None
-        assert gradients is not None
-        try:
-            last = len(step.micro_batches) - 1
-            for number, micro_batch in enumerate(step.micro_batches):
-                batch = next(batches)
-                gradients.begin(
-                    len(micro_batch) if step.trains else 0,
-                    global_batch=len(step.batch),
-                    first=number == 0,
-                    last=number == last,
-                )
-                yield batch
-        except GeneratorExit:  # the script left its loop; it may have taken the step before
-            training.abandon_step(step, indices)
-            raise
-        training.end_step(step, indices)
 
     def fetcher(self, micro_batches: Any, generator: torch.Generator) -> Iterable[Any]:
         """The samples of micro-batches, collated. Iterating anew asks `micro_batches` again."""
@@ -107,6 +85,26 @@ class Loader:
     def on_device(self, batch: Any) -> Any:
         """The batch where the model is."""
         return batch if self._device.type == "cpu" else _to_device(batch, self._device)
+
+
+def _step(
+    training: Training, step: Step, batches: Iterator[Any], indices: NDArray[np.int64]
+) -> Iterator[Any]:
+    try:
+        last = len(step.micro_batches) - 1
+        for number, micro_batch in enumerate(step.micro_batches):
+            batch = next(batches)
+            training.gradients.begin(
+                len(micro_batch) if step.trains else 0,
+                global_batch=len(step.batch),
+                first=number == 0,
+                last=number == last,
+            )
+            yield batch
+    except GeneratorExit:  # the script left its loop; it may have taken the step before
+        training.abandon_step(step, indices)
+        raise
+    training.end_step(step, indices)
 
 
 class _Fetcher:

@@ -7,15 +7,21 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class StepTimes:
-    """How many steps, the sum of their times and the sum of the squares, in seconds."""
+    """How many steps, the sum of their times, of the squares, and of what was spent waiting for peers, in seconds."""
 
     steps: int = 0
     step_s_sum: float = 0.0
     step_s_squares: float = 0.0
+    sync_s_sum: float = 0.0
 
-    def add(self, step_s: float) -> StepTimes:
+    def add(self, step_s: float, sync_s: float) -> StepTimes:
         """With one more step."""
-        return StepTimes(self.steps + 1, self.step_s_sum + step_s, self.step_s_squares + step_s * step_s)
+        return StepTimes(
+            self.steps + 1,
+            self.step_s_sum + step_s,
+            self.step_s_squares + step_s * step_s,
+            self.sync_s_sum + sync_s,
+        )
 
 
 class Meter:
@@ -26,9 +32,9 @@ class Meter:
         self._next_s = float("-inf")
         self._times = StepTimes()
 
-    def add(self, step_s: float) -> None:
-        """A step of full size took so long."""
-        self._times = self._times.add(step_s)
+    def add(self, step_s: float, sync_s: float = 0.0) -> None:
+        """A step of full size took so long, `sync_s` of it waiting for peers."""
+        self._times = self._times.add(step_s, sync_s)
 
     def due(self, now: float) -> bool:
         """Whether it is time for a report."""

@@ -52,6 +52,11 @@ class Replica:
         self.objects = objects
 
     @property
+    def optimizer(self) -> Optimizer:
+        """The optimizer of the model."""
+        return next(one for one in self.objects if isinstance(one, Optimizer))
+
+    @property
     def is_sharded(self) -> bool:
         """Whether ranks hold parts of the model's parameters (FSDP2) instead of all of them."""
         return any(is_sharded(dict(model.named_parameters())) for model in self._models)

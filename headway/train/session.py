@@ -16,13 +16,13 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import Dataset, IterableDataset
 
 from headway.contract.runtime import Hello, Metrics
+from headway.train.batching import Batching, Bounds
 from headway.train.checkpoint import Checkpoints, Schedule
 from headway.train.control import Mailbox, StopRequest
 from headway.train.environment import Environment
 from headway.train.gradients import Gradients, OncePerBatch, step_once_per_batch
 from headway.train.loader import Loader
-from headway.train.position import Split
-from headway.train.replica import Replica, Stateful
+from headway.train.replica import Place, Replica, Stateful
 from headway.train.saving import Saver
 from headway.train.storage import open_storage
 from headway.train.team import Team
@@ -74,13 +74,10 @@ class Run:
         self._team = team
         self._environment = environment
         self._mailbox = mailbox
-        self._gradients: Gradients | None = None
+        self._stop = stop
+        self._training: Training | None = None
         self._loader: Loader | None = None
         self._entered = False
-        schedule = Schedule(environment.checkpoint_every_s, time.monotonic())
-        self._training = Training(
-            team=team, mailbox=mailbox, stop=stop, saver=Saver(_checkpoints(environment), schedule, mailbox)
-        )
 
     @property
     def rank(self) -> int:
@@ -122,14 +119,22 @@ class Run:
             TypeError: an object's state cannot be kept in a checkpoint.
             Fenced: a newer generation of the job runs.
         """
-        if self._gradients is not None:
+        if self._training is not None:
             raise RuntimeError("prepare() was called before; give it everything in one call")
         model.to(self.device)
         objects: list[Stateful] = [model, optimizer, *more]
         gradients = Gradients(model, device=self.device)
-        self._training.prepare(Replica(objects), gradients)
+        schedule = Schedule(self._environment.checkpoint_every_s, time.monotonic())
+        self._training = Training(
+            Replica(objects),
+            gradients,
+            team=self._team,
+            mailbox=self._mailbox,
+            stop=self._stop,
+            saver=Saver(_checkpoints(self._environment), schedule, self._mailbox),
+        )
+        self._training.prepare()
         step_once_per_batch(optimizer, gradients)
-        self._gradients = gradients
         return (
             gradients.model,
             optimizer,
@@ -142,6 +147,7 @@ class Run:
         *,
         global_batch: int,
         max_local_batch: int | None = None,
+        balance: bool = True,
         seed: int = 0,
         num_workers: int = 0,
         collate_fn: Callable[[list[Any]], Any] | None = None,
@@ -155,7 +161,8 @@ class Run:
             dataset: has `len()` and gives a sample for an index. The same on every rank.
             global_batch: samples in an optimizer step, all ranks together. A job's `batch.global` overrides it.
             max_local_batch: the most samples that one rank is handed at a time; beyond it, a rank
-                accumulates gradients over several. None: no limit.
+                accumulates gradients over several. None: no limit. A job's `batch.max_local` overrides it.
+            balance: give ranks that are measured to be slower fewer samples of each step.
             seed: of the order.
             num_workers: processes that fetch samples ahead; 0 fetches in this one.
             collate_fn: makes a batch of a list of samples, as for torch's `DataLoader`.
@@ -178,15 +185,19 @@ class Run:
             raise ValueError(f"seed is {seed}; it must be at least 0 and below 2**63")
         if not len(dataset):
             raise ValueError("the dataset is empty; there is nothing to train on")
-        wanted = self._environment.global_batch or global_batch
+        environment = self._environment
+        bounds = Bounds(
+            global_batch=min(environment.global_batch or global_batch, len(dataset)),
+            most_global=min(environment.most_global_batch, len(dataset))
+            if environment.most_global_batch
+            else None,
+            max_local=environment.max_local_batch or max_local_batch,
+            rule=environment.lr_rule,
+            balance=balance,
+        )
         self._loader = Loader(
             dataset,
-            split=Split(
-                global_batch=min(wanted, len(dataset)),
-                rank=self.rank,
-                world_size=self.world_size,
-                max_local=max_local_batch,
-            ),
+            batching=Batching(bounds, rank=self.rank, world_size=self.world_size),
             seed=seed,
             device=self.device,
             num_workers=num_workers,
@@ -206,20 +217,19 @@ class Run:
         """
         if count < 0:
             raise ValueError(f"the number of epochs is {count}; it must be at least 0")
-        if self._gradients is None or self._loader is None:
+        if self._training is None or self._loader is None:
             raise RuntimeError("call run.prepare(...) and run.loader(...) before run.epochs(...)")
         if self._entered:
             raise RuntimeError("run.epochs(...) was called before; train all epochs in one loop")
         self._entered = True
         loader, training = self._loader, self._training
         training.feed(
-            dataset_samples=loader.dataset_samples, seed=loader.seed, split=loader.first_split, epochs=count
+            dataset_samples=loader.dataset_samples, seed=loader.seed, batching=loader.batching, epochs=count
         )
-        loader.attach(training, self._gradients)
-        return self._remaining(count)
+        loader.attach(training)
+        return self._remaining(training, count)
 
-    def _remaining(self, count: int) -> Iterator[int]:
-        training = self._training
+    def _remaining(self, training: Training, count: int) -> Iterator[int]:
         training.join()
         while (epoch := training.place.position.epoch) < count:
             yield epoch
@@ -233,7 +243,7 @@ class Run:
         Only a script that looks at gradients needs it, to clip them for example: they are complete when it
         is false.
         """
-        return self._gradients is not None and self._gradients.accumulating
+        return self._training is not None and self._training.gradients.accumulating
 
     def report(self, **metrics: Any) -> None:
         """Show values to people: numbers, or tensors of one element. They never steer anything.
@@ -250,7 +260,7 @@ class Run:
         infinite = [name for name, value in values.items() if not math.isfinite(value)]
         for name in infinite:
             sys.stderr.write(f"headway: the metric {name} is {values.pop(name)} and is left out\n")
-        place = self._training.place
+        place = self._training.place if self._training is not None else Place()
         self._mailbox.send(Metrics, epoch=place.position.epoch, samples=place.samples, values=values)
         shown = "  ".join(f"{name} {value:.6g}" for name, value in values.items())
         sys.stdout.write(f"epoch {place.position.epoch}  samples {place.samples:,}  {shown}\n")

@@ -46,7 +46,7 @@ class Team:
         self.peers: Peers | None = None
         self._id = member_id(environment.generation, environment.rank)
         self._first = environment.first_order if environment.live else None
-        self._members = frozenset(self._first.members) if self._first else frozenset()
+        self._members = dict(self._first.members) if self._first else {}
         self._orders = Orders(environment.control)
         self._device = device
         self._timeout = timedelta(seconds=timeout_s)
@@ -78,7 +78,12 @@ class Team:
 
     def leaves_nobody(self, order: Order) -> bool:
         """Whether none of the present members is a member under the order."""
-        return self._members.isdisjoint(order.members)
+        return self._members.keys().isdisjoint(order.members)
+
+    def ranks_before(self, order: Order) -> list[int | None]:
+        """For each rank under the order the rank that it has among the present members, None for a newcomer."""
+        by_rank = sorted(order.members, key=order.members.__getitem__)
+        return [self._members.get(member) for member in by_rank]
 
     def includes_me(self, order: Order) -> bool:
         """Whether this process is a member under the order."""
@@ -110,7 +115,7 @@ class Team:
 
         self.peers = Peers.meet(order, rank, self._device, self._timeout, superseded)
         self.rank, self.world_size, self.generation = rank, order.world_size, order.generation
-        self._members = frozenset(order.members)
+        self._members = dict(order.members)
         return self.peers
 
     def await_order(self, after: int) -> Order | None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import sys
 import time
+from contextlib import suppress
 from dataclasses import replace
 from typing import NoReturn
 
@@ -13,92 +12,88 @@ from numpy.typing import NDArray
 
 from headway.contract.runtime import (
     EXIT_DONE,
-    EXIT_RETRY,
     EXIT_STOPPED,
     Completed,
-    EpochClosed,
     FirstStep,
     Left,
     Order,
-    Progress,
     Ready,
-    Restored,
     Stopped,
     Switched,
 )
+from headway.train.batching import Batching
 from headway.train.boundary import Agreement, Boundary, Statement, Wish
 from headway.train.control import Mailbox, StopRequest
 from headway.train.gradients import Gradients
-from headway.train.handover import Standing, choose_source, hand_over, signature
 from headway.train.ledger import Ledger
-from headway.train.meter import Meter
+from headway.train.levelling import HANDED_OVER, Leveller, leave, leave_for_retry
 from headway.train.peers import Peers, PeersLost, Superseded
 from headway.train.position import Split, Step
+from headway.train.probe import NoiseProbe
 from headway.train.replica import Place, Replica
-from headway.train.saving import Saver, complain
+from headway.train.reporting import Reporter
+from headway.train.saving import Saver
 from headway.train.team import Team
-
-PROGRESS_EVERY_S = 0.5
 
 
 class Training:
-    """How far this rank is, and what it does about it between steps.
+    """How far this rank is with `replica`, and what it does about it between steps.
 
     Members may change in every method that begins or ends a step or an epoch; `plan` counts the changes of what the
     next step is. A method that ends the process says so.
     """
 
-    def __init__(self, *, team: Team, mailbox: Mailbox, stop: StopRequest, saver: Saver) -> None:
+    def __init__(
+        self,
+        replica: Replica,
+        gradients: Gradients,
+        *,
+        team: Team,
+        mailbox: Mailbox,
+        stop: StopRequest,
+        saver: Saver,
+    ) -> None:
         self.place = Place()
         self.plan = 0
+        self.gradients = gradients
+        self._replica = replica
         self._team = team
         self._mailbox = mailbox
         self._stop = stop
         self._saver = saver
+        self._leveller = Leveller(replica, team, saver, mailbox)
+        self._reporter = Reporter(mailbox)
+        self._batching: Batching | None = None
         self._boundary: Boundary | None = None
-        self._meter = Meter(PROGRESS_EVERY_S)
-        self._replica: Replica | None = None
-        self._gradients: Gradients | None = None
-        self._split: Split | None = None
-        self._signature = 0
         self._agreement: Agreement | None = None
-        self._holds_state = False
-        self._total_samples: int | None = None
+        self._measured: tuple[int, ...] = ()
         self._attempted_samples = 0
         self._steps_taken = 0
-        self._created_s = time.perf_counter()
-        self._began_s = self._ended_s = self._created_s
+        self._began_s = self._ended_s = self._created_s = time.perf_counter()
 
     # Before the first step
 
-    def prepare(self, replica: Replica, gradients: Gradients) -> None:
-        """Keep these from now on. Unless this rank is a newcomer, continue from the newest checkpoint.
+    def prepare(self) -> None:
+        """Continue from the newest checkpoint, unless this rank is a newcomer.
 
         Rank 0 reads it and hands it to its peers, so that replicas are equal by construction. Ends the
         process, asking to be started again, when the storage does not answer or a peer is lost.
 
         Raises:
             ValueError: the ranks have made different models.
+            TypeError: an object's state cannot be kept in a checkpoint.
         """
-        self._replica, self._gradients = replica, gradients
-        self._signature = signature(replica.objects)
-        self._saver.warm(replica)
-        peers = self._team.peers
-        if peers is None:
+        self._saver.warm(self._replica)
+        if self._team.peers is None:
             return
         try:
-            if len({signature for (signature,) in peers.gather(self._signature)}) > 1:
-                raise ValueError(
-                    "the ranks have made different models (other parameters, shapes or types), so they cannot be "
-                    "kept equal; make the same one on every rank"
-                )
-            self._load(peers)
+            self.place = self._leveller.start(self._team.peers)
         except PeersLost as loss:
-            _leave_for_retry(f"a peer was lost before training began: {loss}")
-        self._train_with(peers)
+            leave_for_retry(f"a peer was lost before training began: {loss}")
+        self._train_with(self._team.peers)
 
-    def feed(self, *, dataset_samples: int, seed: int, split: Split, epochs: int) -> None:
-        """The data to train on, for how many epochs, and this rank's part of each step.
+    def feed(self, *, dataset_samples: int, seed: int, batching: Batching, epochs: int) -> None:
+        """The data to train on, for how many epochs, and what a step takes of it.
 
         Raises:
             ValueError: the checkpoint is from the middle of an epoch of other data.
@@ -112,8 +107,10 @@ class Training:
                 "give it the same data, or start anew with another checkpoint URI"
             )
         self.place = replace(before, dataset_samples=dataset_samples, seed=seed)
-        self._split = split
-        self._total_samples = epochs * dataset_samples
+        self._batching = batching
+        self._reporter.total_samples = epochs * dataset_samples
+        if batching.adaptive:
+            self.gradients.probe = NoiseProbe(self._replica.optimizer)
 
     def join(self) -> None:
         """Join the training that this process was started for, if it is a newcomer. May end the process."""
@@ -126,8 +123,7 @@ class Training:
     @property
     def split(self) -> Split:
         """How the next step's batch is divided."""
-        assert self._split is not None
-        return self._split
+        return self._present_batching.split
 
     def begin_step(self, step: Step, indices: NDArray[np.int64]) -> bool:
         """An optimizer step begins; False when members changed instead. `indices` is the epoch's order."""
@@ -137,9 +133,12 @@ class Training:
         if order is not None and order.lost:
             self._change_members(order, lost=True)
             return False
-        mine = Ledger().add(indices[step.share.start : step.share.stop])
+        statement = self._statement(Ledger().add(indices[step.share.start : step.share.stop]), order)
+        self.gradients.lr_factor = self._present_batching.lr_factor
+        if self.gradients.probe is not None:
+            self.gradients.probe.begin(measures=self._present_batching.measures(self.place.samples))
         try:
-            self._at_boundary.begin(self._statement(mine, order))
+            self._at_boundary.begin(statement)
         except PeersLost:
             self._change_members(None, lost=True)
             return False
@@ -150,16 +149,16 @@ class Training:
 
         Ends the process when that is to stop, or when this rank is no member any more.
         """
-        if self._commit(step, indices) and (agreement := self._agreement) is not None:
-            self._act(agreement)
+        if self._commit(step, indices) and self._agreement is not None:
+            self._rebalance(step, self._agreement)
+            self._act(self._agreement)
         else:
             self._change_members(None, lost=True)
 
     def abandon_step(self, step: Step, indices: NDArray[np.int64]) -> None:
         """The script left its loop within the step: commit it if it was taken."""
-        assert self._gradients is not None
-        taken = self._gradients.stepped
-        self._gradients.abandon()
+        taken = self.gradients.stepped
+        self.gradients.abandon()
         if taken:
             self._commit(step, indices)
 
@@ -170,10 +169,11 @@ class Training:
         """
         if self.place.position.epoch > epoch:
             return  # this rank was behind, and caught up with one that had ended the epoch
-        self._audit()
+        if self._team.rank == 0:
+            self._reporter.audit(self.place)
         self.place = replace(self.place, position=self.place.position.next_epoch(), ledger=Ledger())
         self._attempted_samples = self.place.samples
-        if self.place.samples == self._total_samples:
+        if self.place.samples == self._reporter.total_samples:
             return
         try:
             self._at_boundary.begin(self._statement(Ledger(), self._team.due()))
@@ -185,7 +185,6 @@ class Training:
 
     def complete(self) -> None:
         """Training is over: keep the result. Ends the process, asking for a retry, when that fails."""
-        assert self._replica is not None
         while True:
             peers = self._present_peers
             saved = self._saver.save(self._replica, self.place) if peers.is_main else True
@@ -195,12 +194,17 @@ class Training:
             except PeersLost:
                 self._change_members(None, lost=True)
         if not all(saved for (saved,) in outcomes):
-            _leave_for_retry("the last checkpoint could not be saved")
-        self._report_progress()
+            leave_for_retry("the last checkpoint could not be saved")
+        self._report()
         self._mailbox.send(Completed, samples=self.place.samples)
         self._stop.ignore()
 
     # What they are made of
+
+    @property
+    def _present_batching(self) -> Batching:
+        assert self._batching is not None, "feed() comes first"
+        return self._batching
 
     @property
     def _present_peers(self) -> Peers:
@@ -218,20 +222,24 @@ class Training:
             wish = Wish.STOP
         elif self._present_peers.is_main and self._saver.due():
             wish = Wish.CHECKPOINT
+        probe = self.gradients.probe
         return Statement(
-            wish, order.generation if order else 0, mine.count, mine.total, mine.squares, 0.0, 0.0, 0.0
+            wish=wish,
+            ordered=order.generation if order else 0,
+            count=mine.count,
+            total=mine.total,
+            squares=mine.squares,
+            compute_s=self.gradients.compute_s,
+            square=probe.square if probe else 0.0,
+            squared_mean=probe.squared_mean if probe else 0.0,
         )
 
     def _commit(self, step: Step, indices: NDArray[np.int64]) -> bool:
         """Take in the step, if its gradient was whole. Sets the agreement, None when a peer was lost."""
-        assert self._gradients is not None
-        whole = self._gradients.stepped or self._gradients.sound
+        whole = self.gradients.stepped or self.gradients.sound
         self._agreement = None
-        try:
+        with suppress(PeersLost):
             self._agreement = self._at_boundary.agree()
-        except PeersLost:
-            if not whole:
-                return False
         if whole:
             # A whole gradient has every rank's samples in it, also when their statements came no more.
             trained = (
@@ -254,10 +262,22 @@ class Training:
             self._mailbox.send(FirstStep, samples=self.place.samples, live=self._team.live)
         elif len(step.batch) == self.split.global_batch:
             # Neither the first step nor a short one at the end of an epoch says how long a step takes.
-            self._meter.add(self._ended_s - self._began_s)
+            step_s = self._ended_s - self._began_s
+            self._reporter.measure(step_s, max(0.0, step_s - self.gradients.compute_s))
         self._saver.look()
-        if self._meter.due(time.monotonic()):
-            self._report_progress()
+        if self._reporter.due():
+            self._report()
+
+    def _rebalance(self, step: Step, agreement: Agreement) -> None:
+        """Take in what the ranks measured in the step before this one, and remember whose measures come next."""
+        batching, probe = self._present_batching, self.gradients.probe
+        if probe is not None and probe.measurement is not None:
+            batching.take_in(probe.measurement)
+        before = self._measured
+        self._measured = batching.local_batches if len(step.batch) == self.split.global_batch else ()
+        if before == batching.local_batches and batching.observe(agreement, before):
+            self._measured = ()
+            self.plan += 1
 
     def _act(self, agreement: Agreement) -> None:
         if agreement.wish is Wish.STOP:
@@ -266,17 +286,18 @@ class Training:
             # Everyone leaves the group at this boundary. A newer order than that may have come meanwhile.
             self._change_members(self._team.due())
         elif agreement.wish is Wish.CHECKPOINT and self._present_peers.is_main:
-            assert self._replica is not None
             self._saver.begin(self._replica, self.place)
+
+    def _report(self) -> None:
+        self._reporter.progress(self.place, self._present_batching, is_main=self._team.rank == 0)
 
     # Changes of members
 
     def _train_with(self, peers: Peers) -> None:
         """The state is the same as that of these peers: average with them."""
-        assert self._gradients is not None
-        self._gradients.replicate(peers)
+        self.gradients.replicate(peers)
         self._boundary = Boundary(peers)
-        self._holds_state = True
+        self._measured = ()
         self.plan += 1
 
     def _change_members(self, order: Order | None, *, lost: bool = False) -> None:
@@ -284,9 +305,10 @@ class Training:
 
         May end the process: when this rank is no member, on a request to stop, or when no order comes.
         """
-        assert self._gradients is not None
         self._boundary = None
-        self._gradients.part()
+        self.gradients.part()
+        if self.gradients.spoiled:
+            self._leveller.holds = self.gradients.spoiled = False
         after = self._team.generation
         if lost:
             self._saver.lost()
@@ -300,128 +322,69 @@ class Training:
             if not self._team.includes_me(following):
                 self._say_left(following)
             try:
-                peers = self._team.meet(following)
-                self._mailbox.speak_for(rank=peers.rank, generation=peers.generation)
-                sync_bytes = self._level(peers, following)
+                peers = self._meet(following)
                 break
             except (PeersLost, Superseded):
                 self._team.lose()
                 order, after = None, following.generation
-        self._go_on(peers, sync_bytes)
+        self._go_on(peers, following)
 
-    def _go_on(self, peers: Peers, sync_bytes: int) -> None:
-        self._train_with(peers)
-        if self._split is not None:
-            self._split = replace(self._split, rank=peers.rank, world_size=peers.world_size, local_batches=())
+    def _meet(self, order: Order) -> Peers:
+        """Be a member under the order, with the same state as the others."""
+        before = self._team.ranks_before(order)
+        peers = self._team.meet(order)
+        self._mailbox.speak_for(rank=peers.rank, generation=peers.generation)
+        self._present_batching.change_members(before, rank=peers.rank)
+        self.place = self._leveller.level(peers, order, self.place, self._present_batching)
+        return peers
+
+    def _go_on(self, peers: Peers, order: Order) -> None:
         self._saver.generation(peers.generation)
+        self._train_with(peers)
         self._mailbox.send(
             Switched,
             samples=self.place.samples,
             world_size=peers.world_size,
             pause_s=max(0.0, time.perf_counter() - self._ended_s),
             lost_steps=int(self._attempted_samples > self.place.samples),
-            sync_bytes=sync_bytes,
+            sync_bytes=self._leveller.sync_bytes,
         )
         self._attempted_samples = self.place.samples
+        if self._present_batching.follow(order.batch) and peers.is_main:
+            self._reporter.batch_changed(self.place, self._present_batching)
 
     def _next_order(self, after: int) -> Order:
         """The next order. Ends the process when none comes."""
         if not self._team.live:
-            _leave_for_retry("a peer was lost, and nobody gives orders here")
+            leave_for_retry("a peer was lost, and nobody gives orders here")
         order = self._team.await_order(after)
         if order is None and self._stop.received:
             self._leave_on_request()
         if order is None:
-            _leave_for_retry("a peer was lost, and no order came for those that are left")
+            leave_for_retry("a peer was lost, and no order came for those that are left")
         return order
-
-    def _level(self, peers: Peers, order: Order) -> int:
-        """Bring all members to the state of the most advanced; the bytes that it took.
-
-        Raises:
-            PeersLost, Superseded: there is a new change of members to make.
-        """
-        assert self._gradients is not None
-        assert self._replica is not None
-        position = self.place.position
-        holds = self._holds_state and not self._gradients.spoiled
-        mine = Standing(holds, position.epoch, position.samples, self._signature)
-        standings = [Standing(bool(holds), *rest) for holds, *rest in peers.gather(*mine.numbers)]
-        source = choose_source(standings)
-        if source is None:
-            return self._load_handed_over(peers, order)
-        if mine.signature != standings[source].signature:
-            _leave_for_retry("the model here differs from the one that is trained (names, shapes or types)")
-        if any(one.signature != mine.signature for one in standings):
-            raise PeersLost("a newcomer has made another model")
-        receivers = [rank for rank, one in enumerate(standings) if not one.same_place(standings[source])]
-        if not receivers:
-            return 0
-        if peers.rank in receivers:
-            self._holds_state = False  # while it is neither the old one nor the new
-        self.place, sync_bytes = hand_over(
-            self._replica.objects, self.place, peers=peers, source=source, receivers=receivers
-        )
-        self._gradients.spoiled = False
-        return sync_bytes
-
-    def _load_handed_over(self, peers: Peers, order: Order) -> int:
-        """No member has the state: those before them keep it in storage as they leave, unless they are lost."""
-        if not order.lost and not self._team.wait_for_mark(_HANDED_OVER, order):
-            raise Superseded
-        return self._load(peers)
-
-    def _load(self, peers: Peers) -> int:
-        """Rank 0's newest checkpoint, or what it has, for everyone. Ends the process when storage is silent."""
-        assert self._replica is not None
-        failed, from_generation = False, 0
-        if peers.is_main:
-            try:
-                found = self._saver.load(self._replica)
-                if found is not None:
-                    self.place, from_generation = found
-            except OSError as error:
-                failed = True
-                complain(f"the checkpoints cannot be read, so this run asks to be started again: {error}")
-        outcomes = peers.gather(failed, from_generation)
-        if any(failed for failed, _ in outcomes):
-            _leave(EXIT_RETRY)
-        sync_bytes = 0
-        if peers.world_size > 1:
-            self.place, sync_bytes = hand_over(
-                self._replica.objects,
-                self.place,
-                peers=peers,
-                source=0,
-                receivers=range(1, peers.world_size),
-            )
-        if from_generation and peers.is_main:
-            self._mailbox.send(Restored, samples=self.place.samples, from_generation=from_generation)
-        return sync_bytes
 
     # Ends
 
     def _leave_in_order(self, order: Order) -> NoReturn:
         """This rank is not a member of the next generation: nobody waits for it any more."""
         if self._team.leaves_nobody(order) and self._present_peers.is_main:
-            assert self._replica is not None
             if not self._saver.save(self._replica, self.place):
-                _leave_for_retry("the state could not be handed over")
-            self._team.mark(_HANDED_OVER, order)
+                leave_for_retry("the state could not be handed over")
+            self._team.mark(HANDED_OVER, order)
         self._say_left(order)
 
     def _say_left(self, order: Order) -> NoReturn:
         self._saver.finish()
         self._mailbox.send(Left, samples=self.place.samples, joined=order.generation)
-        _leave(EXIT_DONE)
+        leave(EXIT_DONE)
 
     def _leave_on_request(self) -> NoReturn:
         """Keep the state and stop. Whoever was to save may be lost: then each saves, since each holds the same."""
-        assert self._replica is not None
-        if not self._holds_state:
-            _leave(EXIT_STOPPED)
+        if not self._leveller.holds:
+            leave(EXIT_STOPPED)
         peers = self._team.peers
-        self._report_progress()
+        self._report()
         saved = True
         if peers is None or peers.is_main:
             saved = self._saver.save(self._replica, self.place)
@@ -430,60 +393,6 @@ class Training:
         except PeersLost:
             outcomes = [[self._saver.save(self._replica, self.place)]]
         if not saved or not all(saved for (saved,) in outcomes):
-            _leave(EXIT_RETRY)
+            leave_for_retry("the state could not be kept")
         self._mailbox.send(Stopped, samples=self.place.samples)
-        _leave(EXIT_STOPPED)
-
-    # Reports
-
-    def _audit(self) -> None:
-        position, dataset_samples = self.place.position, self.place.dataset_samples
-        assert dataset_samples is not None
-        if not self._present_peers.is_main:
-            return
-        if position.samples < dataset_samples:
-            complain(
-                f"epoch {position.epoch} was left after {position.samples} of {dataset_samples} samples, "
-                "so it is not audited"
-            )
-            return
-        self._mailbox.send(
-            EpochClosed,
-            epoch=position.epoch,
-            samples_seen=self.place.ledger.count,
-            dataset_samples=dataset_samples,
-            exactly_once=self.place.ledger == Ledger.of_epoch(dataset_samples),
-        )
-
-    def _report_progress(self) -> None:
-        times = self._meter.take(time.monotonic())
-        if self._team.rank != 0 or self._split is None:
-            return
-        full = self._split.step(0, self._split.global_batch)
-        self._mailbox.send(
-            Progress,
-            epoch=self.place.position.epoch,
-            samples=self.place.samples,
-            total_samples=self._total_samples,
-            steps=times.steps,
-            step_s_sum=times.step_s_sum,
-            step_s_squares=times.step_s_squares,
-            global_batch=self._split.global_batch,
-            local_batch=len(full.micro_batches[0]),
-            accumulation=len(full.micro_batches),
-        )
-
-
-_HANDED_OVER = "handed over"
-
-
-def _leave_for_retry(sentence: str) -> NoReturn:
-    complain(f"{sentence}; this process ends and asks to be started again")
-    _leave(EXIT_RETRY)
-
-
-def _leave(code: int) -> NoReturn:
-    """End the process with its output written, and without the tear-down that torch's threads may not survive."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
+        leave(EXIT_STOPPED)

@@ -145,11 +145,11 @@ def test_a_newcomer_is_told_to_stop_while_it_waits(counting: Callable[..., Live]
 def test_random_changes_and_losses(counting: Callable[..., Live], seed: int) -> None:
     rng = random.Random(seed)
     samples, batch = rng.randint(20, 60), rng.randint(2, 20)
-    # More steps than five changes can take, or there would be nothing left to change.
-    shape = {"samples": samples, "batch": batch, "epochs": 50 * batch // samples + 2}
     most = rng.randint(1, 6) if rng.random() < 0.5 else batch
-    live = counting("--max-local", most, **shape)
     bodies = -(-batch // most)  # of a step, at most
+    # More steps than five changes can take, or there would be nothing left to change.
+    shape = {"samples": samples, "batch": batch, "epochs": 50 * bodies * batch // samples + 2}
+    live = counting("--max-local", most, **shape)
     live.start(rng.randint(1, 3), steps=2 * bodies)
     live.wait_until_held()
     for _ in range(5):

@@ -1,0 +1,84 @@
+"""What rank 0 tells of the steps and of the epochs."""
+
+from __future__ import annotations
+
+import time
+
+from headway.contract.runtime import BatchChanged, EpochClosed, Progress
+from headway.train.batching import Batching
+from headway.train.control import Mailbox
+from headway.train.ledger import Ledger
+from headway.train.meter import Meter
+from headway.train.replica import Place
+from headway.train.saving import complain
+
+PROGRESS_EVERY_S = 0.5
+
+
+class Reporter:
+    """Sends progress now and then, and the audit of each epoch."""
+
+    def __init__(self, mailbox: Mailbox) -> None:
+        self.total_samples: int | None = None
+        self._mailbox = mailbox
+        self._meter = Meter(PROGRESS_EVERY_S)
+
+    def measure(self, step_s: float, sync_s: float) -> None:
+        """A step of full size took so long, `sync_s` of it waiting for peers."""
+        self._meter.add(step_s, sync_s)
+
+    def due(self) -> bool:
+        """Whether it is time to tell."""
+        return self._meter.due(time.monotonic())
+
+    def progress(self, place: Place, batching: Batching, *, is_main: bool) -> None:
+        """How far training is, how fast, and how noisy its gradients are."""
+        times = self._meter.take(time.monotonic())
+        if not is_main:
+            return
+        full = batching.split.step(0, batching.split.global_batch)
+        noise = batching.noise
+        self._mailbox.send(
+            Progress,
+            epoch=place.position.epoch,
+            samples=place.samples,
+            total_samples=self.total_samples,
+            steps=times.steps,
+            step_s_sum=times.step_s_sum,
+            step_s_squares=times.step_s_squares,
+            sync_s_sum=times.sync_s_sum,
+            global_batch=batching.split.global_batch,
+            local_batch=len(full.micro_batches[0]),
+            local_batches=batching.local_batches,
+            accumulation=len(full.micro_batches),
+            gradient_sqr=noise.sqr if noise is not None else None,
+            gradient_var=noise.var if noise is not None else None,
+        )
+
+    def batch_changed(self, place: Place, batching: Batching) -> None:
+        """Steps take another global batch from here on."""
+        self._mailbox.send(
+            BatchChanged,
+            samples=place.samples,
+            global_batch=batching.split.global_batch,
+            lr_factor=batching.lr_factor,
+            cause="ordered by the service",
+        )
+
+    def audit(self, place: Place) -> None:
+        """The script has done everything for the epoch."""
+        position, dataset_samples = place.position, place.dataset_samples
+        assert dataset_samples is not None
+        if position.samples < dataset_samples:
+            complain(
+                f"epoch {position.epoch} was left after {position.samples} of {dataset_samples} samples, "
+                "so it is not audited"
+            )
+            return
+        self._mailbox.send(
+            EpochClosed,
+            epoch=position.epoch,
+            samples_seen=place.ledger.count,
+            dataset_samples=dataset_samples,
+            exactly_once=place.ledger == Ledger.of_epoch(dataset_samples),
+        )
