@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from headway.contract import runtime
+from headway.contract import orders, runtime
 from headway.contract.agents import DEVICE_CPU, RankSlot, RunCommand, SlotInfo
 
 _PASSED = frozenset(
@@ -125,7 +125,7 @@ def _headway(command: RunCommand, rank: RankSlot, control: Path) -> dict[str, st
         runtime.ENV_CHECKPOINT_URI: command.checkpoint_uri,
         runtime.ENV_CHECKPOINT_KEEP: str(command.checkpoint_keep),
         runtime.ENV_CONTROL: str(control),
-        runtime.ENV_MEMBER: runtime.member_id(command.generation, rank.rank),
+        runtime.ENV_MEMBER: orders.member_id(command.generation, rank.rank),
     }
     if command.joins:
         env[runtime.ENV_JOINS] = "1"

@@ -11,7 +11,7 @@ from pathlib import Path
 import structlog
 
 from headway.contract.agents import OrderCommand
-from headway.contract.runtime import BatchPlan, Order, member_id, order_from_json, order_to_json
+from headway.contract.orders import BatchPlan, Order, member_id, order_from_json, order_to_json
 from worker_agent.folders import JobFolder, RunFolder, write_text
 
 _log = structlog.get_logger()

@@ -136,14 +136,14 @@ class Member(BaseModel):
 
 
 class BatchOrder(BaseModel):
-    """The batch plan that goes with an order, see `contract.runtime.BatchPlan`."""
+    """The batch plan that goes with an order, see `contract.orders.BatchPlan`."""
 
     global_batch: int
     max_local: int | None = None
 
 
 class OrderCommand(BaseModel):
-    """The members of `generation` of a live job: written, as `contract.runtime.Order`, into the control folder of
+    """The members of `generation` of a live job: written, as `contract.orders.Order`, into the control folder of
     each of the job's runs on this node, unless a newer order is there.
     """
 

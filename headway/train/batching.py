@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from headway.contract.runtime import BatchPlan
+from headway.contract.orders import BatchPlan
 from headway.train.boundary import Agreement
 from headway.train.learning_rate import Rule, factor
 from headway.train.noise import Measurement, NoiseEstimate, NoiseScale, from_ranks

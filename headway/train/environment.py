@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
-from headway.contract import runtime
+from headway.contract import orders, runtime
 from headway.train.learning_rate import Rule
 
 
@@ -46,11 +46,11 @@ class Environment:
         return self.control is not None and self.store is not None
 
     @property
-    def first_order(self) -> runtime.Order:
+    def first_order(self) -> orders.Order:
         """The membership that this process was started for, as an order. Needs a store."""
         assert self.store is not None
-        members = {runtime.member_id(self.generation, rank): rank for rank in range(self.world_size)}
-        return runtime.Order(
+        members = {orders.member_id(self.generation, rank): rank for rank in range(self.world_size)}
+        return orders.Order(
             generation=self.generation, world_size=self.world_size, store=self.store, members=members
         )
 

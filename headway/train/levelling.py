@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
-from headway.contract.runtime import EXIT_RETRY, Order, Restored
+from headway.contract.orders import Order
+from headway.contract.runtime import EXIT_RETRY, Restored
 from headway.train.batching import Batching
 from headway.train.control import Mailbox
 from headway.train.handover import hand_over, signature

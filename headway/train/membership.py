@@ -6,7 +6,7 @@ import os
 import sys
 from pathlib import Path
 
-from headway.contract.runtime import ORDER_FILE, Order, order_from_json
+from headway.contract.orders import ORDER_FILE, Order, order_from_json
 
 
 class Orders:

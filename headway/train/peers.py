@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
-from headway.contract.runtime import Order
+from headway.contract.orders import Order
 from headway.train.environment import Environment
 
 _POLL_S = 0.001

@@ -10,13 +10,13 @@ from typing import NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
+from headway.contract.orders import Order
 from headway.contract.runtime import (
     EXIT_DONE,
     EXIT_STOPPED,
     Completed,
     FirstStep,
     Left,
-    Order,
     Ready,
     Stopped,
     Switched,

@@ -9,8 +9,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from headway.contract import runtime
-from headway.contract.runtime import Order, Ready, Switched, member_id, order_to_json
+from headway.contract import orders, runtime
+from headway.contract.orders import Order, member_id, order_to_json
+from headway.contract.runtime import Ready, Switched
 from tests.elastic.harness import PATIENCE_S, Generation, Job
 
 Kind = TypeVar("Kind")
@@ -95,7 +96,7 @@ class Live:
     def give(self, order: Order) -> None:
         """Write the order for everyone."""
         for cohort in self.job.generations:
-            file = cohort.control / runtime.ORDER_FILE
+            file = cohort.control / orders.ORDER_FILE
             file.with_suffix(".new").write_text(order_to_json(order))
             file.with_suffix(".new").rename(file)
         self.members = sorted(order.members, key=order.members.__getitem__)

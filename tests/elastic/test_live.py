@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from headway.contract.runtime import Completed, EpochClosed, Left, Order, Restored
+from headway.contract.orders import Order
+from headway.contract.runtime import Completed, EpochClosed, Left, Restored
 from tests.elastic.harness import Job
 from tests.elastic.live import Live
 from tests.elastic.test_exactness import expected_counts

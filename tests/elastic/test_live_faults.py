@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from headway.contract.runtime import Checkpointed, EpochClosed, Order, Restored, Stopped, Switched
+from headway.contract.orders import Order
+from headway.contract.runtime import Checkpointed, EpochClosed, Restored, Stopped, Switched
 from tests.elastic.harness import Job
 from tests.elastic.live import Live
 from tests.elastic.test_exactness import losses_by_step
@@ -72,9 +73,7 @@ def test_a_newer_order_replaces_one_that_not_everyone_has_seen(counting: Callabl
 
 
 @pytest.mark.parametrize("victim", ["1.0", "1.1", "2.2"])
-def test_a_member_dies_before_the_others_come_to_meet_it(
-    counting: Callable[..., Live], victim: str
-) -> None:
+def test_a_member_dies_before_the_others_come_to_meet_it(counting: Callable[..., Live], victim: str) -> None:
     live = held(counting, 2)
     order = live.newcomers(live.members, 1)
     live.kill(victim)

@@ -17,7 +17,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from headway.contract.runtime import ENV_CONTROL, ENV_MEMBER, member_id
+from headway.contract.orders import member_id
+from headway.contract.runtime import ENV_CONTROL, ENV_MEMBER
 from worker_agent.commandline import How, python_target
 from worker_agent.folders import RunFolder, StateFolder, boot_s, read_json, write_json
 from worker_agent.launcher import child, connections, processes

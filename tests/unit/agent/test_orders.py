@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headway.contract.agents import BatchOrder, Member, OrderCommand
-from headway.contract.runtime import BatchPlan, Order, order_from_json
+from headway.contract.orders import BatchPlan, Order, order_from_json
 from tests.unit.agent.test_environment import command
 from worker_agent import orders, records
 from worker_agent.folders import RunFolder, StateFolder

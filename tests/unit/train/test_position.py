@@ -10,9 +10,7 @@ sizes = st.integers(1, 200)
 
 
 @given(start=st.integers(0, 50), length=st.integers(0, 200), parts=st.integers(1, 40))
-def test_divide_parts_are_the_whole_and_differ_by_one_at_most(
-    start: int, length: int, parts: int
-) -> None:
+def test_divide_parts_are_the_whole_and_differ_by_one_at_most(start: int, length: int, parts: int) -> None:
     whole = range(start, start + length)
     divided = divide(whole, parts)
     assert [place for part in divided for place in part] == list(whole)
