@@ -4,27 +4,26 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict, fields
-from typing import Any
+from dataclasses import MISSING, asdict, fields, replace
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway.contract import runtime
-from headway.contract.runtime import Message, Metrics, Progress, from_fields, from_line, message_file, to_line
-
-KINDS = (
-    runtime.Hello,
-    runtime.FirstStep,
-    runtime.Progress,
-    runtime.Metrics,
-    runtime.Checkpointed,
-    runtime.EpochClosed,
-    runtime.Restored,
-    runtime.Stopped,
-    runtime.Completed,
+from headway.contract.runtime import (
+    FirstStep,
+    Message,
+    Metrics,
+    Progress,
+    Switched,
+    from_fields,
+    from_line,
+    message_file,
+    to_line,
 )
+
+KINDS: tuple[type[Any], ...] = get_args(Message)
 counts = st.integers(0, 2**31 - 1)
 seconds = st.floats(0, 1e9)
 BY_TYPE: dict[str, st.SearchStrategy[Any]] = {
@@ -32,6 +31,8 @@ BY_TYPE: dict[str, st.SearchStrategy[Any]] = {
     "int | None": st.one_of(st.none(), counts),
     "float": seconds,
     "bool": st.booleans(),
+    "float | None": st.one_of(st.none(), seconds),
+    "tuple[int, ...]": st.lists(counts, max_size=9).map(tuple),
     "str": st.sampled_from(["file:///c", "s3://bucket/übung"]),
     "dict[str, float]": st.dictionaries(st.sampled_from(["loss", "Genauigkeit %"]), st.floats(-1e9, 1e9)),
 }
@@ -91,11 +92,29 @@ def test_fields_of_a_newer_rank_are_ignored(message: Message, extra: dict[str, i
 
 
 @given(messages, st.data())
-def test_a_message_without_one_of_its_fields_is_refused(message: Message, data: st.DataObject) -> None:
+def test_a_message_without_one_of_its_fields_is_refused_unless_an_older_rank_has_none(
+    message: Message, data: st.DataObject
+) -> None:
     content = json.loads(to_line(message))
-    del content[data.draw(st.sampled_from(sorted(content)))]
-    with pytest.raises(ValueError, match=r"missing|type"):
-        from_fields(content)
+    name = data.draw(st.sampled_from(sorted(content)))
+    del content[name]
+    defaults = {one.name: one.default for one in fields(message) if one.default is not MISSING}
+    if name in defaults:
+        assert from_fields(content) == replace(message, **{name: defaults[name]})
+    else:
+        with pytest.raises(ValueError, match=r"missing|type"):
+            from_fields(content)
+
+
+def test_what_older_ranks_do_not_say_has_the_meaning_that_it_had() -> None:
+    """The fields that came with live elasticity. Adding one without a default breaks running jobs."""
+    old = {"type": "first_step", "rank": 0, "generation": 1, "at_s": 1e9, "samples": 8}
+    assert from_fields(old) == FirstStep(rank=0, generation=1, at_s=1e9, samples=8, live=False)
+    new = {"sync_s_sum", "local_batches", "gradient_sqr", "gradient_var"}
+    progress = from_fields({name: value for name, value in PROGRESS.items() if name not in new})
+    assert isinstance(progress, Progress)
+    assert (progress.sync_s_sum, progress.local_batches) == (0.0, ())
+    assert (progress.gradient_sqr, progress.gradient_var) == (None, None)
 
 
 json_values = st.recursive(
@@ -140,11 +159,72 @@ def test_any_other_value_is_refused_or_can_be_stored(
         ("step_s_sum", None),
         ("step_s_squares", "0.1"),
         ("total_samples", "many"),
+        ("sync_s_sum", -0.1),
+        ("local_batches", [4, -1]),
+        ("local_batches", [4, True]),
+        ("local_batches", [[4]]),
+        ("local_batches", [2**31]),
+        ("local_batches", [1] * 65_537),
+        ("local_batches", "44"),
+        ("local_batches", {"0": 4}),
+        ("local_batches", None),
+        ("gradient_sqr", -1e-9),
+        ("gradient_sqr", math.inf),
+        ("gradient_var", math.nan),
+        ("gradient_var", 10**400),
+        ("gradient_var", "0"),
     ],
 )
 def test_a_wrong_value_is_refused_by_its_name(field: str, value: object) -> None:
     with pytest.raises(ValueError, match=f"{field} of a progress message cannot be"):
         from_fields({**PROGRESS, field: value})
+
+
+SWITCHED = {
+    **asdict(
+        Switched(
+            rank=2,
+            generation=3,
+            at_s=1e9,
+            samples=64,
+            world_size=4,
+            pause_s=0.05,
+            lost_steps=1,
+            sync_bytes=10**12,
+        )
+    ),
+    "type": "switched",
+}
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("samples", -1),
+        ("world_size", 2.0),
+        ("world_size", "4"),
+        ("pause_s", -0.1),
+        ("pause_s", math.nan),
+        ("pause_s", None),
+        ("lost_steps", -1),
+        ("lost_steps", False),
+        ("sync_bytes", 2**53 + 1),
+        ("sync_bytes", None),
+        ("rank", -1),
+        ("generation", 2**31),
+    ],
+)
+def test_a_switch_with_a_wrong_value_is_refused_by_its_name(field: str, value: object) -> None:
+    assert from_fields(SWITCHED).generation == 3
+    with pytest.raises(ValueError, match=f"{field} of a switched message cannot be"):
+        from_fields({**SWITCHED, field: value})
+
+
+def test_noise_may_be_as_small_and_as_large_as_floats_are() -> None:
+    """Squared norms of large models are above any time that a message may carry."""
+    progress = from_fields({**PROGRESS, "gradient_sqr": 5e-324, "gradient_var": 1.7e308})
+    assert isinstance(progress, Progress)
+    assert (progress.gradient_sqr, progress.gradient_var) == (5e-324, 1.7e308)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, None, "high", [1.0], 10**400])
