@@ -78,17 +78,22 @@ def start(rank: int, world_size: int, port: int, *arguments: object) -> subproce
 
 def train(processes: Sequence[subprocess.Popen[str]]) -> list[dict[str, list[float]]]:
     """What the ranks, each on a core of its own and the second one slowed, say of their steps."""
-    for process, core in zip(processes, sorted(os.sched_getaffinity(0)), strict=False):
-        os.sched_setaffinity(process.pid, {core})
-    for process in processes:
-        assert process.stdout is not None
-        if process.stdout.readline() != "begin\n":
-            raise RuntimeError(
-                f"rank ended with {process.wait()} before its first step; see its output above"
-            )
-    with Slowed(processes[1]):
-        outputs = [process.communicate()[0] for process in processes]
-    return [json.loads(output.splitlines()[-1]) for output in outputs]
+    try:
+        for process, core in zip(processes, sorted(os.sched_getaffinity(0)), strict=False):
+            os.sched_setaffinity(process.pid, {core})
+        for process in processes:
+            assert process.stdout is not None
+            if process.stdout.readline() != "begin\n":
+                raise RuntimeError(
+                    f"a rank ended with {process.wait()} before its first step; see its output above"
+                )
+        with Slowed(processes[1]):
+            outputs = [process.communicate()[0] for process in processes]
+        return [json.loads(output.splitlines()[-1]) for output in outputs]
+    finally:
+        for process in processes:
+            process.kill()  # does nothing to one that has ended
+            process.wait()
 
 
 def free_port() -> int:

@@ -34,16 +34,20 @@ samples = global_batch * steps
 data = TensorDataset(
     torch.randn(64, 3, 32, 32).repeat(-(-samples // 64), 1, 1, 1)[:samples], torch.arange(samples) % 10
 )
-loader = run.loader(data, global_batch=global_batch, balance=balance)
+# Small micro-batches: an even rank and a balanced one then differ in their number, not in how they fit the caches.
+loader = run.loader(data, global_batch=global_batch, max_local_batch=20, balance=balance)
 print("begin", flush=True)
-ends, local_batches = [time.perf_counter()], []
+ends, local_batches, samples = [time.perf_counter()], [], 0
 for _ in run.epochs(1):
     for x, y in loader:
         loss = nn.functional.cross_entropy(model(x), y)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        ends.append(time.perf_counter())
-        local_batches.append(len(x))
+        samples += len(x)
+        if not run.accumulating:
+            ends.append(time.perf_counter())
+            local_batches.append(samples)
+            samples = 0
 step_s = [after - before for before, after in itertools.pairwise(ends)]
 print(json.dumps({"step_s": step_s, "local_batches": local_batches}), flush=True)
