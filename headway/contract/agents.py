@@ -116,6 +116,8 @@ class RunCommand(BaseModel):
     live: bool = False
     joins: bool = False
     global_batch: int | None
+    start_global_batch: int | None = None
+    """What steps take at first, if not `global_batch`: that stays the reference for the learning rate."""
     max_global_batch: int | None = None
     max_local_batch: int | None = None
     lr_rule: str = "none"

@@ -42,6 +42,7 @@ class Reason(StrEnum):
     ALLOCATED = "ALLOCATED"
     PROGRESSING = "PROGRESSING"
     BETTER_ALLOCATION = "BETTER_ALLOCATION"
+    BETTER_BATCH = "BETTER_BATCH"
     USER_REQUEST = "USER_REQUEST"
     PREEMPTED = "PREEMPTED"
     NODE_DRAINED = "NODE_DRAINED"
@@ -66,6 +67,8 @@ class JobProgress(BaseModel):
     samples: int = 0
     total_samples: int | None = None
     samples_per_s: float | None = None
+    global_batch: int | None = None
+    """Samples in a step now, all ranks together; None before a script that uses the library has said it."""
     metrics: dict[str, float] = Field(default_factory=dict)
     checkpoint_samples: int | None = None
     lost_samples: int = 0
