@@ -42,7 +42,7 @@ def trained(body: Body, parts: int, *, steps: int = 3, samples: int = 11) -> tor
     model = nn.Linear(4, 1).double()
     x, y = torch.randn(steps, samples, 4).double(), torch.randn(steps, samples, 1).double()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    gradients = Gradients(model, device=CPU, replicated=False)
+    gradients = Gradients(model, device=CPU)
     step_once_per_batch(optimizer, gradients)
     for step in range(steps):
         micro_batches = divide(range(samples), (1,) * parts)
@@ -68,7 +68,7 @@ def test_a_closure_accumulates_as_well() -> None:
 
 def test_gradients_are_complete_before_the_step_so_that_they_can_be_clipped() -> None:
     model = nn.Linear(1, 1, bias=False)
-    gradients = Gradients(model, device=CPU, replicated=False)
+    gradients = Gradients(model, device=CPU)
     for number, size in enumerate((2, 1)):
         gradients.begin(size, global_batch=3, first=number == 0, last=number == 1)
         assert gradients.accumulating == (number == 0)
@@ -81,7 +81,7 @@ def test_gradients_are_complete_before_the_step_so_that_they_can_be_clipped() ->
 def test_a_schedule_steps_once_per_batch_and_does_not_complain(made: str) -> None:
     model = nn.Linear(1, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-    gradients = Gradients(model, device=CPU, replicated=False)
+    gradients = Gradients(model, device=CPU)
 
     def schedule() -> torch.optim.lr_scheduler.LRScheduler:
         return torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.5)
@@ -103,7 +103,7 @@ def test_a_schedule_steps_once_per_batch_and_does_not_complain(made: str) -> Non
 def test_a_step_is_noticed() -> None:
     model = nn.Linear(1, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-    gradients = Gradients(model, device=CPU, replicated=False)
+    gradients = Gradients(model, device=CPU)
     step_once_per_batch(optimizer, gradients)
     for last in (False, True):
         gradients.begin(1, global_batch=2, first=not last, last=last)
@@ -113,7 +113,7 @@ def test_a_step_is_noticed() -> None:
 
 def test_an_incomplete_batch_that_is_abandoned_leaves_nothing() -> None:
     model = nn.Linear(1, 1)
-    gradients = Gradients(model, device=CPU, replicated=False)
+    gradients = Gradients(model, device=CPU)
     gradients.begin(1, global_batch=2, first=True, last=False)
     model(torch.ones(1, 1)).mean().backward()
     gradients.abandon()

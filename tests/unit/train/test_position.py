@@ -12,7 +12,7 @@ sizes = st.integers(1, 200)
 @given(start=st.integers(0, 50), length=st.integers(0, 200), parts=st.integers(1, 40))
 def test_divide_parts_are_the_whole_and_differ_by_one_at_most(start: int, length: int, parts: int) -> None:
     whole = range(start, start + length)
-    divided = divide(whole, parts)
+    divided = divide(whole, (1,) * parts)
     assert [place for part in divided for place in part] == list(whole)
     lengths = [len(part) for part in divided]
     assert len(lengths) == parts
@@ -20,34 +20,86 @@ def test_divide_parts_are_the_whole_and_differ_by_one_at_most(start: int, length
     assert lengths == sorted(lengths, reverse=True)
 
 
+weights = st.lists(st.integers(0, 2**40), min_size=1, max_size=12).filter(any)
+
+
+@given(start=st.integers(0, 50), length=st.integers(0, 500), weights=weights)
+def test_parts_are_as_long_as_their_weights_say_to_less_than_a_sample(
+    start: int, length: int, weights: list[int]
+) -> None:
+    whole = range(start, start + length)
+    divided = divide(whole, weights)
+    assert [place for part in divided for place in part] == list(whole)
+    assert [part.start for part in divided[1:]] == [part.stop for part in divided[:-1]]
+    for part, weight in zip(divided, weights, strict=True):
+        # In whole numbers: floats would round where weights are large.
+        assert abs(len(part) * sum(weights) - length * weight) < sum(weights)
+        assert weight > 0 or not part
+
+
+@given(lengths=st.lists(st.integers(0, 50), min_size=1, max_size=9).filter(any))
+def test_weights_that_add_up_to_the_whole_are_the_lengths(lengths: list[int]) -> None:
+    assert [len(part) for part in divide(range(sum(lengths)), lengths)] == lengths
+
+
+@st.composite
+def divisions(draw: st.DrawFn) -> tuple[int, tuple[int, ...], int]:
+    """A global batch, local batches that add up to it (none: equal ones), and the number of ranks."""
+    if draw(st.booleans()):
+        return draw(sizes), (), draw(st.integers(1, 9))
+    local = tuple(draw(st.lists(st.integers(1, 40), min_size=1, max_size=9)))
+    return sum(local), local, len(local)
+
+
 @given(
     samples=sizes,
-    batch=sizes,
-    world_size=st.integers(1, 9),
+    division=divisions(),
     max_local=st.none() | st.integers(1, 20),
     start=st.integers(0, 200),
+    in_step=st.booleans(),
 )
 def test_the_ranks_take_every_sample_that_is_left_once_and_in_the_same_steps(
-    samples: int, batch: int, world_size: int, max_local: int | None, start: int
+    samples: int,
+    division: tuple[int, tuple[int, ...], int],
+    max_local: int | None,
+    start: int,
+    in_step: bool,
 ) -> None:
+    batch, local_batches, world_size = division
     by_rank = [
         list(
-            Split(global_batch=batch, rank=rank, world_size=world_size, max_local=max_local).steps(
-                start, samples
-            )
+            Split(
+                global_batch=batch,
+                rank=rank,
+                world_size=world_size,
+                max_local=max_local,
+                local_batches=local_batches,
+                in_step=in_step,
+            ).steps(start, samples)
         )
         for rank in range(world_size)
     ]
     taken: list[int] = []
     for together in zip(*by_rank, strict=True):
         assert len({step.batch for step in together}) == 1
-        in_step = [place for step in together for place in step.share]
-        assert in_step == list(together[0].batch)
-        taken += in_step
+        whole = together[0].batch
+        places = [place for step in together for place in step.share]
+        assert places == list(whole)
+        taken += places
         for step in together:
             assert step.micro_batches, "a rank without a part in a step would keep its peers waiting"
-            assert all(len(micro_batch) > 0 for micro_batch in step.micro_batches)
+            assert [place for one in step.micro_batches for place in one] == list(step.share)
             assert all(len(micro_batch) <= (max_local or samples) for micro_batch in step.micro_batches)
+            assert len(step.micro_batches) == 1 or in_step or all(step.micro_batches)
+            for micro_batch, fetched in zip(step.micro_batches, step.fetched, strict=True):
+                assert fetched == (micro_batch or whole[:1])
+        if in_step:
+            assert len({len(step.micro_batches) for step in together}) == 1
+        if len(whole) == batch and local_batches:
+            assert tuple(len(step.share) for step in together) == local_batches
+        elif local_batches:
+            for step, local in zip(together, local_batches, strict=True):
+                assert abs(len(step.share) - len(whole) * local / batch) < 1
     assert taken == list(range(start, samples))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,16 +13,20 @@ import torch
 from torch import nn
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
-from headway.train.control import Mailbox, StopRequest
+from headway.preemption import StopRequest
+from headway.train.control import Mailbox
 from headway.train.environment import Environment
-from headway.train.peers import Peers
 from headway.train.session import Run
+from headway.train.team import Team
+from tests.waiting import until
 
 
 def make_run(**environment: Any) -> Run:
     told = Environment(**environment)
-    mailbox = Mailbox(told.control, rank=0, generation=told.generation)
-    return Run(told, torch.device("cpu"), Peers(rank=0, world_size=1), mailbox, StopRequest())
+    mailbox, stop = Mailbox(told.control, rank=0, generation=told.generation), StopRequest()
+    team = Team(told, torch.device("cpu"), 30.0, stop)
+    team.start(told)
+    return Run(told, torch.device("cpu"), team, mailbox, stop)
 
 
 def prepared(run: Run) -> tuple[nn.Module, torch.optim.Optimizer]:
@@ -150,7 +155,8 @@ def test_a_checkpoint_of_other_data_is_refused_in_the_middle_of_an_epoch(tmp_pat
     epochs = run.epochs(1)
     next(epochs)
     next(steps)
-    next(steps)  # which checkpoints the first step
+    next(steps)  # which begins to save the first step
+    asyncio.run(until(lambda: any(tmp_path.rglob("manifest.json"))))
 
     for samples, seed in ((11, 1), (10, 2)):
         run = make_run(**kept)
