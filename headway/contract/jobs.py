@@ -69,6 +69,8 @@ class JobProgress(BaseModel):
     samples_per_s: float | None = None
     global_batch: int | None = None
     """Samples in a step now, all ranks together; None before a script that uses the library has said it."""
+    max_global_batch: int | None = None
+    """What the ranks could let it grow to; None where it is fixed."""
     metrics: dict[str, float] = Field(default_factory=dict)
     checkpoint_samples: int | None = None
     lost_samples: int = 0

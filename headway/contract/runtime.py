@@ -125,7 +125,8 @@ class Progress(Envelope):
     of them in which rank 0 waited for its peers. `local_batches` are the samples that each rank takes in a step.
 
     `gradient_sqr` and `gradient_var`: smoothed estimates of the squared norm of the true gradient and of the trace
-    of the covariance of one sample's gradient; None while noise is not measured.
+    of the covariance of one sample's gradient; None while noise is not measured. `max_global_batch`: steps may come to
+    take so many samples, which is never more than the data has; None where they always take as many.
     """
 
     TYPE: ClassVar[str] = "progress"
@@ -143,6 +144,7 @@ class Progress(Envelope):
     local_batches: tuple[int, ...] = ()
     gradient_sqr: float | None = None
     gradient_var: float | None = None
+    max_global_batch: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -38,10 +38,19 @@ class Batching:
     def __init__(self, bounds: Bounds, *, rank: int, world_size: int) -> None:
         self.bounds = bounds
         self.split = Split(
-            global_batch=bounds.global_batch, rank=rank, world_size=world_size, max_local=bounds.max_local
+            global_batch=bounds.global_batch,
+            rank=rank,
+            world_size=world_size,
+            max_local=bounds.max_local,
         )
         self._noise = NoiseScale(bounds.global_batch) if bounds.most_global is not None else None
         self._balancer = self._new_balancer()
+
+    def keep_in_step(self) -> None:
+        """All ranks have as many micro-batches, from now on, and equal local batches."""
+        self.split = replace(self.split, in_step=True, local_batches=())
+        self._balancer = None
+        self.bounds = replace(self.bounds, balance=False)
 
     @property
     def adaptive(self) -> bool:

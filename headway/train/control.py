@@ -1,14 +1,12 @@
-"""The two ways between a rank and its agent: messages to it, and its request to stop."""
+"""The messages of a rank to its agent."""
 
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from headway.contract.runtime import Message, message_file, to_line
@@ -42,22 +40,3 @@ class Mailbox:
         except OSError as error:
             sys.stderr.write(f"headway: no further messages reach the agent: {error}\n")
             self._file = None
-
-
-class StopRequest:
-    """SIGTERM, as a flag that is looked at between steps."""
-
-    def __init__(self) -> None:
-        self.received = False
-        self._before: Any = signal.SIG_DFL
-
-    def listen(self) -> None:
-        """From now on SIGTERM sets the flag. Must be called in the main thread."""
-        self._before = signal.signal(signal.SIGTERM, self._on_signal)
-
-    def ignore(self) -> None:
-        """There are no more steps to stop between: SIGTERM does what it did before."""
-        signal.signal(signal.SIGTERM, self._before)
-
-    def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
-        self.received = True

@@ -33,6 +33,8 @@ class Environment:
     checkpoint_keep: int = 3
     global_batch: int | None = None
     """The job's global batch, which overrides the script's."""
+    start_global_batch: int | None = None
+    """What steps take at first, if not that: the learning rate of the script is for `global_batch`."""
     most_global_batch: int | None = None
     """Up to here the service may let the global batch grow; None where it is fixed, whatever the script says."""
     max_local_batch: int | None = None
@@ -75,6 +77,7 @@ class Environment:
             checkpoint_every_s=_seconds(runtime.ENV_CHECKPOINT_EVERY_S, every) if every else None,
             checkpoint_keep=_integer(env, runtime.ENV_CHECKPOINT_KEEP, 3, least=1),
             global_batch=_integer(env, runtime.ENV_GLOBAL_BATCH, 0, least=1) or None,
+            start_global_batch=_integer(env, runtime.ENV_START_GLOBAL_BATCH, 0, least=1) or None,
             most_global_batch=_integer(env, runtime.ENV_MAX_GLOBAL_BATCH, 0, least=1) or None,
             max_local_batch=_integer(env, runtime.ENV_MAX_LOCAL_BATCH, 0, least=1) or None,
             lr_rule=_rule(env.get(runtime.ENV_LR_RULE) or "none"),

@@ -25,10 +25,12 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
+from torch.utils._pytree import tree_map_only
 
 from headway.train.learning_rate import scaled
 from headway.train.peers import Peers
 from headway.train.probe import NoiseProbe
+from headway.train.staging import is_sharded
 
 _NO_SYNC: dict[str, bool] = {
     # What DDP would send at every forward pass `ElasticModule` sends itself, since it must survive a lost peer.
@@ -105,11 +107,16 @@ class Gradients:
         self._peers: Peers | None = None
         self._ddp: DistributedDataParallel | None = None
         self._hooks: list[Any] = []
+        self._shards = is_sharded(dict(model.named_parameters()))
         self._weigh_alone()
 
     def replicate(self, peers: Peers) -> None:
         """From now on average with these peers."""
         self.part()
+        if self._shards:
+            self._peers = peers
+            self.model.surround(self._forward_sharded)
+            return
         if peers.world_size == 1:
             self._weigh_alone()
             return
@@ -143,7 +150,7 @@ class Gradients:
         else:
             if self.probe is not None and self._ddp is None and 2 * self._done >= global_batch > 0:
                 self.probe.halfway(self._parameters, self._samples / self._done, self._done)
-            if samples != self._samples:
+            if samples != self._samples and not self._shards:
                 self._scale(self._samples / samples)
         self._samples = samples
         self._done += samples
@@ -183,7 +190,23 @@ class Gradients:
         """Whether nothing is known to have come between."""
         return not self.broken and not (self._peers is not None and self._peers.aborted)
 
+    def _forward_sharded(self, *args: Any, **kwargs: Any) -> Any:
+        """FSDP averages what ranks hand in, each micro-batch by itself: so each is weighted by its samples here,
+        where its gradient enters the model.
+        """
+        assert self._peers is not None
+        weight = self._samples * self._peers.world_size / self._global_batch
+
+        def weigh(output: torch.Tensor) -> torch.Tensor:
+            if output.requires_grad:
+                output.register_hook(lambda gradient: gradient * weight)  # type: ignore[no-untyped-call]
+            return output
+
+        return tree_map_only(torch.Tensor, weigh, self.model.module(*args, **kwargs))
+
     def _weigh_alone(self) -> None:
+        if self._shards:
+            return
         self._hooks = [
             parameter.register_post_accumulate_grad_hook(self._weigh)  # type: ignore[no-untyped-call]
             for parameter in self._parameters

@@ -125,7 +125,8 @@ class Leveller:
     def _load(self, peers: Peers, place: Place) -> Place:
         """Rank 0's newest checkpoint, or what it has, for everyone."""
         failed, from_generation = False, 0
-        if peers.is_main:
+        together = self._saver.group is not None
+        if peers.is_main or together:
             try:
                 found = self._saver.load(self._replica)
                 if found is not None:
@@ -137,7 +138,7 @@ class Leveller:
         if any(failed for failed, _ in outcomes):
             leave_for_retry("rank 0 could not read the checkpoints")
         self.sync_bytes = 0
-        if peers.world_size > 1:
+        if peers.world_size > 1 and not together:
             everyone = range(1, peers.world_size)
             place, self.sync_bytes = hand_over(
                 self._replica.objects, place, peers=peers, source=0, receivers=everyone

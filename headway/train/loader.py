@@ -95,7 +95,7 @@ def _step(
         for number, micro_batch in enumerate(step.micro_batches):
             batch = next(batches)
             training.gradients.begin(
-                len(micro_batch) if step.trains else 0,
+                len(micro_batch),
                 global_batch=len(step.batch),
                 first=number == 0,
                 last=number == last,
@@ -122,7 +122,7 @@ class _Fetcher:
         """Places in the dataset, one list for each micro-batch."""
         training = self._training
         for step in training.split.steps(training.place.position.samples, len(self._indices)):
-            for micro_batch in step.micro_batches:
+            for micro_batch in step.fetched:
                 yield self._indices[micro_batch.start : micro_batch.stop]
 
     def batches(self) -> Iterator[Any]:

@@ -142,6 +142,11 @@ class Peers:
             group = dist.new_group(list(ranks), backend="gloo", timeout=self._timeout)
         return group if self.rank in ranks else None
 
+    def another_group(self) -> Any:
+        """A group of all ranks for something that runs beside the training."""
+        with _peers_may_be_lost():
+            return dist.new_group(backend="gloo", timeout=self._timeout)
+
     def bytes_from(self, source: int, data: bytes, group: Any = None) -> bytes:
         """The data of rank `source`, for every rank of the group."""
         group = group or self._control

@@ -34,21 +34,23 @@ class Position:
 class Step:
     """One rank's part in one optimizer step. Ranges are places in the epoch's order.
 
-    `batch` is what all ranks take together, `micro_batches` what this one does, one after another. A rank
-    that is left without a sample repeats the first of the batch with no weight (`trains` is false), since
-    its peers wait for it in the all-reduce.
+    `batch` is what all ranks take together, `micro_batches` what this one does, one after another. An empty one is
+    done with the first sample of the batch and no weight, since peers wait for this rank in the collectives.
     """
 
     batch: range
     micro_batches: tuple[range, ...]
-    trains: bool
 
     @property
     def share(self) -> range:
         """This rank's samples."""
-        if not self.trains:
-            return range(0)
-        return range(self.micro_batches[0].start, self.micro_batches[-1].stop)
+        filled = [micro_batch for micro_batch in self.micro_batches if micro_batch]
+        return range(filled[0].start, filled[-1].stop) if filled else range(0)
+
+    @property
+    def fetched(self) -> tuple[range, ...]:
+        """The samples that the script gets for each micro-batch."""
+        return tuple(micro_batch or self.batch[:1] for micro_batch in self.micro_batches)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +58,7 @@ class Split:
     """How a global batch is divided: over the ranks, then into micro-batches of at most `max_local`.
 
     `local_batches` are the samples of each rank in a whole step, equal ones unless given. Their sum is `global_batch`.
+    `in_step`: all ranks have as many micro-batches, since each of them has collectives.
     """
 
     global_batch: int
@@ -63,15 +66,16 @@ class Split:
     world_size: int
     max_local: int | None
     local_batches: tuple[int, ...] = ()
+    in_step: bool = False
 
     def step(self, start: int, dataset_samples: int) -> Step:
         """The step that begins with `start` samples of the epoch committed."""
         batch = range(start, min(start + self.global_batch, dataset_samples))
-        share = divide(batch, self.local_batches or (1,) * self.world_size)[self.rank]
-        if not share:
-            return Step(batch, (batch[:1],), trains=False)
-        parts = 1 if self.max_local is None else -(-len(share) // self.max_local)
-        return Step(batch, tuple(divide(share, (1,) * parts)), trains=True)
+        shares = divide(batch, self.local_batches or (1,) * self.world_size)
+        share = shares[self.rank]
+        longest = max(map(len, shares)) if self.in_step else len(share)
+        parts = 1 if self.max_local is None else max(1, -(-longest // self.max_local))
+        return Step(batch, tuple(divide(share, (1,) * parts)))
 
     def steps(self, start: int, dataset_samples: int) -> Iterator[Step]:
         """Every step from `start` to the end of the epoch."""

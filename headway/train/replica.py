@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -43,6 +43,21 @@ class Place:
     def samples(self) -> int:
         """Committed samples since the job began."""
         return self.position.epoch * (self.dataset_samples or 0) + self.position.samples
+
+    def with_data(self, dataset_samples: int, seed: int) -> Place:
+        """The place, once the data are known.
+
+        Raises:
+            ValueError: it is in the middle of an epoch of other data.
+        """
+        same = (self.dataset_samples, self.seed) == (dataset_samples, seed)
+        if self.position.samples > 0 and not same:
+            raise ValueError(
+                f"the checkpoint is {self.position.samples} samples into an epoch of {self.dataset_samples} "
+                f"samples with seed {self.seed}, but the loader has {dataset_samples} samples and seed {seed}; "
+                "give it the same data, or start anew with another checkpoint URI"
+            )
+        return replace(self, dataset_samples=dataset_samples, seed=seed)
 
 
 class Replica:

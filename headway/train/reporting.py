@@ -53,6 +53,7 @@ class Reporter:
             accumulation=len(full.micro_batches),
             gradient_sqr=noise.sqr if noise is not None else None,
             gradient_var=noise.var if noise is not None else None,
+            max_global_batch=batching.bounds.most_global,
         )
 
     def batch_changed(self, place: Place, batching: Batching) -> None:

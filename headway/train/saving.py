@@ -6,6 +6,8 @@ import sys
 import time
 from typing import Any
 
+from torch.distributed import ProcessGroup
+
 from headway.contract.runtime import Checkpointed
 from headway.train.checkpoint import Checkpoints, Failed, Saved, Schedule
 from headway.train.control import Mailbox
@@ -16,28 +18,29 @@ from headway.train.replica import Place, Replica, random_state, set_random_state
 class Saver:
     """Saves and reads checkpoints of one replica. One rank saves; each could, since each holds the same.
 
+    Where ranks hold shards of the state instead, all of them save and load together: `group` is theirs then.
     `checkpoints` is None where nothing is to be kept: then every save has succeeded.
     """
 
     def __init__(self, checkpoints: Checkpoints | None, schedule: Schedule, mailbox: Mailbox) -> None:
+        self.group: ProcessGroup | None = None
         self._checkpoints = checkpoints
         self._schedule = schedule
         self._mailbox = mailbox
         self._saved: Position | None = None
 
-    @property
-    def keeps(self) -> bool:
-        """Whether there is a place for checkpoints."""
-        return self._checkpoints is not None
-
-    def warm(self, replica: Replica) -> None:
-        """Prepare for the first save while training goes on.
+    def check(self, replica: Replica) -> None:
+        """Find out now whether the state can be kept.
 
         Raises:
-            TypeError: an object's state cannot be kept.
+            TypeError: an object's state cannot.
         """
         if self._checkpoints is not None:
             replica.check()
+
+    def warm(self, replica: Replica) -> None:
+        """Prepare for the first save while training goes on. For a rank that saves, once it has all its state."""
+        if self._checkpoints is not None:
             self._checkpoints.warm(_contents(replica, Place()))
 
     def generation(self, generation: int) -> None:
@@ -56,11 +59,20 @@ class Saver:
             OSError: the storage does not answer.
             Fenced: a newer generation of the job runs.
         """
-        found = self._checkpoints.read() if self._checkpoints is not None else None
+        if self._checkpoints is None:
+            return None
+        if self.group is None:
+            found = self._checkpoints.read()
+        else:
+            found = self._checkpoints.load(_contents(replica, Place()), self.group)
+            if found is None:
+                # To load into, torch made it by a step without gradients, which Adam would count.
+                replica.optimizer.state.clear()
         if found is None:
             return None
         place = replica.take_over(found.state)
-        set_random_state(found.state["random"])
+        if self.group is None:
+            set_random_state(found.state["random"])
         self._saved = place.position
         return place, found.name.generation
 
@@ -76,7 +88,9 @@ class Saver:
         """Start to save: training is held up only while the state is copied."""
         assert self._checkpoints is not None
         began = time.monotonic()
-        self._checkpoints.begin(_contents(replica, place), place.position, samples=place.samples)
+        self._checkpoints.begin(
+            _contents(replica, place), place.position, samples=place.samples, group=self.group
+        )
         self._schedule.saved(time.monotonic(), time.monotonic() - began)
 
     def look(self) -> None:

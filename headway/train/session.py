@@ -16,9 +16,10 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import Dataset, IterableDataset
 
 from headway.contract.runtime import Hello, Metrics
+from headway.preemption import StopRequest
 from headway.train.batching import Batching, Bounds
 from headway.train.checkpoint import Checkpoints, Schedule
-from headway.train.control import Mailbox, StopRequest
+from headway.train.control import Mailbox
 from headway.train.environment import Environment
 from headway.train.gradients import Gradients, OncePerBatch, step_once_per_batch
 from headway.train.loader import Loader

@@ -11,7 +11,7 @@ from typing import TypeVar
 import torch
 
 from headway.contract.orders import Order, member_id
-from headway.train.control import StopRequest
+from headway.preemption import StopRequest
 from headway.train.environment import Environment
 from headway.train.membership import Orders
 from headway.train.peers import Peers, mark

@@ -21,9 +21,10 @@ from headway.contract.runtime import (
     Stopped,
     Switched,
 )
+from headway.preemption import StopRequest
 from headway.train.batching import Batching
 from headway.train.boundary import Agreement, Boundary, Statement, Wish
-from headway.train.control import Mailbox, StopRequest
+from headway.train.control import Mailbox
 from headway.train.gradients import Gradients
 from headway.train.ledger import Ledger
 from headway.train.levelling import HANDED_OVER, Leveller, leave, leave_for_retry
@@ -83,9 +84,12 @@ class Training:
             ValueError: the ranks have made different models.
             TypeError: an object's state cannot be kept in a checkpoint.
         """
-        self._saver.warm(self._replica)
+        self._saver.check(self._replica)
         if self._team.peers is None:
             return
+        if self._replica.is_sharded:
+            self._team.live = False  # whoever leaves would take a part of the state along
+            self._saver.group = self._team.peers.another_group()
         try:
             self.place = self._leveller.start(self._team.peers)
         except PeersLost as loss:
@@ -98,15 +102,9 @@ class Training:
         Raises:
             ValueError: the checkpoint is from the middle of an epoch of other data.
         """
-        before = self.place
-        same = (before.dataset_samples, before.seed) == (dataset_samples, seed)
-        if before.position.samples > 0 and not same:
-            raise ValueError(
-                f"the checkpoint is {before.position.samples} samples into an epoch of {before.dataset_samples} "
-                f"samples with seed {before.seed}, but the loader has {dataset_samples} samples and seed {seed}; "
-                "give it the same data, or start anew with another checkpoint URI"
-            )
-        self.place = replace(before, dataset_samples=dataset_samples, seed=seed)
+        self.place = self.place.with_data(dataset_samples, seed)
+        if self._replica.is_sharded:
+            batching.keep_in_step()
         self._batching = batching
         self._reporter.total_samples = epochs * dataset_samples
         if batching.adaptive:
@@ -187,7 +185,7 @@ class Training:
         """Training is over: keep the result. Ends the process, asking for a retry, when that fails."""
         while True:
             peers = self._present_peers
-            saved = self._saver.save(self._replica, self.place) if peers.is_main else True
+            saved = self._saver.save(self._replica, self.place) if self._saves else True
             try:
                 outcomes = peers.gather(saved)
                 break
@@ -222,16 +220,10 @@ class Training:
             wish = Wish.STOP
         elif self._present_peers.is_main and self._saver.due():
             wish = Wish.CHECKPOINT
-        probe = self.gradients.probe
+        ordered, probe = order.generation if order else 0, self.gradients.probe
+        norms = (probe.square, probe.squared_mean) if probe else (0.0, 0.0)
         return Statement(
-            wish=wish,
-            ordered=order.generation if order else 0,
-            count=mine.count,
-            total=mine.total,
-            squares=mine.squares,
-            compute_s=self.gradients.compute_s,
-            square=probe.square if probe else 0.0,
-            squared_mean=probe.squared_mean if probe else 0.0,
+            wish, ordered, mine.count, mine.total, mine.squares, self.gradients.compute_s, *norms
         )
 
     def _commit(self, step: Step, indices: NDArray[np.int64]) -> bool:
@@ -259,6 +251,7 @@ class Training:
         self._steps_taken += 1
         self._ended_s = time.perf_counter()
         if self._steps_taken == 1:
+            self._expect_to_save()
             self._mailbox.send(FirstStep, samples=self.place.samples, live=self._team.live)
         elif len(step.batch) == self.split.global_batch:
             # Neither the first step nor a short one at the end of an epoch says how long a step takes.
@@ -285,8 +278,17 @@ class Training:
         if agreement.ordered > self._team.generation:
             # Everyone leaves the group at this boundary. A newer order than that may have come meanwhile.
             self._change_members(self._team.due())
-        elif agreement.wish is Wish.CHECKPOINT and self._present_peers.is_main:
+        elif agreement.wish is Wish.CHECKPOINT and self._saves:
             self._saver.begin(self._replica, self.place)
+
+    @property
+    def _saves(self) -> bool:
+        """Whether it is up to this rank to save."""
+        return self._saver.group is not None or self._team.rank == 0
+
+    def _expect_to_save(self) -> None:
+        if self._saves:
+            self._saver.warm(self._replica)
 
     def _report(self) -> None:
         self._reporter.progress(self.place, self._present_batching, is_main=self._team.rank == 0)
@@ -350,6 +352,7 @@ class Training:
             sync_bytes=self._leveller.sync_bytes,
         )
         self._attempted_samples = self.place.samples
+        self._expect_to_save()
         if self._present_batching.follow(order.batch) and peers.is_main:
             self._reporter.batch_changed(self.place, self._present_batching)
 
@@ -375,7 +378,6 @@ class Training:
         self._say_left(order)
 
     def _say_left(self, order: Order) -> NoReturn:
-        self._saver.finish()
         self._mailbox.send(Left, samples=self.place.samples, joined=order.generation)
         leave(EXIT_DONE)
 
@@ -386,7 +388,7 @@ class Training:
         peers = self._team.peers
         self._report()
         saved = True
-        if peers is None or peers.is_main:
+        if peers is None or self._saves:
             saved = self._saver.save(self._replica, self.place)
         try:
             outcomes = peers.gather(saved) if peers is not None else []

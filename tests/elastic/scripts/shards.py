@@ -1,0 +1,47 @@
+"""A small regression on a model that FSDP2 shards, with batches that do not divide evenly.
+
+Rank 0 notes the mean loss over all samples after each epoch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from faults import Faults
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+from torch.utils.data import TensorDataset
+
+import headway
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--sharded", type=int, required=True)
+parser.add_argument("--result", type=Path, required=True)
+options = parser.parse_args()
+
+torch.manual_seed(0)
+run = headway.init(timeout_s=30)
+x = torch.randn(53, 8)
+y = torch.sin(x[:, :1] + x[:, 1:2])
+model = nn.Sequential(nn.Linear(8, 32), nn.Tanh(), nn.Linear(32, 1))
+if options.sharded:
+    fully_shard(model, mesh=dist.init_device_mesh("cpu", (run.world_size,)))
+optimizer = torch.optim.AdamW(model.parameters(), lr=2e-2)
+model, optimizer = run.prepare(model, optimizer)
+loader = run.loader(TensorDataset(x, y), global_batch=16, max_local_batch=5, seed=3, balance=False)
+faults = Faults(run)
+with (options.result / f"epochs-{os.getpid()}.txt").open("w") as notes:
+    for epoch in run.epochs(12):
+        for inputs, targets in loader:
+            faults.in_body()
+            loss = (model(inputs) - targets).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        with torch.no_grad():
+            notes.write(f"{epoch} {(model(x) - y).square().mean().item()!r}\n")
+        notes.flush()
