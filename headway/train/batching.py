@@ -19,10 +19,14 @@ NOISE_EVERY_STEPS = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """What the job allows. `most_global` is None where the global batch is fixed."""
+    """What the job allows. `most_global` is None where the global batch is fixed.
+
+    `start_global` is what it begins with, where it may change: None for `global_batch`.
+    """
 
     global_batch: int
     most_global: int | None = None
+    start_global: int | None = None
     max_local: int | None = None
     rule: Rule = "none"
     balance: bool = True
@@ -45,6 +49,8 @@ class Batching:
         )
         self._noise = NoiseScale(bounds.global_batch) if bounds.most_global is not None else None
         self._balancer = self._new_balancer()
+        if bounds.start_global is not None:
+            self.follow(BatchPlan(global_batch=bounds.start_global))
 
     def keep_in_step(self) -> None:
         """All ranks have as many micro-batches, from now on, and equal local batches."""

@@ -192,6 +192,7 @@ class Run:
             most_global=min(environment.most_global_batch, len(dataset))
             if environment.most_global_batch
             else None,
+            start_global=environment.start_global_batch,
             max_local=environment.max_local_batch or max_local_batch,
             rule=environment.lr_rule,
             balance=balance,

@@ -308,6 +308,7 @@ class Training:
         May end the process: when this rank is no member, on a request to stop, or when no order comes.
         """
         self._boundary = None
+        batch = self.split.global_batch
         self.gradients.part()
         if self.gradients.spoiled:
             self._leveller.holds = self.gradients.spoiled = False
@@ -329,7 +330,7 @@ class Training:
             except (PeersLost, Superseded):
                 self._team.lose()
                 order, after = None, following.generation
-        self._go_on(peers, following)
+        self._go_on(peers, batch)
 
     def _meet(self, order: Order) -> Peers:
         """Be a member under the order, with the same state as the others."""
@@ -337,10 +338,13 @@ class Training:
         peers = self._team.meet(order)
         self._mailbox.speak_for(rank=peers.rank, generation=peers.generation)
         self._present_batching.change_members(before, rank=peers.rank)
+        # Before the plan is handed over: newcomers were started before this order, and do not know it.
+        self._present_batching.follow(order.batch)
         self.place = self._leveller.level(peers, order, self.place, self._present_batching)
         return peers
 
-    def _go_on(self, peers: Peers, order: Order) -> None:
+    def _go_on(self, peers: Peers, batch: int) -> None:
+        """Train again, after steps of `batch` samples."""
         self._saver.generation(peers.generation)
         self._train_with(peers)
         self._mailbox.send(
@@ -353,7 +357,7 @@ class Training:
         )
         self._attempted_samples = self.place.samples
         self._expect_to_save()
-        if self._present_batching.follow(order.batch) and peers.is_main:
+        if peers.is_main and self.split.global_batch != batch:
             self._reporter.batch_changed(self.place, self._present_batching)
 
     def _next_order(self, after: int) -> Order:
