@@ -30,7 +30,7 @@ $(READY): pyproject.toml constraints.txt
 	$(PIP) install --quiet -c constraints.txt -e '.[dev]'
 	@touch $@
 
-demo: $(READY)  ## train three real jobs on this machine: resize, kill, pause, drain (under 5 minutes)
+demo: $(READY)  ## train three real jobs on this machine: resize live, kill, pause, drain (about a minute)
 	$(BIN)/python -m examples.demo
 
 test: $(READY)  ## run every test (under 10 minutes)

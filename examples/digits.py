@@ -78,7 +78,7 @@ def main() -> None:
         print(f"{len(training_data):,} images to learn from; processes: {run.world_size}")
 
     for _ in run.epochs(options.epochs):
-        for images, labels in loader:  # a stop or a resize, if due, happens here, between two steps
+        for images, labels in loader:  # members change here, between two steps, when it is due
             loss = cross_entropy(model(images), labels)
             optimizer.zero_grad()
             loss.backward()
