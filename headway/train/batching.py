@@ -11,7 +11,7 @@ from headway.train.boundary import Agreement
 from headway.train.learning_rate import Rule, factor
 from headway.train.noise import Measurement, NoiseEstimate, NoiseScale, from_ranks
 from headway.train.position import Split, divide
-from headway.train.uneven import Balancer
+from headway.train.uneven import Balancer, MicroBatchLimit
 
 NOISE_EVERY_STEPS = 8
 """How often the noise is measured: reading all gradients twice costs a few percent of a step."""
@@ -39,8 +39,11 @@ class Batching:
     take over its state.
     """
 
-    def __init__(self, bounds: Bounds, *, rank: int, world_size: int) -> None:
+    def __init__(
+        self, bounds: Bounds, *, rank: int, world_size: int, memory_bytes: int | None = None
+    ) -> None:
         self.bounds = bounds
+        self._limit = MicroBatchLimit(bounds.max_local, memory_bytes)
         self.split = Split(
             global_batch=bounds.global_batch,
             rank=rank,
@@ -102,6 +105,15 @@ class Batching:
         """A measurement of the noise, the only one of `NOISE_EVERY_STEPS` steps."""
         if self._noise is not None:
             self._noise.add(measurement, NOISE_EVERY_STEPS * self.split.global_batch)
+
+    def observe_memory(self, micro_batch: int, peak_bytes: int, static_bytes: int) -> bool:
+        """A micro-batch of this rank took so much memory. True: smaller or larger ones are due, here alone."""
+        self._limit.observe(micro_batch, peak_bytes, static_bytes)
+        if self.split.in_step or self._limit.most == self.split.max_local:
+            return False
+        before, self.split = self.split, replace(self.split, max_local=self._limit.most)
+        longest = max(self.local_batches)
+        return before.max_local is not None or (self._limit.most or longest) < longest
 
     def follow(self, plan: BatchPlan | None) -> bool:
         """Do as the service wants, as far as the job allows. True: the global batch changes."""

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import time
 import types
 from collections.abc import Callable
 from typing import Any
@@ -27,6 +26,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils._pytree import tree_map_only
 
+from headway.train.device import DeviceMeter
 from headway.train.learning_rate import scaled
 from headway.train.peers import Peers
 from headway.train.probe import NoiseProbe
@@ -86,8 +86,8 @@ class Gradients:
         """Whether a peer was lost before the gradient of the current global batch was whole."""
         self.spoiled = False
         """Whether the optimizer has taken a step with such a gradient: it computed it itself, by a closure."""
-        self.compute_s = 0.0
-        """How long this rank's own part of the last whole gradient took, forward and backward."""
+        self.meter = DeviceMeter(device)
+        """What this rank's own part of the last gradient took, forward and backward."""
         self.batch_number = 0
         """Counts global batches."""
         self.lr_factor = 1.0
@@ -102,7 +102,6 @@ class Gradients:
         self._done = 0
         self._global_batch = 1
         self._weight = 1.0
-        self._began = 0.0
         self._fresh = False
         self._peers: Peers | None = None
         self._ddp: DistributedDataParallel | None = None
@@ -145,8 +144,8 @@ class Gradients:
             self.stepped = self.broken = False
             self.batch_number += 1
             self._fresh = True
-            self._began = time.perf_counter()
-            self.compute_s, self._done, self._global_batch = 0.0, 0, global_batch
+            self.meter.begin()
+            self._done, self._global_batch = 0, global_batch
         else:
             if self.probe is not None and self._ddp is None and 2 * self._done >= global_batch > 0:
                 self.probe.halfway(self._parameters, self._samples / self._done, self._done)
@@ -239,7 +238,7 @@ class Gradients:
         """With peers: DDP's reduction of one bucket. A lost peer is noted, and no error reaches the script."""
         gradient = bucket.buffer()
         if bucket.is_last():
-            self.compute_s = time.perf_counter() - self._began
+            self.meter.end()
         if self._weight == 0.0:
             gradient.zero_()  # not by multiplication: nothing of a sample without weight may pass, NaN neither
         else:

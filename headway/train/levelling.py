@@ -105,6 +105,12 @@ class Leveller:
         batching.take_over(pickle.loads(plan))  # noqa: S301  # of a peer: the same job, the same code
         return place
 
+    def hand_over_by_storage(self, order: Order, place: Place) -> None:
+        """None of the present members stays: keep the state for those who come. Ends the process if that fails."""
+        if not self._saver.save(self._replica, place):
+            leave_for_retry("the state could not be handed over")
+        self._team.mark(HANDED_OVER, order)
+
     def _refuse_strangers(self, standings: Sequence[Standing], source: int) -> None:
         if self._signature != standings[source].signature:
             leave_for_retry("the model here differs from the one that is trained (names, shapes or types)")

@@ -44,6 +44,14 @@ class Place:
         """Committed samples since the job began."""
         return self.position.epoch * (self.dataset_samples or 0) + self.position.samples
 
+    def advance(self, samples: int, trained: Ledger) -> Place:
+        """After a step over `samples` more, of all ranks."""
+        return replace(self, position=self.position.advance(samples), ledger=self.ledger + trained)
+
+    def next_epoch(self) -> Place:
+        """At the start of the epoch after this one."""
+        return replace(self, position=self.position.next_epoch(), ledger=Ledger())
+
     def with_data(self, dataset_samples: int, seed: int) -> Place:
         """The place, once the data are known.
 

@@ -20,6 +20,7 @@ from headway.preemption import StopRequest
 from headway.train.batching import Batching, Bounds
 from headway.train.checkpoint import Checkpoints, Schedule
 from headway.train.control import Mailbox
+from headway.train.device import memory_of
 from headway.train.environment import Environment
 from headway.train.gradients import Gradients, OncePerBatch, step_once_per_batch
 from headway.train.loader import Loader
@@ -199,7 +200,12 @@ class Run:
         )
         self._loader = Loader(
             dataset,
-            batching=Batching(bounds, rank=self.rank, world_size=self.world_size),
+            batching=Batching(
+                bounds,
+                rank=self.rank,
+                world_size=self.world_size,
+                memory_bytes=memory_of(self.device),
+            ),
             seed=seed,
             device=self.device,
             num_workers=num_workers,

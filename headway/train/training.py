@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from contextlib import suppress
-from dataclasses import replace
 from typing import NoReturn
 
 import numpy as np
@@ -27,7 +26,7 @@ from headway.train.boundary import Agreement, Boundary, Statement, Wish
 from headway.train.control import Mailbox
 from headway.train.gradients import Gradients
 from headway.train.ledger import Ledger
-from headway.train.levelling import HANDED_OVER, Leveller, leave, leave_for_retry
+from headway.train.levelling import Leveller, leave, leave_for_retry
 from headway.train.peers import Peers, PeersLost, Superseded
 from headway.train.position import Split, Step
 from headway.train.probe import NoiseProbe
@@ -169,7 +168,7 @@ class Training:
             return  # this rank was behind, and caught up with one that had ended the epoch
         if self._team.rank == 0:
             self._reporter.audit(self.place)
-        self.place = replace(self.place, position=self.place.position.next_epoch(), ledger=Ledger())
+        self.place = self.place.next_epoch()
         self._attempted_samples = self.place.samples
         if self.place.samples == self._reporter.total_samples:
             return
@@ -223,7 +222,7 @@ class Training:
         ordered, probe = order.generation if order else 0, self.gradients.probe
         norms = (probe.square, probe.squared_mean) if probe else (0.0, 0.0)
         return Statement(
-            wish, ordered, mine.count, mine.total, mine.squares, self.gradients.compute_s, *norms
+            wish, ordered, mine.count, mine.total, mine.squares, self.gradients.meter.compute_s, *norms
         )
 
     def _commit(self, step: Step, indices: NDArray[np.int64]) -> bool:
@@ -243,11 +242,7 @@ class Training:
         return whole
 
     def _take_in(self, step: Step, trained: Ledger) -> None:
-        self.place = replace(
-            self.place,
-            position=self.place.position.advance(len(step.batch)),
-            ledger=self.place.ledger + trained,
-        )
+        self.place = self.place.advance(len(step.batch), trained)
         self._steps_taken += 1
         self._ended_s = time.perf_counter()
         if self._steps_taken == 1:
@@ -256,7 +251,7 @@ class Training:
         elif len(step.batch) == self.split.global_batch:
             # Neither the first step nor a short one at the end of an epoch says how long a step takes.
             step_s = self._ended_s - self._began_s
-            self._reporter.measure(step_s, max(0.0, step_s - self.gradients.compute_s))
+            self._reporter.measure(step_s, max(0.0, step_s - self.gradients.meter.compute_s))
         self._saver.look()
         if self._reporter.due():
             self._report()
@@ -266,6 +261,9 @@ class Training:
         batching, probe = self._present_batching, self.gradients.probe
         if probe is not None and probe.measurement is not None:
             batching.take_in(probe.measurement)
+        peak = self.gradients.meter.peak_bytes()
+        if peak and batching.observe_memory(len(step.micro_batches[0]), *peak):
+            self.plan += 1
         before = self._measured
         self._measured = batching.local_batches if len(step.batch) == self.split.global_batch else ()
         if before == batching.local_batches and batching.observe(agreement, before):
@@ -376,9 +374,7 @@ class Training:
     def _leave_in_order(self, order: Order) -> NoReturn:
         """This rank is not a member of the next generation: nobody waits for it any more."""
         if self._team.leaves_nobody(order) and self._present_peers.is_main:
-            if not self._saver.save(self._replica, self.place):
-                leave_for_retry("the state could not be handed over")
-            self._team.mark(HANDED_OVER, order)
+            self._leveller.hand_over_by_storage(order, self.place)
         self._say_left(order)
 
     def _say_left(self, order: Order) -> NoReturn:
