@@ -11,7 +11,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any
 
@@ -22,7 +22,8 @@ from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined
 from headway.contract.orders import Order
 from headway.train.environment import Environment
 
-_POLL_S = 0.001
+_LOOK_UP = timedelta(seconds=0.1)
+"""How often a wait for members is interrupted to see whether something else is due."""
 
 
 class PeersLost(Exception):  # an event of the training, handled at the next boundary
@@ -89,9 +90,10 @@ class Peers:
         rank: int,
         device: torch.device,
         timeout: timedelta,
+        wait_s: float,
         superseded: Callable[[], bool],
     ) -> Peers:
-        """Wait for the members of an order in its store, and form a group with them.
+        """Wait for the members of an order in its store, for `wait_s` at most, and form a group with them.
 
         `superseded` is asked again and again while members are missing; when it says yes, nothing was formed.
 
@@ -106,7 +108,7 @@ class Peers:
             # A name of its own for each generation: addresses of an old one would be connected to.
             names = PrefixStore(f"headway/{order.generation}", store)
             if order.world_size > 1:
-                _wait_for_all(names, order, superseded, time.monotonic() + timeout.total_seconds())
+                _wait_for_all(names, order, superseded, time.monotonic() + wait_s)
             dist.init_process_group(
                 _backend(device), store=names, rank=rank, world_size=order.world_size, timeout=timeout
             )
@@ -225,12 +227,14 @@ def _backend(device: torch.device) -> str:
 def _wait_for_all(names: Any, order: Order, superseded: Callable[[], bool], give_up_s: float) -> None:
     if names.add("here", 1) == order.world_size:
         names.set("all here", "1")
-    while not names.check(["all here"]):
+    while True:
+        with suppress(dist.DistStoreError):  # not yet
+            names.wait(["all here"], _LOOK_UP)
+            return
         if superseded():
             raise Superseded
         if time.monotonic() > give_up_s:
             raise PeersLost(f"not all {order.world_size} members came to generation {order.generation}")
-        time.sleep(_POLL_S)
 
 
 @contextmanager

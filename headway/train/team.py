@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -101,8 +102,10 @@ class Team:
             self.peers.abort()
         self.part()
 
-    def meet(self, order: Order) -> Peers:
+    def meet(self, order: Order, *, patient: bool = False) -> Peers:
         """Be a member under the order, once all members have come.
+
+        `patient` is a newcomer: those who train come at their next boundary, which may be far away.
 
         Raises:
             PeersLost: a member, or the store, is gone.
@@ -113,7 +116,8 @@ class Team:
         def superseded() -> bool:
             return self._stop.received or self._orders.newer_than(order.generation) is not None
 
-        self.peers = Peers.meet(order, rank, self._device, self._timeout, superseded)
+        wait_s = math.inf if patient else self._timeout.total_seconds()
+        self.peers = Peers.meet(order, rank, self._device, self._timeout, wait_s, superseded)
         self.rank, self.world_size, self.generation = rank, order.world_size, order.generation
         self._members = dict(order.members)
         return self.peers

@@ -333,7 +333,7 @@ class Training:
     def _meet(self, order: Order) -> Peers:
         """Be a member under the order, with the same state as the others."""
         before = self._team.ranks_before(order)
-        peers = self._team.meet(order)
+        peers = self._team.meet(order, patient=not self._leveller.holds)
         self._mailbox.speak_for(rank=peers.rank, generation=peers.generation)
         self._present_batching.change_members(before, rank=peers.rank)
         # Before the plan is handed over: newcomers were started before this order, and do not know it.
