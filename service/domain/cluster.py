@@ -22,12 +22,20 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """Samples per second of a job at a size on a device kind, over `steps` steps."""
+    """Samples per second of a job at a size on a device kind, over `steps` steps of one generation and batch.
+
+    `gradient_sqr` and `gradient_var`: what was known of the gradient noise in the end, as ranks report it.
+    """
 
     device_kind: str
     slots: int
     samples_per_s: float
     steps: int
+    nodes: int = 1
+    generation: int = 0
+    global_batch: int = 0
+    gradient_sqr: float | None = None
+    gradient_var: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

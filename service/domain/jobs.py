@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import TypeAlias
 
 from headway.contract.jobs import JobProgress, JobState, Reason
-from headway.contract.spec import JobSpec
+from headway.contract.spec import JobSpec, Resize
 
 Allocation: TypeAlias = Mapping[str, tuple[int, ...]]
 """Node id to slot indices on that node, ascending. Empty when nothing is held."""
@@ -36,6 +36,8 @@ class Switch:
     """It follows the loss of members."""
     stopping: bool = False
     """The whole job is being stopped meanwhile, so that nothing will come of it."""
+    global_batch: int | None = None
+    """What steps are to take from it on; None: as much as before."""
     ready_s: Mapping[int, float] = field(default_factory=dict)
     """Newcomers that wait for the order, by rank, and the seconds that each took."""
     prepare_s: float = 0.0
@@ -97,6 +99,16 @@ class Job:
     def sizes(self) -> tuple[int, ...]:
         """Sizes that it may have now: the pinned one alone, or what the spec allows."""
         return (self.pinned_size,) if self.pinned_size is not None else self.spec.elastic.allowed_sizes()
+
+    @property
+    def follows_orders(self) -> bool:
+        """Whether its ranks may come to change in place, if its script uses the library."""
+        return self.spec.elastic.resize is Resize.LIVE
+
+    @property
+    def adapts(self) -> bool:
+        """Whether its global batch may change while it trains: by orders, as members do."""
+        return self.spec.batch.policy == "adaptive" and self.follows_orders
 
     @property
     def switching(self) -> Switch | None:

@@ -17,14 +17,7 @@ from service.domain.jobs import Allocation, Job, size_of
 from service.domain.lifecycle import JobEvent, allows
 from service.domain.membership import exits_to_judge, first_members
 from service.domain.ranks import layout
-from service.usecases.orders import (
-    Launch,
-    choose_ports,
-    crew_of,
-    follows_orders,
-    send_runs,
-    stop_generation,
-)
+from service.usecases.orders import Launch, choose_ports, crew_of, send_runs, stop_generation
 from service.usecases.ports import Transaction
 from service.usecases.records import AllocationRecord, Bell
 from service.usecases.transition import record, transition
@@ -47,7 +40,7 @@ async def start_generation(
     ranks = layout(allocation, previous_first=previous.first_node if previous else None)
     first = nodes[ranks[0].node_id]
     generation = job.newest_generation + 1
-    hosts = nodes if follows_orders(job) else {first.id: first}
+    hosts = nodes if job.follows_orders else {first.id: first}
     stores = await choose_ports(tx, job, hosts, generation)
     kind = next(slot.device_kind for slot in first.slots if slot.index == ranks[0].ranks[0].slot)
     started = replace(

@@ -28,7 +28,7 @@ from service.domain.membership import (
 from service.usecases.generations import fail_rank
 from service.usecases.orders import Launch, choose_ports, crew_of, send_order, send_runs, stop_start
 from service.usecases.ports import Transaction
-from service.usecases.records import AllocationRecord
+from service.usecases.records import AllocationRecord, NodeRecord
 from service.usecases.transition import record, transition
 
 READY_WITHIN_S = 300.0
@@ -47,8 +47,9 @@ async def prepare(
     message: str,
     now: datetime,
     round_id: str | None,
+    global_batch: int | None = None,
 ) -> bool:
-    """Begin a change in place to `target`, whose free slots the next number has been granted.
+    """Begin a change in place to `target`, whose free slots the next number has been granted, and to `global_batch`.
 
     False, and nothing done, if no member of it would have a place to meet.
     """
@@ -63,12 +64,11 @@ async def prepare(
     store = choose_store(members, known | {(node, generation): port for node, port in stores.items()})
     if store is None:
         return False
-    first = nodes[members[0].node_id]
     record_ = AllocationRecord(
         job_id=job.id,
         generation=generation,
         slots=target,
-        device_kind=next(slot.device_kind for slot in first.slots if slot.index == members[0].slot),
+        device_kind=_device_kind(nodes[members[0].node_id], members[0].slot),
         first_node=store.node_id,
         master_port=store.port,
         reason=reason,
@@ -79,7 +79,8 @@ async def prepare(
         stores=stores,
     )
     await tx.allocations.add(record_)
-    switch = Switch(generation=generation, began_at=now, deadline=now + timedelta(seconds=READY_WITHIN_S))
+    deadline = now + timedelta(seconds=READY_WITHIN_S)
+    switch = Switch(generation=generation, began_at=now, deadline=deadline, global_batch=global_batch)
     data = {
         "from": size_of(job.allocation),
         "to": size_of(target),
@@ -93,6 +94,10 @@ async def prepare(
     else:
         await _order(tx, job, switch, members, store, now)
     return True
+
+
+def _device_kind(node: NodeRecord, index: int) -> str:
+    return next(slot.device_kind for slot in node.slots if slot.index == index)
 
 
 async def newcomer_ready(tx: Transaction, job: Job, message: Ready, now: datetime) -> Job:
@@ -204,6 +209,8 @@ def _what_changed(before: Job, switch: Switch, after: AllocationRecord, message:
         return f"grew from {old} to {count} {how}: {paused}"
     if new < old:
         return f"shrank from {old} to {count} {how}: {paused}"
+    if switch.global_batch is not None:
+        return f"changed the batch in place: {paused}"
     return f"moved {count} {how}: {paused}"
 
 
@@ -282,6 +289,7 @@ async def survive_loss(tx: Transaction, job: Job, *, reason: Reason, message: st
         began_at=now,
         deadline=now,
         lost=True,
+        global_batch=job.switch.global_batch if job.switch is not None else None,
         left=job.switch.left if job.switch is not None else (),
     )
     job = replace(

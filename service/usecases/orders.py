@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
-from headway.contract.agents import OrderCommand, RunCommand, StopCommand
-from headway.contract.spec import Resize
+from headway.contract.agents import BatchOrder, OrderCommand, RunCommand, StopCommand
 from service.domain.jobs import Allocation, Job
 from service.domain.membership import Crew, Members, Store, nodes_of
 from service.domain.ranks import NodeRanks, choose_port
@@ -62,7 +61,7 @@ async def send_runs(
 ) -> None:
     """Have each node start its part of the record's generation."""
     nodes = await tx.nodes.many((record.first_node,))
-    spec = job.spec
+    spec, present = job.spec, job.progress.global_batch
     for part in parts:
         command = RunCommand(
             command_id=f"{job.id}.{record.generation}.run.{part.node_id}",
@@ -82,9 +81,13 @@ async def send_runs(
             master_port=record.master_port,
             hosts_store=part.node_id in record.stores,
             store_port=record.stores.get(part.node_id, 0),
-            live=follows_orders(job),
+            live=job.follows_orders,
             joins=record.generation != job.generation,
             global_batch=spec.batch.global_,
+            start_global_batch=present if job.adapts and present != spec.batch.global_ else None,
+            max_global_batch=spec.batch.max_global if job.adapts else None,
+            max_local_batch=spec.batch.max_local,
+            lr_rule=spec.batch.lr_rule if job.adapts else "none",
             checkpoint_uri=f"{launch.checkpoint_root}/{job.id}",
             checkpoint_every_s=None if spec.checkpoint.every == "auto" else spec.checkpoint.every,
             checkpoint_keep=spec.checkpoint.keep,
@@ -94,9 +97,15 @@ async def send_runs(
     tx.ring(Bell.COMMANDS)
 
 
-def follows_orders(job: Job) -> bool:
-    """Whether the job's ranks may come to change in place, if its script uses the library."""
-    return job.spec.elastic.resize is Resize.LIVE
+def batch_order(job: Job) -> BatchOrder | None:
+    """What steps are to take from the next order on: what its switch is about, or as much as now. None where they always
+    take as many.
+    """
+    if not job.adapts:
+        return None
+    wanted = job.switch.global_batch if job.switch is not None else None
+    wanted = wanted or job.progress.global_batch
+    return None if wanted is None else BatchOrder(global_batch=wanted)
 
 
 async def send_order(
@@ -115,6 +124,7 @@ async def send_order(
             store_port=store.port,
             members=list(members),
             lost=lost,
+            batch=batch_order(job),
         )
         await tx.commands.add(node_id, command, now)
     tx.ring(Bell.COMMANDS)

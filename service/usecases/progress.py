@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from headway.contract.jobs import JobProgress
+from headway.contract.jobs import JobProgress, Reason
 from headway.contract.runtime import (
     BatchChanged,
     Checkpointed,
@@ -25,7 +25,6 @@ from headway.contract.runtime import (
 from service.domain.jobs import Job
 from service.domain.membership import Born
 from service.usecases.live import complete_switch, member_left, newcomer_ready
-from service.usecases.orders import follows_orders
 from service.usecases.ports import Transaction
 from service.usecases.records import Bell
 from service.usecases.transition import record
@@ -51,7 +50,7 @@ async def take_in_message(tx: Transaction, job: Job, who: Born, message: Message
                 await tx.history.measure(job.id, allocation, message, now)
         case Metrics():
             await tx.history.metric(job.id, message, datetime.fromtimestamp(message.at_s, UTC))
-        case FirstStep() if message.rank == 0 and message.live and follows_orders(job) and not job.live:
+        case FirstStep() if message.rank == 0 and message.live and job.follows_orders and not job.live:
             job = replace(job, live=True)
             await tx.jobs.save(job)
             tx.ring(Bell.ROUND)
@@ -95,17 +94,21 @@ async def _note(tx: Transaction, job: Job, before: JobProgress, message: Message
                 now=now,
             )
         case BatchChanged() if message.rank == 0:
+            allocation = await tx.allocations.get(job.id, message.generation)
+            ordered = allocation is not None and allocation.reason is Reason.BETTER_BATCH
+            why = allocation.message if allocation is not None and ordered else message.cause
             await record(
                 tx,
                 job,
                 "batch_changed",
-                message=f"steps take {message.global_batch:,} samples from now on, at {message.lr_factor:.3g} times the "
-                f"script's learning rate: {message.cause}",
+                message=f"{why}; the learning rate is {message.lr_factor:.3g} times the script's",
                 now=now,
                 data={
-                    "samples": message.samples,
-                    "global_batch": message.global_batch,
+                    "from": before.global_batch,
+                    "to": message.global_batch,
                     "lr_factor": message.lr_factor,
+                    "reason": why,
+                    "samples": message.samples,
                 },
             )
 
@@ -122,7 +125,11 @@ def after_message(progress: JobProgress, message: Message) -> JobProgress:
                 "samples": message.samples,
                 "total_samples": message.total_samples,
                 "samples_per_s": per_s or progress.samples_per_s,
+                "global_batch": message.global_batch,
+                "max_global_batch": message.max_global_batch,
             }
+        case BatchChanged() if message.rank == 0:
+            update = {"global_batch": message.global_batch}
         case Metrics():
             update = {"metrics": {**progress.metrics, **message.values}}
         case Checkpointed():

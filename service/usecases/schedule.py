@@ -130,10 +130,22 @@ async def _apply_decision(
                 round_id=round_id,
             )
             return True
-        case Action.CHANGE | Action.VACATE if await _has_begun_to_end(tx, job):
+        case Action.CHANGE | Action.VACATE | Action.ADAPT if await _has_begun_to_end(tx, job):
             return False
         case Action.CHANGE:
             return await _change(tx, job, decision, launch, round_id, now)
+        case Action.ADAPT:
+            return await prepare(
+                tx,
+                job,
+                job.allocation,
+                launch,
+                reason=reason,
+                message=message,
+                now=now,
+                round_id=round_id,
+                global_batch=decision.global_batch,
+            )
         case Action.VACATE:
             await vacate(tx, job, None, reason=reason, message=message, now=now)
             return True

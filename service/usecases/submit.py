@@ -8,7 +8,7 @@ from datetime import datetime
 
 from headway.contract.devices import KNOWN_DEVICE_KINDS
 from headway.contract.jobs import JobState, Reason
-from headway.contract.spec import JobSpec
+from headway.contract.spec import JobSpec, Resize
 from service.domain.errors import IdempotencyConflict, InvalidField
 from service.domain.jobs import Job
 from service.usecases.ports import Transaction
@@ -51,7 +51,8 @@ async def submit(
 def _without_effect(spec: JobSpec) -> list[str]:
     """Says which wishes of the spec this version does not act on yet: none is ignored in silence."""
     wishes = {
-        "batch.policy adaptive": spec.batch.policy == "adaptive",
+        "batch.policy adaptive without elastic.resize live": spec.batch.policy == "adaptive"
+        and spec.elastic.resize is not Resize.LIVE,
         "goal.max_cost_usd": spec.goal.max_cost_usd is not None,
         "goal.deadline": spec.goal.deadline is not None,
         "goal.objective": spec.goal.objective != "balanced",

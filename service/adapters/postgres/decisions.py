@@ -68,7 +68,17 @@ class PostgresDecisions:
         found: dict[str, tuple[Measurement, ...]] = {}
         for row in (await self._connection.execute(query)).all():
             samples_per_s = row.global_batch * row.steps / row.step_s_sum
-            one = Measurement(row.device_kind, row.slots, samples_per_s, row.steps)
+            one = Measurement(
+                row.device_kind,
+                row.slots,
+                samples_per_s,
+                row.steps,
+                nodes=row.nodes,
+                generation=row.generation,
+                global_batch=row.global_batch,
+                gradient_sqr=row.gradient_sqr,
+                gradient_var=row.gradient_var,
+            )
             found[row.job_id] = (*found.get(row.job_id, ()), one)
         return found
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from headway.contract.agents import NodeState
 from headway.contract.jobs import JobState, SizeOption
 from headway.contract.spec import Resize
 from service.domain.allocation.problem import Configuration
-from service.domain.cluster import SlotKey, Snapshot
+from service.domain.cluster import Measurement, SlotKey, Snapshot
 from service.domain.jobs import Job, size_of
+from service.domain.perf.batch import in_goodput
 from service.domain.perf.goodput import SizeGoodput, goodput_table, worth_exploring
 
 RESTART_S = 3.0
@@ -91,11 +93,14 @@ def build_table(job: Job, snapshot: Snapshot) -> JobTable:
     )
     weight = weight_of(job, snapshot)
     left_over = _is_left_over(job, len(held)) and not backs_off(job, snapshot)
+    measured: Sequence[Measurement] = snapshot.measurements.get(job.id, ())
+    if job.adapts:
+        measured = in_goodput(measured, job.spec.batch.global_)
     rows: list[Configuration] = []
     options: list[SizeOption] = []
     for kind in _acceptable_kinds(job, snapshot):
         sizes = _sizes_to_consider(job, snapshot, kind, len(held) if kind == current_kind else 0)
-        table = goodput_table(snapshot.measurements.get(job.id, ()), kind, sizes)
+        table = goodput_table(measured, kind, sizes)
         speedups = {entry.slots: entry.speedup for entry in table}
         for entry in table:
             is_current = kind == current_kind and entry.slots == len(held)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from headway.contract.agents import NodeState
@@ -30,6 +30,7 @@ from service.domain.allocation.problem import Configuration, Problem, Solution
 from service.domain.allocation.solver import solve
 from service.domain.cluster import SlotKey, Snapshot
 from service.domain.jobs import Allocation
+from service.domain.perf.batch import choose_batch
 
 
 class Action(StrEnum):
@@ -40,6 +41,8 @@ class Action(StrEnum):
     """Go on on `allocation`: in place, or by stopping the running generation and starting the next one."""
     VACATE = "vacate"
     """Stop the running generation; nothing is granted."""
+    ADAPT = "adapt"
+    """Go on on what it holds, with another global batch."""
     KEEP = "keep"
     WAIT = "wait"
 
@@ -55,6 +58,8 @@ class Decision:
     reason: Reason
     message: str
     options: tuple[SizeOption, ...]
+    global_batch: int | None = None
+    """With ADAPT: what a step is to take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +97,23 @@ def decide(snapshot: Snapshot, *, time_limit_s: float) -> Plan:
         _decide_job(snapshot, tables[job_id], solution.chosen[job_id], free)
         for job_id in _placing_order(tables, solution)
     ]
-    return Plan(tuple(decisions), solution)
+    return Plan(tuple(_with_batch(snapshot, one) for one in decisions), solution)
+
+
+def _with_batch(snapshot: Snapshot, decision: Decision) -> Decision:
+    """A job that keeps its slots may change its batch."""
+    job = snapshot.jobs[decision.job_id]
+    choice = choose_batch(job, snapshot) if decision.action is Action.KEEP else None
+    if choice is None or choice.global_batch == job.progress.global_batch:
+        return decision
+    return replace(
+        decision,
+        action=Action.ADAPT,
+        global_batch=choice.global_batch,
+        reason=Reason.BETTER_BATCH,
+        message=f"takes {choice.global_batch:,} samples a step instead of {job.progress.global_batch:,}: "
+        f"{choice.reason}",
+    )
 
 
 def _shared_capacity(snapshot: Snapshot, tables: Mapping[str, JobTable]) -> dict[str, int]:

@@ -1,7 +1,7 @@
 """Goodput of a job at each size, from what was measured.
 
-Goodput is throughput times statistical efficiency (Pollux, OSDI'21, section 3). The global batch of
-a job is fixed here, so efficiency is the same at every size and cancels; what remains is
+Goodput is throughput times statistical efficiency (Pollux, OSDI'21, section 3). Where the global batch is fixed,
+efficiency is the same at every size and cancels; where it is not, `batch.in_goodput` has applied it. What remains is
 throughput: measured where the job has run, interpolated between, and a cautious prior beyond.
 """
 
@@ -35,18 +35,28 @@ class SizeGoodput:
 
 
 def throughput_by_size(measurements: Iterable[Measurement], device_kind: str) -> dict[int, float]:
-    """Samples per second by slots on one device kind, several measurements weighted by steps.
+    """Samples per second by slots on one device kind, several measurements weighted by steps. Where a job has trained
+    with several batches at a size, the best of them counts.
 
     Measurements that cannot be true are left out.
     """
-    weighted: dict[int, float] = {}
-    weights: dict[int, int] = {}
+    weighted: dict[tuple[int, int], float] = {}
+    weights: dict[tuple[int, int], int] = {}
     for one in measurements:
-        usable = _SLOWEST <= one.samples_per_s <= _FASTEST and one.steps > 0
-        if one.device_kind == device_kind and usable:
-            weighted[one.slots] = weighted.get(one.slots, 0.0) + one.samples_per_s * one.steps
-            weights[one.slots] = weights.get(one.slots, 0) + one.steps
-    return {slots: weighted[slots] / weights[slots] for slots in sorted(weighted)}
+        if one.device_kind == device_kind and believable(one):
+            key = (one.slots, one.global_batch)
+            weighted[key] = weighted.get(key, 0.0) + one.samples_per_s * one.steps
+            weights[key] = weights.get(key, 0) + one.steps
+    best: dict[int, float] = {}
+    for slots, batch in sorted(weighted):
+        mean = weighted[slots, batch] / weights[slots, batch]
+        best[slots] = max(mean, best.get(slots, 0.0))
+    return best
+
+
+def believable(measurement: Measurement) -> bool:
+    """Whether a measurement can be true."""
+    return _SLOWEST <= measurement.samples_per_s <= _FASTEST and measurement.steps > 0
 
 
 def predict(measured: Mapping[int, float], slots: int) -> float | None:

@@ -51,6 +51,11 @@ def closed(epoch: int, *, exactly_once: bool) -> EpochClosed:
     return EpochClosed(**HEAD, epoch=epoch, samples_seen=10, dataset_samples=10, exactly_once=exactly_once)
 
 
+def changed(rank: int) -> BatchChanged:
+    head = {**HEAD, "rank": rank}
+    return BatchChanged(**head, samples=900, global_batch=64, lr_factor=1.4, cause="more slots")
+
+
 @pytest.mark.parametrize(
     ("message", "changes"),
     [
@@ -58,8 +63,13 @@ def closed(epoch: int, *, exactly_once: bool) -> EpochClosed:
         (FirstStep(**HEAD, samples=107), {}),
         (FirstStep(**HEAD, samples=7), {"samples": 7, "checkpoint_samples": None, "lost_samples": 100}),
         (FirstStep(**{**HEAD, "rank": 1}, samples=7), {}),
-        (progress(), {"epoch": 2, "samples": 200, "total_samples": 400, "samples_per_s": 160.0}),
-        (progress(step_s_sum=0.0), {"epoch": 2, "samples": 200, "total_samples": 400}),
+        (
+            progress(),
+            {"epoch": 2, "samples": 200, "total_samples": 400, "samples_per_s": 160.0, "global_batch": 32},
+        ),
+        (progress(step_s_sum=0.0), {"epoch": 2, "samples": 200, "total_samples": 400, "global_batch": 32}),
+        (changed(rank=0), {"global_batch": 64}),
+        (changed(rank=1), {}),
         (Metrics(**HEAD, epoch=1, samples=1, values={"acc": 0.5}), {"metrics": {"loss": 2.0, "acc": 0.5}}),
         (Checkpointed(**HEAD, uri="u", samples=90, size_bytes=1, save_s=0.1), {"checkpoint_samples": 90}),
         (Restored(**HEAD, samples=60, from_generation=0), {"samples": 60, "lost_samples": 40}),
@@ -145,7 +155,6 @@ def test_a_switch_counts_the_steps_that_rank_0_lost() -> None:
     [
         Ready(**HEAD, ready_s=1.0),
         Left(**HEAD, samples=900, joined=2),
-        BatchChanged(**HEAD, samples=900, global_batch=64, lr_factor=1.4, cause="more slots"),
     ],
 )
 def test_words_about_members_are_no_progress(message: Message) -> None:
