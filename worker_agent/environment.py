@@ -129,11 +129,21 @@ def _headway(command: RunCommand, rank: RankSlot, control: Path) -> dict[str, st
     }
     if command.joins:
         env[runtime.ENV_JOINS] = "1"
-    if command.global_batch is not None:
-        env[runtime.ENV_GLOBAL_BATCH] = str(command.global_batch)
     if command.checkpoint_every_s is not None:
         env[runtime.ENV_CHECKPOINT_EVERY_S] = str(command.checkpoint_every_s)
-    return env
+    return {**env, **_batch(command)}
+
+
+def _batch(command: RunCommand) -> dict[str, str]:
+    """What the job says of its batches; what it leaves to the script is unset."""
+    sizes = {
+        runtime.ENV_GLOBAL_BATCH: command.global_batch,
+        runtime.ENV_START_GLOBAL_BATCH: command.start_global_batch,
+        runtime.ENV_MAX_GLOBAL_BATCH: command.max_global_batch,
+        runtime.ENV_MAX_LOCAL_BATCH: command.max_local_batch,
+    }
+    env = {name: str(size) for name, size in sizes.items() if size is not None}
+    return env if command.lr_rule == "none" else {**env, runtime.ENV_LR_RULE: command.lr_rule}
 
 
 def _path(host: Mapping[str, str]) -> str:

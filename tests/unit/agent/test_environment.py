@@ -86,6 +86,22 @@ def test_what_is_unset_stays_unset() -> None:
     assert (env["HEADWAY_GLOBAL_BATCH"], env["HEADWAY_CHECKPOINT_EVERY_S"]) == ("512", "30.0")
 
 
+def test_what_the_job_says_of_its_batches() -> None:
+    names = {f"HEADWAY_{name}_BATCH" for name in ("GLOBAL", "START_GLOBAL", "MAX_GLOBAL", "MAX_LOCAL")}
+    assert not (names | {"HEADWAY_LR_RULE"}) & set(environment(command()))
+    adaptive = command(
+        global_batch=64, start_global_batch=128, max_global_batch=512, max_local_batch=32, lr_rule="sqrt"
+    )
+    env = environment(adaptive)
+    assert {name: env[name] for name in names} == {
+        "HEADWAY_GLOBAL_BATCH": "64",
+        "HEADWAY_START_GLOBAL_BATCH": "128",
+        "HEADWAY_MAX_GLOBAL_BATCH": "512",
+        "HEADWAY_MAX_LOCAL_BATCH": "32",
+    }
+    assert env["HEADWAY_LR_RULE"] == "sqrt"
+
+
 def test_nothing_of_the_agent_reaches_a_rank_unless_named() -> None:
     host = {
         "PATH": "/usr/bin",
