@@ -1,0 +1,202 @@
+"""A machine whose ranks a benchmark starts and orders about: the agent's launcher, without service and agent."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self, TypeVar
+
+from headway.contract import runtime
+from headway.contract.agents import DEVICE_CPU, RankSlot, RunCommand, SlotInfo
+from headway.contract.orders import Order, order_to_json
+from headway.local.ports import HOST, free_port
+from worker_agent.environment import base_env
+from worker_agent.folders import StateFolder, boot_s, write_json, write_text
+from worker_agent.inventory import cpu_count, gpu_slots
+from worker_agent.launcher.protocol import Kill, Lease, Message, Start, Terminate
+from worker_agent.launcher_link import LauncherLink
+from worker_agent.preparing import Host, launch_plan
+
+PATIENCE_S = 120.0
+_POLL_S = 0.002
+_LEASE_S = 3600.0
+
+Found = TypeVar("Found")
+
+
+def find_slots(count: int) -> list[SlotInfo]:
+    """So many GPUs where the machine has them, else as many slots for a core each."""
+    gpus = gpu_slots()
+    if len(gpus) >= count:
+        return gpus[:count]
+    return [SlotInfo(index=index, device_kind=DEVICE_CPU) for index in range(count)]
+
+
+def until(what: str, condition: Callable[[], Found], look_for_failures: Callable[[], None]) -> Found:
+    """Wait for the condition; what it was in the end.
+
+    Raises:
+        RuntimeError: it does not come true, or `look_for_failures` has found one.
+    """
+    give_up_s = time.monotonic() + PATIENCE_S
+    while not (found := condition()):
+        look_for_failures()
+        if time.monotonic() > give_up_s:
+            raise RuntimeError(f"waited {PATIENCE_S:.0f} s for {what}")
+        time.sleep(_POLL_S)
+    return found
+
+
+class Node:
+    """The launcher of a machine.
+
+    Args:
+        folder: an empty one.
+        slots: a rank runs on each.
+    """
+
+    def __init__(self, folder: Path, slots: Sequence[SlotInfo]) -> None:
+        self.state = StateFolder(folder)
+        self.state.make()
+        self.host = Host(slots, cpu_count(), base_env(os.environ, ()))
+        self._link = LauncherLink(self.state, os.environ)
+
+    def __enter__(self) -> Self:
+        until("the launcher to be ready", self._connected, lambda: None)
+        self.send(Lease(boot_s() + _LEASE_S))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._link.shut_down()
+        self._link.close()
+
+    def send(self, message: Message) -> None:
+        """Give the launcher an order."""
+        self._link.send(message)
+
+    def _connected(self) -> bool:
+        if self._link.connection is None and self._link.connect() is None:
+            return False
+        return self._link.receive() is not None and self._link.ready
+
+
+class Job:
+    """The ranks of one script on a node, generation by generation. None is left when the block ends.
+
+    Args:
+        node: where they run.
+        name: no other job's on that node.
+        run: the command of a rank.
+        env: of a rank, beside what Headway sets.
+        checkpoint_uri: where the library keeps checkpoints; empty for none.
+    """
+
+    def __init__(
+        self, node: Node, name: str, run: str, *, env: dict[str, str] | None = None, checkpoint_uri: str = ""
+    ) -> None:
+        self._node = node
+        self._folder = node.state.job(name)
+        self._folder.work.mkdir(parents=True)
+        self._run = run
+        self._env = env or {}
+        self._checkpoint_uri = checkpoint_uri
+        self._ports: dict[int, int] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for generation in self._ports:
+            self._node.send(Kill(self._folder.run(generation).name))
+        for generation in self._ports:
+            until("the ranks to be gone", self._folder.run(generation).gone.exists, lambda: None)
+
+    def start(
+        self,
+        generation: int,
+        *,
+        world_size: int,
+        ranks: Sequence[int],
+        live: bool = False,
+        store_of: int | None = None,
+    ) -> None:
+        """Start these ranks of a generation: newcomers, if `store_of` names the one in whose store they are met."""
+        folder = self._folder.run(generation)
+        self._ports[generation] = free_port()
+        slots = self._node.host.slots
+        command = RunCommand(
+            command_id=folder.name,
+            job_id=self._folder.path.name,
+            job_name=self._folder.path.name,
+            generation=generation,
+            attempt=1,
+            restart_count=0,
+            run=self._run,
+            bundle=None,
+            env=self._env,
+            ranks=[RankSlot(rank=rank, local_rank=n, slot=slots[rank].index) for n, rank in enumerate(ranks)],
+            world_size=world_size,
+            node_rank=0,
+            node_count=1,
+            master_addr=HOST,
+            master_port=self._ports[generation if store_of is None else store_of],
+            hosts_store=True,
+            store_port=self._ports[generation],
+            live=live,
+            joins=store_of is not None,
+            global_batch=None,
+            checkpoint_uri=self._checkpoint_uri,
+            checkpoint_every_s=None,
+            checkpoint_keep=1,
+            grace_s=60.0,
+        )
+        folder.control.mkdir(parents=True)
+        plan = launch_plan(command, folder, self._node.host, hosts_stores=True)
+        write_json(folder.launch, plan.to_json())
+        self._node.send(Start(folder.name))
+
+    def order(self, generation: int, members: dict[str, int], *, store_of: int) -> None:
+        """Order a change of members in place."""
+        store = f"{HOST}:{self._ports[store_of]}"
+        order = Order(generation=generation, world_size=len(members), store=store, members=members)
+        for born in self._ports:
+            write_text(self._folder.run(born).order, order_to_json(order))
+
+    def terminate(self, generation: int) -> None:
+        """SIGTERM to the ranks of a generation."""
+        self._node.send(Terminate(self._folder.run(generation).name))
+
+    def messages(self, generation: int, rank: int, kind: type[Found]) -> list[Found]:
+        """What a rank, named by its start, has said so far of this kind."""
+        file = self._folder.run(generation).control / runtime.message_file(rank)
+        lines = file.read_text().splitlines(keepends=True) if file.exists() else []
+        said = [runtime.from_line(line) for line in lines if line.endswith("\n")]
+        return [one for one in said if isinstance(one, kind)]
+
+    def wait_until_gone(self, generation: int) -> None:
+        """Wait until nothing of a generation is left."""
+        self.until(f"generation {generation} to be gone", self._folder.run(generation).gone.exists)
+
+    def until(self, what: str, condition: Callable[[], Found]) -> Found:
+        """Wait for the condition; what it was in the end.
+
+        Raises:
+            RuntimeError: it does not come true, or a rank has failed.
+        """
+        return until(what, condition, self._look_for_failures)
+
+    def _look_for_failures(self) -> None:
+        for file in self._folder.path.glob("*/rank-*.exit"):
+            ended = json.loads(file.read_text())
+            if ended["exit_code"] not in (runtime.EXIT_DONE, runtime.EXIT_STOPPED) and not ended["signalled"]:
+                logs = sorted(self._folder.path.glob("*/*.log"))
+                output = "".join(log.read_text()[-2000:] for log in logs)
+                raise RuntimeError(f"{file.stem} of generation {file.parent.name} failed:\n{output}")

@@ -1,0 +1,22 @@
+"""The networks that benchmarks train: as many layers as it takes, each a square matrix."""
+
+import torch
+from torch import nn
+
+SIZES = {"1M": (512, 4), "17M": (2048, 4), "100M": (4096, 6)}
+"""Width and number of layers, by about so many parameters."""
+SAMPLES = 65_536
+
+
+def network(size: str) -> nn.Sequential:
+    width, count = SIZES[size]
+    layers: list[nn.Module] = []
+    for _ in range(count):
+        layers += [nn.Linear(width, width), nn.ReLU()]
+    return nn.Sequential(*layers)
+
+
+def samples(size: str) -> torch.utils.data.TensorDataset:
+    """Inputs (SAMPLES, width), all the same one, so that they need no memory."""
+    width, _ = SIZES[size]
+    return torch.utils.data.TensorDataset(torch.randn(1, width).expand(SAMPLES, width))

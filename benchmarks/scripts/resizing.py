@@ -1,0 +1,33 @@
+"""Train with Headway until killed; rank 0 notes when each step ended. Started by benchmarks.resize.
+
+resizing.py SIZE FILE
+"""
+
+import sys
+import time
+from pathlib import Path
+
+import torch
+from networks import network, samples
+
+import headway
+
+BATCH = 16
+
+size, file = sys.argv[1], Path(sys.argv[2])
+run = headway.init()
+torch.manual_seed(0)
+model = network(size)
+model, optimizer = run.prepare(model, torch.optim.AdamW(model.parameters(), lr=1e-4))
+loader = run.loader(samples(size), global_batch=BATCH)
+for _ in run.epochs(10_000):
+    for (x,) in loader:
+        loss = model(x).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        if run.device.type == "cuda":
+            torch.cuda.synchronize()
+        if run.is_main:
+            with file.open("a") as notes:
+                notes.write(f"{time.monotonic()} {run.world_size}\n")
