@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass, fields
+from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
 
 from headway.train.ledger import Ledger
-from headway.train.peers import Peers, Pending
+from headway.train.peers import Alone, Peers, Pending
 
 
 class Wish(IntEnum):
@@ -44,26 +43,28 @@ class Statement:
         """The samples of the step that are this rank's."""
         return Ledger(self.count, self.total, self.squares)
 
-    def to_numbers(self) -> list[int]:
+    def to_numbers(self) -> tuple[int, ...]:
         """For `Peers.gather`: reals as the bits that they are made of."""
-        return [_bits(value) if isinstance(value, float) else value for value in astuple(self)]
+        packed = _STATEMENT.pack(
+            self.wish,
+            self.ordered,
+            self.count,
+            self.total,
+            self.squares,
+            self.compute_s,
+            self.square,
+            self.squared_mean,
+        )
+        return _NUMBERS.unpack(packed)
 
     @classmethod
     def from_numbers(cls, numbers: Sequence[int]) -> Statement:
         """The reverse of `to_numbers`."""
-        values: list[Any] = [
-            _real(number) if field.type == "float" else number
-            for field, number in zip(fields(cls), numbers, strict=True)
-        ]
-        return cls(*values)
+        return cls(*_STATEMENT.unpack(_NUMBERS.pack(*numbers)))
 
 
-def _bits(value: float) -> int:
-    return int(struct.unpack("<q", struct.pack("<d", value))[0])
-
-
-def _real(bits: int) -> float:
-    return float(struct.unpack("<d", struct.pack("<q", bits))[0])
+_STATEMENT = struct.Struct("<5q3d")
+_NUMBERS = struct.Struct("<8q")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +99,7 @@ class Boundary:
 
     def __init__(self, peers: Peers) -> None:
         self._peers = peers
-        self._pending: Pending | None = None
+        self._pending: Pending | Alone | None = None
 
     def begin(self, statement: Statement) -> None:
         """A step begins.

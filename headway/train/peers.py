@@ -49,10 +49,20 @@ class Pending:
             PeersLost: a peer is gone.
         """
         with _peers_may_be_lost():
-            if self._work is not None:
-                self._work.wait()
+            self._work.wait()
         numbers: list[list[int]] = self._everyone.tolist()
         return numbers
+
+
+class Alone:
+    """A `Pending` of a rank without peers."""
+
+    def __init__(self, numbers: Sequence[int]) -> None:
+        self._numbers = list(numbers)
+
+    def wait(self) -> list[list[int]]:
+        """What it gave."""
+        return [self._numbers]
 
 
 class Peers:
@@ -122,11 +132,11 @@ class Peers:
         """Whether this is rank 0, which speaks for the run."""
         return self.rank == 0
 
-    def begin_gather(self, numbers: Sequence[int]) -> Pending:
+    def begin_gather(self, numbers: Sequence[int]) -> Pending | Alone:
         """Start to collect every rank's numbers (equally many each), without waiting."""
-        mine = torch.tensor(numbers, dtype=torch.int64)
         if self._control is None:
-            return Pending(mine, mine.unsqueeze(0), None)
+            return Alone(numbers)
+        mine = torch.tensor(numbers, dtype=torch.int64)
         everyone = torch.empty(self.world_size, len(numbers), dtype=torch.int64)
         with _peers_may_be_lost():
             work = dist.all_gather(list(everyone.unbind()), mine, group=self._control, async_op=True)

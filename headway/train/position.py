@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import accumulate, pairwise
 
 import numpy as np
@@ -88,12 +89,19 @@ def divide(whole: range, weights: Sequence[int]) -> list[range]:
 
     What rounding leaves over goes to the largest remainders, to the first of equal ones.
     """
+    stops = _stops(len(whole), tuple(weights))
+    return [whole[start:stop] for start, stop in pairwise(stops)]
+
+
+@lru_cache(maxsize=256)
+def _stops(length: int, weights: tuple[int, ...]) -> tuple[int, ...]:
+    """Where the parts of `length` end, from 0 on. The same few are asked for at every step."""
     total = sum(weights)
-    lengths = [len(whole) * weight // total for weight in weights]
-    by_remainder = sorted(range(len(weights)), key=lambda part: -(len(whole) * weights[part] % total))
-    for part in by_remainder[: len(whole) - sum(lengths)]:
+    lengths = [length * weight // total for weight in weights]
+    by_remainder = sorted(range(len(weights)), key=lambda part: -(length * weights[part] % total))
+    for part in by_remainder[: length - sum(lengths)]:
         lengths[part] += 1
-    return [range(start, stop) for start, stop in pairwise(accumulate(lengths, initial=whole.start))]
+    return tuple(accumulate(lengths, initial=0))
 
 
 def order(dataset_samples: int, *, seed: int, epoch: int) -> NDArray[np.int64]:

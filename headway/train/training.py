@@ -164,21 +164,20 @@ class Training:
 
         Ends the process when a stop is wanted and training is not over.
         """
-        if self.place.position.epoch > epoch:
-            return  # this rank was behind, and caught up with one that had ended the epoch
-        if self._team.rank == 0:
-            self._reporter.audit(self.place)
-        self.place = self.place.next_epoch()
-        self._attempted_samples = self.place.samples
-        if self.place.samples == self._reporter.total_samples:
+        while (
+            self.place.position.epoch == epoch
+        ):  # else this rank was behind, and caught up with one that had ended it
+            try:
+                self._at_boundary.begin(self._statement(Ledger(), self._team.due()))
+                agreement = self._at_boundary.agree()
+            except PeersLost:
+                # Those who are left end the epoch again: rank 0 may be lost before it could tell of it.
+                self._change_members(None, lost=True)
+                continue
+            self._close_epoch()
+            if self.place.samples != self._reporter.total_samples:
+                self._act(agreement)
             return
-        try:
-            self._at_boundary.begin(self._statement(Ledger(), self._team.due()))
-            agreement = self._at_boundary.agree()
-        except PeersLost:
-            self._change_members(None, lost=True)
-        else:
-            self._act(agreement)
 
     def complete(self) -> None:
         """Training is over: keep the result. Ends the process, asking for a retry, when that fails."""
@@ -224,6 +223,12 @@ class Training:
         return Statement(
             wish, ordered, mine.count, mine.total, mine.squares, self.gradients.meter.compute_s, *norms
         )
+
+    def _close_epoch(self) -> None:
+        if self._team.rank == 0:
+            self._reporter.audit(self.place)
+        self.place = self.place.next_epoch()
+        self._attempted_samples = self.place.samples
 
     def _commit(self, step: Step, indices: NDArray[np.int64]) -> bool:
         """Take in the step, if its gradient was whole. Sets the agreement, None when a peer was lost."""

@@ -35,6 +35,8 @@ FITTED_STEPS = 25
 """A size is compared with the one before it for so many steps. Later, the machine may have changed instead."""
 STRIDE = 4
 """A local batch grows and shrinks by at most this factor at a time: beyond it the model is a guess."""
+WEIGHED_RANKS = 32
+"""So many ranks are weighed anew after every step, twice as many after every second, and so on."""
 LONGEST_S = 1e6
 """No step takes longer; a clock that says so is wrong."""
 MEMORY_SHARE = 0.9
@@ -238,7 +240,8 @@ class Balancer:
         if tuple(local_batches) != now or not all(0.0 < one <= LONGEST_S for one in compute_s):
             return False
         self._paces = [pace.observe(time_s) for pace, time_s in zip(self._paces, compute_s, strict=True)]
-        if self._paces[0].count < MEDIAN_OF:
+        count = self._paces[0].count
+        if count < MEDIAN_OF or count % (1 + len(self._paces) // WEIGHED_RANKS):
             return False
         costs = [pace.cost for pace in self._paces]
         wanted = divide(
@@ -315,12 +318,11 @@ class MicroBatchLimit:
         self._asked = asked
         self._capacity_bytes = capacity_bytes
         self._measured: int | None = None
-        self._failed: int | None = None
 
     @property
     def most(self) -> int | None:
         """Samples; None for no limit. Before anything was measured, what the script asked for."""
-        known = [limit for limit in (self._asked, self._measured, self._failed) if limit is not None]
+        known = [limit for limit in (self._asked, self._measured) if limit is not None]
         return min(known, default=None)
 
     def observe(self, samples: int, peak_bytes: int, static_bytes: int) -> None:
@@ -333,16 +335,6 @@ class MicroBatchLimit:
         free_bytes = MEMORY_SHARE * self._capacity_bytes - static_bytes
         fits = int(free_bytes * samples / (peak_bytes - static_bytes))
         self._measured = max(fits, samples)  # it did fit
-
-    def out_of_memory(self, samples: int) -> None:
-        """A micro-batch of `samples` did not fit: never more than half of it again.
-
-        Raises:
-            ValueError: not even one sample fits.
-        """
-        if samples <= 1:
-            raise ValueError("one sample does not fit into the device's memory; make the model smaller")
-        self._failed = samples // 2
 
 
 def _even(global_batch: int, ranks: int) -> list[int]:

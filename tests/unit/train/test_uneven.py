@@ -344,14 +344,3 @@ def test_a_measurement_that_says_nothing_limits_nothing() -> None:
     limit = MicroBatchLimit(None, 20 * GB)
     limit.observe(16, peak_bytes=2 * GB, static_bytes=2 * GB)
     assert limit.most is None
-
-
-def test_out_of_memory_halves_for_good() -> None:
-    limit = MicroBatchLimit(None, 20 * GB)
-    limit.observe(16, peak_bytes=6 * GB, static_bytes=2 * GB)
-    limit.out_of_memory(40)
-    assert limit.most == 20
-    limit.observe(16, peak_bytes=3 * GB, static_bytes=2 * GB)
-    assert limit.most == 20
-    with pytest.raises(ValueError, match="one sample does not fit"):
-        limit.out_of_memory(1)
