@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import os
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 
 from headway.client import Client
+from headway.contract.jobs import TERMINAL_STATES, EventView, JobState, JobView
+from headway.contract.spec import JobSpec
 from headway.local.stack import LocalStack
 
 PATIENCE_S = 60.0
+SCRIPTS = Path(__file__).parent / "scripts"
 
 
 @dataclass
@@ -42,9 +48,109 @@ class Cluster:
             time.sleep(0.05)
 
 
+@dataclass
+class PatientJob:
+    """A job that trains on until it is told to finish, so that there is time to change its members."""
+
+    cluster: Cluster
+    name: str
+    folder: Path
+    epochs: int = 60
+    id: str = field(init=False)
+
+    def start(self, size: int, *, most: int, **env: str) -> None:
+        """Submit it, and return when it trains at this size and its members can change in place."""
+        spec = {
+            "name": self.name,
+            "workdir": str(SCRIPTS),
+            "run": "python patient.py",
+            "env": {"HURRY": str(self.folder / "hurry"), "EPOCHS": str(self.epochs), **env},
+            "elastic": {"min": 1, "max": most, "resize": "live"},
+            "checkpoint": {"every": "1s", "grace_s": 30},
+            "retry": {"infrastructure": 100},
+        }
+        self.id = self.cluster.client.submit(JobSpec.model_validate(spec)).id
+        self.resize(size)
+        self.cluster.until(lambda: self.runs_at(size) and self.view().progress.samples > 0, f"{size} ranks")
+
+    def view(self) -> JobView:
+        """The job now. It has not ended: if it has, the test took longer than the job's patience."""
+        job = self.cluster.client.job(self.id)
+        assert job.state not in TERMINAL_STATES, f"{job.name} is over: {job.message}"
+        return job
+
+    def runs_at(self, size: int) -> bool:
+        job = self.view()
+        return job.state is JobState.RUNNING and job.size == size
+
+    def resize(self, size: int) -> None:
+        self.cluster.client.resize(self.id, size)
+
+    def events(self, *kinds: str) -> list[EventView]:
+        return [event for event in self.cluster.client.events(self.id) if event.kind in kinds]
+
+    def next_event(self, kind: str, act: Callable[[], object]) -> EventView:
+        """Do something, and wait for the first event of this kind that follows."""
+        before = len(self.events(kind))
+        act()
+        self.cluster.until(lambda: len(self.events(kind)) > before, f"{self.name}: {kind}")
+        return self.events(kind)[before]
+
+    def ranks(self) -> dict[tuple[int, int], int]:
+        """Process ids of the ranks that live, by the generation and the rank that they were started with."""
+        return living_ranks(self.cluster.stack.data, self.id)
+
+    def kill(self, who: tuple[int, int]) -> None:
+        """SIGKILL, which no process can do anything about."""
+        os.kill(self.ranks()[who], signal.SIGKILL)
+
+    def finish(self) -> JobView:
+        """Let it come to its end, and check that every sample of every epoch was trained exactly once."""
+        (self.folder / "hurry").touch()
+        self.cluster.until(
+            lambda: self.cluster.client.job(self.id).state in TERMINAL_STATES, f"{self.name} to end"
+        )
+        done = self.cluster.client.job(self.id)
+        assert done.state is JobState.SUCCEEDED, done.message
+        assert (done.progress.epochs_exact, done.progress.epochs_audited) == (self.epochs, self.epochs)
+        assert done.progress.samples == done.progress.total_samples
+        return done
+
+
+def living_ranks(data: Path, job_id: str) -> dict[tuple[int, int], int]:
+    """Process ids of a job's ranks that live, by the generation and the rank that they were started with."""
+    found = {}
+    for file in data.glob(f"agents/*/runs/{job_id}/*/rank-*.pid"):
+        if not file.with_suffix(".exit").exists():
+            who = int(file.parent.name), int(file.stem.removeprefix("rank-"))
+            found[who] = int(json.loads(file.read_text())["pid"])
+    return found
+
+
 @pytest.fixture(scope="package")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """Shared by all end-to-end tests: each uses job names of its own and leaves no job behind."""
     data = tmp_path_factory.mktemp("cluster")
     with LocalStack(data, agents=2, slots=2) as stack, stack.client() as client:
         yield Cluster(stack, client)
+
+
+@pytest.fixture
+def patient(cluster: Cluster, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[PatientJob]:
+    """A job with the test's name, that is gone when the test is over."""
+    job = PatientJob(cluster, job_name(request), tmp_path)
+    yield job
+    end_job(cluster.client, job.name)
+
+
+def job_name(request: pytest.FixtureRequest) -> str:
+    """The test's name as that of a job."""
+    name: str = request.node.name
+    return name.replace("[", "-").replace("]", "").replace("_", "-")[:60].strip("-")
+
+
+def end_job(client: Client, name: str) -> None:
+    """Cancel what a failed test left behind, so that the next one has all slots."""
+    for job in client.jobs(live=True):
+        if job.name == name:
+            client.cancel(job.id, force=True)

@@ -1,0 +1,93 @@
+"""Jobs change their members while they train: what users see of it, through the whole of Headway."""
+
+from __future__ import annotations
+
+import pytest
+
+from headway.contract.jobs import JobState, Reason
+from tests.e2e.conftest import PatientJob
+
+LONGEST_PAUSE_S = 5.0
+"""Far above what it takes (see `benchmarks.resize`), and below what any restart takes on a busy machine."""
+
+
+def test_a_job_grows_and_shrinks_without_a_restart(patient: PatientJob) -> None:
+    most = 4  # on two nodes
+    patient.start(1, most=most)
+    grown = patient.next_event("switch", lambda: patient.resize(most))
+    shrunk = patient.next_event("switch", lambda: patient.resize(1))
+    assert (grown.data["from"], grown.data["to"], grown.data["how"]) == (1, most, "live")
+    assert (shrunk.data["from"], shrunk.data["to"], shrunk.data["how"]) == (most, 1, "live")
+    assert f"grew from 1 to {most} slots in place: paused " in grown.message
+    assert f"shrank from {most} to 1 slot in place: paused " in shrunk.message
+    for event in (grown, shrunk):
+        assert 0 < event.data["pause_s"] < LONGEST_PAUSE_S
+        assert event.data["lost_steps"] == 0
+    assert grown.data["prepare_s"] > grown.data["pause_s"], "training went on while the newcomers came up"
+    assert grown.data["sync_bytes"] > 0
+    done = patient.finish()
+    assert (done.attempt, done.preemptions, done.progress.lost_samples) == (1, 0, 0)
+    assert done.progress.pause_s == shrunk.data["pause_s"]
+    assert [event.data["slots"] for event in patient.events("allocate")] == [1]
+
+
+@pytest.mark.parametrize("victim", [(1, 0), (1, 1)])
+def test_a_killed_rank_costs_a_step_and_no_checkpoint(patient: PatientJob, victim: tuple[int, int]) -> None:
+    patient.start(2, most=2)
+    lost = patient.next_event("switch", lambda: patient.kill(victim))
+    assert "goes on with 1 of 2 slots after a loss: paused " in lost.message
+    assert 0 < lost.data["pause_s"] < LONGEST_PAUSE_S
+    assert lost.data["lost_steps"] <= 1
+    (loss,) = patient.events("lose")
+    assert (loss.state, loss.reason) == (JobState.RECOVERING, Reason.RANK_LOST)
+    assert "was killed by SIGKILL; 1 of 2 ranks go on in place" in loss.message
+    grown = patient.next_event("switch", lambda: None)
+    assert (grown.data["from"], grown.data["to"]) == (1, 2), "the service grows it back"
+    done = patient.finish()
+    assert (done.attempt, done.infrastructure_failures, done.progress.lost_samples) == (1, 0, 0)
+    assert done.progress.lost_steps == lost.data["lost_steps"]
+    assert patient.events("restore") == []
+
+
+def test_a_job_whose_last_rank_is_killed_starts_from_its_checkpoint(patient: PatientJob) -> None:
+    patient.start(1, most=2)
+    patient.cluster.until(lambda: bool(patient.view().progress.checkpoint_samples), "a checkpoint")
+    restored = patient.next_event("restore", lambda: patient.kill((1, 0)))
+    assert restored.data["samples"] > 0
+    done = patient.finish()
+    assert (done.attempt, done.infrastructure_failures) == (2, 1)
+
+
+def test_a_drained_node_is_left_through_a_checkpoint_when_nobody_stays(patient: PatientJob) -> None:
+    patient.start(1, most=2)
+    (node,) = patient.view().allocation
+    client = patient.cluster.client
+    try:
+        moved = patient.next_event("switch", lambda: client.drain(node))
+        assert "moved 1 slot through a checkpoint: paused " in moved.message
+        assert moved.data["how"] == "checkpoint"
+        assert 0 < moved.data["pause_s"] < LONGEST_PAUSE_S
+        assert node not in patient.view().allocation
+    finally:
+        client.uncordon(node)
+    done = patient.finish()
+    assert (done.attempt, done.progress.lost_samples, done.progress.lost_steps) == (1, 0, 0)
+
+
+def test_newcomers_that_cannot_start_leave_the_job_as_it_is(patient: PatientJob) -> None:
+    patient.start(1, most=2, NEWCOMERS_FAIL="1")
+    given_up = patient.next_event("abandon", lambda: patient.resize(2))
+    assert given_up.state is JobState.RUNNING
+    assert "stays at 1 slot: a new rank failed: " in given_up.message
+    assert "there is no licence for another process" in given_up.message, "why is what its output says"
+    samples = patient.view().progress.samples
+    patient.cluster.until(lambda: patient.view().progress.samples > samples, "training to go on")
+    job = patient.view()
+    assert (job.generation, job.attempt, job.size) == (1, 1, 1)
+    patient.cluster.until(
+        lambda: "new ranks did not come up" in patient.cluster.headway("explain", patient.name).stdout,
+        "the explanation",
+    )
+    assert "stays at 1 slot" in patient.cluster.headway("events", patient.name).stdout
+    done = patient.finish()
+    assert (done.attempt, done.infrastructure_failures, done.user_errors) == (1, 0, 0)
