@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NoReturn
@@ -20,7 +21,7 @@ from headway.train.saving import Saver, complain
 from headway.train.team import Team
 
 HANDED_OVER = "handed over"
-"""The mark that leavers set when none of them stays: the state is in storage."""
+"""The mark that leavers set when none of them stays: the state is in storage. Says since when training stands still."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,7 @@ class Leveller:
         """Whether this rank has the state of its place."""
         self.sync_bytes = 0
         """What the last levelling sent or received."""
+        self._still_since_s: float | None = None
         self._replica = replica
         self._team = team
         self._saver = saver
@@ -95,8 +97,11 @@ class Leveller:
         source = choose_source(standings)
         if source is None:
             # Those before leave the state in storage as they go, unless they are lost.
-            if not order.lost and not self._team.wait_for_mark(HANDED_OVER, order):
-                raise Superseded
+            if not order.lost:
+                mark = self._team.wait_for_mark(HANDED_OVER, order)
+                if mark is None:
+                    raise Superseded
+                self._still_since_s = float(mark)
             place, source = self._load(peers, place), 0
         else:
             self._refuse_strangers(standings, source)
@@ -105,11 +110,19 @@ class Leveller:
         batching.take_over(pickle.loads(plan))  # noqa: S301  # of a peer: the same job, the same code
         return place
 
-    def hand_over_by_storage(self, order: Order, place: Place) -> None:
-        """None of the present members stays: keep the state for those who come. Ends the process if that fails."""
+    def pause_s(self, still_s: float) -> float:
+        """How long training has stood still, on a rank that took its last step `still_s` ago, or never did."""
+        since_s, self._still_since_s = self._still_since_s, None
+        return still_s if since_s is None else max(0.0, time.time() - since_s)
+
+    def hand_over_by_storage(self, order: Order, place: Place, still_s: float) -> None:
+        """None of the present members stays: keep the state for those who come. Ends the process if that fails.
+
+        The last step was `still_s` ago.
+        """
         if not self._saver.save(self._replica, place):
             leave_for_retry("the state could not be handed over")
-        self._team.mark(HANDED_OVER, order)
+        self._team.leave_mark(HANDED_OVER, repr(time.time() - still_s), order)
 
     def _refuse_strangers(self, standings: Sequence[Standing], source: int) -> None:
         if self._signature != standings[source].signature:

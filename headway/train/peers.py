@@ -195,15 +195,10 @@ class Peers:
             if tensors:
                 torch.cuda.synchronize()
 
-    def announce(self, name: str) -> None:
-        """Leave a mark for the members of this generation in their store."""
+    def mark(self, name: str) -> str | None:
+        """The mark that somebody has left for the members of this generation in their store, if there is one."""
         with _peers_may_be_lost():
-            self._store.set(name, "1")
-
-    def announced(self, name: str) -> bool:
-        """Whether the mark is there."""
-        with _peers_may_be_lost():
-            return bool(self._store.check([name]))
+            return self._store.get(name).decode() if self._store.check([name]) else None
 
     def part(self) -> None:
         """Leave the group: peers and this rank have nothing under way with one another."""
@@ -218,7 +213,7 @@ class Peers:
         _shut(self._connections)
 
 
-def mark(order: Order, name: str, timeout: timedelta) -> None:
+def leave_mark(order: Order, name: str, mark: str, timeout: timedelta) -> None:
     """Leave a mark for the members of a generation that this process does not belong to.
 
     Raises:
@@ -227,7 +222,7 @@ def mark(order: Order, name: str, timeout: timedelta) -> None:
     host, _, port = order.store.rpartition(":")
     with _peers_may_be_lost():
         store = TCPStore(host, int(port), is_master=False, wait_for_workers=False, timeout=timeout)
-        PrefixStore(f"headway/{order.generation}", store).set(name, "1")
+        PrefixStore(f"headway/{order.generation}", store).set(name, mark)
 
 
 def _backend(device: torch.device) -> str:

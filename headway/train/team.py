@@ -15,7 +15,7 @@ from headway.contract.orders import Order, member_id
 from headway.preemption import StopRequest
 from headway.train.environment import Environment
 from headway.train.membership import Orders
-from headway.train.peers import Peers, mark
+from headway.train.peers import Peers, leave_mark
 
 Found = TypeVar("Found")
 
@@ -127,8 +127,8 @@ class Team:
         give_up_s = time.monotonic() + self._timeout.total_seconds()
         return self._wait_for(lambda: self._orders.newer_than(after), give_up_s)
 
-    def wait_for_mark(self, name: str, order: Order) -> bool:
-        """Whether somebody has left the mark in the store of the present members before anything else came up.
+    def wait_for_mark(self, name: str, order: Order) -> str | None:
+        """The mark in the store of the present members, once somebody leaves it; None when something else comes up.
 
         Raises:
             PeersLost: the store is gone.
@@ -137,20 +137,18 @@ class Team:
         assert peers is not None
         give_up_s = time.monotonic() + self._timeout.total_seconds()
 
-        def found() -> bool | None:
-            if self._orders.newer_than(order.generation) is not None:
-                return False
-            return peers.announced(name) or None
+        def found() -> str | None:
+            return "" if self._orders.newer_than(order.generation) else peers.mark(name)
 
-        return bool(self._wait_for(found, give_up_s))
+        return self._wait_for(found, give_up_s) or None
 
-    def mark(self, name: str, order: Order) -> None:
+    def leave_mark(self, name: str, mark: str, order: Order) -> None:
         """Leave a mark for the members under an order.
 
         Raises:
             PeersLost: their store is gone.
         """
-        mark(order, name, self._timeout)
+        leave_mark(order, name, mark, self._timeout)
 
     def _wait_for(self, find: Callable[[], Found | None], give_up_s: float) -> Found | None:
         """What `find` finds, sooner or later; None after `give_up_s` (monotonic), or on a request to stop."""

@@ -160,24 +160,24 @@ class Training:
             self._commit(step, indices)
 
     def end_epoch(self, epoch: int) -> None:
-        """The script has done everything for this epoch: audit it and go to the next.
+        """The script has done everything for this epoch: audit it and go to the next, unless peers were ahead.
 
+        Whoever was to audit may be lost meanwhile: then those who are left end the epoch again.
         Ends the process when a stop is wanted and training is not over.
         """
-        while (
-            self.place.position.epoch == epoch
-        ):  # else this rank was behind, and caught up with one that had ended it
+        while self.place.position.epoch == epoch:
             try:
                 self._at_boundary.begin(self._statement(Ledger(), self._team.due()))
                 agreement = self._at_boundary.agree()
             except PeersLost:
-                # Those who are left end the epoch again: rank 0 may be lost before it could tell of it.
                 self._change_members(None, lost=True)
-                continue
-            self._close_epoch()
-            if self.place.samples != self._reporter.total_samples:
-                self._act(agreement)
-            return
+            else:
+                if self._team.rank == 0:
+                    self._reporter.audit(self.place)
+                self.place = self.place.next_epoch()
+                self._attempted_samples = self.place.samples
+                if self.place.samples != self._reporter.total_samples:
+                    self._act(agreement)
 
     def complete(self) -> None:
         """Training is over: keep the result. Ends the process, asking for a retry, when that fails."""
@@ -223,12 +223,6 @@ class Training:
         return Statement(
             wish, ordered, mine.count, mine.total, mine.squares, self.gradients.meter.compute_s, *norms
         )
-
-    def _close_epoch(self) -> None:
-        if self._team.rank == 0:
-            self._reporter.audit(self.place)
-        self.place = self.place.next_epoch()
-        self._attempted_samples = self.place.samples
 
     def _commit(self, step: Step, indices: NDArray[np.int64]) -> bool:
         """Take in the step, if its gradient was whole. Sets the agreement, None when a peer was lost."""
@@ -354,7 +348,7 @@ class Training:
             Switched,
             samples=self.place.samples,
             world_size=peers.world_size,
-            pause_s=max(0.0, time.perf_counter() - self._ended_s),
+            pause_s=self._leveller.pause_s(time.perf_counter() - self._ended_s),
             lost_steps=int(self._attempted_samples > self.place.samples),
             sync_bytes=self._leveller.sync_bytes,
         )
@@ -379,7 +373,7 @@ class Training:
     def _leave_in_order(self, order: Order) -> NoReturn:
         """This rank is not a member of the next generation: nobody waits for it any more."""
         if self._team.leaves_nobody(order) and self._present_peers.is_main:
-            self._leveller.hand_over_by_storage(order, self.place)
+            self._leveller.hand_over_by_storage(order, self.place, time.perf_counter() - self._ended_s)
         self._say_left(order)
 
     def _say_left(self, order: Order) -> NoReturn:
