@@ -6,6 +6,7 @@ import os
 import pickle
 import sys
 import time
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NoReturn
@@ -92,7 +93,7 @@ class Leveller:
             PeersLost, Superseded: there is a new change of members to make.
         """
         position = place.position
-        mine = Standing(self.holds, position.epoch, position.samples, self._signature)
+        mine = Standing(self.holds, position.epoch, position.samples, self._signature_with(place, batching))
         standings = [Standing(bool(holds), *rest) for holds, *rest in peers.gather(*mine.numbers)]
         source = choose_source(standings)
         if source is None:
@@ -104,7 +105,7 @@ class Leveller:
                 self._still_since_s = float(mark)
             place, source = self._load(peers, place), 0
         else:
-            self._refuse_strangers(standings, source)
+            self._refuse_strangers(mine, standings, source)
             place = self._catch_up(peers, standings, source, place)
         plan = peers.bytes_from(source, pickle.dumps(batching.state()))
         batching.take_over(pickle.loads(plan))  # noqa: S301  # of a peer: the same job, the same code
@@ -124,11 +125,19 @@ class Leveller:
             leave_for_retry("the state could not be handed over")
         self._team.leave_mark(HANDED_OVER, repr(time.time() - still_s), order)
 
-    def _refuse_strangers(self, standings: Sequence[Standing], source: int) -> None:
-        if self._signature != standings[source].signature:
-            leave_for_retry("the model here differs from the one that is trained (names, shapes or types)")
-        if any(one.signature != self._signature for one in standings):
-            raise PeersLost("a newcomer has made another model")
+    def _signature_with(self, place: Place, batching: Batching) -> int:
+        """What must be the same on all: the model, the data, and what a step takes of it unless told otherwise."""
+        what = (self._signature, place.dataset_samples, place.seed, batching.bounds.global_batch)
+        return zlib.crc32(repr(what).encode())
+
+    def _refuse_strangers(self, mine: Standing, standings: Sequence[Standing], source: int) -> None:
+        if mine.signature != standings[source].signature:
+            leave_for_retry(
+                "this process differs from those that train: in its model (names, shapes, types), or in the "
+                "length of its dataset, its seed or its global batch"
+            )
+        if any(one.signature != mine.signature for one in standings):
+            raise PeersLost("a newcomer has another model, or other data")
 
     def _catch_up(self, peers: Peers, standings: Sequence[Standing], source: int, place: Place) -> Place:
         receivers = [rank for rank, one in enumerate(standings) if not one.same_place(standings[source])]

@@ -77,6 +77,7 @@ class Run:
         self._environment = environment
         self._mailbox = mailbox
         self._stop = stop
+        self._began_s = time.perf_counter()
         self._training: Training | None = None
         self._loader: Loader | None = None
         self._entered = False
@@ -134,6 +135,7 @@ class Run:
             mailbox=self._mailbox,
             stop=self._stop,
             saver=Saver(_checkpoints(self._environment), schedule, self._mailbox),
+            began_s=self._began_s,
         )
         self._training.prepare()
         step_once_per_batch(optimizer, gradients)

@@ -52,6 +52,7 @@ class Training:
         mailbox: Mailbox,
         stop: StopRequest,
         saver: Saver,
+        began_s: float,
     ) -> None:
         self.place = Place()
         self.plan = 0
@@ -69,7 +70,7 @@ class Training:
         self._measured: tuple[int, ...] = ()
         self._attempted_samples = 0
         self._steps_taken = 0
-        self._began_s = self._ended_s = self._created_s = time.perf_counter()
+        self._created_s = self._began_s = self._ended_s = began_s
 
     # Before the first step
 

@@ -39,7 +39,7 @@ def test_a_newcomer_with_another_model_is_told_why_and_the_others_go_on(
     live.give(wrong)
     live.allow(4)
     assert live.until(lambda: live.processes["2.2"].code) == RETRY, live.output()
-    assert "differs from the one that is trained" in live.output()
+    assert "this process differs from those that train" in live.output()
     live.give(live.survivors(["1.0", "1.1"]))
     assert [one.lost_steps for one in live.wait_for_switch()] == [0, 0]
     assert_exact(live)
