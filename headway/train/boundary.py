@@ -111,12 +111,19 @@ class Boundary:
             self._pending.wait()
         self._pending = self._peers.begin_gather(statement.to_numbers())
 
-    def agree(self) -> Agreement:
-        """The step has ended.
+    def agree(self, samples: int) -> Agreement:
+        """The step has ended, which takes so many samples of all ranks together; 0 where no step was taken.
 
         Raises:
             PeersLost: a peer is gone.
+            RuntimeError: peers are in another step, so that their gradients do not belong together.
         """
         assert self._pending is not None, "begin() comes first"
         pending, self._pending = self._pending, None
-        return Agreement(tuple(map(Statement.from_numbers, pending.wait())))
+        agreement = Agreement(tuple(map(Statement.from_numbers, pending.wait())))
+        if (taken := agreement.ledger.count) != samples:
+            raise RuntimeError(
+                f"the ranks are not in the same step: all of them took {taken} samples, but it has {samples} here; "
+                "have every rank leave its loop after the same step, over the same data"
+            )
+        return agreement

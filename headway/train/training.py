@@ -169,7 +169,7 @@ class Training:
         while self.place.position.epoch == epoch:
             try:
                 self._at_boundary.begin(self._statement(Ledger(), self._team.due()))
-                agreement = self._at_boundary.agree()
+                agreement = self._at_boundary.agree(0)
             except PeersLost:
                 self._change_members(None, lost=True)
             else:
@@ -230,7 +230,7 @@ class Training:
         whole = self.gradients.stepped or self.gradients.sound
         self._agreement = None
         with suppress(PeersLost):
-            self._agreement = self._at_boundary.agree()
+            self._agreement = self._at_boundary.agree(len(step.batch))
         if whole:
             # A whole gradient has every rank's samples in it, also when their statements came no more.
             trained = (
