@@ -32,6 +32,9 @@ parser.add_argument("--ballast-mb", type=int, default=0, help="to make saves tak
 parser.add_argument("--stateless", action="store_true", help="an optimizer without state and learning rate")
 parser.add_argument("--workers", type=int, default=0)
 parser.add_argument("--leave-after", type=int, help="leave each epoch's loop after so many steps")
+parser.add_argument(
+    "--leaves-alone", type=int, help="this rank leaves each epoch's loop after its first step"
+)
 parser.add_argument("--hold-saves", action="store_true", help="wait in a save while there is a file `hold`")
 options = parser.parse_args()
 
@@ -108,6 +111,8 @@ for epoch in run.epochs(options.epochs):
         faults.in_body()
         loss.backward()
         optimizer.step()
+        if run.rank == options.leaves_alone:
+            break
         if options.leave_after is not None and not run.accumulating:
             assert run._training is not None
             committed = run._training.place.position.samples  # the same on a rank that came in the middle
