@@ -207,4 +207,4 @@ def _gain(factor: float) -> str:
 
 
 def _samples(noise: Noise) -> str:
-    return "above all bounds" if math.isinf(noise.scale) else f"{noise.scale:,.0f} samples"
+    return "too large to be measured" if math.isinf(noise.scale) else f"{noise.scale:,.0f} samples"
