@@ -35,9 +35,12 @@ class Orders:
             return None
         identity = (found.st_ino, found.st_mtime_ns)
         if identity != self._seen:
-            self._seen = identity
             try:
                 self._order = order_from_json(Path(self._path).read_text())
+            except OSError as error:
+                sys.stderr.write(f"headway: the agent's order cannot be read now: {error}\n")
+                return self._order  # the next look tries again
             except ValueError as error:
                 sys.stderr.write(f"headway: the agent's order cannot be read and is ignored: {error}\n")
+            self._seen = identity
         return self._order
