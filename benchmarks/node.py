@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -23,7 +24,8 @@ from worker_agent.preparing import Host, launch_plan
 
 PATIENCE_S = 120.0
 _POLL_S = 0.002
-_LEASE_S = 3600.0
+_LEASE_S = 600.0
+"""No rank outlives the benchmark by more."""
 
 Found = TypeVar("Found")
 
@@ -80,6 +82,12 @@ class Node:
         """Give the launcher an order."""
         self._link.send(message)
 
+    def listen(self) -> None:
+        """Take what the launcher has said, which its files say as well: it drops those who do not."""
+        connection = self._link.connection
+        if connection is not None and select.select([connection], [], [], 0.0)[0]:
+            self._link.receive()
+
     def _connected(self) -> bool:
         if self._link.connection is None and self._link.connect() is None:
             return False
@@ -117,7 +125,7 @@ class Job:
         for generation in self._ports:
             self._node.send(Kill(self._folder.run(generation).name))
         for generation in self._ports:
-            until("the ranks to be gone", self._folder.run(generation).gone.exists, lambda: None)
+            until("the ranks to be gone", self._folder.run(generation).gone.exists, self._node.listen)
 
     def start(
         self,
@@ -194,6 +202,7 @@ class Job:
         return until(what, condition, self._look_for_failures)
 
     def _look_for_failures(self) -> None:
+        self._node.listen()
         for file in self._folder.path.glob("*/rank-*.exit"):
             ended = json.loads(file.read_text())
             if ended["exit_code"] not in (runtime.EXIT_DONE, runtime.EXIT_STOPPED) and not ended["signalled"]:

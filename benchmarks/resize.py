@@ -40,9 +40,9 @@ from worker_agent.inventory import gpu_slots
 
 SCRIPTS = Path(__file__).parent / "scripts"
 MAIN = "17M"
-STEPS = 8
+STEPS = 6
 """Steps between two changes, of which one is normal."""
-FIRST_STEPS = 30
+FIRST_STEPS = 10
 BROADCASTS = 6
 
 
@@ -55,8 +55,8 @@ class Effort:
     torchrun: int
 
 
-EFFORTS = {"1M": Effort(7, 4, 2), "17M": Effort(7, 4, 2), "100M": Effort(4, 2, 2)}
-QUICK = {"1M": Effort(1, 2, 2)}
+EFFORTS = {"1M": Effort(7, 4, 1), "17M": Effort(7, 4, 2), "100M": Effort(3, 2, 1)}
+QUICK = {"1M": Effort(1, 1, 1)}
 
 
 def has_taken(file: Path, count: int, world_size: int) -> Callable[[], bool]:

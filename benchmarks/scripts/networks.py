@@ -16,6 +16,11 @@ def network(size: str) -> nn.Sequential:
     return nn.Sequential(*layers)
 
 
+def adamw(model: nn.Module) -> torch.optim.AdamW:
+    """In one pass over memory, so that steps of large networks are short."""
+    return torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+
+
 def samples(size: str) -> torch.utils.data.TensorDataset:
     """Inputs (SAMPLES, width), all the same one, so that they need no memory."""
     width, _ = SIZES[size]

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import torch
-from networks import network, samples
+from networks import adamw, network, samples
 
 import headway
 
@@ -18,7 +18,7 @@ size, file = sys.argv[1], Path(sys.argv[2])
 run = headway.init()
 torch.manual_seed(0)
 model = network(size)
-model, optimizer = run.prepare(model, torch.optim.AdamW(model.parameters(), lr=1e-4))
+model, optimizer = run.prepare(model, adamw(model))
 loader = run.loader(samples(size), global_batch=BATCH)
 for _ in run.epochs(10_000):
     for (x,) in loader:

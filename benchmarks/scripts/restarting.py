@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from networks import network, samples
+from networks import adamw, network, samples
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler
 
@@ -32,7 +32,7 @@ dist.init_process_group("nccl" if cuda else "gloo")
 rank, world_size = dist.get_rank(), dist.get_world_size()
 torch.manual_seed(0)
 model = network(size).to(device)
-optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+optimizer = adamw(model)
 if checkpoint.exists():
     state = torch.load(checkpoint, map_location=device, weights_only=True)
     model.load_state_dict(state["model"])
