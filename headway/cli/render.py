@@ -77,11 +77,13 @@ def job_page(job: JobView, events: Sequence[EventView], now: datetime) -> Render
         ("slots", holdings(job)),
         ("progress", progress(done)),
         ("speed", _speed(job)),
+        ("batch", _batch(done)),
         ("metrics", metrics(done) or "none reported yet"),
         ("checkpoint", _checkpoint(done)),
         ("epochs", _epochs(done)),
         ("failures", _failures(job)),
-        ("generation", f"{job.generation}, attempt {job.attempt}"),
+        ("changes", _changes(done)),
+        ("generation", _generation(job)),
         ("times", _times(job, now)),
     ]
     for label, value in rows:
@@ -261,6 +263,26 @@ def _speed(job: JobView) -> str:
         return "-"
     speed = f"{rate(job.progress.samples_per_s)} samples/s"
     return speed if job.state in TERMINAL_STATES else f"{speed}, {eta(job.progress)}"
+
+
+def _batch(done: JobProgress) -> str:
+    if done.global_batch is None:
+        return "-"
+    most = f", may grow to {done.max_global_batch:,}" if done.max_global_batch is not None else ""
+    return f"{done.global_batch:,} samples a step{most}"
+
+
+def _changes(done: JobProgress) -> str:
+    """Of the members, while the job trained."""
+    if done.pause_s is None:
+        return "none in place yet"
+    steps = {0: "no step was", 1: "1 step was"}.get(done.lost_steps, f"{done.lost_steps:,} steps were")
+    return f"the last one in place paused training for {done.pause_s:.2f} s; {steps} done again after losses"
+
+
+def _generation(job: JobView) -> str:
+    members = {0: "nobody runs", 1: "1 member"}.get(job.size, f"{job.size} members")
+    return f"{job.generation}: {members}; attempt {job.attempt}"
 
 
 def _checkpoint(done: JobProgress) -> str:

@@ -41,6 +41,10 @@ def test_the_page_of_a_job_shows_all_of_it():
         metrics={"accuracy": 0.97123},
         checkpoint_samples=400,
         lost_samples=16,
+        lost_steps=1,
+        pause_s=0.0312,
+        global_batch=1024,
+        max_global_batch=4096,
         epochs_audited=2,
         epochs_exact=2,
     )
@@ -55,6 +59,9 @@ def test_the_page_of_a_job_shows_all_of_it():
         "at 400 samples; 16 samples were trained twice",
         "2 of 2 complete ones saw every sample exactly once",
         "3 preemptions",
+        "1,024 samples a step, may grow to 4,096",
+        "the last one in place paused training for 0.03 s; 1 step was done again after losses",
+        "2: 2 members; attempt 1",
         "grew to 2",
     ):
         assert expected in shown
@@ -67,6 +74,7 @@ def test_the_page_of_a_job_that_has_not_begun():
         )
     )
     assert "none reported yet" in shown
+    assert "none in place yet" in shown
     assert "last events" not in shown
 
 
@@ -150,8 +158,32 @@ def test_the_history_has_all_of_a_traceback_indented():
     assert others[-1].strip() == "ValueError: no data"
 
 
+def test_a_job_that_changed_in_place_and_never_lost_a_step():
+    shown = text(render.job_page(job_view(size=1, progress=JobProgress(pause_s=0.5)), [], NOW))
+    assert "paused training for 0.50 s; no step was done again" in shown
+    assert "2: 1 member; attempt 1" in shown
+
+
 def test_an_ended_job_has_a_speed_and_no_time_to_go():
     done = JobProgress(samples=1000, total_samples=1000, samples_per_s=50)
     shown = text(render.job_page(job_view(JobState.SUCCEEDED, progress=done), [], NOW))
     assert "50 samples/s" in shown
     assert "to go" not in shown
+    assert "nobody runs" in text(render.job_page(job_view(JobState.SUCCEEDED, size=0), [], NOW))
+
+
+@pytest.mark.parametrize(
+    ("kind", "state", "message"),
+    [
+        ("prepare", JobState.RESIZING, "from 1 to 2 slots, as requested"),
+        ("order", JobState.RESIZING, "the new rank is ready; the switch is ordered"),
+        ("switch", JobState.RUNNING, "grew from 1 to 2 slots in place: paused 0.03 s"),
+        ("lose", JobState.RECOVERING, "rank 1 was killed by SIGKILL; 1 of 2 ranks go on in place"),
+        ("abandon", JobState.RUNNING, "stays at 1 slot: a new rank failed"),
+        ("batch_changed", JobState.RUNNING, "steps take 128 samples from now on"),
+    ],
+)
+def test_the_history_of_a_change_in_place_is_in_columns(kind: str, state: JobState, message: str):
+    event = event_view(7, message).model_copy(update={"kind": kind, "state": state, "generation": 12})
+    line = render.event_line(event).plain
+    assert line[9:].startswith(f"{kind:<18} {state:<10} gen 12  {message}")
