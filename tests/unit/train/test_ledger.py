@@ -24,6 +24,19 @@ def test_it_does_not_matter_in_how_many_steps_samples_were_taken(first: list[int
     assert ledger_of(first).add(np.array(second, dtype=np.int64)) == ledger_of(second + first)
 
 
+@given(shares=st.lists(indices, max_size=5))
+def test_the_ledgers_of_ranks_add_up_to_that_of_all_their_samples(shares: list[list[int]]) -> None:
+    whole = ledger_of([index for share in shares for index in share])
+    assert sum(map(ledger_of, shares), Ledger()) == whole
+    assert sum(map(ledger_of, reversed(shares)), Ledger()) == whole
+
+
+def test_sums_beyond_the_modulus_wrap() -> None:
+    most = Ledger(1, MODULUS - 1, MODULUS - 1)
+    assert most + most == Ledger(2, MODULUS - 2, MODULUS - 2)
+    assert most + Ledger(1, 1, 1) == Ledger(2, 0, 0)
+
+
 @given(samples=st.integers(1, 500))
 def test_an_epoch_of_each_sample_once_is_exact(samples: int) -> None:
     assert ledger_of(list(range(samples))) == Ledger.of_epoch(samples)

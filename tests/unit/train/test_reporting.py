@@ -1,0 +1,86 @@
+"""What rank 0 tells: the plan of a whole step, the audit, and a change of the batch."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from headway.contract.orders import BatchPlan
+from headway.contract.runtime import BatchChanged, EpochClosed, Message, Progress, from_line
+from headway.train.batching import Batching, Bounds
+from headway.train.control import Mailbox
+from headway.train.ledger import Ledger
+from headway.train.noise import Measurement
+from headway.train.position import Position
+from headway.train.replica import Place
+from headway.train.reporting import Reporter
+
+BOUNDS = Bounds(global_batch=16, most_global=64, max_local=3, rule="sqrt")
+PLACE = Place(Position(2, 10), Ledger(), dataset_samples=20, seed=0)
+
+
+def batching_of(size: int) -> Batching:
+    return Batching(BOUNDS, rank=0, world_size=size)
+
+
+def said(folder: Path) -> list[Message]:
+    return [from_line(line) for line in (folder / "rank-0.jsonl").read_text().splitlines()]
+
+
+def test_progress_says_how_a_step_is_divided(tmp_path: Path) -> None:
+    reporter, batching = Reporter(Mailbox(tmp_path, rank=0, generation=1)), batching_of(2)
+    reporter.total_samples = 60
+    reporter.measure(0.5, 0.125)
+    reporter.measure(0.25, 0.0)
+    reporter.progress(PLACE, batching, is_main=True)
+    batching.take_in(Measurement(2.0, 32.0))
+    reporter.progress(PLACE, batching, is_main=True)
+    first, second = said(tmp_path)
+    assert isinstance(first, Progress)
+    assert isinstance(second, Progress)
+    assert (first.epoch, first.samples, first.total_samples) == (2, 50, 60)
+    assert (first.steps, first.step_s_sum, first.step_s_squares, first.sync_s_sum) == (2, 0.75, 0.3125, 0.125)
+    assert (first.global_batch, first.local_batch, first.accumulation) == (16, 3, 3)
+    assert (first.local_batches, first.max_global_batch) == ((8, 8), 64)
+    assert (first.gradient_sqr, first.gradient_var) == (None, None)
+    assert second.steps == 0
+    assert (second.gradient_sqr, second.gradient_var) == (pytest.approx(2.0), pytest.approx(32.0))
+
+
+def test_other_ranks_say_nothing_of_steps_and_begin_anew_with_each_report(tmp_path: Path) -> None:
+    """Rank 0 of the next generation may be another: what it has measured before is not of that one."""
+    reporter = Reporter(Mailbox(tmp_path, rank=0, generation=1))
+    reporter.measure(0.5, 0.0)
+    reporter.progress(PLACE, batching_of(2), is_main=False)
+    assert said(tmp_path) == []
+    reporter.progress(PLACE, batching_of(2), is_main=True)
+    (progress,) = said(tmp_path)
+    assert isinstance(progress, Progress)
+    assert progress.steps == 0
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_an_epoch_is_audited_by_its_ledger(tmp_path: Path, exact: bool) -> None:
+    ledger = Ledger.of_epoch(20) if exact else replace(Ledger.of_epoch(20), squares=5)
+    place = replace(PLACE, position=Position(2, 20), ledger=ledger)
+    Reporter(Mailbox(tmp_path, rank=0, generation=1)).audit(place)
+    (audit,) = said(tmp_path)
+    assert isinstance(audit, EpochClosed)
+    assert (audit.epoch, audit.samples_seen, audit.dataset_samples, audit.exactly_once) == (2, 20, 20, exact)
+
+
+def test_an_epoch_that_was_left_is_not(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Reporter(Mailbox(tmp_path, rank=0, generation=1)).audit(PLACE)
+    assert said(tmp_path) == []
+    assert "left after 10 of 20 samples" in capsys.readouterr().err
+
+
+def test_a_change_of_the_batch_comes_with_its_learning_rate(tmp_path: Path) -> None:
+    batching = batching_of(2)
+    batching.follow(BatchPlan(global_batch=64))
+    Reporter(Mailbox(tmp_path, rank=0, generation=1)).batch_changed(PLACE, batching)
+    (changed,) = said(tmp_path)
+    assert isinstance(changed, BatchChanged)
+    assert (changed.samples, changed.global_batch, changed.lr_factor) == (50, 64, pytest.approx(2.0))
