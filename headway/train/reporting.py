@@ -27,6 +27,10 @@ class Reporter:
         """A step of full size took so long, `sync_s` of it waiting for peers."""
         self._meter.add(step_s, sync_s)
 
+    def forget(self) -> None:
+        """Members have changed: what was measured before says nothing of steps from here on."""
+        self._meter = Meter(PROGRESS_EVERY_S)
+
     def due(self) -> bool:
         """Whether it is time to tell."""
         return self._meter.due(time.monotonic())

@@ -296,8 +296,8 @@ class Training:
     def _train_with(self, peers: Peers) -> None:
         """The state is the same as that of these peers: average with them."""
         self.gradients.replicate(peers)
-        self._boundary = Boundary(peers)
-        self._measured = ()
+        self._boundary, self._measured = Boundary(peers), ()
+        self._reporter.forget()
         self.plan += 1
 
     def _change_members(self, order: Order | None, *, lost: bool = False) -> None:

@@ -61,6 +61,20 @@ def test_other_ranks_say_nothing_of_steps_and_begin_anew_with_each_report(tmp_pa
     assert progress.steps == 0
 
 
+def test_steps_of_other_members_are_no_part_of_the_next_report(tmp_path: Path) -> None:
+    reporter = Reporter(Mailbox(tmp_path, rank=0, generation=1))
+    reporter.progress(PLACE, batching_of(1), is_main=True)
+    reporter.measure(0.5, 0.0)
+    assert not reporter.due()
+    reporter.forget()
+    assert reporter.due(), "how fast the new members are is news"
+    reporter.measure(0.25, 0.125)
+    reporter.progress(PLACE, batching_of(2), is_main=True)
+    _, progress = said(tmp_path)
+    assert isinstance(progress, Progress)
+    assert (progress.steps, progress.step_s_sum, progress.sync_s_sum) == (1, 0.25, 0.125)
+
+
 @pytest.mark.parametrize("exact", [True, False])
 def test_an_epoch_is_audited_by_its_ledger(tmp_path: Path, exact: bool) -> None:
     ledger = Ledger.of_epoch(20) if exact else replace(Ledger.of_epoch(20), squares=5)
