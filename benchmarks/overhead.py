@@ -1,0 +1,134 @@
+"""What a Headway step costs beside a step of plain DistributedDataParallel.
+
+    python -m benchmarks.overhead --json
+
+Two ranks train two equal networks on equal data, one with Headway and one without it, in turns of a few steps in the same
+processes, so that whatever else the machine does falls on both. A round's ratio is that of the median steps of its two
+turns; `step_time_ratio` is the median over the rounds, `spread` half the distance between their quartiles.
+
+`step_time_ratio_noise`: with the gradient noise measured, as where the service may change the global batch.
+`step_time_ratio_alone`, `step_time_ratio_alone_noise`: one rank, against a bare loop.
+
+The keys at the top are of the network with short steps, for which Headway's share is the larger one; those of the longer
+steps are under `long`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.node import Job, Node, find_slots
+from headway.contract.agents import DEVICE_CPU
+from headway.contract.runtime import ENV_MAX_GLOBAL_BATCH
+from worker_agent.inventory import gpu_slots
+
+SCRIPT = Path(__file__).parent / "scripts" / "stepping.py"
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """A network and how long it is trained."""
+
+    width: int
+    batch: int
+    rounds: int
+    steps: int
+
+
+LOADS = {"short": Load(512, 256, 30, 12), "long": Load(1024, 512, 14, 7)}
+QUICK = {"short": Load(256, 64, 4, 5)}
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What the rounds of one run say."""
+
+    ratio: float
+    spread: float
+    step_s: float
+    plain_step_s: float
+
+
+def compare(rounds: Sequence[tuple[float, float]]) -> Comparison:
+    """Of (seconds of a step with Headway, without) for each round."""
+    ratios = [ours / theirs for ours, theirs in rounds]
+    quartiles = statistics.quantiles(ratios, n=4)
+    return Comparison(
+        statistics.median(ratios),
+        (quartiles[2] - quartiles[0]) / 2,
+        statistics.median(ours for ours, _ in rounds),
+        statistics.median(theirs for _, theirs in rounds),
+    )
+
+
+def measure(node: Node, load: Load, *, world_size: int, noise: bool) -> Comparison:
+    """Train in turns."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "rounds"
+        run = f"python {SCRIPT} {load.width} {load.batch} {load.rounds} {load.steps} {file}"
+        env = {ENV_MAX_GLOBAL_BATCH: str(load.batch)} if noise else {}
+        with Job(node, Path(folder).name, run, env=env) as job:
+            job.start(1, world_size=world_size, ranks=range(world_size), live=True)
+            job.until("the steps", file.exists)
+        return compare(json.loads(file.read_text()))
+
+
+def compare_all(node: Node, load: Load) -> dict[str, float]:
+    """The keys of one network."""
+    alone, alone_noise = (measure(node, load, world_size=1, noise=noise) for noise in (False, True))
+    result = {
+        "step_time_ratio_alone": alone.ratio,
+        "step_time_ratio_alone_noise": alone_noise.ratio,
+        "spread_alone": alone.spread,
+        "plain_step_alone_s": alone.plain_step_s,
+    }
+    if len(node.host.slots) > 1:
+        two, two_noise = (measure(node, load, world_size=2, noise=noise) for noise in (False, True))
+        result |= {
+            "step_time_ratio": two.ratio,
+            "step_time_ratio_noise": two_noise.ratio,
+            "spread": two.spread,
+            "spread_noise": two_noise.spread,
+            "step_s": two.step_s,
+            "plain_step_s": two.plain_step_s,
+        }
+    return {key: round(value, 4) for key, value in sorted(result.items(), reverse=True)}
+
+
+def table(loads: dict[str, dict[str, float]]) -> str:
+    """The figures of all networks, side by side."""
+    keys = next(iter(loads.values()))
+    lines = ["".join([f"{'':30}", *(f"{name:>10}" for name in loads)])]
+    lines += ["".join([f"{key:30}", *(f"{one[key]:>10.4f}" for one in loads.values())]) for key in keys]
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON only")
+    parser.add_argument("--quick", action="store_true", help="a small network for a moment: says little")
+    arguments = parser.parse_args()
+    slots = find_slots(2)
+    if slots[0].device_kind == DEVICE_CPU and gpu_slots():
+        slots = find_slots(1)
+        sys.stderr.write("two ranks need two GPUs, and there is one: measuring one rank only\n")
+    loads = QUICK if arguments.quick else LOADS
+    with tempfile.TemporaryDirectory() as folder, Node(Path(folder), slots) as node:
+        found = {name: compare_all(node, load) for name, load in loads.items()}
+    if not arguments.json:
+        print(table(found))
+        return
+    print(json.dumps({**found.pop("short"), **found, "device": slots[0].device_kind}))
+
+
+if __name__ == "__main__":
+    main()
