@@ -8,6 +8,7 @@ import sys
 import time
 import zlib
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -123,7 +124,10 @@ class Leveller:
         """
         if not self._saver.save(self._replica, place):
             leave_for_retry("the state could not be handed over")
-        self._team.leave_mark(HANDED_OVER, repr(time.time() - still_s), order)
+        with suppress(
+            PeersLost, Superseded
+        ):  # those who were to come are gone; whoever comes instead finds the state
+            self._team.leave_mark(HANDED_OVER, repr(time.time() - still_s), order)
 
     def _signature_with(self, place: Place, batching: Batching) -> int:
         """What must be the same on all: the model, the data, and what a step takes of it unless told otherwise."""

@@ -11,7 +11,8 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -22,8 +23,10 @@ from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined
 from headway.contract.orders import Order
 from headway.train.environment import Environment
 
-_LOOK_UP = timedelta(seconds=0.1)
-"""How often a wait for members is interrupted to see whether something else is due."""
+_TRY = timedelta(seconds=1)
+"""A store that does not answer is tried for so long at a time: torch would not be interrupted in between."""
+_LONGEST_S = 30 * 86_400.0
+"""What stands for `inf` where torch wants a number."""
 
 
 class PeersLost(Exception):  # an event of the training, handled at the next boundary
@@ -112,13 +115,10 @@ class Peers:
             Superseded: see above.
         """
         before = _connections()
-        host, _, port = order.store.rpartition(":")
         with _peers_may_be_lost(), _freed_when(superseded, before):
-            store = TCPStore(host, int(port), is_master=False, wait_for_workers=False, timeout=timeout)
-            # A name of its own for each generation: addresses of an old one would be connected to.
-            names = PrefixStore(f"headway/{order.generation}", store)
+            names = _names(order, timeout, superseded)
             if order.world_size > 1:
-                _wait_for_all(names, order, superseded, time.monotonic() + wait_s)
+                _wait_for_all(names, order, superseded, wait_s)
             dist.init_process_group(
                 _backend(device), store=names, rank=rank, world_size=order.world_size, timeout=timeout
             )
@@ -213,33 +213,55 @@ class Peers:
         _shut(self._connections)
 
 
-def leave_mark(order: Order, name: str, mark: str, timeout: timedelta) -> None:
+def leave_mark(
+    order: Order, name: str, mark: str, timeout: timedelta, superseded: Callable[[], bool]
+) -> None:
     """Leave a mark for the members of a generation that this process does not belong to.
 
     Raises:
         PeersLost: their store is gone.
+        Superseded: it seems to be, and something else is due.
     """
-    host, _, port = order.store.rpartition(":")
     with _peers_may_be_lost():
-        store = TCPStore(host, int(port), is_master=False, wait_for_workers=False, timeout=timeout)
-        PrefixStore(f"headway/{order.generation}", store).set(name, mark)
+        _names(order, timeout, superseded).set(name, mark)
+
+
+def _names(order: Order, timeout: timedelta, superseded: Callable[[], bool]) -> Any:
+    """The part of an order's store that is its generation's own: addresses of an old one would be connected to."""
+    host, _, port = order.store.rpartition(":")
+    give_up_s = time.monotonic() + timeout.total_seconds()
+    while True:
+        try:
+            store = TCPStore(host, int(port), is_master=False, wait_for_workers=False, timeout=_TRY)
+        except RuntimeError:
+            if superseded():
+                raise Superseded from None
+            if time.monotonic() > give_up_s:
+                raise
+        else:
+            store.set_timeout(timeout)
+            return PrefixStore(f"headway/{order.generation}", store)
 
 
 def _backend(device: torch.device) -> str:
     return "nccl" if device.type == "cuda" else "gloo"
 
 
-def _wait_for_all(names: Any, order: Order, superseded: Callable[[], bool], give_up_s: float) -> None:
+def _wait_for_all(names: Any, order: Order, superseded: Callable[[], bool], wait_s: float) -> None:
+    """Within `_freed_when`, which ends the wait by breaking the store's connection."""
     if names.add("here", 1) == order.world_size:
         names.set("all here", "1")
-    while True:
-        with suppress(dist.DistStoreError):  # not yet
-            names.wait(["all here"], _LOOK_UP)
-            return
+    try:
+        with ThreadPoolExecutor(
+            1
+        ) as aside:  # this thread must take signals meanwhile, such as the request to stop
+            aside.submit(names.wait, ["all here"], timedelta(seconds=min(wait_s, _LONGEST_S))).result()
+    except RuntimeError as error:
         if superseded():
-            raise Superseded
-        if time.monotonic() > give_up_s:
-            raise PeersLost(f"not all {order.world_size} members came to generation {order.generation}")
+            raise Superseded from None
+        raise PeersLost(
+            f"not all {order.world_size} members came to generation {order.generation}"
+        ) from error
 
 
 @contextmanager

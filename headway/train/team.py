@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from typing import TypeVar
 
 import torch
@@ -113,11 +114,10 @@ class Team:
         """
         rank = order.members[self._id]
 
-        def superseded() -> bool:
-            return self._stop.received or self._orders.newer_than(order.generation) is not None
-
         wait_s = math.inf if patient else self._timeout.total_seconds()
-        self.peers = Peers.meet(order, rank, self._device, self._timeout, wait_s, superseded)
+        self.peers = Peers.meet(
+            order, rank, self._device, self._timeout, wait_s, partial(self._superseded, order)
+        )
         self.rank, self.world_size, self.generation = rank, order.world_size, order.generation
         self._members = dict(order.members)
         return self.peers
@@ -147,8 +147,12 @@ class Team:
 
         Raises:
             PeersLost: their store is gone.
+            Superseded: it seems to be, and there is a newer order, or a stop was requested.
         """
-        leave_mark(order, name, mark, self._timeout)
+        leave_mark(order, name, mark, self._timeout, partial(self._superseded, order))
+
+    def _superseded(self, order: Order) -> bool:
+        return self._stop.received or self._orders.newer_than(order.generation) is not None
 
     def _wait_for(self, find: Callable[[], Found | None], give_up_s: float) -> Found | None:
         """What `find` finds, sooner or later; None after `give_up_s` (monotonic), or on a request to stop."""
