@@ -154,8 +154,9 @@ def _copy(tensors: Sequence[torch.Tensor], together: torch.Tensor, *, out: bool)
     for one in tensors:
         place = together[start : start + one.nbytes]
         start += one.nbytes
-        if out:
-            place.copy_(one.contiguous().view(-1).view(torch.uint8) if one.numel() else place)
+        if out and one.numel():
+            # Not `contiguous`: what has one element is that with any stride, and bytes need stride 1.
+            place.copy_(one.clone(memory_format=torch.contiguous_format).view(-1).view(torch.uint8))
         elif one.numel():
             one.copy_(_as(place, one.dtype).view(one.shape))
 
