@@ -38,8 +38,14 @@ def find_slots(count: int) -> list[SlotInfo]:
     return [SlotInfo(index=index, device_kind=DEVICE_CPU) for index in range(count)]
 
 
-def until(what: str, condition: Callable[[], Found], look_for_failures: Callable[[], None]) -> Found:
-    """Wait for the condition; what it was in the end.
+def until(
+    what: str,
+    condition: Callable[[], Found | None],
+    look_for_failures: Callable[[], None],
+    *,
+    every_s: float = _POLL_S,
+) -> Found:
+    """Wait until the condition holds, looking `every_s`; what it was in the end.
 
     Raises:
         RuntimeError: it does not come true, or `look_for_failures` has found one.
@@ -49,7 +55,7 @@ def until(what: str, condition: Callable[[], Found], look_for_failures: Callable
         look_for_failures()
         if time.monotonic() > give_up_s:
             raise RuntimeError(f"waited {PATIENCE_S:.0f} s for {what}")
-        time.sleep(_POLL_S)
+        time.sleep(every_s)
     return found
 
 
@@ -193,7 +199,7 @@ class Job:
         """Wait until nothing of a generation is left."""
         self.until(f"generation {generation} to be gone", self._folder.run(generation).gone.exists)
 
-    def until(self, what: str, condition: Callable[[], Found]) -> Found:
+    def until(self, what: str, condition: Callable[[], Found | None]) -> Found:
         """Wait for the condition; what it was in the end.
 
         Raises:

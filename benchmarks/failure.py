@@ -1,0 +1,202 @@
+"""How long a job stands still when one of its two ranks is killed, with the whole of Headway as `headway up` starts it.
+
+    python -m benchmarks.failure --json
+
+A job trains on both slots of a node. One of its ranks gets SIGKILL, rank 1 and rank 0 in turns; the other goes on alone,
+and the job grows back before the next kill. Medians of `--repeats` kills, as the survivor notes its steps:
+
+`recovery_s`: from its last step before the kill to its first step alone. `lost_steps`: the most steps that were done again
+after a kill. Its parts, from the kill on:
+`detection_s`: until the launcher has seen the end of the rank. `report_s`: until the service has decided who goes on.
+`order_s`: until the order is on the survivor's disk. `rebuild_s`: until it is a member of the new generation.
+`first_step_s`: until it has taken a step. `grow_back_s`: from the kill until the job trains on two slots again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import statistics
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.node import until
+from headway.client import Client
+from headway.contract import runtime
+from headway.contract.jobs import TERMINAL_STATES, EventView, JobState
+from headway.contract.orders import ORDER_FILE, member_id
+from headway.contract.runtime import Switched
+from headway.contract.spec import JobSpec
+from headway.local.stack import LocalStack
+
+SCRIPT = Path(__file__).parent / "scripts" / "losing.py"
+STEPS = 50
+"""Of two ranks before each kill."""
+_SELDOM_S = 0.2
+"""How often the service is asked: what asks it more often slows what is measured."""
+_READ_BYTES = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """A step of one process."""
+
+    at_s: float
+    rank: int
+    world_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A rank process, by the folder and the rank of its start."""
+
+    pid: int
+    run_folder: Path
+    born_rank: int
+
+    @property
+    def id(self) -> str:
+        return member_id(int(self.run_folder.name), self.born_rank)
+
+    def switched(self) -> list[Switched]:
+        lines = (self.run_folder / "control" / runtime.message_file(self.born_rank)).read_text()
+        said = [runtime.from_line(line) for line in lines.splitlines(keepends=True) if line.endswith("\n")]
+        return [one for one in said if isinstance(one, Switched)]
+
+
+class Victim:
+    """A job on two slots that loses ranks."""
+
+    def __init__(self, client: Client, data: Path) -> None:
+        self._client = client
+        self._data = data
+        self._notes = data / "notes"
+        self._notes.mkdir()
+        spec = {
+            "name": "failure",
+            "run": f"python {SCRIPT} {self._notes}",
+            "elastic": {"min": 1, "max": 2},
+            "checkpoint": {"every": "1h"},
+        }
+        self._job = client.submit(JobSpec.model_validate(spec)).id
+        client.resize(self._job, 2)
+
+    def wait_until_two_train(self) -> list[Process]:
+        """Both processes by rank, once they have taken steps together and the service knows."""
+        until("two ranks", self._together, self._must_live, every_s=_SELDOM_S)
+        until("the job to run", self._runs_on_two, self._must_live, every_s=_SELDOM_S)
+        found = {self._read(pid)[-1].rank: pid for pid in self._alive()}
+        return [self._process(found[rank]) for rank in (0, 1)]
+
+    def kill(self, rank: int) -> dict[str, float]:
+        """Kill one of the two; what came of it."""
+        processes = self.wait_until_two_train()
+        victim, survivor = processes[rank], processes[1 - rank]
+        killed_s = time.time()
+        os.kill(victim.pid, signal.SIGKILL)
+        until(
+            "the survivor", lambda: self._read(survivor.pid)[-1].world_size == 1, lambda: None, every_s=0.05
+        )
+        # The order that was written first after the kill may be replaced by one to grow: look at it now.
+        ordered_s = (survivor.run_folder / "control" / ORDER_FILE).stat().st_mtime
+        exited_s = (victim.run_folder / f"rank-{victim.born_rank}.exit").stat().st_mtime
+        switched = next(one for one in survivor.switched() if one.at_s > killed_s)
+        event = until("the event", lambda: self._lost_after(killed_s), self._must_live, every_s=_SELDOM_S)
+        decided_s = event.at.timestamp()
+        notes = self._read(survivor.pid)
+        first = next(
+            number for number, note in enumerate(notes) if note.at_s > killed_s and note.world_size == 1
+        )
+        before, after = notes[first - 1], notes[first]
+        self.wait_until_two_train()
+        return {
+            "recovery_s": after.at_s - before.at_s,
+            "detection_s": exited_s - killed_s,
+            "report_s": decided_s - exited_s,
+            "order_s": ordered_s - decided_s,
+            "rebuild_s": switched.at_s - ordered_s,
+            "first_step_s": after.at_s - switched.at_s,
+            "grow_back_s": time.time() - killed_s,
+            "lost_steps": switched.lost_steps,
+        }
+
+    def _together(self) -> bool:
+        """Whether two processes have taken steps together, and still do."""
+        last = [self._read(pid)[-STEPS:] for pid in self._alive()]
+        return len(last) == 2 and all(
+            len(notes) == STEPS and all(note.world_size == 2 for note in notes) for notes in last
+        )
+
+    def _runs_on_two(self) -> bool:
+        job = self._client.job(self._job)
+        return job.state is JobState.RUNNING and job.size == 2
+
+    def _lost_after(self, at_s: float) -> EventView | None:
+        return next(
+            (
+                event
+                for event in self._client.events(self._job)
+                if event.state is JobState.RECOVERING and event.at.timestamp() > at_s
+            ),
+            None,
+        )
+
+    def _must_live(self) -> None:
+        job = self._client.job(self._job)
+        if job.state in TERMINAL_STATES:
+            raise RuntimeError(f"the job ended {job.state}: {job.message}")
+
+    def _alive(self) -> list[int]:
+        """The processes that have begun to train and have not ended."""
+        pids = [int(file.name) for file in self._notes.iterdir()]
+        return [pid for pid in pids if Path(f"/proc/{pid}").exists()]
+
+    def _read(self, pid: int) -> list[Note]:
+        """The last of its steps."""
+        with (self._notes / str(pid)).open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _READ_BYTES))
+            lines = file.read().splitlines(keepends=True)[1:]  # the first one may be a part
+        fields = [line.decode().split() for line in lines if line.endswith(b"\n")]
+        return [Note(float(at_s), int(rank), int(world_size)) for at_s, rank, world_size in fields]
+
+    def _process(self, pid: int) -> Process:
+        for file in self._data.glob(f"agents/*/runs/{self._job}/*/rank-*.pid"):
+            if json.loads(file.read_text())["pid"] == pid:
+                return Process(pid, file.parent, int(file.stem.removeprefix("rank-")))
+        raise RuntimeError(f"no agent knows the rank with process id {pid}")
+
+
+def summary(kills: Sequence[dict[str, float]]) -> dict[str, float]:
+    """The median of each figure; of lost steps the most."""
+    medians = {key: statistics.median(kill[key] for kill in kills) for key in kills[0]}
+    medians["lost_steps"] = max(kill["lost_steps"] for kill in kills)
+    medians["slowest_s"] = max(kill["recovery_s"] for kill in kills)
+    return {key: round(value, 4) for key, value in medians.items()} | {"kills": len(kills)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON only")
+    parser.add_argument("--quick", action="store_true", help="two kills only")
+    parser.add_argument("--repeats", type=int, default=8)
+    arguments = parser.parse_args()
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        LocalStack(Path(folder), agents=1, slots=2) as stack,
+        stack.client() as client,
+    ):
+        victim = Victim(client, Path(folder))
+        kills = [victim.kill(1 - number % 2) for number in range(2 if arguments.quick else arguments.repeats)]
+    result = summary(kills)
+    print(json.dumps(result) if arguments.json else json.dumps(result, indent=2))
+
+
+if __name__ == "__main__":
+    main()
