@@ -33,7 +33,7 @@ from service.usecases.transition import record, transition
 
 READY_WITHIN_S = 300.0
 """Newcomers that are not ready by then are given up: they import, load data and build their model."""
-SWITCHED_WITHIN_S = 300.0
+SWITCHED_WITHIN_S = 3600.0
 """Members look for an order between two steps, so one that evaluates for long is late without being stuck."""
 
 

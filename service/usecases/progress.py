@@ -70,7 +70,9 @@ async def _note(tx: Transaction, job: Job, before: JobProgress, message: Message
                 "first_step",
                 message=f"training begins again: no checkpoint was found, {again} samples are lost"
                 if again
-                else f"training goes on from {message.samples:,} samples",
+                else f"training goes on from {message.samples:,} samples"
+                if before.samples
+                else "training begins",
                 now=datetime.fromtimestamp(message.at_s, UTC),
                 data={"samples": message.samples, "rank": message.rank, "lost_samples": again},
             )
@@ -136,13 +138,13 @@ def after_message(progress: JobProgress, message: Message) -> JobProgress:
             update = {"checkpoint_samples": message.samples}
         case Restored():
             lost = max(0, progress.samples - message.samples)
-            update = {"samples": message.samples, "lost_samples": progress.lost_samples + lost}
+            update = {"samples": message.samples, **_with_lost(progress, lost)}
         case FirstStep() if message.rank == 0 and message.samples < progress.samples:
             # Whoever restores a checkpoint says so before the first step: this generation found none.
             update = {
                 "samples": message.samples,
                 "checkpoint_samples": None,
-                "lost_samples": progress.lost_samples + progress.samples,
+                **_with_lost(progress, progress.samples),
             }
         case EpochClosed() if message.epoch + 1 > progress.epochs_audited:
             update = {
@@ -160,3 +162,9 @@ def after_message(progress: JobProgress, message: Message) -> JobProgress:
         case _:
             update = {}
     return progress.model_copy(update=update)
+
+
+def _with_lost(progress: JobProgress, samples: int) -> dict[str, int]:
+    """The progress's counts of what is trained again, with so many samples more."""
+    steps = -(-samples // progress.global_batch) if progress.global_batch else 0
+    return {"lost_samples": progress.lost_samples + samples, "lost_steps": progress.lost_steps + steps}

@@ -24,8 +24,6 @@ HORIZON_S = 120.0
 """How long a new allocation is counted on when its restart is weighed against its speed."""
 MIN_GAIN = 1.05
 """A running job grows, or moves by its own choice, only for at least this factor of goodput."""
-LIVE_MIN_GAIN = 1.02
-"""The same where members change in place."""
 MIN_RUNTIME_S = 10.0
 """A job that was just (re)started is not grown; it may be shrunk to make room. Where members change in place
 this does not hold: what was lost is to come back at once.
@@ -107,7 +105,7 @@ def build_table(job: Job, snapshot: Snapshot) -> JobTable:
             stays = is_current and len(keepable) == len(held)
             note = "" if stays or not held else _objection(job, snapshot, entry, speedups.get(len(held)))
             cost = 0.0 if stays or not held else change_s(job) / HORIZON_S
-            speedup = entry.speedup * (1 - cost)
+            speedup = _trusted(entry.speedup, speedups.get(len(held))) * (1 - cost)
             utility = weight * math.log1p(speedup)
             options.append(_option(kind, entry, utility, "current" if stays else note))
             forced = len(keepable) < len(held) or entry.slots == job.pinned_size or left_over
@@ -128,6 +126,11 @@ def build_table(job: Job, snapshot: Snapshot) -> JobTable:
         options=tuple(options),
         idle_utility=-IDLE_PENALTY * weight if held else 0.0,
     )
+
+
+def _trusted(speedup: float, current: float | None) -> float:
+    """The speedup to count with: one that is hardly above the present one may be noise, and a job would go to and fro."""
+    return speedup if current is None or speedup >= MIN_GAIN * current else min(speedup, current)
 
 
 def change_s(job: Job) -> float:
@@ -179,12 +182,11 @@ def _objection(job: Job, snapshot: Snapshot, entry: SizeGoodput, current_speedup
     if entry.slots == job.pinned_size or current_speedup is None:
         return ""
     ran_s = (snapshot.now - job.state_since).total_seconds()
-    min_gain = LIVE_MIN_GAIN if job.live else MIN_GAIN
     if entry.slots > size and ran_s < MIN_RUNTIME_S and not job.live:
         return f"started {ran_s:.0f} s ago; a change waits until {MIN_RUNTIME_S:.0f} s"
-    if entry.slots >= size and entry.speedup < min_gain * current_speedup:
+    if entry.slots >= size and entry.speedup < MIN_GAIN * current_speedup:
         return (
-            f"less than {min_gain - 1:.0%} faster than now: not worth a {'pause' if job.live else 'restart'}"
+            f"less than {MIN_GAIN - 1:.0%} faster than now: not worth a {'pause' if job.live else 'restart'}"
         )
     return ""
 
