@@ -67,6 +67,10 @@ class ElasticModule(nn.Module):
         """The model's."""
         return self.module.load_state_dict(state_dict, *args, **kwargs)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Of a copy: it has no peers, and what goes around the forward pass is not its own."""
+        return {**self.__dict__, "_around": []}
+
     def __getattr__(self, name: str) -> Any:
         try:
             return super().__getattr__(name)
