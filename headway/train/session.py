@@ -150,6 +150,7 @@ class Run:
         dataset: Dataset[Any],
         *,
         global_batch: int,
+        max_global_batch: int | None = None,
         max_local_batch: int | None = None,
         balance: bool = True,
         seed: int = 0,
@@ -164,6 +165,8 @@ class Run:
         Args:
             dataset: has `len()` and gives a sample for an index. The same on every rank.
             global_batch: samples in an optimizer step, all ranks together. A job's `batch.global` overrides it.
+            max_global_batch: how large the global batch may become, in a job whose `batch.policy` is adaptive; the
+                smaller of this and the job's `batch.max_global` counts.
             max_local_batch: the most samples that one rank is handed at a time; beyond it, a rank
                 accumulates gradients over several. None: no limit. A job's `batch.max_local` overrides it.
             balance: give ranks that are measured to be slower fewer samples of each step.
@@ -178,23 +181,12 @@ class Run:
         """
         if self._loader is not None:
             raise RuntimeError("there is one training loader in a run; evaluate with torch's DataLoader")
-        if isinstance(dataset, IterableDataset) or not isinstance(dataset, Sized):
-            raise TypeError(
-                "the dataset must have a length and give a sample for an index (a map-style dataset)"
-            )
-        for name, value in (("global_batch", global_batch), ("max_local_batch", max_local_batch)):
-            if value is not None and value < 1:
-                raise ValueError(f"{name} is {value}; it must be at least 1")
-        if not 0 <= seed < 2**63:
-            raise ValueError(f"seed is {seed}; it must be at least 0 and below 2**63")
-        if not len(dataset):
-            raise ValueError("the dataset is empty; there is nothing to train on")
+        samples = _checked_length(dataset, seed, global_batch, max_global_batch, max_local_batch)
         environment = self._environment
+        mosts = [environment.most_global_batch, max_global_batch, samples]
         bounds = Bounds(
-            global_batch=min(environment.global_batch or global_batch, len(dataset)),
-            most_global=min(environment.most_global_batch, len(dataset))
-            if environment.most_global_batch
-            else None,
+            global_batch=min(environment.global_batch or global_batch, samples),
+            most_global=min(filter(None, mosts)) if environment.most_global_batch else None,
             start_global=environment.start_global_batch,
             max_local=environment.max_local_batch or max_local_batch,
             rule=environment.lr_rule,
@@ -202,12 +194,7 @@ class Run:
         )
         self._loader = Loader(
             dataset,
-            batching=Batching(
-                bounds,
-                rank=self.rank,
-                world_size=self.world_size,
-                memory_bytes=memory_of(self.device),
-            ),
+            batching=Batching(bounds, self.rank, self.world_size, memory_bytes=memory_of(self.device)),
             seed=seed,
             device=self.device,
             num_workers=num_workers,
@@ -274,6 +261,21 @@ class Run:
         self._mailbox.send(Metrics, epoch=place.position.epoch, samples=place.samples, values=values)
         shown = "  ".join(f"{name} {value:.6g}" for name, value in values.items())
         sys.stdout.write(f"epoch {place.position.epoch}  samples {place.samples:,}  {shown}\n")
+
+
+def _checked_length(dataset: Dataset[Any], seed: int, *sizes: int | None) -> int:
+    """The samples of the dataset, when it and the other arguments of `Run.loader` are right."""
+    if isinstance(dataset, IterableDataset) or not isinstance(dataset, Sized):
+        raise TypeError("the dataset must have a length and give a sample for an index (a map-style dataset)")
+    names = ("global_batch", "max_global_batch", "max_local_batch")
+    for name, value in zip(names, sizes, strict=True):
+        if value is not None and value < 1:
+            raise ValueError(f"{name} is {value}; it must be at least 1")
+    if not 0 <= seed < 2**63:
+        raise ValueError(f"seed is {seed}; it must be at least 0 and below 2**63")
+    if not len(dataset):
+        raise ValueError("the dataset is empty; there is nothing to train on")
+    return len(dataset)
 
 
 def _number(value: Any) -> float:
