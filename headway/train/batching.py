@@ -40,7 +40,7 @@ class Batching:
     """
 
     def __init__(
-        self, bounds: Bounds, *, rank: int, world_size: int, memory_bytes: int | None = None
+        self, bounds: Bounds, rank: int, world_size: int, *, memory_bytes: int | None = None
     ) -> None:
         self.bounds = bounds
         self._limit = MicroBatchLimit(bounds.max_local, memory_bytes)
