@@ -125,7 +125,7 @@ def test_only_so_many_are_kept(storage: Storage, writer: Open) -> None:
 
 
 def test_a_large_state_is_divided_and_complete(storage: Storage, writer: Open) -> None:
-    large = {f"layer {number}": torch.rand(3_000_000) for number in range(25)}
+    large = {f"layer {number}": torch.full((3_000_000,), float(number)) for number in range(25)}
     large["bits"] = torch.tensor([True, False, True])
     checkpoints = writer(storage, 1)
     checkpoints.begin(large, Position(1, 0), samples=1)

@@ -150,12 +150,14 @@ def test_ranks_measure_the_direct_estimate(truth: tuple[Draw, float, float], sha
     check(lambda: step_of_ranks(draw, shares), sqr, var)
 
 
-@pytest.mark.parametrize("micro_batches", [(16, 16), (11, 11, 10), (12, 8)])
+@pytest.mark.parametrize(
+    ("micro_batches", "steps"), [((16, 16), 3000), ((11, 11, 10), 6000), ((12, 8), 3000)]
+)
 def test_accumulation_measures_the_direct_estimate(
-    truth: tuple[Draw, float, float], micro_batches: tuple[int, ...]
+    truth: tuple[Draw, float, float], micro_batches: tuple[int, ...], steps: int
 ) -> None:
     draw, sqr, var = truth
-    check(lambda: accumulating_step(draw, micro_batches), sqr, var, steps=8000)
+    check(lambda: accumulating_step(draw, micro_batches), sqr, var, steps=steps)
 
 
 def test_successive_steps_measure_the_direct_estimate_where_parameters_stand_still(
