@@ -26,7 +26,7 @@ def order_of(command: OrderCommand) -> Order:
         store=f"{command.store_addr}:{command.store_port}",
         members={member_id(one.born_generation, one.born_rank): one.rank for one in command.members},
         lost=command.lost,
-        batch=BatchPlan(global_batch=batch.global_batch, max_local=batch.max_local) if batch else None,
+        batch=BatchPlan(global_batch=batch.global_batch) if batch else None,
     )
 
 

@@ -141,7 +141,6 @@ class BatchOrder(BaseModel):
     """The batch plan that goes with an order, see `contract.orders.BatchPlan`."""
 
     global_batch: int
-    max_local: int | None = None
 
 
 class OrderCommand(BaseModel):

@@ -14,13 +14,9 @@ ORDER_FILE = "order.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchPlan:
-    """How much a step takes, as the service wants it: applied at a step boundary, within the job file's bounds.
-
-    None as `max_local`: as the script says.
-    """
+    """How much a step takes, as the service wants it: applied at a step boundary, within the job file's bounds."""
 
     global_batch: int
-    max_local: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,9 +64,7 @@ def order_from_json(text: str) -> Order:
             store=str(fields["store"]),
             members={str(member): int(rank) for member, rank in fields["members"].items()},
             lost=bool(fields.get("lost", False)),
-            batch=BatchPlan(global_batch=int(batch["global_batch"]), max_local=batch.get("max_local"))
-            if batch
-            else None,
+            batch=BatchPlan(global_batch=int(batch["global_batch"])) if batch else None,
         )
     except (KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise ValueError(f"not an order: {text[:80]!r}") from error

@@ -12,9 +12,7 @@ from hypothesis import strategies as st
 from headway.contract.orders import BatchPlan, Order, member_id, order_from_json, order_to_json
 
 numbers = st.integers(0, 2**31 - 1)
-plans = st.builds(
-    BatchPlan, global_batch=st.integers(1, 2**31 - 1), max_local=st.none() | st.integers(1, 512)
-)
+plans = st.builds(BatchPlan, global_batch=st.integers(1, 2**31 - 1))
 orders = st.builds(
     Order,
     generation=numbers,
@@ -58,7 +56,7 @@ def test_an_older_agent_says_nothing_of_losses_and_batches() -> None:
         ("members", {"1.0": "first"}),
         ("members", {"1.0": None}),
         ("batch", 64),
-        ("batch", {"max_local": 3}),
+        ("batch", {"other": 3}),
         ("batch", {"global_batch": "many"}),
     ],
 )
