@@ -83,7 +83,9 @@ class Leveller:
                 "the ranks have made different models (other parameters, shapes or types), so they cannot be "
                 "kept equal; make the same one on every rank"
             )
-        return self._load(peers, Place())
+        place = self._load(peers, Place())
+        self.holds = True
+        return place
 
     def level(self, peers: Peers, order: Order, place: Place, batching: Batching) -> Place:
         """The place of all members, of which this rank holds the state and the plan then.
@@ -110,6 +112,7 @@ class Leveller:
             place = self._catch_up(peers, standings, source, place)
         plan = peers.bytes_from(source, pickle.dumps(batching.state()))
         batching.take_over(pickle.loads(plan))  # noqa: S301  # of a peer: the same job, the same code
+        self.holds = True  # not before: with a peer lost until here, the caller keeps the place it had
         return place
 
     def pause_s(self, still_s: float) -> float:
@@ -124,9 +127,7 @@ class Leveller:
         """
         if not self._saver.save(self._replica, place):
             leave_for_retry("the state could not be handed over")
-        with suppress(
-            PeersLost, Superseded
-        ):  # those who were to come are gone; whoever comes instead finds the state
+        with suppress(PeersLost, Superseded):  # who was to come is gone; who comes instead finds the state
             self._team.leave_mark(HANDED_OVER, repr(time.time() - still_s), order)
 
     def _signature_with(self, place: Place, batching: Batching) -> int:
@@ -151,7 +152,6 @@ class Leveller:
             place, self.sync_bytes = hand_over(
                 self._replica.objects, place, peers=peers, source=source, receivers=receivers
             )
-        self.holds = True
         return place
 
     def _load(self, peers: Peers, place: Place) -> Place:
@@ -177,7 +177,6 @@ class Leveller:
             )
         if from_generation and peers.is_main:
             self._mailbox.send(Restored, samples=place.samples, from_generation=from_generation)
-        self.holds = True
         return place
 
 

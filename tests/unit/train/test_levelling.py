@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway.train.levelling import Standing, choose_source
+from headway.contract.orders import Order
+from headway.train.batching import Batching, Bounds
+from headway.train.ledger import Ledger
+from headway.train.levelling import Leveller, Standing, choose_source
+from headway.train.peers import PeersLost
+from headway.train.position import Position
+from headway.train.replica import Place, Replica
 
 standings = st.builds(
     Standing,
@@ -52,3 +61,79 @@ def test_the_same_place_is_one_that_both_hold(one: Standing, other: Standing) ->
     assert one.same_place(other) == other.same_place(one)
     newcomer, holder = Standing(False, 1, 8, 7), Standing(True, 1, 8, 7)
     assert not newcomer.same_place(holder)
+
+
+class Source:
+    """Rank 0 of two, which holds the state, and on which everything that it says is noted."""
+
+    rank, world_size, is_main = 0, 2, True
+
+    def __init__(self) -> None:
+        self.said: list[Any] = []
+
+    def note(self, said: Any) -> Any:
+        self.said.append(said)
+        return said
+
+    def gather(self, *numbers: int) -> Any:
+        newcomer = [0, 0, 0, numbers[-1]]
+        return self.note([list(numbers), newcomer])
+
+    def group_of(self, _ranks: Any) -> object:
+        return self
+
+    def bytes_from(self, _source: int, data: bytes, _group: Any = None) -> Any:
+        return self.note(data)
+
+    def tensors_from(self, _source: int, tensors: list[torch.Tensor], _group: Any) -> None:
+        self.note([one.clone() for one in tensors])
+
+    def device_tensors_from(self, *_: Any) -> None:
+        """There is no device."""
+
+
+class Newcomer(Source):
+    """Rank 1, which hears the first `messages` of what the source said, and then that it is lost."""
+
+    rank, is_main = 1, False
+
+    def __init__(self, source: Source, messages: int) -> None:
+        super().__init__()
+        self.to_hear = source.said[:messages]
+
+    def note(self, _said: Any) -> Any:
+        if not self.to_hear:
+            raise PeersLost
+        return self.to_hear.pop(0)
+
+    def tensors_from(self, _source: int, tensors: list[torch.Tensor], _group: Any) -> None:
+        for one, heard in zip(tensors, self.note(None), strict=True):
+            one.copy_(heard)
+
+
+def level(peers: Source, place: Place, *, holds: bool) -> tuple[Leveller, Place | None]:
+    """The leveller after all, and the place, or None when a peer was lost."""
+    model = torch.nn.Linear(4, 2)
+    replica = Replica([model, torch.optim.SGD(model.parameters(), lr=0.1)])
+    nobody = cast("Any", None)  # is asked here
+    leveller = Leveller(replica, nobody, nobody, nobody)
+    leveller.holds = holds
+    order = Order(generation=2, world_size=2, store="", members={"1.0": 0, "2.1": 1})
+    batching = Batching(Bounds(global_batch=8), rank=peers.rank, world_size=2)
+    try:
+        return leveller, leveller.level(cast("Any", peers), order, place, batching)
+    except PeersLost:
+        return leveller, None
+
+
+def test_a_newcomer_holds_the_state_once_it_knows_the_place_as_well() -> None:
+    """Else, when its source is lost meanwhile, it would train on from the place of a newcomer."""
+    there = Place(Position(3, 16), Ledger(), dataset_samples=100, seed=0)
+    source = Source()
+    assert level(source, there, holds=True)[1] == there
+    begin = Place(dataset_samples=100, seed=0)
+    for messages in range(len(source.said)):
+        leveller, place = level(Newcomer(source, messages), begin, holds=False)
+        assert (place, leveller.holds) == (None, False), f"lost after {messages} messages"
+    leveller, place = level(Newcomer(source, len(source.said)), begin, holds=False)
+    assert (place, leveller.holds) == (there, True)
