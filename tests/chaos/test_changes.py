@@ -52,14 +52,20 @@ def test_ranks_die_at_any_moment_of_a_change(patient: PatientJob, seed: int) -> 
 
 
 def _change_until(patient: PatientJob, size: int, moment: str) -> None:
-    """Ask for a size as soon as it trains, and return when the change has come so far, or is complete."""
-    patient.cluster.until(lambda: patient.view().state is JobState.RUNNING, "it to train")
+    """Ask for a size once it trains, and return when the change has come so far, or is complete."""
+    patient.cluster.until(lambda: _trains(patient), "it to train")
     before = len(patient.events(moment))
     patient.resize(size)
     patient.cluster.until(
         lambda: len(patient.events(moment)) > before or patient.runs_at(size),
         f"{moment}, on the way to {size}",
     )
+
+
+def _trains(patient: PatientJob) -> bool:
+    """Whether it has come to its first step since it was last started anew, so that its members can change."""
+    last = patient.events("allocate", "first_step")[-1]
+    return patient.view().state is JobState.RUNNING and last.kind == "first_step"
 
 
 def _wait(patient: PatientJob, seconds: float) -> None:

@@ -55,7 +55,7 @@ class PatientJob:
     cluster: Cluster
     name: str
     folder: Path
-    epochs: int = 60
+    epochs: int = 40
     id: str = field(init=False)
 
     def start(self, size: int, *, most: int, **env: str) -> None:

@@ -14,7 +14,7 @@ from torch.utils.data import TensorDataset
 
 import headway
 
-STEP_S = 0.03
+STEP_S = 0.05
 hurry = Path(os.environ["HURRY"])
 
 run = headway.init()
