@@ -252,9 +252,8 @@ def _wait_for_all(names: Any, order: Order, superseded: Callable[[], bool], wait
     if names.add("here", 1) == order.world_size:
         names.set("all here", "1")
     try:
-        with ThreadPoolExecutor(
-            1
-        ) as aside:  # this thread must take signals meanwhile, such as the request to stop
+        # Aside, since this thread must take signals meanwhile, such as the request to stop.
+        with ThreadPoolExecutor(1) as aside:
             aside.submit(names.wait, ["all here"], timedelta(seconds=min(wait_s, _LONGEST_S))).result()
     except RuntimeError as error:
         if superseded():
