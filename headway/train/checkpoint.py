@@ -89,6 +89,7 @@ class _Save:
     samples: int
     generation: int
     group: dist.ProcessGroup | None
+    rank_alone: int | None
     began: float
     save_s: float
 
@@ -138,10 +139,12 @@ class Checkpoints:
         *,
         samples: int,
         group: dist.ProcessGroup | None = None,
+        rank_alone: int | None = None,
     ) -> bool:
         """Copy the state to host memory and have it written. Blocks for the copy only.
 
-        `samples` is the number committed since the job began. False, with a line on stderr, when another save is
+        `samples` is the number committed since the job began, `rank_alone` that of a rank which does not know whether
+        others save at this place too. False, with a line on stderr, when another save is
         still under way; with a group that one is waited for instead, so that all ranks do the same.
 
         Raises:
@@ -170,6 +173,7 @@ class Checkpoints:
             samples=samples,
             generation=self.generation,
             group=group,
+            rank_alone=rank_alone,
             began=began,
             save_s=time.monotonic() - began,
         )
@@ -238,7 +242,7 @@ class Checkpoints:
         finally:
             if save.is_main and folder is not None and not manifests:
                 self._remove(folder)
-        if save.is_main:
+        if save.is_main and save.rank_alone is None:  # what looks left over may be being written by another
             self._prune(save)
         return Saved(
             uri=f"{self.storage.uri}/{folder}",
@@ -252,7 +256,8 @@ class Checkpoints:
     def _new_folder(self, save: _Save) -> str:
         keys = self.storage.keys()
         self._refuse_stale(keys, save.generation)
-        return str(Name(save.generation, save.position.epoch, save.position.samples).unused(keys))
+        name = Name(save.generation, save.position.epoch, save.position.samples)
+        return str(name.unused(keys) if save.rank_alone is None else name.of_one(save.rank_alone))
 
     def _seal(self, save: _Save, folder: str, manifests: list[Manifest], stored: list[Part]) -> None:
         """Make the checkpoint exist, now that all of it is stored."""

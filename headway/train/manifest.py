@@ -6,12 +6,13 @@ import hashlib
 import json
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 FORMAT = 2
 MANIFEST = "manifest.json"
 _NAME = re.compile(r"(\d{8,})-(\d{6,})-(\d{12,})(?:-(\d+))?")
+_OF_ONE = 10_000
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -36,10 +37,18 @@ class Name:
         match = _NAME.fullmatch(text)
         return cls(*(int(number or 0) for number in match.groups())) if match else None
 
+    def of_one(self, rank: int) -> Name:
+        """This name where every rank saves by itself, knowing nothing of the others: each has a number of its own."""
+        return replace(self, again=_OF_ONE + rank)
+
     def unused(self, keys: Collection[str]) -> Name:
         """This name, or the next one of this place that has nothing written under it."""
         place = (self.generation, self.epoch, self.samples)
-        taken = [name.again for name in names(keys) if (name.generation, name.epoch, name.samples) == place]
+        taken = [
+            name.again
+            for name in names(keys)
+            if (name.generation, name.epoch, name.samples) == place and name.again < _OF_ONE
+        ]
         return Name(*place, again=max(taken, default=-1) + 1)
 
 

@@ -28,6 +28,17 @@ class Stateful(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Audit:
+    """What an epoch was: `samples` of `dataset_samples` were taken, of which ranks say that they trained `seen`."""
+
+    epoch: int
+    samples: int
+    seen: int
+    dataset_samples: int
+    exactly_once: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Place:
     """How far training is: the position, its audit, and the data that both are about.
 
@@ -38,6 +49,8 @@ class Place:
     ledger: Ledger = field(default_factory=Ledger)
     dataset_samples: int | None = None
     seed: int | None = None
+    audited: Audit | None = None
+    """Of the epoch before this one. It goes from rank to rank with the place: whoever was to tell of it may be lost."""
 
     @property
     def samples(self) -> int:
@@ -50,7 +63,15 @@ class Place:
 
     def next_epoch(self) -> Place:
         """At the start of the epoch after this one."""
-        return replace(self, position=self.position.next_epoch(), ledger=Ledger())
+        assert self.dataset_samples is not None, "an epoch is over of data that are known"
+        audit = Audit(
+            self.position.epoch,
+            self.position.samples,
+            self.ledger.count,
+            self.dataset_samples,
+            self.ledger == Ledger.of_epoch(self.dataset_samples),
+        )
+        return replace(self, position=self.position.next_epoch(), ledger=Ledger(), audited=audit)
 
     def with_data(self, dataset_samples: int, seed: int) -> Place:
         """The place, once the data are known.

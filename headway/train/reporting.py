@@ -7,9 +7,8 @@ import time
 from headway.contract.runtime import BatchChanged, EpochClosed, Progress
 from headway.train.batching import Batching
 from headway.train.control import Mailbox
-from headway.train.ledger import Ledger
 from headway.train.meter import Meter
-from headway.train.replica import Place
+from headway.train.replica import Audit, Place
 from headway.train.saving import complain
 
 PROGRESS_EVERY_S = 0.5
@@ -20,6 +19,7 @@ class Reporter:
 
     def __init__(self, mailbox: Mailbox) -> None:
         self.total_samples: int | None = None
+        self._told_epoch = -1
         self._mailbox = mailbox
         self._meter = Meter(PROGRESS_EVERY_S)
 
@@ -70,20 +70,21 @@ class Reporter:
             cause="ordered by the service",
         )
 
-    def audit(self, place: Place) -> None:
-        """The script has done everything for the epoch."""
-        position, dataset_samples = place.position, place.dataset_samples
-        assert dataset_samples is not None
-        if position.samples < dataset_samples:
+    def audit(self, audit: Audit | None, *, is_main: bool) -> None:
+        """Tell of an epoch that is over, unless that was done here. After a loss nobody knows whether it was elsewhere."""
+        if audit is None or not is_main or audit.epoch <= self._told_epoch:
+            return
+        self._told_epoch = audit.epoch
+        if audit.samples < audit.dataset_samples:
             complain(
-                f"epoch {position.epoch} was left after {position.samples} of {dataset_samples} samples, "
+                f"epoch {audit.epoch} was left after {audit.samples} of {audit.dataset_samples} samples, "
                 "so it is not audited"
             )
             return
         self._mailbox.send(
             EpochClosed,
-            epoch=position.epoch,
-            samples_seen=place.ledger.count,
-            dataset_samples=dataset_samples,
-            exactly_once=place.ledger == Ledger.of_epoch(dataset_samples),
+            epoch=audit.epoch,
+            samples_seen=audit.seen,
+            dataset_samples=audit.dataset_samples,
+            exactly_once=audit.exactly_once,
         )

@@ -84,12 +84,16 @@ class Saver:
             and self._schedule.due(time.monotonic())
         )
 
-    def begin(self, replica: Replica, place: Place) -> None:
+    def begin(self, replica: Replica, place: Place, rank_alone: int | None = None) -> None:
         """Start to save: training is held up only while the state is copied."""
         assert self._checkpoints is not None
         began = time.monotonic()
         self._checkpoints.begin(
-            _contents(replica, place), place.position, samples=place.samples, group=self.group
+            _contents(replica, place),
+            place.position,
+            samples=place.samples,
+            group=self.group,
+            rank_alone=rank_alone,
         )
         self._schedule.saved(time.monotonic(), time.monotonic() - began)
 
@@ -98,13 +102,16 @@ class Saver:
         if self._checkpoints is not None:
             self._take_in(self._checkpoints.poll())
 
-    def save(self, replica: Replica, place: Place) -> bool:
-        """Save and wait for it, unless that is done. False, with a complaint, when it failed."""
+    def save(self, replica: Replica, place: Place, *, rank_alone: int | None = None) -> bool:
+        """Save and wait for it, unless that is done. False, with a complaint, when it failed.
+
+        `rank_alone` is this rank when others may be saving as well, unknown to it.
+        """
         if self._checkpoints is None:
             return True
         self.finish()
         if self._saved != place.position:
-            self.begin(replica, place)
+            self.begin(replica, place, rank_alone)
             self.finish()
         return self._saved == place.position
 

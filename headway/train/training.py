@@ -173,9 +173,8 @@ class Training:
             except PeersLost:
                 self._change_members(None, lost=True)
             else:
-                if self._team.rank == 0:
-                    self._reporter.audit(self.place)
                 self.place = self.place.next_epoch()
+                self._reporter.audit(self.place.audited, is_main=self._team.rank == 0)
                 self._attempted_samples = self.place.samples
                 if self.place.samples != self._reporter.total_samples:
                     self._act(agreement)
@@ -183,10 +182,9 @@ class Training:
     def complete(self) -> None:
         """Training is over: keep the result. Ends the process, asking for a retry, when that fails."""
         while True:
-            peers = self._present_peers
             saved = self._saver.save(self._replica, self.place) if self._saves else True
             try:
-                outcomes = peers.gather(saved)
+                outcomes = self._present_peers.gather(saved)
                 break
             except PeersLost:
                 self._change_members(None, lost=True)
@@ -354,6 +352,7 @@ class Training:
             sync_bytes=self._leveller.sync_bytes,
         )
         self._attempted_samples = self.place.samples
+        self._reporter.audit(self.place.audited, is_main=peers.is_main)
         self._expect_to_save()
         if peers.is_main and self.split.global_batch != batch:
             self._reporter.batch_changed(self.place, self._present_batching)
@@ -387,14 +386,15 @@ class Training:
             leave(EXIT_STOPPED)
         peers = self._team.peers
         self._report()
-        saved = True
-        if peers is None or self._saves:
-            saved = self._saver.save(self._replica, self.place)
+        saved = self._saver.save(self._replica, self.place) if peers and self._saves else True
         try:
-            outcomes = peers.gather(saved) if peers is not None else []
+            outcomes = peers.gather(saved) if peers else [[self._save_alone()]]
         except PeersLost:
-            outcomes = [[self._saver.save(self._replica, self.place)]]
-        if not saved or not all(saved for (saved,) in outcomes):
+            outcomes = [[self._save_alone()]]
+        if not all(saved for (saved,) in outcomes):
             leave_for_retry("the state could not be kept")
         self._mailbox.send(Stopped, samples=self.place.samples)
         leave(EXIT_STOPPED)
+
+    def _save_alone(self) -> bool:
+        return self._saver.save(self._replica, self.place, rank_alone=self._team.rank)
