@@ -79,14 +79,18 @@ def test_steps_of_other_members_are_no_part_of_the_next_report(tmp_path: Path) -
 def test_an_epoch_is_audited_by_its_ledger(tmp_path: Path, exact: bool) -> None:
     ledger = Ledger.of_epoch(20) if exact else replace(Ledger.of_epoch(20), squares=5)
     place = replace(PLACE, position=Position(2, 20), ledger=ledger)
-    Reporter(Mailbox(tmp_path, rank=0, generation=1)).audit(place)
+    reporter = Reporter(Mailbox(tmp_path, rank=0, generation=1))
+    reporter.audit(place.next_epoch().audited, is_main=False)
+    assert said(tmp_path) == [], "another rank tells of it"
+    for _ in range(2):  # the second time after a change of members, when it was told already
+        reporter.audit(place.next_epoch().audited, is_main=True)
     (audit,) = said(tmp_path)
     assert isinstance(audit, EpochClosed)
     assert (audit.epoch, audit.samples_seen, audit.dataset_samples, audit.exactly_once) == (2, 20, 20, exact)
 
 
 def test_an_epoch_that_was_left_is_not(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    Reporter(Mailbox(tmp_path, rank=0, generation=1)).audit(PLACE)
+    Reporter(Mailbox(tmp_path, rank=0, generation=1)).audit(PLACE.next_epoch().audited, is_main=True)
     assert said(tmp_path) == []
     assert "left after 10 of 20 samples" in capsys.readouterr().err
 
