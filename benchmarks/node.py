@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import select
+import signal
+import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -74,6 +76,7 @@ class Node:
         self._link = LauncherLink(self.state, os.environ)
 
     def __enter__(self) -> Self:
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that no rank is left behind then either
         until("the launcher to be ready", self._connected, lambda: None)
         self.send(Lease(boot_s() + _LEASE_S))
         return self

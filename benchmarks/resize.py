@@ -40,7 +40,7 @@ from worker_agent.inventory import gpu_slots
 
 SCRIPTS = Path(__file__).parent / "scripts"
 MAIN = "17M"
-STEPS = 6
+STEPS = 5
 """Steps between two changes, of which one is normal."""
 FIRST_STEPS = 10
 BROADCASTS = 6
@@ -55,7 +55,7 @@ class Effort:
     torchrun: int
 
 
-EFFORTS = {"1M": Effort(7, 4, 1), "17M": Effort(7, 4, 2), "100M": Effort(3, 2, 1)}
+EFFORTS = {"1M": Effort(7, 3, 1), "17M": Effort(5, 3, 2), "100M": Effort(3, 1, 1)}
 QUICK = {"1M": Effort(1, 1, 1)}
 
 
@@ -135,8 +135,9 @@ def measure_restarts(node: Node, folder: Path, size: str, repeats: int) -> float
             world_size = 2 - generation % 2
             job.start(generation, world_size=world_size, ranks=range(world_size))
             job.until(f"steps of {world_size} ranks", has_taken(file, STEPS, world_size))
-            job.terminate(generation)
-            job.wait_until_gone(generation)
+            if generation <= repeats:
+                job.terminate(generation)
+                job.wait_until_gone(generation)
     return statistics.median(one.pause_s for one in stamps.pauses(stamps.read(file)))
 
 
