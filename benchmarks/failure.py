@@ -100,7 +100,10 @@ class Victim:
         killed_s = time.time()
         os.kill(victim.pid, signal.SIGKILL)
         until(
-            "the survivor", lambda: self._read(survivor.pid)[-1].world_size == 1, lambda: None, every_s=0.05
+            "the survivor",
+            lambda: self._read(survivor.pid)[-1].world_size == 1,
+            lambda: self._must_survive(survivor),
+            every_s=0.02,
         )
         # The order that was written first after the kill may be replaced by one to grow: look at it now.
         ordered_s = (survivor.run_folder / "control" / ORDER_FILE).stat().st_mtime
@@ -145,6 +148,13 @@ class Victim:
             ),
             None,
         )
+
+    def _must_survive(self, process: Process) -> None:
+        if process.pid not in self._alive():
+            events = "\n".join(
+                f"{one.at} {one.kind}: {one.message}" for one in self._client.events(self._job)
+            )
+            raise RuntimeError(f"the survivor, process {process.id}, has ended too:\n{events}")
 
     def _must_live(self) -> None:
         job = self._client.job(self._job)
