@@ -256,10 +256,11 @@ class Gradients:
             as_it_is: torch.futures.Future[torch.Tensor] = torch.futures.Future()
             as_it_is.set_result(gradient)
             return as_it_is
-        future: torch.futures.Future[torch.Tensor] = work.get_future().then(
-            lambda done: self._take(done, gradient)
-        )
-        return future
+        assert self._peers is not None
+        # Of our own, so that it can be ended when the collective does not end: gloo now and then misses a loss.
+        result = self._peers.promise(gradient)
+        work.get_future().add_done_callback(lambda done: result.keep(self._take(done, gradient)))
+        return result.future
 
     def _take(self, done: Any, gradient: torch.Tensor) -> torch.Tensor:
         try:

@@ -68,6 +68,33 @@ class Alone:
         return [self._numbers]
 
 
+class Promise:
+    """A tensor that a collective is about to fill. It is kept once: by the collective, or when that is given up."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+        self._tensor = tensor
+        self._lock = threading.Lock()
+        self._kept = False
+
+    def keep(self, result: torch.Tensor | None = None) -> None:
+        """The collective has ended, or nobody waits for its end any more."""
+        with self._lock:
+            if self._kept:
+                return
+            self._kept = True
+        self.future.set_result(self._tensor if result is None else result)
+
+    @property
+    def kept(self) -> bool:
+        """Whether it is."""
+        return self._kept
+
+
+_abandoned: list[Any] = []
+"""Groups with a collective that was given up. To destroy one would wait for its end, which may take minutes."""
+
+
 class Peers:
     """This rank among its peers. Alone, every agreement is immediate.
 
@@ -82,6 +109,8 @@ class Peers:
         self.generation = generation
         self.aborted = False
         """Whether somebody has given up waiting for peers."""
+        self._promises: list[Promise] = []
+        self._stuck = False
         self._timeout = timeout
         self._connections: frozenset[str] = frozenset()
         self._store: Any = None
@@ -131,6 +160,12 @@ class Peers:
     def is_main(self) -> bool:
         """Whether this is rank 0, which speaks for the run."""
         return self.rank == 0
+
+    def promise(self, tensor: torch.Tensor) -> Promise:
+        """Of a collective that fills the tensor. `abort` keeps it as it is."""
+        self._promises = [one for one in self._promises if not one.kept]
+        self._promises.append(Promise(tensor))
+        return self._promises[-1]
 
     def begin_gather(self, numbers: Sequence[int]) -> Pending | Alone:
         """Start to collect every rank's numbers (equally many each), without waiting."""
@@ -202,6 +237,8 @@ class Peers:
 
     def part(self) -> None:
         """Leave the group: peers and this rank have nothing under way with one another."""
+        if self._stuck:
+            _abandoned.append((dist.group.WORLD, self._control))
         if dist.is_initialized():
             dist.destroy_process_group()
         self._control = self._store = None
@@ -211,6 +248,9 @@ class Peers:
         self.aborted = True
         _abort_nccl()
         _shut(self._connections)
+        for promise in self._promises:
+            self._stuck = self._stuck or not promise.kept
+            promise.keep()
 
 
 def leave_mark(
