@@ -24,6 +24,8 @@ class Node:
 class Measurement:
     """Samples per second of a job at a size on a device kind, over `steps` steps of one generation and batch.
 
+    `step_s` and `step_s_spread` are mean and standard deviation of a step, `sync_s` the part in which rank 0 waited for
+    its peers (None: unknown). `local_batch` is what a rank takes at once, `accumulation` how often before it steps.
     `gradient_sqr` and `gradient_var`: what was known of the gradient noise in the end, as ranks report it.
     """
 
@@ -34,8 +36,29 @@ class Measurement:
     nodes: int = 1
     generation: int = 0
     global_batch: int = 0
+    local_batch: int = 0
+    accumulation: int = 1
+    step_s: float = 0.0
+    step_s_spread: float = 0.0
+    sync_s: float | None = None
     gradient_sqr: float | None = None
     gradient_var: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What a job has had so far: seconds on each device kind, and slot-seconds in all."""
+
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    slot_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class PolicySetting:
+    """The policy that the cluster was told to follow, and the parameters that differ from the policy's own."""
+
+    name: str = "goodput"
+    parameters: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +80,13 @@ class Snapshot:
     held: Mapping[SlotKey, str]
     measurements: Mapping[str, tuple[Measurement, ...]] = field(default_factory=dict)
     """By job id."""
+    class_measurements: Mapping[str, tuple[Measurement, ...]] = field(default_factory=dict)
+    """By `class_of` a spec: what other jobs of the class have measured, ended ones too."""
+    served: Mapping[str, Served] = field(default_factory=dict)
+    """By job id."""
+    usd_per_slot_h: Mapping[str, float] = field(default_factory=dict)
+    """By device kind; a kind that is not here costs nothing."""
+    policy: PolicySetting = PolicySetting()
     holdings: Mapping[str, tuple[SlotKey, ...]] = field(init=False)
     """`held` the other way round: job id to its slots, in a stable order."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -17,6 +18,14 @@ Allocation: TypeAlias = Mapping[str, tuple[int, ...]]
 def size_of(allocation: Allocation) -> int:
     """Slots in an allocation."""
     return sum(len(slots) for slots in allocation.values())
+
+
+def class_of(spec: JobSpec) -> str:
+    """The class of a job: its project, and its name without a run's number (`gpt-small-17` is a `gpt-small`).
+
+    Jobs of one class are taken to have the same speed and size until each has shown its own.
+    """
+    return f"{spec.project}/{re.sub(r'(-?[0-9]+)+$', '', spec.name) or spec.name}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

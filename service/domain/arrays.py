@@ -1,0 +1,14 @@
+"""Names of the array types that the models, the policies and the solver exchange."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+FloatArray: TypeAlias = NDArray[np.float64]
+IntArray: TypeAlias = NDArray[np.int64]
+BoolArray: TypeAlias = NDArray[np.bool_]
+NumberArray: TypeAlias = NDArray[Any]
+"""Integers or floats, where a function takes both."""
