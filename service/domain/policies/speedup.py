@@ -1,0 +1,77 @@
+"""What the policies have in common: clean inputs, speedups, and what a change is worth after its cost.
+
+A round must have an answer whatever was measured, so each input is cleaned here in one place, in one way.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from service.domain.arrays import BoolArray, FloatArray, IntArray, NumberArray
+from service.domain.policies.policy import RoundInput
+
+
+def finite(values: NumberArray, *, otherwise: float = 0.0) -> FloatArray:
+    """`values` with `otherwise` in place of what is negative, infinite or not a number."""
+    numbers = np.asarray(values, dtype=np.float64)
+    return np.where(np.isfinite(numbers) & (numbers >= 0), numbers, otherwise)
+
+
+def usable_goodput(given: RoundInput) -> FloatArray:
+    """(J, C) goodput, 0 where a job cannot run or may not be given the configuration."""
+    return np.where(given.allowed, finite(given.goodput), 0.0)
+
+
+def weights(given: RoundInput) -> FloatArray:
+    """(J,) how much each job counts; 1 where the weight is no number."""
+    return finite(given.weight, otherwise=1.0)
+
+
+def holding(given: RoundInput) -> BoolArray:
+    """(J,) whether the job holds a configuration of this table."""
+    return (given.current >= 0) & (given.current < len(given.configurations.slots))
+
+
+def kept(given: RoundInput) -> BoolArray:
+    """(J, C) true where the configuration is the one that the job holds."""
+    columns = np.arange(len(given.configurations.slots))
+    return holding(given)[:, None] & (columns[None, :] == given.current[:, None])
+
+
+def changed(given: RoundInput) -> BoolArray:
+    """(J, C) true where a job that holds something would have to change for the configuration."""
+    return holding(given)[:, None] & ~kept(given)
+
+
+def restart_factor(given: RoundInput, change_s: NumberArray | float) -> FloatArray:
+    """(J,) the share of its life that a job trains if it keeps being changed as often as up to now.
+
+    max(age - changes * cost, 0) / (age + cost): Pollux, section 5.2; Sia, section 3.4. `change_s` in seconds.
+    """
+    age_s, cost_s = finite(given.age_s), finite(np.asarray(change_s))
+    trained_s = np.maximum(age_s - finite(given.changes) * cost_s, 0.0)
+    return np.where(age_s + cost_s > 0, trained_s / np.maximum(age_s + cost_s, 1e-9), 1.0)
+
+
+def kind_capacity(given: RoundInput) -> FloatArray:
+    """(K,) slots of each kind, from the rows; 0 where a row is missing or no number."""
+    capacity = np.zeros(len(given.configurations.kinds))
+    for kind, row in enumerate(given.rows[: len(capacity)]):
+        capacity[kind] = row.capacity
+    return finite(capacity)
+
+
+def best_where(goodput: FloatArray, among: BoolArray) -> FloatArray:
+    """(J,) the largest goodput of each job among the marked configurations (J, C); 0 where there is none."""
+    return np.asarray(np.where(among, goodput, 0.0).max(axis=1, initial=0.0))
+
+
+def smallest_size(goodput: FloatArray, slots: IntArray) -> FloatArray:
+    """(J,) the fewest slots on which each job can run at all; infinite where there are none."""
+    return np.asarray(np.where(goodput > 0, slots[None, :].astype(float), np.inf).min(axis=1, initial=np.inf))
+
+
+def least_goodput(goodput: FloatArray) -> FloatArray:
+    """(J,) the smallest goodput above 0 of each job; 1 where it has none, so that one may divide by it."""
+    least = np.where(goodput > 0, goodput, np.inf).min(axis=1, initial=np.inf)
+    return np.where(np.isfinite(least), least, 1.0)
