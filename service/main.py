@@ -98,6 +98,7 @@ class Service:
             report_every_s=min(settings.silence_s / 4, settings.lease_s / 4, 3.0),
             silence_s=settings.silence_s,
             max_bundle_bytes=settings.max_bundle_bytes,
+            usd_per_slot_h=settings.usd_per_slot_h,
             now=now,
         )
         return create_app(context, self._api_background)

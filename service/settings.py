@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from headway.contract.devices import parse_prices
 
 
 class SettingsError(Exception):
@@ -30,6 +32,8 @@ class Settings:
     max_bundle_bytes: int
     keep_days: int
     """Ended jobs and their history are kept this long."""
+    usd_per_slot_h: Mapping[str, float] = field(default_factory=dict)
+    """What an hour of one slot costs, by device kind. Kinds that are not named cost nothing."""
 
 
 def read_settings(env: Mapping[str, str]) -> Settings:
@@ -54,7 +58,15 @@ def read_settings(env: Mapping[str, str]) -> Settings:
         silence_s=silence_s,
         max_bundle_bytes=int(_number(env, "HEADWAY_MAX_BUNDLE_MIB", 100, 0.001, 100_000) * 2**20),
         keep_days=int(_number(env, "HEADWAY_KEEP_DAYS", 90, 1, 36_500)),
+        usd_per_slot_h=_prices(env, "HEADWAY_PRICES"),
     )
+
+
+def _prices(env: Mapping[str, str], name: str) -> dict[str, float]:
+    try:
+        return parse_prices(env.get(name, ""))
+    except ValueError as error:
+        raise SettingsError(f"{name}: {error}.") from None
 
 
 def _text(env: Mapping[str, str], name: str) -> str:

@@ -18,6 +18,7 @@ from rich.text import Text
 
 from headway.cli.config import home, save_target
 from headway.cli.context import Cli, of
+from headway.contract.devices import parse_prices
 from headway.errors import HeadwayError
 from headway.local.processes import end, last_lines, open_log
 from headway.local.stack import LocalStack, Stores, running_url, stop_running
@@ -37,6 +38,10 @@ def up(
     ] = None,
     data: _Data = None,
     port: Annotated[int, typer.Option(min=1, max=65535, help="of the API")] = 8123,
+    price: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KIND=USD", help="what an hour of a slot costs, e.g. a100=2.2; repeatable"),
+    ] = None,
     detach: Annotated[bool, typer.Option("--detach", "-d", help="go on in the background")] = False,
 ) -> None:
     """Run all of Headway on this machine: stores, API, scheduler and agents, until Ctrl-C.
@@ -45,7 +50,12 @@ def up(
     """
     cli = of(context)
     stack = LocalStack(
-        data or home(os.environ), agents=agents, slots=slots, port=port, stores=Stores.configured(os.environ)
+        data or home(os.environ),
+        agents=agents,
+        slots=slots,
+        port=port,
+        stores=Stores.configured(os.environ),
+        prices=_checked(price),
     )
     if detach:
         _run_in_background(cli, stack)
@@ -60,6 +70,14 @@ def up(
             threading.Event().wait()
     except KeyboardInterrupt:
         cli.err.print("stopped; `headway up` goes on from the last checkpoints")
+
+
+def _checked(prices: list[str] | None) -> str | None:
+    try:
+        parse_prices(",".join(prices or ()))
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--price") from None
+    return ",".join(prices) if prices else None
 
 
 def down(context: typer.Context, data: _Data = None) -> None:

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, Field, TypeAdapter
 
+from headway.contract.devices import DEVICE_KIND_PATTERN
 from headway.contract.spec import NAME_PATTERN
 from headway.contract.text import PrintedText
 
@@ -43,7 +44,7 @@ class SlotInfo(BaseModel):
     """One slot of a host. `uuid` is the GPU's, or None for a CPU slot."""
 
     index: Annotated[int, Field(ge=0, le=4095)]
-    device_kind: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$")]
+    device_kind: Annotated[str, Field(pattern=DEVICE_KIND_PATTERN)]
     memory_bytes: int | None = None
     uuid: str | None = None
     health: DeviceHealth = DeviceHealth()

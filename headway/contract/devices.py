@@ -1,6 +1,10 @@
-"""Device kinds by name, so that a typo is found before a job waits for ever."""
+"""Device kinds by name, so that a typo is found before a job waits for ever; and what they cost."""
 
 from __future__ import annotations
+
+import re
+
+DEVICE_KIND_PATTERN = r"^[a-z0-9][a-z0-9._-]{0,62}$"
 
 KNOWN_DEVICE_KINDS = frozenset(
     """
@@ -12,3 +16,30 @@ KNOWN_DEVICE_KINDS = frozenset(
     """.split()  # noqa: SIM905 - read as prose
 )
 """Kinds that may be asked for before a node with one has joined. Kinds of joined nodes come on top."""
+
+MOST_USD_PER_SLOT_H = 10_000.0
+
+
+def parse_prices(text: str) -> dict[str, float]:
+    """Dollars for an hour of one slot by device kind, from a list such as `cpu=0.05,a100=2.2`.
+
+    Raises:
+        ValueError: it is no such list; the message says what is wrong.
+    """
+    prices: dict[str, float] = {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        kind, _, amount = (piece.strip() for piece in part.partition("="))
+        try:
+            usd = float(amount)
+        except ValueError:
+            raise ValueError(f"{part!r} is not of the form KIND=USD, such as a100=2.2") from None
+        if not re.fullmatch(DEVICE_KIND_PATTERN, kind):
+            raise ValueError(f"{kind!r} is no device kind")
+        if kind in prices:
+            raise ValueError(f"{kind} has two prices")
+        if not 0 <= usd <= MOST_USD_PER_SLOT_H:
+            raise ValueError(
+                f"an hour of {kind} must cost 0 to {MOST_USD_PER_SLOT_H:,.0f} dollars, not {usd:g}"
+            )
+        prices[kind] = usd
+    return prices

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from headway.contract.devices import DEVICE_KIND_PATTERN
 from headway.contract.quantities import Seconds, SizeBytes
 from headway.contract.text import GivenText
 
@@ -33,7 +34,7 @@ class Resize(StrEnum):
 class Resources(Part):
     """What one slot needs. `devices` lists acceptable device kinds; empty means any."""
 
-    devices: tuple[Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$")], ...] = ()
+    devices: tuple[Annotated[str, Field(pattern=DEVICE_KIND_PATTERN)], ...] = ()
     cpus_per_slot: Annotated[float, Field(gt=0, le=1024)] | None = None
     memory_per_slot: Annotated[SizeBytes, Field(gt=0)] | None = None
 

@@ -90,6 +90,7 @@ class LocalStack:
         slots: of each agent; None divides what the machine has.
         port: of the API; None takes a free one.
         stores: servers to use in place of the embedded ones.
+        prices: of slots, as in `HEADWAY_PRICES`; None leaves the environment's.
     """
 
     def __init__(
@@ -100,6 +101,7 @@ class LocalStack:
         slots: int | None = None,
         port: int | None = None,
         stores: Stores = Stores(),
+        prices: str | None = None,
     ) -> None:
         self.data = data.expanduser().resolve()
         self.logs = self.data / "logs"
@@ -110,6 +112,7 @@ class LocalStack:
         self._slots = slots
         self._port = port
         self._stores = stores
+        self._prices = prices
         self._supervisor = Supervisor()
         self._lock: int | None = None
         self.url = ""
@@ -186,6 +189,7 @@ class LocalStack:
             "HEADWAY_JOIN_TOKEN": join_token,
             "HEADWAY_HOST": HOST,
             "HEADWAY_PORT": str(port),
+            **({} if self._prices is None else {"HEADWAY_PRICES": self._prices}),
         }
         self._migrate(service)
         self._run("api", Program([*_python("service"), "api"], service, self.logs / "api.log"), _Layer.API)

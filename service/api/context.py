@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import datetime
@@ -58,6 +58,7 @@ class ApiContext:
     report_every_s: float
     silence_s: float
     max_bundle_bytes: int
+    usd_per_slot_h: Mapping[str, float]
     now: Callable[[], datetime]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Any
 
 from headway.contract.agents import NodeState
 from service.domain.jobs import Job
@@ -58,7 +59,7 @@ class PolicySetting:
     """The policy that the cluster was told to follow, and the parameters that differ from the policy's own."""
 
     name: str = "goodput"
-    parameters: Mapping[str, float] = field(default_factory=dict)
+    parameters: Mapping[str, float | list[float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +88,8 @@ class Snapshot:
     usd_per_slot_h: Mapping[str, float] = field(default_factory=dict)
     """By device kind; a kind that is not here costs nothing."""
     policy: PolicySetting = PolicySetting()
+    policy_state: Mapping[str, Any] = field(default_factory=dict)
+    """What the policy has carried over from earlier rounds, as JSON; empty at first, and when the policy was changed."""
     holdings: Mapping[str, tuple[SlotKey, ...]] = field(init=False)
     """`held` the other way round: job id to its slots, in a stable order."""
 

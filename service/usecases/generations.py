@@ -19,7 +19,7 @@ from service.domain.membership import exits_to_judge, first_members
 from service.domain.ranks import layout
 from service.usecases.orders import Launch, choose_ports, crew_of, send_runs, stop_generation
 from service.usecases.ports import Transaction
-from service.usecases.records import AllocationRecord, Bell
+from service.usecases.records import AllocationRecord, Bell, Prediction
 from service.usecases.transition import record, transition
 
 
@@ -33,6 +33,7 @@ async def start_generation(
     message: str,
     now: datetime,
     round_id: str | None = None,
+    predicted: Prediction | None = None,
 ) -> Job:
     """Start a new generation on slots that the next number has been granted."""
     nodes = await tx.nodes.many(tuple(allocation))
@@ -68,6 +69,7 @@ async def start_generation(
         granted_at=now,
         members=first_members(ranks, generation),
         stores=stores,
+        predicted=predicted,
     )
     started = await transition(
         tx,

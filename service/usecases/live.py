@@ -28,7 +28,7 @@ from service.domain.membership import (
 from service.usecases.generations import fail_rank
 from service.usecases.orders import Launch, choose_ports, crew_of, send_order, send_runs, stop_start
 from service.usecases.ports import Transaction
-from service.usecases.records import AllocationRecord, NodeRecord
+from service.usecases.records import AllocationRecord, NodeRecord, Prediction
 from service.usecases.transition import record, transition
 
 READY_WITHIN_S = 300.0
@@ -48,6 +48,7 @@ async def prepare(
     now: datetime,
     round_id: str | None,
     global_batch: int | None = None,
+    predicted: Prediction | None = None,
 ) -> bool:
     """Begin a change in place to `target`, whose free slots the next number has been granted, and to `global_batch`.
 
@@ -77,6 +78,7 @@ async def prepare(
         granted_at=now,
         members=members,
         stores=stores,
+        predicted=predicted,
     )
     await tx.allocations.add(record_)
     deadline = now + timedelta(seconds=READY_WITHIN_S)

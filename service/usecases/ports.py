@@ -9,29 +9,23 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any, Protocol
 
-from headway.contract.agents import AnyCommand, NodeView
-from headway.contract.jobs import (
-    EventView,
-    ExplainView,
-    JobView,
-    MetricPoint,
-    Page,
-    Reason,
-    SizeOption,
-)
+from headway.contract.agents import AnyCommand
+from headway.contract.decisions import RoundView
+from headway.contract.jobs import Reason, SizeOption
 from headway.contract.runtime import Metrics, Progress
-from service.domain.cluster import Snapshot
+from service.domain.cluster import PolicySetting, Snapshot
 from service.domain.failures import RankExit
 from service.domain.jobs import Allocation, Job
 from service.domain.membership import Born
+from service.usecases.query_ports import DecisionQueries, HistoryQueries, JobQueries, NodeQueries
 from service.usecases.records import (
     AllocationRecord,
     Bell,
     BundleRecord,
     Event,
-    JobFilter,
     NodeRecord,
     PendingCommand,
     Submitted,
@@ -208,8 +202,10 @@ class History(Protocol):
 class Decisions(Protocol):
     """What rounds decided."""
 
-    async def snapshot(self, now: datetime) -> Snapshot:
-        """The picture to decide on."""
+    async def snapshot(
+        self, now: datetime, usd_per_slot_h: Mapping[str, float] = MappingProxyType({})
+    ) -> Snapshot:
+        """The picture to decide on, with what an hour of a slot costs by device kind."""
         ...
 
     async def store(
@@ -241,6 +237,26 @@ class Decisions(Protocol):
         """A round that changed something."""
         ...
 
+    async def record_round(self, round_: RoundView) -> None:
+        """A round, in the place of the one before if that changed nothing."""
+        ...
+
+
+class ClusterSettings(Protocol):
+    """What operators choose at run time."""
+
+    async def policy(self) -> PolicySetting:
+        """The policy to follow."""
+        ...
+
+    async def choose_policy(self, setting: PolicySetting, now: datetime) -> None:
+        """Follow another policy, or the same with other parameters. What the one before carried over is forgotten."""
+        ...
+
+    async def carry_over(self, setting: PolicySetting, state: Mapping[str, Any], now: datetime) -> None:
+        """What the policy is to find in the next snapshot; nothing is stored once another setting was chosen."""
+        ...
+
 
 class Bundles(Protocol):
     """Bundle rows; their bytes are in object storage."""
@@ -251,46 +267,6 @@ class Bundles(Protocol):
 
     async def add(self, bundle: BundleRecord, now: datetime) -> None:
         """An upload; the same one again changes nothing."""
-        ...
-
-
-class JobQueries(Protocol):
-    """Jobs as the API shows them. A job is named by its id or its name."""
-
-    async def list_jobs(self, filters: JobFilter, *, limit: int, cursor: str | None) -> Page[JobView]:
-        """Jobs, newest first."""
-        ...
-
-    async def job(self, job_id: str) -> JobView:
-        """One job. Raises NotFound."""
-        ...
-
-    async def explain(self, job_id: str) -> ExplainView:
-        """The last decision about a job. Raises NotFound."""
-        ...
-
-
-class HistoryQueries(Protocol):
-    """A job's history as the API shows it."""
-
-    async def events(self, job_id: str, *, after: int, limit: int) -> Page[EventView]:
-        """Events after a sequence number, oldest first."""
-        ...
-
-    async def metrics(self, job_id: str, *, after: int, limit: int) -> Page[MetricPoint]:
-        """Reported values after a cursor, oldest first."""
-        ...
-
-
-class NodeQueries(Protocol):
-    """Nodes as the API shows them."""
-
-    async def list_nodes(self, now: datetime, silence_s: float) -> list[NodeView]:
-        """Every node with who holds its slots, by name."""
-        ...
-
-    async def node_of_token(self, token_sha256: str) -> str | None:
-        """The id of the node that this token belongs to."""
         ...
 
 
@@ -317,10 +293,12 @@ class Transaction(Protocol):
     commands: Commands
     history: History
     decisions: Decisions
+    cluster_settings: ClusterSettings
     bundles: Bundles
     job_queries: JobQueries
     history_queries: HistoryQueries
     node_queries: NodeQueries
+    decision_queries: DecisionQueries
     retention: Retention
 
     def ring(self, bell: Bell, about: str = "") -> None:

@@ -59,6 +59,15 @@ class NodeRecord:
     last_sequence: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """The speed that a round expected of a generation, in samples per second: median, P10 and P90."""
+
+    samples_per_s: float
+    low: float
+    high: float
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocationRecord:
     """An allocation that a generation runs on, with its members and where they meet."""
@@ -76,6 +85,7 @@ class AllocationRecord:
     members: Members
     stores: Mapping[str, int] = field(default_factory=dict)
     """Node id to the port of the store that it keeps for the processes that were started for this generation."""
+    predicted: Prediction | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 
 from service.adapters.postgres.bundles import PostgresBundles
 from service.adapters.postgres.commands import PostgresCommands
-from service.adapters.postgres.decisions import PostgresDecisions
+from service.adapters.postgres.decision_queries import PostgresDecisionQueries
+from service.adapters.postgres.decisions import PostgresClusterSettings, PostgresDecisions
 from service.adapters.postgres.grants import PostgresAllocations, PostgresGrants
 from service.adapters.postgres.history import PostgresHistory
 from service.adapters.postgres.jobs import PostgresJobs
@@ -24,7 +25,7 @@ from service.adapters.postgres.queries import (
 )
 from service.adapters.postgres.retention import PostgresRetention
 from service.domain.errors import Unavailable
-from service.usecases import ports
+from service.usecases import ports, query_ports
 from service.usecases.records import Bell
 
 Ring = Callable[[Bell, str], Awaitable[None]]
@@ -51,10 +52,12 @@ class PostgresTransaction:
         self.commands: ports.Commands = PostgresCommands(connection)
         self.history: ports.History = PostgresHistory(connection)
         self.decisions: ports.Decisions = PostgresDecisions(connection)
+        self.cluster_settings: ports.ClusterSettings = PostgresClusterSettings(connection)
         self.bundles: ports.Bundles = PostgresBundles(connection)
-        self.job_queries: ports.JobQueries = PostgresJobQueries(connection)
-        self.history_queries: ports.HistoryQueries = PostgresHistoryQueries(connection)
-        self.node_queries: ports.NodeQueries = PostgresNodeQueries(connection)
+        self.job_queries: query_ports.JobQueries = PostgresJobQueries(connection)
+        self.history_queries: query_ports.HistoryQueries = PostgresHistoryQueries(connection)
+        self.node_queries: query_ports.NodeQueries = PostgresNodeQueries(connection)
+        self.decision_queries: query_ports.DecisionQueries = PostgresDecisionQueries(connection)
         self.retention: ports.Retention = PostgresRetention(connection)
         self.rung: dict[tuple[Bell, str], None] = {}
 

@@ -1,31 +1,22 @@
-"""The snapshot that a round decides on, and what it decided."""
+"""What rounds decided, and the settings that they decide by."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any
 
-from sqlalchemy import insert, or_, select, text
+from sqlalchemy import and_, delete, insert, or_, select, text
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from headway.contract.agents import NodeState
+from headway.contract.decisions import RoundView
 from headway.contract.jobs import Reason, SizeOption
-from service.adapters.postgres.jobs import row_to_job
-from service.adapters.postgres.tables import (
-    TERMINAL_SQL,
-    decisions,
-    jobs,
-    measurements,
-    nodes,
-    rounds,
-    slot_grants,
-)
-from service.domain.cluster import Measurement, Node, SlotKey, Snapshot
-
-_ENOUGH_STEPS = 10
-"""Fewer steps than this say little of a size's speed: the first ones are slow."""
+from service.adapters.postgres.snapshot import take_snapshot
+from service.adapters.postgres.tables import cluster_settings, decisions, rounds
+from service.domain.cluster import PolicySetting, Snapshot
 
 
 class PostgresDecisions:
@@ -34,53 +25,11 @@ class PostgresDecisions:
     def __init__(self, connection: AsyncConnection) -> None:
         self._connection = connection
 
-    async def snapshot(self, now: datetime) -> Snapshot:
-        """One consistent picture of every job that is not terminal, every node and every held slot."""
-        await self._connection.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"))
-        live = select(jobs).where(text(f"NOT ({TERMINAL_SQL})"))
-        job_rows = (await self._connection.execute(live)).all()
-        node_rows = (await self._connection.execute(select(nodes))).all()
-        grants = await self._connection.execute(
-            select(slot_grants.c.node_id, slot_grants.c.slot, slot_grants.c.job_id).where(
-                slot_grants.c.released_at.is_(None)
-            )
-        )
-        return Snapshot(
-            now=now,
-            jobs={row.id: row_to_job(row) for row in job_rows},
-            nodes={
-                row.id: Node(
-                    id=row.id,
-                    name=row.name,
-                    state=NodeState(row.state),
-                    slots={slot["index"]: slot["device_kind"] for slot in row.slots},
-                )
-                for row in node_rows
-            },
-            held={SlotKey(row.node_id, row.slot): row.job_id for row in grants.all()},
-            measurements=await self._measurements([row.id for row in job_rows]),
-        )
-
-    async def _measurements(self, job_ids: Sequence[str]) -> dict[str, tuple[Measurement, ...]]:
-        query = select(measurements).where(
-            measurements.c.job_id.in_(job_ids), measurements.c.steps >= _ENOUGH_STEPS
-        )
-        found: dict[str, tuple[Measurement, ...]] = {}
-        for row in (await self._connection.execute(query)).all():
-            samples_per_s = row.global_batch * row.steps / row.step_s_sum
-            one = Measurement(
-                row.device_kind,
-                row.slots,
-                samples_per_s,
-                row.steps,
-                nodes=row.nodes,
-                generation=row.generation,
-                global_batch=row.global_batch,
-                gradient_sqr=row.gradient_sqr,
-                gradient_var=row.gradient_var,
-            )
-            found[row.job_id] = (*found.get(row.job_id, ()), one)
-        return found
+    async def snapshot(
+        self, now: datetime, usd_per_slot_h: Mapping[str, float] = MappingProxyType({})
+    ) -> Snapshot:
+        """One consistent picture; the first thing that its transaction does."""
+        return await take_snapshot(self._connection, now, usd_per_slot_h)
 
     async def store(
         self,
@@ -140,3 +89,71 @@ class PostgresDecisions:
                 changes=[dict(change) for change in changes],
             )
         )
+
+    async def record_round(self, round_: RoundView) -> None:
+        """A round, in the place of the one before if that changed nothing."""
+        await self._connection.execute(delete(rounds).where(text("changes = '[]'::jsonb")))
+        as_json = round_.model_dump(mode="json", by_alias=True)
+        prices = [{name: _finite(value) for name, value in one.items()} for one in as_json["prices"]]
+        await self._connection.execute(
+            insert(rounds).values(
+                id=round_.id,
+                at=round_.at,
+                took_s=round_.took_s,
+                status=round_.status,
+                objective=_finite(round_.objective),
+                bound=_finite(round_.bound),
+                gap=_finite(round_.gap),
+                policy=round_.policy,
+                parameters=as_json["parameters"],
+                inputs_digest=round_.inputs_digest,
+                unit=round_.unit,
+                prices=prices,
+                times={name: _finite(value) for name, value in round_.times.items()},
+                jobs=round_.jobs,
+                changes=as_json["changes"],
+            )
+        )
+
+
+class PostgresClusterSettings:
+    """Implements `usecases.ports.ClusterSettings`."""
+
+    def __init__(self, connection: AsyncConnection) -> None:
+        self._connection = connection
+
+    async def policy(self) -> PolicySetting:
+        """The policy to follow."""
+        row = (await self._connection.execute(select(cluster_settings))).first()
+        return PolicySetting() if row is None else PolicySetting(row.policy, row.parameters)
+
+    async def choose_policy(self, setting: PolicySetting, now: datetime) -> None:
+        """Follow another policy, or the same with other parameters; start its state afresh."""
+        values = {**_of(setting), "policy_state": {}, "updated_at": now}
+        statement = upsert(cluster_settings).values(id=1, **values)
+        await self._connection.execute(statement.on_conflict_do_update(index_elements=["id"], set_=values))
+
+    async def carry_over(self, setting: PolicySetting, state: Mapping[str, Any], now: datetime) -> None:
+        """Keep the policy's state, if its setting is still the one that was chosen last."""
+        values = {"policy_state": dict(state)}
+        statement = upsert(cluster_settings).values(id=1, **_of(setting), **values, updated_at=now)
+        chosen = cluster_settings.c
+        await self._connection.execute(
+            statement.on_conflict_do_update(
+                index_elements=["id"],
+                set_=values,
+                where=and_(
+                    chosen.policy == statement.excluded.policy,
+                    chosen.parameters == statement.excluded.parameters,
+                ),
+            )
+        )
+
+
+def _finite(value: Any) -> Any:
+    """The value; 0 for a number that JSON cannot carry."""
+    return 0.0 if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _of(setting: PolicySetting) -> dict[str, Any]:
+    return {"policy": setting.name, "parameters": dict(setting.parameters)}

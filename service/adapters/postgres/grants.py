@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 from datetime import datetime
 from typing import Any
@@ -16,7 +17,7 @@ from service.adapters.postgres.tables import allocations, slot_grants
 from service.domain.jobs import Allocation, size_of
 from service.domain.membership import first_members
 from service.domain.ranks import layout
-from service.usecases.records import AllocationRecord
+from service.usecases.records import AllocationRecord, Prediction
 
 _HELD = slot_grants.c.released_at.is_(None)
 
@@ -136,6 +137,7 @@ class PostgresAllocations:
                 message=allocation.message,
                 round_id=allocation.round_id,
                 granted_at=allocation.granted_at,
+                **_predicted(allocation.predicted),
             )
         )
 
@@ -187,6 +189,19 @@ class PostgresAllocations:
         return {one.stores[node_id] for one in records if node_id in one.stores}
 
 
+def _predicted(prediction: Prediction | None) -> dict[str, float]:
+    """The columns of a prediction; none where it is no number that can be scored."""
+    if prediction is None or not all(
+        map(math.isfinite, (prediction.samples_per_s, prediction.low, prediction.high))
+    ):
+        return {}
+    return {
+        "predicted_samples_per_s": prediction.samples_per_s,
+        "predicted_low": prediction.low,
+        "predicted_high": prediction.high,
+    }
+
+
 def _record(row: Row[Any]) -> AllocationRecord:
     slots = {node: tuple(indices) for node, indices in row.slots.items()}
     if row.members is None:  # from before members could change in place
@@ -208,6 +223,9 @@ def _record(row: Row[Any]) -> AllocationRecord:
         granted_at=row.granted_at,
         members=members,
         stores=stores,
+        predicted=None
+        if row.predicted_samples_per_s is None
+        else Prediction(row.predicted_samples_per_s, row.predicted_low, row.predicted_high),
     )
 
 

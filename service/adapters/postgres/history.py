@@ -92,6 +92,8 @@ class PostgresHistory:
             step_s_sum=progress.step_s_sum,
             step_s_squares=progress.step_s_squares,
             sync_s_sum=progress.sync_s_sum,
+            local_batch=progress.local_batch,
+            accumulation=progress.accumulation,
             gradient_sqr=progress.gradient_sqr,
             gradient_var=progress.gradient_var,
             updated_at=now,
@@ -105,6 +107,9 @@ class PostgresHistory:
                     "step_s_sum": measurements.c.step_s_sum + added.step_s_sum,
                     "step_s_squares": measurements.c.step_s_squares + added.step_s_squares,
                     "sync_s_sum": measurements.c.sync_s_sum + added.sync_s_sum,
+                    # Uneven ranks come to share steps in other ways: the last one counts.
+                    "local_batch": added.local_batch,
+                    "accumulation": added.accumulation,
                     # Smoothed already: the last estimate counts.
                     "gradient_sqr": func.coalesce(added.gradient_sqr, measurements.c.gradient_sqr),
                     "gradient_var": func.coalesce(added.gradient_var, measurements.c.gradient_var),

@@ -15,16 +15,16 @@ from headway.contract.jobs import JobProgress, JobState, Reason
 from headway.contract.spec import JobSpec
 from service.adapters.postgres.tables import TERMINAL_SQL, jobs
 from service.domain.errors import NameTaken, NotFound
-from service.domain.jobs import Job, Switch
+from service.domain.jobs import Job, Switch, class_of
 from service.usecases.records import Submitted
 
 _SWITCH: TypeAdapter[Switch] = TypeAdapter(Switch)
 _INSERT = text(
     """
     WITH job AS (
-        INSERT INTO jobs (id, project, name, spec, idempotency_key, request_digest,
+        INSERT INTO jobs (id, project, name, job_class, spec, idempotency_key, request_digest,
                           state, reason, message, submitted_at, state_since)
-        VALUES (:id, :project, :name, CAST(:spec AS jsonb), :idempotency_key, :request_digest,
+        VALUES (:id, :project, :name, :job_class, CAST(:spec AS jsonb), :idempotency_key, :request_digest,
                 :state, :reason, :message, :now, :now)
         ON CONFLICT (project, idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING
         RETURNING id
@@ -101,6 +101,7 @@ class PostgresJobs:
             "id": job.id,
             "project": job.spec.project,
             "name": job.name,
+            "job_class": class_of(job.spec),
             "spec": job.spec.model_dump_json(by_alias=True, exclude_defaults=True),
             "idempotency_key": idempotency_key,
             "request_digest": request_digest,

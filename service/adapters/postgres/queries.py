@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 import math
 from collections.abc import Mapping
 from datetime import datetime
@@ -25,6 +23,7 @@ from headway.contract.jobs import (
     SizeOption,
 )
 from headway.contract.spec import JobSpec
+from service.adapters.postgres.cursors import read_cursor, write_cursor
 from service.adapters.postgres.jobs import find_row
 from service.adapters.postgres.tables import (
     TERMINAL_SQL,
@@ -35,7 +34,6 @@ from service.adapters.postgres.tables import (
     nodes,
     slot_grants,
 )
-from service.domain.errors import InvalidField
 from service.usecases.records import JobFilter
 
 
@@ -57,13 +55,13 @@ class PostgresJobQueries:
         if filters.live_only:
             query = query.where(text(f"NOT ({TERMINAL_SQL})"))
         if cursor is not None:
-            query = query.where(tuple_(jobs.c.submitted_at, jobs.c.id) < tuple_(*_read_cursor(cursor)))
+            query = query.where(tuple_(jobs.c.submitted_at, jobs.c.id) < tuple_(*read_cursor(cursor)))
         rows = (await self._connection.execute(query)).all()
         names = await self._node_names(rows)
         last = rows[limit - 1] if len(rows) > limit else None
         return Page(
             items=[_view(row, names) for row in rows[:limit]],
-            next_cursor=_write_cursor(last.submitted_at, last.id) if last is not None else None,
+            next_cursor=write_cursor(last.submitted_at, last.id) if last is not None else None,
         )
 
     async def job(self, job_id: str) -> JobView:
@@ -120,19 +118,6 @@ def _view(row: Row[Any], names: Mapping[str, str]) -> JobView:
         finished_at=row.finished_at,
         spec=JobSpec.model_validate(row.spec),
     )
-
-
-def _write_cursor(at: datetime, job_id: str) -> str:
-    return base64.urlsafe_b64encode(f"{at.isoformat()}|{job_id}".encode()).decode().rstrip("=")
-
-
-def _read_cursor(cursor: str) -> tuple[datetime, str]:
-    try:
-        padded = cursor + "=" * (-len(cursor) % 4)
-        at, _, job_id = base64.urlsafe_b64decode(padded).decode().partition("|")
-        return datetime.fromisoformat(at), job_id
-    except (ValueError, binascii.Error) as error:
-        raise InvalidField("cursor", "not a cursor of this listing; start without one") from error
 
 
 class PostgresHistoryQueries:

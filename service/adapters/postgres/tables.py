@@ -49,6 +49,7 @@ jobs = Table(
     Column("id", Text, primary_key=True),
     Column("project", Text, nullable=False),
     Column("name", Text, nullable=False),
+    Column("job_class", Text, nullable=False, server_default=""),
     Column("spec", JSONB, nullable=False),
     Column("idempotency_key", Text),
     Column("request_digest", Text, nullable=False),
@@ -98,6 +99,9 @@ jobs = Table(
     Index("ix_jobs_switching", "id", postgresql_where=text("switch IS NOT NULL")),
     Index("ix_jobs_listing", "submitted_at", "id"),
     Index("ix_jobs_name", "name"),
+    Index(
+        "ix_jobs_class_started", "job_class", "submitted_at", postgresql_where=text("started_at IS NOT NULL")
+    ),
 )
 
 nodes = Table(
@@ -139,10 +143,17 @@ allocations = Table(
     Column("round_id", Text),
     Column("granted_at", Moment, nullable=False),
     Column("ended_at", Moment),
+    Column("predicted_samples_per_s", Float),
+    Column("predicted_low", Float),
+    Column("predicted_high", Float),
     CheckConstraint("size > 0", name="size_positive"),
+    Index(
+        "ix_allocations_predicted", "granted_at", postgresql_where=text("predicted_samples_per_s IS NOT NULL")
+    ),
 )
 """Every allocation that a job ever ran on, or prepared, by generation. `members` and `stores` are null in rows from
-before members could change in place: there they follow from the slots and the rendezvous.
+before members could change in place: there they follow from the slots and the rendezvous. The prediction is null where
+no round expected anything, as of those that go on after a loss.
 """
 
 slot_grants = Table(
@@ -159,6 +170,7 @@ slot_grants = Table(
         "uq_slot_grants_held", "node_id", "slot", unique=True, postgresql_where=text("released_at IS NULL")
     ),
     Index("ix_slot_grants_held_by", "job_id", postgresql_where=text("released_at IS NULL")),
+    Index("ix_slot_grants_job_id", "job_id"),
 )
 """Who holds which slot. The partial unique index is the promise that none is granted twice."""
 
@@ -223,11 +235,15 @@ measurements = Table(
     Column("step_s_sum", Float, nullable=False),
     Column("step_s_squares", Float, nullable=False),
     Column("sync_s_sum", Float, nullable=False, server_default="0"),
+    Column("local_batch", Integer, nullable=False, server_default="0"),
+    Column("accumulation", Integer, nullable=False, server_default="1"),
     Column("gradient_sqr", Float),
     Column("gradient_var", Float),
     Column("updated_at", Moment, nullable=False),
 )
-"""Sufficient statistics of step time per generation and batch plan; models are fitted from them."""
+"""Sufficient statistics of step time per generation and batch plan; models are fitted from them. `local_batch` is 0 in
+rows from before it was noted.
+"""
 
 metrics = Table(
     "metrics",
@@ -265,11 +281,33 @@ rounds = Table(
     Column("status", Text, nullable=False),
     Column("objective", Float, nullable=False),
     Column("bound", Float, nullable=False),
+    Column("gap", Float, nullable=False, server_default="0"),
+    Column("policy", Text, nullable=False, server_default=""),
+    Column("parameters", JSONB, nullable=False, server_default=text("'{}'::jsonb")),
+    Column("inputs_digest", Text, nullable=False, server_default=""),
+    Column("unit", Text, nullable=False, server_default=""),
+    Column("prices", JSONB, nullable=False, server_default=text("'[]'::jsonb")),
+    Column("times", JSONB, nullable=False, server_default=text("'{}'::jsonb")),
     Column("jobs", Integer, nullable=False),
     Column("changes", JSONB, nullable=False),
-    Index("ix_rounds_at", "at"),
+    Index("ix_rounds_at", "at", "id"),
+    Index("ix_rounds_idle", "id", postgresql_where=text("changes = '[]'::jsonb")),
 )
-"""Rounds that changed something."""
+"""Rounds that changed something, and the latest one."""
+
+cluster_settings = Table(
+    "cluster_settings",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("policy", Text, nullable=False),
+    Column("parameters", JSONB, nullable=False),
+    Column("policy_state", JSONB, nullable=False, server_default=text("'{}'::jsonb")),
+    Column("updated_at", Moment, nullable=False),
+    CheckConstraint("id = 1", name="only_one"),
+)
+"""What operators choose at run time: one row, or none as long as everything is at its default. `policy_state` is what
+the policy carries from round to round.
+"""
 
 bundles = Table(
     "bundles",

@@ -18,6 +18,7 @@ REQUIRED = {
 def test_defaults() -> None:
     settings = read_settings(REQUIRED)
     assert (settings.host, settings.port, settings.keep_days) == ("127.0.0.1", 8123, 90)
+    assert settings.usd_per_slot_h == {}
     assert (settings.lease_s, settings.silence_s) == (300.0, 15.0)
     assert settings.max_bundle_bytes == 100 * 2**20
     assert settings.agent_redis_url == "redis://h"
@@ -35,11 +36,13 @@ def test_everything_can_be_set() -> None:
             "HEADWAY_SILENCE_S": " 5.5 ",
             "HEADWAY_MAX_BUNDLE_MIB": "0.5",
             "HEADWAY_KEEP_DAYS": "7",
+            "HEADWAY_PRICES": " cpu = 0.05, a100=2.2,",
         }
     )
     assert (settings.agent_redis_url, settings.host, settings.port) == ("redis://outside", "0.0.0.0", 80)
     assert (settings.lease_s, settings.silence_s) == (60.0, 5.5)
     assert (settings.max_bundle_bytes, settings.keep_days) == (2**19, 7)
+    assert settings.usd_per_slot_h == {"cpu": 0.05, "a100": 2.2}
 
 
 @pytest.mark.parametrize("name", REQUIRED)
@@ -68,6 +71,14 @@ def test_a_missing_setting_is_named(name: str, value: str | None) -> None:
         ("HEADWAY_MAX_BUNDLE_MIB", "inf"),
         ("HEADWAY_KEEP_DAYS", "0"),
         ("HEADWAY_KEEP_DAYS", "-1"),
+        ("HEADWAY_PRICES", "a100"),
+        ("HEADWAY_PRICES", "a100="),
+        ("HEADWAY_PRICES", "a100=cheap"),
+        ("HEADWAY_PRICES", "a100=-1"),
+        ("HEADWAY_PRICES", "a100=nan"),
+        ("HEADWAY_PRICES", "a100=inf"),
+        ("HEADWAY_PRICES", "a100=1,a100=2"),
+        ("HEADWAY_PRICES", "A 100=1"),
     ],
 )
 def test_a_wrong_setting_is_named(name: str, value: str) -> None:

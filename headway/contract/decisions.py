@@ -1,0 +1,115 @@
+"""What the scheduler decides by and what it decided, as the API shows it: rounds, prices, policies, the cluster."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from headway.contract.agents import NodeState
+from headway.contract.jobs import JobState, Reason
+
+
+class RowPrice(BaseModel):
+    """A limit that a round had to keep to. `price` is what one more unit of its capacity was worth, in the round's unit
+    of utility; 0 where there was enough.
+
+    Names: `slots/KIND`, `packing/KIND/SIZE`, `quota/PROJECT`, `usd_per_h`.
+    """
+
+    name: str
+    capacity: float
+    used: float
+    price: float
+
+
+class RoundChange(BaseModel):
+    """What a round did with one job. `from` and `to` are slots."""
+
+    model_config = ConfigDict(populate_by_name=True)
+
+    job_id: str
+    job_name: str | None = None
+    """None in rounds of older versions, as is `reason`."""
+    action: str
+    from_: int = Field(alias="from")
+    to: int
+    reason: Reason | None = None
+    message: str
+
+
+class RoundView(BaseModel):
+    """One scheduling decision, and how good it provably is.
+
+    `objective` is the sum of utilities that the choice reaches, `bound` a proven upper limit on what any choice could
+    reach, `gap` the relative distance of the two. `times` are seconds by step: `tables_s`, `solve_s`, `place_s`.
+    """
+
+    id: str
+    at: datetime
+    took_s: float
+    policy: str
+    parameters: dict[str, float] = Field(default_factory=dict)
+    inputs_digest: str
+    """Of everything that the decision rests on: the same inputs give the same decision."""
+    status: str
+    objective: float
+    bound: float
+    gap: float
+    unit: str
+    """Of the utility."""
+    prices: list[RowPrice] = Field(default_factory=list)
+    times: dict[str, float] = Field(default_factory=dict)
+    jobs: int
+    """Jobs that were decided about."""
+    changes: list[RoundChange] = Field(default_factory=list)
+
+
+class KindView(BaseModel):
+    """The slots of one device kind. `in_service` are those of nodes that take jobs, `free` those of them that nobody holds."""
+
+    device_kind: str
+    slots: int
+    in_service: int
+    free: int
+    usd_per_slot_h: float
+
+
+class PolicyParameter(BaseModel):
+    """A number that a policy can be given."""
+
+    name: str
+    default: float
+    meaning: str
+
+
+class PolicyView(BaseModel):
+    """A policy that the cluster could follow."""
+
+    name: str
+    summary: str
+    parameters: list[PolicyParameter] = Field(default_factory=list)
+
+
+class ClusterView(BaseModel):
+    """The cluster in numbers, and the policy that it follows."""
+
+    nodes: dict[NodeState, int]
+    kinds: list[KindView]
+    jobs: dict[JobState, int]
+    """Of jobs that have not ended."""
+    usd_per_h: float
+    """What the slots that are held cost now."""
+    policy: str
+    parameters: dict[str, float]
+    """Those that differ from the policy's own."""
+    policies: list[PolicyView]
+
+
+class PolicyRequest(BaseModel):
+    """The policy that the cluster is to follow, with the parameters that are to differ from its own."""
+
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+    policy: str
+    parameters: dict[str, float] = Field(default_factory=dict)

@@ -1,0 +1,72 @@
+"""Reads for the API: rounds and the cluster as views."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import Row, func, select, text, tuple_
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from headway.contract.decisions import RoundChange, RoundView, RowPrice
+from headway.contract.jobs import JobState, Page
+from service.adapters.postgres.cursors import read_cursor, write_cursor
+from service.adapters.postgres.tables import TERMINAL_SQL, jobs, rounds
+from service.domain.errors import NotFound
+
+
+class PostgresDecisionQueries:
+    """Implements `usecases.query_ports.DecisionQueries`."""
+
+    def __init__(self, connection: AsyncConnection) -> None:
+        self._connection = connection
+
+    async def rounds(self, *, limit: int, cursor: str | None) -> Page[RoundView]:
+        """Rounds, newest first."""
+        query = select(rounds).order_by(rounds.c.at.desc(), rounds.c.id.desc()).limit(limit + 1)
+        if cursor is not None:
+            query = query.where(tuple_(rounds.c.at, rounds.c.id) < tuple_(*read_cursor(cursor)))
+        rows = (await self._connection.execute(query)).all()
+        last = rows[limit - 1] if len(rows) > limit else None
+        return Page(
+            items=[_round(row) for row in rows[:limit]],
+            next_cursor=write_cursor(last.at, last.id) if last is not None else None,
+        )
+
+    async def round(self, round_id: str) -> RoundView:
+        """One round, or the latest."""
+        query = select(rounds).order_by(rounds.c.at.desc(), rounds.c.id.desc()).limit(1)
+        if round_id != "latest":
+            query = query.where(rounds.c.id == round_id)
+        row = (await self._connection.execute(query)).first()
+        if row is None:
+            raise NotFound(
+                "no round has been decided yet; is a scheduler running?"
+                if round_id == "latest"
+                else f"no round {round_id!r} is kept: only rounds that changed something are, and the latest one."
+            )
+        return _round(row)
+
+    async def live_jobs(self) -> dict[JobState, int]:
+        """How many jobs are in each state that is not terminal."""
+        query = select(jobs.c.state, func.count()).where(text(f"NOT ({TERMINAL_SQL})")).group_by(jobs.c.state)
+        return {JobState(state): count for state, count in (await self._connection.execute(query)).all()}
+
+
+def _round(row: Row[Any]) -> RoundView:
+    return RoundView(
+        id=row.id,
+        at=row.at,
+        took_s=row.took_s,
+        policy=row.policy,
+        parameters=row.parameters,
+        inputs_digest=row.inputs_digest,
+        status=row.status,
+        objective=row.objective,
+        bound=row.bound,
+        gap=row.gap,
+        unit=row.unit,
+        prices=[RowPrice.model_validate(one) for one in row.prices],
+        times=row.times,
+        jobs=row.jobs,
+        changes=[RoundChange.model_validate(one) for one in row.changes],
+    )

@@ -1,0 +1,67 @@
+"""What the API reads: views, as the adapters build them straight from rows."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Protocol
+
+from headway.contract.agents import NodeView
+from headway.contract.decisions import RoundView
+from headway.contract.jobs import EventView, ExplainView, JobState, JobView, MetricPoint, Page
+from service.usecases.records import JobFilter
+
+
+class JobQueries(Protocol):
+    """Jobs as the API shows them. A job is named by its id or its name."""
+
+    async def list_jobs(self, filters: JobFilter, *, limit: int, cursor: str | None) -> Page[JobView]:
+        """Jobs, newest first."""
+        ...
+
+    async def job(self, job_id: str) -> JobView:
+        """One job. Raises NotFound."""
+        ...
+
+    async def explain(self, job_id: str) -> ExplainView:
+        """The last decision about a job. Raises NotFound."""
+        ...
+
+
+class HistoryQueries(Protocol):
+    """A job's history as the API shows it."""
+
+    async def events(self, job_id: str, *, after: int, limit: int) -> Page[EventView]:
+        """Events after a sequence number, oldest first."""
+        ...
+
+    async def metrics(self, job_id: str, *, after: int, limit: int) -> Page[MetricPoint]:
+        """Reported values after a cursor, oldest first."""
+        ...
+
+
+class NodeQueries(Protocol):
+    """Nodes as the API shows them."""
+
+    async def list_nodes(self, now: datetime, silence_s: float) -> list[NodeView]:
+        """Every node with who holds its slots, by name."""
+        ...
+
+    async def node_of_token(self, token_sha256: str) -> str | None:
+        """The id of the node that this token belongs to."""
+        ...
+
+
+class DecisionQueries(Protocol):
+    """Rounds and the cluster as the API shows them."""
+
+    async def rounds(self, *, limit: int, cursor: str | None) -> Page[RoundView]:
+        """Rounds that changed something and the latest one, newest first."""
+        ...
+
+    async def round(self, round_id: str) -> RoundView:
+        """One round; `latest` names the newest. Raises NotFound."""
+        ...
+
+    async def live_jobs(self) -> dict[JobState, int]:
+        """How many jobs are in each state that is not terminal."""
+        ...

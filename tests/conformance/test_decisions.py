@@ -1,0 +1,303 @@
+"""`Decisions`, `ClusterSettings` and `DecisionQueries`: what rounds see, what they leave, and what is read of it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from headway.contract.agents import Member
+from headway.contract.decisions import RoundChange, RoundView, RowPrice
+from headway.contract.jobs import JobState, Reason
+from headway.contract.runtime import Progress
+from service.adapters.postgres.database import Database
+from service.domain.cluster import Measurement, PolicySetting, Served, Snapshot
+from service.domain.errors import InvalidField, NotFound
+from service.usecases.ports import Transaction
+from service.usecases.records import AllocationRecord, Prediction
+from tests.conformance.conftest import NOW, job_of, node_of, store
+
+
+def allocation_of(job_id: str, slots: dict[str, tuple[int, ...]], **fields: Any) -> AllocationRecord:
+    first = next(iter(slots))
+    generation = fields.get("generation", 1)
+    return AllocationRecord(
+        **{
+            "job_id": job_id,
+            "generation": 1,
+            "slots": slots,
+            "device_kind": "cpu",
+            "first_node": first,
+            "master_port": 20000,
+            "reason": Reason.ALLOCATED,
+            "message": "",
+            "round_id": None,
+            "granted_at": NOW,
+            "members": tuple(
+                Member(rank=rank, node_id=node, slot=slot, born_generation=generation, born_rank=rank)
+                for rank, (node, slot) in enumerate((node, slot) for node in slots for slot in slots[node])
+            ),
+            **fields,
+        }
+    )
+
+
+def progress_of(**fields: Any) -> Progress:
+    steps = {"steps": 20, "step_s_sum": 4.0, "step_s_squares": 0.85, "global_batch": 64, "sync_s_sum": 1.0}
+    head = {"rank": 0, "generation": 1, "at_s": 1.0, "epoch": 0, "samples": 1, "total_samples": None}
+    return Progress(**{**head, **steps, "local_batch": 16, "accumulation": 2, **fields})
+
+
+async def snapshot(database: Database, now_s: float = 0.0, **prices: float) -> Snapshot:
+    async with database.begin() as tx:
+        return await tx.decisions.snapshot(NOW + timedelta(seconds=now_s), prices)
+
+
+async def start(tx: Transaction, job_id: str, slots: dict[str, tuple[int, ...]], **fields: Any) -> None:
+    """The job's generation starts on slots, and the job has started."""
+    allocation = allocation_of(job_id, slots, **fields)
+    assert await tx.grants.grant(job_id, allocation.generation, slots, allocation.granted_at)
+    await tx.allocations.add(allocation)
+    job = await tx.jobs.lock(job_id)
+    await tx.jobs.save(replace(job, started_at=allocation.granted_at))
+
+
+async def test_an_empty_cluster_has_defaults(database: Database) -> None:
+    seen = await snapshot(database)
+    assert (seen.policy, seen.policy_state, seen.usd_per_slot_h) == (PolicySetting(), {}, {})
+    assert (seen.served, seen.class_measurements) == ({}, {})
+
+
+async def test_the_prices_are_those_that_were_handed_in(database: Database) -> None:
+    assert (await snapshot(database, a100=2.5)).usd_per_slot_h == {"a100": 2.5}
+
+
+async def test_measurements_have_the_batch_plan_and_the_spread(database: Database) -> None:
+    async with database.begin() as tx:
+        await store(tx, node_of("n1"), job_of("j1"))
+        await start(tx, "j1", {"n1": (0, 1)})
+        await tx.history.measure("j1", allocation_of("j1", {"n1": (0, 1)}), progress_of(), NOW)
+    (one,) = (await snapshot(database)).measurements["j1"]
+    expected = Measurement(
+        "cpu",
+        2,
+        320.0,
+        20,
+        generation=1,
+        global_batch=64,
+        local_batch=16,
+        accumulation=2,
+        step_s=0.2,
+        step_s_spread=one.step_s_spread,
+        sync_s=0.05,
+    )
+    assert one == expected
+    assert one.step_s_spread == pytest.approx(0.05)
+
+
+@pytest.mark.parametrize(("slots", "sync_s"), [((0,), 0.0), ((0, 1), None)])
+async def test_several_ranks_that_never_waited_did_not_measure_it(
+    database: Database, slots: tuple[int, ...], sync_s: float | None
+) -> None:
+    async with database.begin() as tx:
+        await store(tx, node_of("n1"), job_of("j1"))
+        allocation = allocation_of("j1", {"n1": slots})
+        await tx.history.measure("j1", allocation, progress_of(sync_s_sum=0.0), NOW)
+    (one,) = (await snapshot(database)).measurements["j1"]
+    assert one.sync_s == sync_s
+
+
+async def test_a_batch_plan_that_changes_is_the_last_one(database: Database) -> None:
+    async with database.begin() as tx:
+        await store(tx, node_of("n1"), job_of("j1"))
+        for local in (16, 24):
+            allocation = allocation_of("j1", {"n1": (0,)})
+            await tx.history.measure("j1", allocation, progress_of(local_batch=local), NOW)
+    (one,) = (await snapshot(database)).measurements["j1"]
+    assert (one.local_batch, one.steps) == (24, 40)
+
+
+async def test_a_class_has_what_its_latest_jobs_measured_ended_ones_too(database: Database) -> None:
+    async with database.begin() as tx:
+        await store(tx, node_of("n1"))
+        for number in range(25):
+            at = NOW + timedelta(seconds=number)
+            await store(tx, job_of(f"j{number}", name=f"gpt-{number}", submitted_at=at))
+            await start(tx, f"j{number}", {"n1": (0,)})
+            progress = progress_of(global_batch=1 + number)
+            await tx.history.measure(f"j{number}", allocation_of(f"j{number}", {"n1": (0,)}), progress, NOW)
+            await tx.grants.release(f"j{number}", 1, None, {}, NOW)
+            job = await tx.jobs.lock(f"j{number}")
+            await tx.jobs.save(replace(job, state=JobState.SUCCEEDED, finished_at=NOW))
+        await store(tx, job_of("new", name="gpt-99"), job_of("other", name="bert"))
+    seen = (await snapshot(database)).class_measurements
+    assert list(seen) == ["default/gpt"]
+    assert {one.global_batch for one in seen["default/gpt"]} == set(range(6, 26))
+
+
+async def test_what_a_job_was_served_counts_moments_once_and_slots_each(database: Database) -> None:
+    """Two slots for 10 s, then one of them for 20 s more; then 5 s on another kind, which it still holds."""
+    later, then = NOW + timedelta(seconds=10), NOW + timedelta(seconds=30)
+    async with database.begin() as tx:
+        await store(tx, node_of("n1"), job_of("j1"), job_of("j2"))
+        await start(tx, "j1", {"n1": (0, 1)})
+        await tx.grants.release("j1", 1, None, {}, later, slots=[1])
+        await tx.grants.release("j1", 1, None, {}, then)
+        await start(tx, "j1", {"n1": (2, 3)}, generation=2, device_kind="a100", granted_at=then)
+    served = (await snapshot(database, 35.0)).served
+    assert served == {"j1": Served({"cpu": 30.0, "a100": 5.0}, 50.0)}
+
+
+async def test_slots_that_wait_for_a_start_were_not_served(database: Database) -> None:
+    async with database.begin() as tx:
+        await store(tx, node_of("n1"), job_of("j1"))
+        assert await tx.grants.grant("j1", 1, {"n1": (0,)}, NOW)
+    assert (await snapshot(database, 60.0)).served == {}
+
+
+async def test_a_clock_that_went_back_serves_nothing(database: Database) -> None:
+    async with database.begin() as tx:
+        await store(tx, node_of("n1"), job_of("j1"))
+        await start(tx, "j1", {"n1": (0,)})
+    assert (await snapshot(database, -5.0)).served == {"j1": Served({"cpu": 0.0}, 0.0)}
+
+
+@pytest.mark.parametrize("predicted", [None, Prediction(100.0, 80.0, 125.0)])
+async def test_a_prediction_is_kept_with_its_allocation(
+    database: Database, predicted: Prediction | None
+) -> None:
+    async with database.begin() as tx:
+        await store(tx, node_of("n1"), job_of("j1"))
+        await tx.allocations.add(allocation_of("j1", {"n1": (0,)}, predicted=predicted))
+    async with database.begin() as tx:
+        found = await tx.allocations.get("j1", 1)
+    assert found is not None
+    assert found.predicted == predicted
+
+
+async def test_a_prediction_that_is_no_number_is_none(database: Database) -> None:
+    async with database.begin() as tx:
+        await store(tx, node_of("n1"), job_of("j1"))
+        nothing = Prediction(math.nan, 0.0, math.inf)
+        await tx.allocations.add(allocation_of("j1", {"n1": (0,)}, predicted=nothing))
+        found = await tx.allocations.get("j1", 1)
+    assert found is not None
+    assert found.predicted is None
+
+
+async def test_the_policy_is_the_one_chosen_last_and_starts_afresh(database: Database) -> None:
+    first, second = PolicySetting("budget", {"usd_per_h": 10.0}), PolicySetting("srtf")
+    async with database.begin() as tx:
+        await tx.cluster_settings.choose_policy(first, NOW)
+        await tx.cluster_settings.carry_over(first, {"price": 0.5}, NOW)
+    seen = await snapshot(database)
+    assert (seen.policy, seen.policy_state) == (first, {"price": 0.5})
+    async with database.begin() as tx:
+        await tx.cluster_settings.choose_policy(second, NOW)
+        await tx.cluster_settings.carry_over(first, {"price": 0.7}, NOW)
+        assert await tx.cluster_settings.policy() == second
+    seen = await snapshot(database)
+    assert (seen.policy, seen.policy_state) == (second, {})
+
+
+async def test_the_default_policy_carries_over_too(database: Database) -> None:
+    async with database.begin() as tx:
+        await tx.cluster_settings.carry_over(PolicySetting(), {"a": [1]}, NOW)
+    assert (await snapshot(database)).policy_state == {"a": [1]}
+
+
+def round_of(round_id: str, at_s: float = 0.0, **fields: Any) -> RoundView:
+    change = RoundChange.model_validate(
+        {"job_id": "j1", "action": "start", "from": 0, "to": 2, "message": ""}
+    )
+    return RoundView(
+        **{
+            "id": round_id,
+            "at": NOW + timedelta(seconds=at_s),
+            "took_s": 0.1,
+            "policy": "goodput",
+            "parameters": {"p": -1.0},
+            "inputs_digest": "abc",
+            "status": "optimal",
+            "objective": 1.0,
+            "bound": 1.5,
+            "gap": 1 / 3,
+            "unit": "speedup",
+            "prices": [RowPrice(name="slots/cpu", capacity=4, used=4, price=0.25)],
+            "times": {"solve_s": 0.01},
+            "jobs": 3,
+            "changes": [change],
+            **fields,
+        }
+    )
+
+
+async def record(database: Database, *rounds: RoundView) -> None:
+    for one in rounds:
+        async with database.begin() as tx:
+            await tx.decisions.record_round(one)
+
+
+async def page(
+    database: Database, limit: int = 10, cursor: str | None = None
+) -> tuple[list[str], str | None]:
+    async with database.begin() as tx:
+        found = await tx.decision_queries.rounds(limit=limit, cursor=cursor)
+    return [one.id for one in found.items], found.next_cursor
+
+
+async def test_a_round_is_read_as_it_was_recorded(database: Database) -> None:
+    await record(database, round_of("r1"))
+    async with database.begin() as tx:
+        assert await tx.decision_queries.round("r1") == round_of("r1")
+        assert await tx.decision_queries.round("latest") == round_of("r1")
+
+
+async def test_of_rounds_that_changed_nothing_only_the_latest_is_kept(database: Database) -> None:
+    idle = [round_of(f"idle-{number}", number, changes=[]) for number in range(1, 4)]
+    await record(database, round_of("r1"), *idle[:2])
+    assert await page(database) == (["idle-2", "r1"], None)
+    await record(database, round_of("r2", 2.5))
+    assert await page(database) == (["r2", "r1"], None)
+    await record(database, idle[2])
+    async with database.begin() as tx:
+        assert (await tx.decision_queries.round("latest")).id == "idle-3"
+        with pytest.raises(NotFound, match="only rounds that changed something"):
+            await tx.decision_queries.round("idle-1")
+
+
+async def test_rounds_come_in_pages(database: Database) -> None:
+    await record(database, *(round_of(f"r{number}", number // 2) for number in range(5)))
+    first, cursor = await page(database, limit=2)
+    second, cursor = await page(database, limit=2, cursor=cursor)
+    third, cursor = await page(database, limit=2, cursor=cursor)
+    assert [*first, *second, *third] == ["r4", "r3", "r2", "r1", "r0"]
+    assert cursor is None
+    with pytest.raises(InvalidField, match="not a cursor"):
+        await page(database, cursor="nonsense")
+
+
+async def test_before_the_first_round_there_is_none(database: Database) -> None:
+    async with database.begin() as tx:
+        with pytest.raises(NotFound, match="no round has been decided yet"):
+            await tx.decision_queries.round("latest")
+
+
+async def test_numbers_that_json_cannot_carry_do_not_stop_a_round(database: Database) -> None:
+    price = RowPrice(name="usd_per_h", capacity=math.inf, used=1.0, price=math.nan)
+    await record(database, round_of("r1", bound=math.inf, prices=[price], times={"solve_s": math.nan}))
+    async with database.begin() as tx:
+        found = await tx.decision_queries.round("r1")
+    assert (found.bound, found.times) == (0.0, {"solve_s": 0.0})
+    assert (found.prices[0].capacity, found.prices[0].price) == (0.0, 0.0)
+
+
+async def test_jobs_are_counted_by_state(database: Database) -> None:
+    async with database.begin() as tx:
+        await store(tx, job_of("j1"), job_of("j2"), job_of("j3"))
+        job = await tx.jobs.lock("j3")
+        await tx.jobs.save(replace(job, state=JobState.SUCCEEDED, finished_at=NOW))
+        assert await tx.decision_queries.live_jobs() == {JobState.PENDING: 2}
