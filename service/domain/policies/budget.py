@@ -1,0 +1,170 @@
+"""BOA: the shortest mean response time under a long-run average of dollars per hour.
+
+Li, Berg, Mukhopadhyay, Harchol-Balter, "How to Rent GPUs on a Budget", with prices per configuration: a job of rate
+s and price p is best off where (1 + mu * p) / s is least, and mu, hours of delay per dollar, is what the budget makes
+it. `Budget` decides with a given mu; `steer` moves mu between rounds.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from service.domain.allocation.knapsack.problem import Solve
+from service.domain.arrays import FloatArray
+from service.domain.policies.parameter import parameter
+from service.domain.policies.policy import Choices, RoundInput
+from service.domain.policies.solving import solved
+from service.domain.policies.speedup import changed, finite, holding, usable_goodput, weights
+from service.domain.policies.widths import NO_CLASS, NOT_FOR_SALE, column_prices
+
+_HOUR_S = 3600.0
+_DOLLARS_ALONE = 1e3
+"""Times the price of the cheapest configuration: at such a mu delay hardly counts any more, so mu goes no higher."""
+_APART = 0.01
+"""How far apart mu is for the two widths of a class that is mixed: enough to tell what is equally good at mu."""
+_BISECTIONS = 30
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """Rents as much as a long-run average of dollars per hour allows, so that jobs end early on average.
+
+    A job is worth `h * rate - mu * price`, where h is its least (weight + mu * price) / rate: the hours of delay that
+    a configuration spares per hour, less its dollars. The most is the weight, exactly where the published rule has its
+    optimum; below it the value says what is lost, so that slots, quotas and a cap on dollars, which the theorem does
+    not know, are shared where it costs least. Nothing is worth 0: a job that can run is never kept waiting to save
+    money. A change of slots is charged with the delay and the dollars of its time, over the time that it is for.
+    Where no configuration has a price, slots stand for dollars.
+    """
+
+    name: ClassVar[str] = "budget"
+    usd_per_h: float = parameter(
+        0.0, "Dollars per hour, as a long-run average; slots where nothing has a price.", at_least=0
+    )
+    mu_h_per_usd: float = parameter(
+        -1.0, "Hours of delay that a dollar is worth; -1: by the jobs that are present.", at_least=-1
+    )
+    mixed_class: float = parameter(
+        NO_CLASS, "Class that has two widths at this mu; -1: none.", at_least=NO_CLASS
+    )
+    narrow_share: float = parameter(
+        0.0, "Share of its jobs that have the cheaper one.", at_least=0, at_most=1
+    )
+    horizon_s: float = parameter(3600.0, "Seconds that a change is for, at most.", above=0)
+
+    def choose(self, given: RoundInput, solve: Solve) -> Choices:
+        """See `Policy.choose`."""
+        prices = column_prices(given.configurations.usd_per_h, given.configurations.slots)
+        rate = _affordable_rate(given, prices)
+        runs = rate > 0
+        weight, mu = weights(given), self._mu_by_job(given)
+        cost = weight[:, None] + mu[:, None] * prices
+        per_sample = np.where(runs, cost / np.where(runs, rate, 1.0), np.inf).min(axis=1, initial=np.inf)
+        worth = np.where(runs, np.where(runs.any(axis=1), per_sample, 0.0)[:, None] * rate, 0.0)
+        worth -= mu[:, None] * prices + np.where(changed(given), self._change_share(given, rate) * cost, 0.0)
+        idle = -weight * np.where(holding(given), finite(given.change_s) / self.horizon_s, 0.0)
+        return solved(given, solve, np.where(runs, worth, -np.inf), idle, "hours of delay per hour")
+
+    def _mu_by_job(self, given: RoundInput) -> FloatArray:
+        """(J,) mu; apart for the two parts of the class that is mixed, in the order of submits."""
+        mu = self.mu_h_per_usd if self.mu_h_per_usd >= 0 else mu_for_present_jobs(given, self.usd_per_h)
+        mixed = given.job_class == self.mixed_class
+        turn = np.cumsum(mixed)
+        narrow = np.floor(turn * self.narrow_share) > np.floor((turn - 1) * self.narrow_share)
+        apart = np.where(narrow, 1.0 + _APART, 1.0 - _APART)
+        return mu * np.where(mixed & (self.mixed_class != NO_CLASS), apart, 1.0)
+
+    def _change_share(self, given: RoundInput, rate: FloatArray) -> FloatArray:
+        """(J, C) the time that a change takes, as a share of the time that it is for."""
+        left_s = finite(given.remaining, otherwise=np.inf)[:, None] / np.where(rate > 0, rate, 1.0)
+        return finite(given.change_s)[:, None] / np.clip(left_s, 1.0, self.horizon_s)
+
+
+def mu_for_present_jobs(given: RoundInput, usd_per_h: float) -> float:
+    """The least mu at which the jobs that are present would spend no more than this together: a start, while the
+    loads of classes are not known. The highest mu when even that spends more, as with a budget of 0.
+    """
+    prices = column_prices(given.configurations.usd_per_h, given.configurations.slots)
+    rate = _affordable_rate(given, prices)
+    present = (rate > 0).any(axis=1)
+    rate, weight = rate[present], weights(given)[present, None]
+    hours = np.where(rate > 0, 1.0 / np.where(rate > 0, rate, 1.0), np.inf)
+
+    def spends(mu: float) -> float:
+        return float(prices[((weight + mu * prices) * hours).argmin(axis=1)].sum())
+
+    if not present.any() or spends(0.0) <= usd_per_h:
+        return 0.0
+    high = highest_mu(prices)
+    low = 1e-9 * high
+    for _ in range(_BISECTIONS):
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if spends(middle) <= usd_per_h else (middle, high)
+    return high
+
+
+def highest_mu(prices: FloatArray) -> float:
+    """The mu beyond which delay hardly counts against dollars any more."""
+    return _DOLLARS_ALONE / float(np.where(prices > 0, prices, np.inf).min(initial=_DOLLARS_ALONE))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetState:
+    """What a cluster under a budget remembers between rounds; numbers only, so that `dataclasses.asdict` is its JSON.
+
+    `mu_h_per_usd` is for the next round, -1 while nothing is known. `correction_h_per_usd` is how far realised spend
+    has moved it from what was expected.
+    """
+
+    mu_h_per_usd: float = -1.0
+    correction_h_per_usd: float = 0.0
+    spent_usd: float = 0.0
+    elapsed_s: float = 0.0
+
+    @property
+    def average_usd_per_h(self) -> float:
+        """Dollars per hour since the budget began; 0 before."""
+        return self.spent_usd / self.elapsed_s * _HOUR_S if self.elapsed_s > 0 else 0.0
+
+
+def steer(
+    state: BudgetState,
+    *,
+    realised_usd: float,
+    elapsed_s: float,
+    budget_usd_per_h: float,
+    expected_h_per_usd: float,
+    highest_h_per_usd: float,
+    gain: float = 0.1,
+) -> BudgetState:
+    """The state after `elapsed_s` seconds in which `realised_usd` were spent.
+
+    mu is `expected_h_per_usd`, the one of `fixed_widths` for the learned loads (or `mu_for_present_jobs`), plus a
+    correction that grows with overspending and falls with underspending, so that the average is kept although theorem
+    and loads are only about right: `correction += gain * (spend - budget) / budget` an hour, in parts of the mu at
+    which the cheapest configuration's hour is worth one of delay. It stops where mu is 0 or at its highest: money that
+    could not be spent for want of jobs is not saved up without limit. What is no number changes nothing.
+    """
+    if not (math.isfinite(realised_usd) and realised_usd >= 0 and math.isfinite(elapsed_s) and elapsed_s > 0):
+        return state
+    hours = elapsed_s / _HOUR_S
+    error = (realised_usd / hours - budget_usd_per_h) / budget_usd_per_h if budget_usd_per_h > 0 else 1.0
+    unit = highest_h_per_usd / _DOLLARS_ALONE
+    correction = state.correction_h_per_usd
+    before = expected_h_per_usd + correction
+    if (error > 0 and before < highest_h_per_usd) or (error < 0 and before > 0):
+        correction += gain * min(hours, 1.0) * error * unit
+    return BudgetState(
+        mu_h_per_usd=min(max(expected_h_per_usd + correction, 0.0), highest_h_per_usd),
+        correction_h_per_usd=correction,
+        spent_usd=state.spent_usd + realised_usd,
+        elapsed_s=state.elapsed_s + elapsed_s,
+    )
+
+
+def _affordable_rate(given: RoundInput, prices: FloatArray) -> FloatArray:
+    return np.where(prices < NOT_FOR_SALE, usable_goodput(given), 0.0)

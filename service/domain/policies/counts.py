@@ -1,0 +1,106 @@
+"""Exact allocation by dynamic programming over counts: for one device kind, whose slots are all alike.
+
+The recursion is IBM's (Saxena et al., MASCOTS'20; `best[j][k] = max over g of gain_j(g) + best[j-1][k-g]`), kept by
+exact counts so that a policy may also demand that the pool is full.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from service.domain.allocation.knapsack.problem import NOTHING, Problem, Solution
+from service.domain.arrays import FloatArray, IntArray
+
+MAX_WORK = 20_000_000
+"""Jobs x sizes x slots up to which the program runs: about 0.2 s."""
+
+
+def solve_by_counts(problem: Problem, *, fill: bool = False) -> Solution | None:
+    """The best choice under the first row, if it keeps to the other rows as well.
+
+    Unlike the shared solver it takes an idle utility of -inf: a job that must have something. With `fill` as much
+    of the row is taken as can be, and the best of those choices is returned (ONES).
+
+    None where that choice breaks another row, where the first row does not count whole slots of all jobs, where the
+    work is too much, or where nothing is feasible.
+    """
+    slots = _whole_slots(problem)
+    if slots is None:
+        return None
+    demand, capacity = slots
+    sizes = np.unique(demand)
+    if len(problem.utility) * len(sizes) * (capacity + 2) > MAX_WORK:
+        return None
+    gain, column = _best_of_each_size(problem, demand, sizes)
+    # One slot more than there is: what it adds is the price of the row.
+    value, picks = _tabulate(gain, sizes, capacity + 1)
+    count = _best_count(value[:-1], fill=fill)
+    if value[count] == -np.inf:
+        return None
+    chosen = _trace_back(picks, column, sizes, count)
+    if any(_taken(problem, row, chosen) > one.capacity + 1e-9 for row, one in enumerate(problem.rows)):
+        return None
+    prices = np.zeros(len(problem.rows))
+    prices[0] = max(0.0, value[_best_count(value, fill=fill)] - value[count])
+    best = float(value[count])
+    return Solution(chosen=chosen, objective=best, bound=best, prices=prices, status="optimal")
+
+
+def _whole_slots(problem: Problem) -> tuple[IntArray, int] | None:
+    """(1+C,) what nothing and each column takes of the first row, and its capacity, in whole slots."""
+    if not problem.rows or problem.rows[0].jobs is not None:
+        return None
+    row = problem.rows[0]
+    if not np.isfinite(row.demand).all() or (row.demand != np.rint(row.demand)).any():
+        return None
+    most = len(problem.utility) * float(row.demand.max(initial=0.0))
+    capacity = np.floor(np.clip(np.nan_to_num(row.capacity, posinf=most), 0.0, most) + 1e-9)
+    return np.concatenate([[0], row.demand.astype(np.int64)]), int(capacity)
+
+
+def _best_of_each_size(problem: Problem, demand: IntArray, sizes: IntArray) -> tuple[FloatArray, IntArray]:
+    """(J, D) the best utility by size, and (J, D) the column that has it."""
+    utility = np.concatenate([problem.idle[:, None], problem.utility], axis=1)
+    utility = np.where(np.isfinite(utility), utility, -np.inf)
+    jobs = np.arange(len(utility))
+    best = np.empty((len(sizes), len(utility)), dtype=np.int64)
+    for position, size in enumerate(sizes):
+        members = np.flatnonzero(demand == size)
+        best[position] = members[utility[:, members].argmax(axis=1)]
+    return utility[jobs[:, None], best.T], best.T - 1  # nothing stands before the columns
+
+
+def _tabulate(gain: FloatArray, sizes: IntArray, capacity: int) -> tuple[FloatArray, IntArray]:
+    """(K+1,) the best value of exactly k slots, and (J, K+1) which size each job has in it."""
+    value = np.full(capacity + 1, -np.inf)
+    value[0] = 0.0
+    picks = np.zeros((len(gain), capacity + 1), dtype=np.int64)
+    unreachable = np.full(int(sizes.max()), -np.inf)
+    before = len(unreachable) + np.arange(capacity + 1) - sizes[:, None]
+    for job, gains in enumerate(gain):
+        candidates = np.concatenate([unreachable, value])[before] + gains[:, None]
+        picks[job] = candidates.argmax(axis=0)
+        value = candidates.max(axis=0)
+    return value, picks
+
+
+def _best_count(value: FloatArray, *, fill: bool) -> int:
+    feasible = np.flatnonzero(value > -np.inf)
+    return int(feasible[-1]) if fill and feasible.size else int(value.argmax())
+
+
+def _trace_back(picks: IntArray, column: IntArray, sizes: IntArray, count: int) -> IntArray:
+    chosen = np.full(len(picks), NOTHING)
+    for job in reversed(range(len(picks))):
+        size = picks[job, count]
+        chosen[job] = column[job, size]
+        count -= int(sizes[size])
+    return chosen
+
+
+def _taken(problem: Problem, row: int, chosen: IntArray) -> float:
+    """What the choices take of a row together."""
+    holds = chosen != NOTHING
+    jobs = problem.rows[row].jobs
+    counts = holds if jobs is None else holds & jobs
+    return float(problem.rows[row].demand[chosen[counts]].sum())
