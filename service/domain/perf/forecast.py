@@ -1,0 +1,194 @@
+"""How much work a job has left, and the time and cost that it takes in each configuration. Pure.
+
+Everything that is estimated is a median (P50) with a spread, the standard deviation of its logarithm, so that
+P90 = P50 * exp(1.2816 * spread).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from enum import IntEnum
+from typing import Final
+
+import numpy as np
+
+from service.domain.allocation.knapsack.problem import NOTHING
+from service.domain.arrays import FloatArray, IntArray
+
+Z90: Final = 1.2815515655446004
+"""Standard deviations from the median of a normal distribution to its P90."""
+_S_PER_H: Final = 3600.0
+_PRIOR_SPREAD: Final = 0.7
+"""Jobs of one class differ in size by about a factor of two, before it is seen how much they do."""
+_PRIOR_JOBS: Final = 2.0
+"""Ended jobs that the prior spread counts as."""
+
+
+class WorkSource(IntEnum):
+    """Where the remaining work is known from."""
+
+    SCRIPT = 0
+    CLASS = 1
+    UNKNOWN = 2
+
+    @property
+    def reason(self) -> str:
+        """The same for people."""
+        return _REASONS[self]
+
+
+_REASONS: Final = {
+    WorkSource.SCRIPT: "the script says how many samples it trains on",
+    WorkSource.CLASS: "as many samples as ended jobs of its class took",
+    WorkSource.UNKNOWN: "the script does not say how long it trains, and no job of its class has ended",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassTotals:
+    """Samples that jobs of each class (L,) take in all: `median` (NaN: none has ended), and `spread`."""
+
+    median: FloatArray
+    spread: FloatArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remaining:
+    """`samples` (J,) left, NaN where unknown; `spread` (J,) of them; `source` (J,), a `WorkSource`."""
+
+    samples: FloatArray
+    spread: FloatArray
+    source: IntArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast:
+    """Seconds and dollars to the end of a job, arrays of one shape. Infinite where it cannot run, NaN where the
+    work or the price is unknown.
+    """
+
+    time_p50_s: FloatArray
+    time_p90_s: FloatArray
+    cost_p50_usd: FloatArray
+    cost_p90_usd: FloatArray
+
+
+def learn_totals(job_class: IntArray, samples: FloatArray, classes: int) -> ClassTotals:
+    """What ended jobs, (E,) their classes and the samples that they took, say of the jobs of their classes."""
+    job_class, samples = np.asarray(job_class, np.int64), np.asarray(samples, float)
+    valid = np.isfinite(samples) & (samples > 0) & (job_class >= 0) & (job_class < classes)
+    of, logs = job_class[valid], np.log(samples[valid])
+    count = np.bincount(of, minlength=classes).astype(float)
+    some = np.maximum(count, 1.0)
+    mean = np.bincount(of, weights=logs, minlength=classes) / some
+    squares = np.bincount(of, weights=(logs - mean[of]) ** 2, minlength=classes)
+    variance = (squares + _PRIOR_JOBS * _PRIOR_SPREAD**2) / (some - 1 + _PRIOR_JOBS)
+    # The mean of few is uncertain as well.
+    spread = np.sqrt(variance * (1.0 + 1.0 / some))
+    return ClassTotals(median=np.where(count > 0, np.exp(mean), np.nan), spread=spread)
+
+
+def remaining_samples(
+    done: FloatArray, total: FloatArray, job_class: IntArray, totals: ClassTotals
+) -> Remaining:
+    """What each job has left: (J,) samples `done`, `total` (NaN where its script does not say), class index.
+
+    A class's totals are taken for log-logistic, since quantiles of what is left of a job that has already done so much
+    are closed forms then: one that has outlived its class is taken to need in proportion to what it has done.
+    """
+    done, total = np.asarray(done, float), np.asarray(total, float)
+    done = np.where(np.isfinite(done), np.maximum(done, 0.0), 0.0)
+    said = np.isfinite(total) & (total > 0)
+    known = (job_class >= 0) & (job_class < totals.median.size)
+    index = np.where(known, job_class, -1)
+    median = np.append(totals.median, np.nan)[index]
+    spread = np.append(totals.spread, np.nan)[index]
+    left = _left_of_class(done, median, spread, 0.5)
+    late = _left_of_class(done, median, spread, 0.9)
+    learned = np.isfinite(left) & np.isfinite(late)
+    grows = learned & (left > 0)
+    spread = np.log(np.where(grows, late, 1.0)) - np.log(np.where(grows, left, 1.0))
+    samples = np.where(
+        said, np.maximum(np.where(said, total, 0.0) - done, 0.0), np.where(learned, left, np.nan)
+    )
+    source = np.where(learned, int(WorkSource.CLASS), int(WorkSource.UNKNOWN))
+    return Remaining(
+        samples=samples,
+        spread=np.where(said, 0.0, spread / Z90),
+        source=np.where(said, int(WorkSource.SCRIPT), source),
+    )
+
+
+def _left_of_class(done: FloatArray, median: FloatArray, spread: FloatArray, share: float) -> FloatArray:
+    """The quantile `share` of what is left of a job of a class, given that it takes more than `done`."""
+    # A log-logistic's survival is 1 / (1 + (x / median) ** steepness); solved for the x where, of those that survive
+    # `done`, 1 - share survive.
+    steepness = np.pi / (np.sqrt(3.0) * spread)
+    some = done > 0
+    log_done = np.log(np.where(some, done, 1.0))
+    before = np.where(some, steepness * (log_done - np.log(median)), -np.inf)
+    with np.errstate(over="ignore", invalid="ignore"):
+        log_total = np.log(median) + (np.logaddexp(before, np.log(share)) - np.log1p(-share)) / steepness
+        left: FloatArray = np.where(some, done * np.expm1(log_total - log_done), np.exp(log_total))
+    return left
+
+
+def forecast(
+    *,
+    goodput: FloatArray,
+    low: FloatArray,
+    remaining: FloatArray,
+    remaining_spread: FloatArray,
+    usd_per_h: FloatArray,
+    pause_s: FloatArray | float = 0.0,
+    losses_per_h: FloatArray | float = 0.0,
+    loss_s: FloatArray | float = 0.0,
+) -> Forecast:
+    """Time and cost to the end; all arguments broadcast.
+
+    Args:
+        goodput: reference samples per second, P50; 0 where the job cannot run.
+        low: its P10.
+        remaining: reference samples left, NaN where unknown.
+        remaining_spread: of `remaining`.
+        usd_per_h: price of the configuration.
+        pause_s: training that changes which are planned cost, before anything else.
+        losses_per_h: how often the configuration is expected to lose a member.
+        loss_s: what each of them costs.
+
+    Errors of speed and of size are independent and do not average out while the job runs: the squares of their spreads
+    add. So does, in seconds, that of the losses, which are Poisson.
+    """
+    goodput, remaining, usd_per_h = (np.asarray(one, float) for one in (goodput, remaining, usd_per_h))
+    runs = np.isfinite(goodput) & (goodput > 0)
+    speed = np.where(runs, goodput, 1.0)
+    known = np.isfinite(remaining) & (remaining >= 0)
+    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
+        train_s = np.where(runs, np.where(known, remaining, np.nan) / speed, np.inf)
+        slower = np.log(speed / np.clip(low, 0.0, speed)) / Z90
+        loss_share = _not_negative(losses_per_h) / _S_PER_H * _not_negative(loss_s)
+        median_s = train_s * (1.0 + loss_share)
+        late_s = median_s * np.exp(Z90 * np.hypot(slower, _not_negative(remaining_spread)))
+        # Losses spread by the root of their number, each with the length of its repair.
+        lucky_s = np.sqrt(np.where(loss_share > 0, loss_share * train_s, 0.0) * _not_negative(loss_s))
+        later_s = np.where(np.isposinf(late_s), np.inf, np.hypot(late_s - median_s, Z90 * lucky_s))
+        p50_s = _not_negative(pause_s) + median_s
+        p90_s = p50_s + later_s
+        p50_s, p90_s = (np.where(remaining == 0, 0.0, one) for one in (p50_s, p90_s))
+        price = np.where(usd_per_h >= 0, usd_per_h, np.nan)
+        # What is free stays free, even without an end.
+        p50_usd, p90_usd = (np.where(price == 0, 0.0, one / _S_PER_H * price) for one in (p50_s, p90_s))
+    return Forecast(time_p50_s=p50_s, time_p90_s=p90_s, cost_p50_usd=p50_usd, cost_p90_usd=p90_usd)
+
+
+def _not_negative(values: FloatArray | float) -> FloatArray:
+    values = np.asarray(values, float)
+    return np.where(np.isfinite(values), np.maximum(values, 0.0), 0.0)
+
+
+def at_current(of_all: Forecast, current: IntArray) -> Forecast:
+    """Of a forecast (J, C), that of the column which each job holds (J,); NaN for a job that holds none."""
+    holds = current != NOTHING
+    rows, columns = np.arange(current.size), np.where(holds, current, 0)
+    taken = {one.name: getattr(of_all, one.name)[rows, columns] for one in fields(Forecast)}
+    return Forecast(**{name: np.where(holds, values, np.nan) for name, values in taken.items()})
