@@ -189,6 +189,11 @@ class Gradients:
         return self.sound
 
     @property
+    def nbytes(self) -> int:
+        """What a whole gradient takes."""
+        return sum(parameter.nbytes for parameter in self._parameters)
+
+    @property
     def sound(self) -> bool:
         """Whether nothing is known to have come between."""
         return not self.broken and not (self._peers is not None and self._peers.aborted)

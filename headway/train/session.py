@@ -24,11 +24,17 @@ from headway.train.device import memory_of
 from headway.train.environment import Environment
 from headway.train.gradients import Gradients, OncePerBatch, step_once_per_batch
 from headway.train.loader import Loader
+from headway.train.memory import keep_freed_memory, touch
 from headway.train.replica import Place, Replica, Stateful
 from headway.train.saving import Saver
 from headway.train.storage import open_storage
 from headway.train.team import Team
 from headway.train.training import Training
+
+_HELD_BESIDE_PARAMETERS = 5
+"""A gradient, two averages of it as a rule, and the buckets in which DDP averages, which it arranges anew in its second
+step. Sizes of all parameters.
+"""
 
 
 def init(*, timeout_s: float = 300.0) -> Run:
@@ -52,6 +58,8 @@ def init(*, timeout_s: float = 300.0) -> Run:
     mailbox = Mailbox(environment.control, rank=environment.rank, generation=environment.generation)
     mailbox.send(Hello)
     device = _device(environment.local_rank)
+    if environment.live and device.type == "cpu":
+        keep_freed_memory()
     team = Team(environment, device, timeout_s, stop)
     team.start(environment)
     return Run(environment, device, team, mailbox, stop)
@@ -138,6 +146,8 @@ class Run:
             began_s=self._began_s,
         )
         self._training.prepare()
+        if self._environment.live and self.device.type == "cpu":
+            touch(_HELD_BESIDE_PARAMETERS * gradients.nbytes)
         step_once_per_batch(optimizer, gradients)
         return (
             gradients.model,
