@@ -1,0 +1,259 @@
+"""How long a training step takes on any number of slots and nodes with any batch: the form, and its intervals. Pure.
+
+The form is Pollux's (OSDI'21, section 3.2): a step is compute and synchronisation, partly at the same time,
+
+    step = accumulation * compute + (compute ** gamma + sync ** gamma) ** (1 / gamma)
+    compute = (alpha_c + beta_c * local_batch) * exp(bend(local_batch))
+    sync = 0                                                  on one slot
+           alpha_r + beta_r * log2(slots / 2)                 on one node
+           alpha_n + beta_n * log2(slots / 2)                 on several nodes
+               + beta_p * log2(slots / nodes)                 more on exactly two
+
+and differs where the measured profiles (`benchmarks/fit.py`) contradict Pollux. Synchronisation grows with the logarithm
+of the slots, not with their number: as lines through few slots, it is overestimated several times over at 64. Two
+full nodes are slower than four half ones: all traffic has one pair of links. And compute is no straight line in the batch (a
+floor, padding, kernels that like some sizes and not others), so it bends at `KNOTS` points, evenly spaced in the logarithm
+of the batch over what was tried.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from service.domain.arrays import BoolArray, FloatArray, NumberArray
+
+KNOTS = 8
+PERCENTILE_90 = 1.2816
+"""exp(+-this * log_spread) around a prediction are its P10 and P90."""
+GUESS_SPREAD = 0.7
+"""Standard deviation of the logarithm of what nobody has tried: P10 and P90 are a factor of six apart."""
+GROWTH_PER_DOUBLING = 0.1
+"""What each doubling of slots, nodes or batch beyond those tried adds to the spread."""
+FIRST_STEP = 0.3
+"""What it adds that several slots, or several nodes, were never tried."""
+
+_HOPE = 0.01
+"""Synchronisation as a share of compute where nothing is known of it: next to nothing, so that it is tried (Pollux)."""
+_BLOCK = 1 << 16
+"""Elements worked on at once: temporaries stay in the cache."""
+Float32Array = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThroughputModel:
+    """The parameters of many models: arrays of one shape M, whatever the caller likes: (jobs,), (jobs, kinds).
+
+    Attributes:
+        alpha_c, beta_c: compute, in seconds, and in seconds for each sample of the local batch.
+        alpha_r, beta_r: synchronisation within a node, in seconds on two slots, and for each doubling.
+        alpha_n, beta_n, beta_p: the same across nodes, and what each doubling of the slots of a node adds on two nodes.
+        gamma: from 1 (one after the other) to 10 (wholly at the same time).
+        bend: M + (KNOTS,) logarithm of what compute takes more than the line, at even steps of log(local batch).
+        batch_low, batch_high: samples, the smallest and the largest local batch tried; equal where nothing bends.
+        spread: standard deviation of the logarithm of the step time where the model was tried.
+        slots_tried, nodes_tried: the most ever tried, 0 for none.
+    """
+
+    alpha_c: FloatArray
+    beta_c: FloatArray
+    alpha_r: FloatArray
+    beta_r: FloatArray
+    alpha_n: FloatArray
+    beta_n: FloatArray
+    beta_p: FloatArray
+    gamma: FloatArray
+    bend: FloatArray
+    batch_low: FloatArray
+    batch_high: FloatArray
+    spread: FloatArray
+    slots_tried: FloatArray
+    nodes_tried: FloatArray
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """M."""
+        return self.alpha_c.shape
+
+    def __getitem__(self, index: Any) -> ThroughputModel:
+        """Those that a numpy index of M selects: `models[:, kind_of_column]` of (jobs, kinds) is (jobs, columns)."""
+        return ThroughputModel(**{one.name: getattr(self, one.name)[index] for one in fields(self)})
+
+    def where(self, mask: BoolArray, other: ThroughputModel) -> ThroughputModel:
+        """These where `mask` (M), and `other` (M) elsewhere."""
+        return ThroughputModel(
+            **{
+                one.name: np.where(
+                    mask[..., None] if one.name == "bend" else mask,
+                    getattr(self, one.name),
+                    getattr(other, one.name),
+                )
+                for one in fields(self)
+            }
+        )
+
+    def faster(self, factor: NumberArray) -> ThroughputModel:
+        """The same with every time divided by `factor` (broadcast to M): how well it scales remains."""
+        times = ("alpha_c", "beta_c", "alpha_r", "beta_r", "alpha_n", "beta_n", "beta_p")
+        return replace(self, **{name: getattr(self, name) / factor for name in times})
+
+
+def prior(*, compute_s: NumberArray, local_batch: NumberArray) -> ThroughputModel:
+    """What to believe of a job of which nothing is known, but perhaps that a pass over `local_batch` takes `compute_s`.
+
+    Both are of shape M. Scaling is next to perfect, as Pollux starts, so that it is tried; the interval is wide.
+    """
+    compute, batch = np.broadcast_arrays(np.asarray(compute_s, float), np.asarray(local_batch, float))
+    none, sync = np.zeros(compute.shape), _HOPE * compute
+    return ThroughputModel(
+        alpha_c=compute / 2,
+        beta_c=compute / 2 / batch,
+        alpha_r=sync,
+        beta_r=sync,
+        alpha_n=1.1 * sync,
+        beta_n=1.1 * sync,
+        beta_p=sync,
+        gamma=none + 2.5,
+        bend=np.zeros((*compute.shape, KNOTS)),
+        batch_low=batch.copy(),
+        batch_high=batch.copy(),
+        spread=none + GUESS_SPREAD,
+        slots_tried=none,
+        nodes_tried=none,
+    )
+
+
+def step_time(
+    model: ThroughputModel,
+    *,
+    slots: NumberArray,
+    nodes: NumberArray,
+    local_batch: NumberArray,
+    accumulation: NumberArray | int = 0,
+) -> tuple[FloatArray, FloatArray]:
+    """Seconds of a step, and those of them that synchronisation takes and compute does not hide.
+
+    The arguments have the model's axes first, of full length or of length 1, and then any others: with models (jobs,)
+    `slots` may be (1, columns). `accumulation` is the number of passes before the last, whose gradients are not
+    synchronised (Pollux's s). Infinite where a step cannot be: not a number, less than one slot or sample, more nodes
+    than slots.
+
+    Single precision: accurate to six digits. Give what does not vary along an axis length 1 there: it is cheaper.
+    """
+    slots, nodes, batch, passes = (np.asarray(one) for one in (slots, nodes, local_batch, accumulation))
+    sync_share = _clean_features(slots, nodes)
+    batch = np.where(np.isfinite(batch) & (batch > 0), batch, np.nan).astype(np.float32)
+    passes = np.where(passes >= 0, passes, np.nan).astype(np.float32)
+    axes = max(slots.ndim, nodes.ndim, batch.ndim, passes.ndim, len(model.shape))
+    arrays = [_leading(one, axes) for one in (*sync_share, batch, passes)]
+    shape = np.broadcast_shapes(
+        model.shape + (1,) * (axes - len(model.shape)), *(one.shape for one in arrays)
+    )
+    step, sync = np.empty(shape), np.empty(shape)
+    if step.size == 0:
+        return step, sync
+    rows = max(1, _BLOCK * shape[0] // step.size)
+    for start in range(0, shape[0], rows):
+        block = slice(start, start + rows)
+        part = model[block] if model.shape[0] > 1 else model
+        pieces = [one[block] if one.shape[0] > 1 else one for one in arrays]
+        _block_step(part, axes, pieces, step[block], sync[block])
+    return step, sync
+
+
+def compute_time(model: ThroughputModel, local_batch: NumberArray) -> FloatArray:
+    """Seconds of one pass forward and backward; shapes as in `step_time`, `local_batch` positive."""
+    batch = np.asarray(local_batch)
+    axes = max(batch.ndim, len(model.shape))
+    return _compute(model, axes, batch.astype(np.float32)).astype(np.float64)
+
+
+def log_spread(
+    model: ThroughputModel, *, slots: NumberArray, nodes: NumberArray, local_batch: NumberArray
+) -> FloatArray:
+    """Standard deviation of the logarithm of the step time; shapes as in `step_time`.
+
+    It is the model's `spread` where it was tried and grows with the distance from there in slots, nodes and batch.
+    """
+    axes = max(np.ndim(slots), np.ndim(nodes), np.ndim(local_batch), len(model.shape))
+    spread, most, widest, low, high = (
+        _trailing(one, axes)
+        for one in (model.spread, model.slots_tried, model.nodes_tried, model.batch_low, model.batch_high)
+    )
+    slots, nodes, batch = (
+        np.where(np.isfinite(one) & (np.asarray(one) > 0), one, 1.0) for one in (slots, nodes, local_batch)
+    )
+    more = np.log2(np.maximum(slots / np.maximum(most, 1), 1))
+    more += np.log2(np.maximum(nodes / np.maximum(widest, 1), 1))
+    more += np.log2(np.maximum(np.maximum(batch / high, low / batch), 1))
+    first = 1.0 * ((slots > 1) & (most <= 1)) + ((nodes > 1) & (widest <= 1))
+    result: FloatArray = np.sqrt(spread**2 + (GROWTH_PER_DOUBLING * more) ** 2 + first * FIRST_STEP**2)
+    return result
+
+
+def sync_features(slots: NumberArray, nodes: NumberArray) -> tuple[NumberArray, ...]:
+    """What multiplies alpha_r, beta_r, alpha_n, beta_n and beta_p in the time of a synchronisation."""
+    doublings = np.log2(np.maximum(slots, 2) / 2)
+    inside, across = (slots > 1) & (nodes <= 1), nodes > 1
+    on_two = np.where(nodes == 2, np.log2(slots / np.maximum(nodes, 1)), 0.0)
+    return inside * 1.0, inside * doublings, across * 1.0, across * doublings, on_two
+
+
+def _clean_features(slots: NumberArray, nodes: NumberArray) -> tuple[Float32Array, ...]:
+    """The same in single precision, not a number where the shape is none."""
+    true = np.isfinite(slots) & np.isfinite(nodes) & (slots >= 1) & (nodes >= 1) & (nodes <= slots)
+    features = sync_features(np.where(true, slots, 1), np.where(true, nodes, 1))
+    return tuple(np.where(true, one, np.nan).astype(np.float32) for one in features)
+
+
+def _block_step(
+    model: ThroughputModel, axes: int, arrays: list[Float32Array], step: FloatArray, sync: FloatArray
+) -> None:
+    *features, batch, passes = arrays
+    compute = _compute(model, axes, batch)
+    names = ("alpha_r", "beta_r", "alpha_n", "beta_n", "beta_p")
+    wire: Any = sum(
+        _single(getattr(model, name), axes) * one for name, one in zip(names, features, strict=True)
+    )
+    gamma = _single(model.gamma, axes)
+    longer = np.maximum(compute, wire)
+    # (1 + (shorter / longer) ** gamma) ** (1 / gamma), by base 2, which is several times faster than power.
+    share = np.exp2(gamma * np.log2(np.maximum(np.minimum(compute, wire) / longer, np.float32(1e-30))))
+    last = longer * np.exp2(np.log2(1 + share) / gamma)
+    np.copyto(step, passes * compute + last)
+    np.copyto(sync, np.maximum(last - compute, 0))
+    impossible = np.isnan(step)
+    step[impossible], sync[impossible] = np.inf, 0.0
+
+
+def _compute(model: ThroughputModel, axes: int, batch: Float32Array) -> Float32Array:
+    line = _single(model.alpha_c, axes) + _single(model.beta_c, axes) * batch
+    if not model.bend.any():
+        return line
+    low, high = (np.log2(_single(one, axes)) for one in (model.batch_low, model.batch_high))
+    steps = (KNOTS - 1) / np.maximum(high - low, np.float32(1e-3))
+    place = np.fmin(np.fmax((np.log2(batch) - low) * steps, 0), np.float32(KNOTS - 1))
+    before = np.minimum(place.astype(np.int32), KNOTS - 2)
+    first = np.arange(model.alpha_c.size, dtype=np.int32) * KNOTS
+    before_at = before + _trailing(first.reshape(model.shape), axes)
+    bend = model.bend.astype(np.float32).ravel()
+    left, right = bend[before_at], bend[before_at + 1]
+    result: Float32Array = line * np.exp(left + (right - left) * (place - before))
+    return result
+
+
+def _single(values: FloatArray, axes: int) -> Float32Array:
+    return _trailing(values, axes).astype(np.float32)
+
+
+def _trailing(values: NumberArray, axes: int) -> NumberArray:
+    """The model's axes first, then new ones of length 1."""
+    return values.reshape(values.shape + (1,) * (axes - values.ndim))
+
+
+def _leading(values: NumberArray, axes: int) -> NumberArray:
+    """A number has length 1 along every axis."""
+    return values.reshape((1,) * (axes - values.ndim) + values.shape)
