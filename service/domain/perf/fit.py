@@ -1,0 +1,335 @@
+"""Fit throughput models to measurements: of all owners at once. Pure.
+
+An owner is whatever has a model of its own: a job on a device kind. The fit is a batched Levenberg-Marquardt over the
+logarithms of the parameters, so that none gets negative, of the robust loss 2 * f * (sqrt(1 + (r / f)^2) - 1), which a few
+absurd steps do not move. A residual is the logarithm of predicted over measured step time, and with less weight that of
+compute, where the measurement knows how long synchronisation took.
+
+Every parameter is also pulled towards a prior, weakly, so that what was never tried stays there. Without a class prior that
+is Pollux's prior-driven exploration (OSDI'21, section 4.1): with one batch size seen, half of compute depends on it; with
+several slots or several nodes never seen, synchronisation costs next to nothing, and across nodes at least as
+much as within. So the model is hopeful where it knows nothing, and what it hopes is tried.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from service.domain.arrays import BoolArray, FloatArray, IntArray
+from service.domain.perf.throughput import (
+    KNOTS,
+    ThroughputModel,
+    compute_time,
+    prior,
+    sync_features,
+)
+
+_SHORTEST_S, _LONGEST_S = 1e-7, 1e6
+"""A step outside is no step: it is ignored."""
+_STEPS_HALF_TRUSTED = 10.0
+"""A mean over so many steps has half the weight of one over very many: how steps vary then matters as much as what the
+model misses."""
+_ROBUST = 0.05
+"""Residuals up to about this are squared; the excess of larger ones counts in proportion."""
+_COMPUTE_WEIGHT = 0.2
+_PULL = 0.02
+"""A parameter's pull to a prior of spread s has the weight _PULL / s of an observation, between these limits."""
+_WEAKEST, _STRONGEST = 0.02, 0.4
+_BEND_PULL = 0.3
+_USUAL_ERROR, _USUAL_WEIGHT = 0.08, 2.0
+"""What the form usually misses, and how many observations that belief is worth."""
+_LOWEST, _HIGHEST = -30.0, 30.0
+_ITERATIONS = 40
+
+_GAMMA, _BEND = 7, 8
+_TIMES = ("alpha_c", "beta_c", "alpha_r", "beta_r", "alpha_n", "beta_n", "beta_p")
+"""Parameters: the logarithms of the times, then gamma = 1 + 9 * sigmoid(.), then the bend."""
+_SIZE = _BEND + KNOTS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observations:
+    """Mean step times, flat arrays (O,).
+
+    Attributes:
+        owner: whose it is, from 0.
+        slots, nodes: what it ran on.
+        local_batch: samples of a slot in one pass.
+        accumulation: passes before the last, 0 for none.
+        step_s: seconds of a step.
+        sync_s: those of them spent in synchronisation that compute did not hide; NaN where not known.
+        count: steps that the mean is of.
+    """
+
+    owner: IntArray
+    slots: FloatArray
+    nodes: FloatArray
+    local_batch: FloatArray
+    accumulation: FloatArray
+    step_s: FloatArray
+    sync_s: FloatArray
+    count: FloatArray
+
+
+class _Data(NamedTuple):
+    """Observations of some owners side by side (owners, observations), padded with weight 0."""
+
+    slots: FloatArray
+    nodes: FloatArray
+    batch: FloatArray
+    passes: FloatArray
+    step: FloatArray
+    compute: FloatArray
+    """Seconds of one pass; where not known, the most it can be, with no weight."""
+    weight: FloatArray
+    compute_weight: FloatArray
+
+    def of(self, rows: IntArray | BoolArray) -> _Data:
+        return _Data(*(one[rows] for one in self))
+
+
+class _Setting(NamedTuple):
+    """What does not change during a fit (owners, ...)."""
+
+    features: FloatArray
+    """(owners, observations, 5) of `sync_features`."""
+    knots: FloatArray
+    """(owners, observations, KNOTS): how much each knot counts at the observation's batch."""
+    centre: FloatArray
+    """(owners, parameters): the prior."""
+    pull: FloatArray
+
+    def of(self, rows: IntArray | BoolArray) -> _Setting:
+        return _Setting(*(one[rows] for one in self))
+
+
+def fit(
+    observations: Observations, owners: int, class_prior: ThroughputModel | None = None
+) -> ThroughputModel:
+    """Models (owners,). `class_prior` (owners,) or (1,) is what jobs of the same class have shown: its speed is adjusted to
+    the owner's own, its scaling is believed where the owner has none of its own. None: hope.
+
+    Measurements that cannot be true are ignored; an owner without any has the prior.
+    """
+    seen = _believable(observations, owners)
+    if class_prior is None:
+        result = prior(compute_s=np.ones(owners), local_batch=np.full(owners, 32.0))
+    else:
+        result = class_prior[np.broadcast_to(np.arange(class_prior.shape[0]), (owners,))]
+    kept = np.flatnonzero(seen)
+    kept = kept[np.argsort(observations.owner[kept], kind="stable")]
+    number = np.bincount(observations.owner[kept], minlength=owners)
+    first = np.cumsum(number) - number
+    # Owners with about equally many go together, else one with thousands would widen the arrays of all.
+    width = np.where(number > 0, np.ceil(np.log2(np.maximum(number, 1))), -1)
+    for size in np.unique(width[width >= 0]):
+        rows = np.flatnonzero(width == size)
+        data = _padded(observations, kept, first[rows], number[rows])
+        fitted = _fit(data, None if class_prior is None else result[rows])
+        result = _put(result, rows, fitted)
+    return result
+
+
+def _believable(one: Observations, owners: int) -> BoolArray:
+    true = (one.owner >= 0) & (one.owner < owners)
+    true &= np.isfinite(one.step_s) & (one.step_s >= _SHORTEST_S) & (one.step_s <= _LONGEST_S)
+    true &= np.isfinite(one.slots) & (one.nodes >= 1) & (one.nodes <= one.slots)
+    true &= np.isfinite(one.local_batch) & (one.local_batch > 0)
+    result: BoolArray = true & np.isfinite(one.accumulation) & (one.accumulation >= 0) & (one.count > 0)
+    return result
+
+
+def _padded(one: Observations, order: IntArray, first: IntArray, number: IntArray) -> _Data:
+    place = np.arange(number.max())
+    real = place < number[:, None]
+    at = order[np.minimum(first[:, None] + place, len(order) - 1)]
+    at = np.where(real, at, at[:, :1])
+    slots, step, passes = one.slots[at], one.step_s[at], one.accumulation[at]
+    sync = np.where(slots > 1, one.sync_s[at], 0.0)
+    known = (sync >= 0) & (sync < step)
+    compute = np.where(known, step - np.where(known, sync, 0.0), step) / (1 + passes)
+    weight = np.where(real, 1 / (1 + _STEPS_HALF_TRUSTED / one.count[at]), 0.0)
+    return _Data(
+        slots=slots,
+        nodes=one.nodes[at],
+        batch=one.local_batch[at],
+        passes=passes,
+        step=step,
+        compute=compute,
+        weight=weight,
+        compute_weight=np.where(known, weight, 0.0),
+    )
+
+
+def _fit(data: _Data, class_prior: ThroughputModel | None) -> ThroughputModel:
+    low = np.where(data.weight > 0, data.batch, np.inf).min(axis=1)
+    high = np.where(data.weight > 0, data.batch, 0.0).max(axis=1)
+    mean_batch = np.exp(_mean(np.log(data.batch), data.weight))
+    known = np.where(data.compute_weight.any(axis=1, keepdims=True), data.compute_weight, data.weight)
+    if class_prior is None:
+        mean_s = np.exp(_mean(np.log(data.compute), known))
+        before = prior(compute_s=mean_s, local_batch=mean_batch)
+    else:
+        believed = np.log(compute_time(class_prior, data.batch))
+        before = class_prior.faster(np.exp(_mean(believed - np.log(data.compute), known)))
+    at_knots = np.exp(np.linspace(np.log(low), np.log(high), KNOTS, axis=1))
+    line = before.alpha_c[:, None] + before.beta_c[:, None] * at_knots
+    bend = np.log(compute_time(before, at_knots) / line)
+    pull = np.clip(_PULL / before.spread, _WEAKEST, _STRONGEST)[:, None]
+    setting = _Setting(
+        features=np.stack(sync_features(data.slots, data.nodes), axis=-1).astype(float),
+        knots=_knots(data.batch, low, high),
+        centre=_parameters(before, bend),
+        pull=np.concatenate([np.repeat(pull, _BEND, axis=1), np.full(bend.shape, _BEND_PULL)], axis=1),
+    )
+    # Where a share is next to nothing the loss hardly depends on it: start from what can be seen, not from the prior.
+    start = setting.centre.copy()
+    tried = (setting.features * data.weight[..., None]).any(axis=1)
+    usual = np.log(compute_time(before, mean_batch) / 5)[:, None]
+    start[:, 2:_GAMMA] = np.where(tried, np.maximum(start[:, 2:_GAMMA], usual), start[:, 2:_GAMMA])
+    found, determined = _levenberg_marquardt(data, setting, start)
+    return _model(found, determined, data, setting, (low, high))
+
+
+def _mean(values: FloatArray, weight: FloatArray) -> FloatArray:
+    result: FloatArray = (values * weight).sum(axis=1) / weight.sum(axis=1)
+    return result
+
+
+def _knots(batch: FloatArray, low: FloatArray, high: FloatArray) -> FloatArray:
+    """Weights of the knots in a linear interpolation, none where all batches are the same."""
+    reach = np.log(high / low)[:, None]
+    place = np.clip(np.log(batch / low[:, None]) / np.maximum(reach, 1e-9) * (KNOTS - 1), 0, KNOTS - 1)
+    weights = np.maximum(0.0, 1 - np.abs(place[..., None] - np.arange(KNOTS)))
+    result: FloatArray = weights * (reach > 0)[..., None]
+    return result
+
+
+def _parameters(model: ThroughputModel, bend: FloatArray) -> FloatArray:
+    times = np.stack([np.log(np.maximum(getattr(model, name), 1e-12)) for name in _TIMES], axis=1)
+    share = np.clip((model.gamma - 1) / 9, 1e-3, 1 - 1e-3)
+    return np.concatenate([times, np.log(share / (1 - share))[:, None], bend], axis=1)
+
+
+def _levenberg_marquardt(data: _Data, setting: _Setting, start: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """The parameters (owners, parameters) of least loss, and how many of them the data determine (owners,).
+
+    Owners do not influence each other: each has its own damping, and leaves when it gets no better.
+    """
+    found = start
+    active = np.arange(len(start))
+    damping = np.full(len(start), 1e-2)
+    loss, gradient, normal = _loss(data, setting, found)
+    for _ in range(_ITERATIONS):
+        now, settings = data.of(active), setting.of(active)
+        ridge = np.eye(_SIZE) * settings.pull[:, None, :] ** 2
+        matrix = normal[active] + ridge
+        matrix += matrix * np.eye(_SIZE) * damping[active, None, None]
+        step = -np.linalg.solve(matrix, gradient[active][..., None])[..., 0]
+        tried = np.clip(found[active] + np.clip(step, -2, 2), _LOWEST, _HIGHEST)
+        new_loss, new_gradient, new_normal = _loss(now, settings, tried)
+        better = new_loss < loss[active]
+        settled = (loss[active] - new_loss <= 1e-5 * loss[active]) & (better | (damping[active] > 1e3))
+        taken = active[better]
+        found[taken], loss[taken] = tried[better], new_loss[better]
+        normal[taken], gradient[taken] = new_normal[better], new_gradient[better]
+        damping[active] = np.where(better, damping[active] / 5, damping[active] * 8)
+        active = active[~settled]
+        if not len(active):
+            break
+    inverse = np.linalg.inv(normal + np.eye(_SIZE) * setting.pull[:, None, :] ** 2)
+    return found, np.einsum("kij,kji->k", inverse, normal)
+
+
+def _loss(
+    data: _Data, setting: _Setting, parameters: FloatArray
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Loss (owners,), its gradient (owners, parameters), and the normal matrix of the data (owners, parameters, same)."""
+    step, step_slopes, compute, compute_slopes = _predict(data, setting, parameters)
+    residuals = np.concatenate(
+        [step - np.log(data.step), _COMPUTE_WEIGHT * (compute - np.log(data.compute))], axis=1
+    )
+    slopes = np.concatenate([step_slopes, _COMPUTE_WEIGHT * compute_slopes], axis=1)
+    weight = np.concatenate([data.weight, data.compute_weight], axis=1)
+    stretch = np.sqrt(1 + (residuals / _ROBUST) ** 2)
+    weighted = slopes * (weight / stretch)[..., None]
+    away = parameters - setting.centre
+    loss = (weight * _ROBUST**2 * (stretch - 1)).sum(axis=1) + 0.5 * ((setting.pull * away) ** 2).sum(axis=1)
+    gradient = np.einsum("kop,ko->kp", weighted, residuals) + setting.pull**2 * away
+    return loss, gradient, np.swapaxes(weighted, 1, 2) @ slopes
+
+
+def _predict(
+    data: _Data, setting: _Setting, parameters: FloatArray
+) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+    """Logarithms of step and compute (owners, observations), each with its slopes in the parameters (..., parameters)."""
+    times = np.exp(parameters[:, None, :_GAMMA])
+    share = 1 / (1 + np.exp(-parameters[:, None, _GAMMA]))
+    gamma = 1 + 9 * share
+    line = times[..., 0] + times[..., 1] * data.batch
+    compute = line * np.exp(np.einsum("kon,kn->ko", setting.knots, parameters[:, _BEND:]))
+    wires = times[..., 2:] * setting.features
+    sync = wires.sum(axis=-1)
+    longer = np.maximum(compute, sync)
+    ratio = (np.minimum(compute, sync) / longer) ** gamma
+    last = longer * (1 + ratio) ** (1 / gamma)
+    step = data.passes * compute + last
+    of_sync = np.where(sync > compute, 1, ratio) / (1 + ratio)
+    mixing = -(_x_log_x(of_sync) + _x_log_x(1 - of_sync)) / gamma**2
+
+    compute_slopes = np.zeros((*step.shape, _SIZE))
+    compute_slopes[..., 0] = times[..., 0] / line
+    compute_slopes[..., 1] = times[..., 1] * data.batch / line
+    compute_slopes[..., _BEND:] = setting.knots
+    slopes = compute_slopes * ((data.passes * compute + last * (1 - of_sync)) / step)[..., None]
+    slopes[..., 2:_GAMMA] = wires * (last * of_sync / step / np.maximum(sync, 1e-300))[..., None]
+    slopes[..., _GAMMA] = -mixing * 9 * share * (1 - share) * last / step
+    return np.log(step), slopes, np.log(compute), compute_slopes
+
+
+def _x_log_x(values: FloatArray) -> FloatArray:
+    result: FloatArray = values * np.log(np.maximum(values, 1e-300))
+    return result
+
+
+def _model(
+    found: FloatArray,
+    determined: FloatArray,
+    data: _Data,
+    setting: _Setting,
+    reach: tuple[FloatArray, FloatArray],
+) -> ThroughputModel:
+    times = {name: np.exp(found[:, index]) for index, name in enumerate(_TIMES)}
+    real = data.weight > 0
+    nodes_tried = np.where(real, data.nodes, 0.0).max(axis=1)
+    # Nothing seen across nodes: it can hardly be less than within one.
+    for across, within in (("alpha_n", "alpha_r"), ("beta_n", "beta_r")):
+        least = np.where(nodes_tried <= 1, 1.1 * times[within], 0.0)
+        times[across] = np.maximum(times[across], least)
+    step, *_ = _predict(data, setting, found)
+    number = real.sum(axis=1)
+    # 1.25 times the mean deviation is the standard one of a normal distribution, and less moved by the worst.
+    error = 1.25 * _mean(np.abs(step - np.log(data.step)), data.weight)
+    squares = number * error**2 + _USUAL_WEIGHT * _USUAL_ERROR**2
+    return ThroughputModel(
+        **times,
+        gamma=1 + 9 / (1 + np.exp(-found[:, _GAMMA])),
+        bend=found[:, _BEND:],
+        batch_low=reach[0],
+        batch_high=reach[1],
+        spread=np.sqrt(squares / (np.maximum(number - determined, 0.0) + _USUAL_WEIGHT)),
+        slots_tried=np.where(real, data.slots, 0.0).max(axis=1),
+        nodes_tried=nodes_tried,
+    )
+
+
+def _put(into: ThroughputModel, rows: IntArray, some: ThroughputModel) -> ThroughputModel:
+    """`into` with its `rows` replaced by `some`."""
+    at = np.zeros(into.shape[0], np.int64)
+    at[rows] = np.arange(len(rows))
+    mask = np.zeros(into.shape[0], bool)
+    mask[rows] = True
+    return some[at].where(mask, into)
