@@ -38,7 +38,7 @@ def solve_by_counts(problem: Problem, *, fill: bool = False) -> Solution | None:
     if value[count] == -np.inf:
         return None
     chosen = _trace_back(picks, column, sizes, count)
-    if any(_taken(problem, row, chosen) > one.capacity + 1e-9 for row, one in enumerate(problem.rows)):
+    if any(_taken(problem, row, chosen) > max(0.0, one.capacity) + 1e-9 for row, one in enumerate(problem.rows)):
         return None
     prices = np.zeros(len(problem.rows))
     prices[0] = max(0.0, value[_best_count(value, fill=fill)] - value[count])
