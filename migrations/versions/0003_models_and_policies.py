@@ -42,7 +42,6 @@ def upgrade() -> None:
         unique=False,
         postgresql_where=sa.text("predicted_samples_per_s IS NOT NULL"),
     )
-    op.create_index("ix_slot_grants_job_id", "slot_grants", ["job_id"], unique=False)
     op.add_column("rounds", sa.Column("gap", sa.Float(), server_default="0", nullable=False))
     op.add_column("rounds", sa.Column("policy", sa.Text(), server_default="", nullable=False))
     op.add_column("rounds", _json("parameters", "{}"))
@@ -74,7 +73,6 @@ def downgrade() -> None:
     op.create_index("ix_rounds_at", "rounds", ["at"], unique=False)
     for name in ("times", "prices", "unit", "inputs_digest", "parameters", "policy", "gap"):
         op.drop_column("rounds", name)
-    op.drop_index("ix_slot_grants_job_id", table_name="slot_grants")
     op.drop_index("ix_allocations_predicted", table_name="allocations")
     for name in ("predicted_high", "predicted_low", "predicted_samples_per_s"):
         op.drop_column("allocations", name)

@@ -127,7 +127,7 @@ async def test_a_class_has_what_its_latest_jobs_measured_ended_ones_too(database
             at = NOW + timedelta(seconds=number)
             await store(tx, job_of(f"j{number}", name=f"gpt-{number}", submitted_at=at))
             await start(tx, f"j{number}", {"n1": (0,)})
-            progress = progress_of(global_batch=1 + number)
+            progress = progress_of(global_batch=1 + number if number < 23 else 23)
             await tx.history.measure(f"j{number}", allocation_of(f"j{number}", {"n1": (0,)}), progress, NOW)
             await tx.grants.release(f"j{number}", 1, None, {}, NOW)
             job = await tx.jobs.lock(f"j{number}")
@@ -135,27 +135,30 @@ async def test_a_class_has_what_its_latest_jobs_measured_ended_ones_too(database
         await store(tx, job_of("new", name="gpt-99"), job_of("other", name="bert"))
     seen = (await snapshot(database)).class_measurements
     assert list(seen) == ["default/gpt"]
-    assert {one.global_batch for one in seen["default/gpt"]} == set(range(6, 26))
+    steps = {one.global_batch: one.steps for one in seen["default/gpt"]}
+    assert steps == {**dict.fromkeys(range(6, 23), 20), 23: 60}
+    assert {one.step_s for one in seen["default/gpt"]} == {0.2}
 
 
-async def test_what_a_job_was_served_counts_moments_once_and_slots_each(database: Database) -> None:
-    """Two slots for 10 s, then one of them for 20 s more; then 5 s on another kind, which it still holds."""
-    later, then = NOW + timedelta(seconds=10), NOW + timedelta(seconds=30)
+async def test_what_a_job_was_served_is_the_turns_of_its_generations(database: Database) -> None:
+    """Two slots for 10 s; then one, prepared 3 s before that, for 20 s; one that was given up; then another kind."""
+    generations = (
+        (1, (0, 1), "cpu", 0, 10),
+        (2, (0,), "cpu", 7, 30),
+        (3, (0, 1, 2), "cpu", 12, 15),
+        (4, (2, 3), "a100", 28, None),
+        (5, (2,), "a100", 33, None),
+    )
     async with database.begin() as tx:
         await store(tx, node_of("n1"), job_of("j1"), job_of("j2"))
-        await start(tx, "j1", {"n1": (0, 1)})
-        await tx.grants.release("j1", 1, None, {}, later, slots=[1])
-        await tx.grants.release("j1", 1, None, {}, then)
-        await start(tx, "j1", {"n1": (2, 3)}, generation=2, device_kind="a100", granted_at=then)
+        for generation, slots, kind, begin_s, end_s in generations:
+            at = NOW + timedelta(seconds=begin_s)
+            fields = {"generation": generation, "device_kind": kind, "granted_at": at}
+            await tx.allocations.add(allocation_of("j1", {"n1": slots}, **fields))
+            if end_s is not None:
+                await tx.allocations.end("j1", generation, NOW + timedelta(seconds=end_s))
     served = (await snapshot(database, 35.0)).served
     assert served == {"j1": Served({"cpu": 30.0, "a100": 5.0}, 50.0)}
-
-
-async def test_slots_that_wait_for_a_start_were_not_served(database: Database) -> None:
-    async with database.begin() as tx:
-        await store(tx, node_of("n1"), job_of("j1"))
-        assert await tx.grants.grant("j1", 1, {"n1": (0,)}, NOW)
-    assert (await snapshot(database, 60.0)).served == {}
 
 
 async def test_a_clock_that_went_back_serves_nothing(database: Database) -> None:

@@ -16,7 +16,6 @@ from service.adapters.postgres.tables import (
     TERMINAL_SQL,
     cluster_settings,
     jobs,
-    measurements,
     nodes,
     slot_grants,
 )
@@ -27,39 +26,49 @@ ENOUGH_STEPS = 10
 CLASS_JOBS = 20
 """So many jobs of a class, the latest that have started, say what its next one may be like."""
 
+_COLUMNS = (
+    "device_kind, slots, nodes, generation, global_batch, local_batch, accumulation, steps, step_s_sum, step_s_squares,"
+    " sync_s_sum, gradient_sqr, gradient_var"
+)
+_MEASUREMENTS = text(
+    f"""
+    SELECT job_id, {_COLUMNS} FROM measurements
+    WHERE job_id = ANY(CAST(:jobs AS text[])) AND steps >= {ENOUGH_STEPS}
+    ORDER BY job_id, generation, global_batch
+    """  # noqa: S608 - words and numbers of our own
+)
 _CLASS_MEASUREMENTS = text(
     f"""
-    SELECT latest.job_class, measurements.*
+    SELECT latest.job_class, device_kind, slots, nodes, 0, global_batch, local_batch, accumulation, sum(steps),
+           sum(step_s_sum), sum(step_s_squares), sum(sync_s_sum), avg(gradient_sqr), avg(gradient_var)
     FROM unnest(CAST(:classes AS text[])) AS wanted
     CROSS JOIN LATERAL (
         SELECT id, job_class FROM jobs
         WHERE job_class = wanted AND started_at IS NOT NULL
         ORDER BY submitted_at DESC LIMIT {CLASS_JOBS}
     ) AS latest
-    JOIN measurements ON measurements.job_id = latest.id AND measurements.steps >= {ENOUGH_STEPS}
-    ORDER BY measurements.job_id, measurements.generation, measurements.global_batch
-    """  # noqa: S608 - numbers of our own
+    JOIN measurements ON measurements.job_id = latest.id AND steps >= {ENOUGH_STEPS}
+    GROUP BY latest.job_class, device_kind, slots, nodes, global_batch, local_batch, accumulation
+    ORDER BY latest.job_class, device_kind, slots, nodes, global_batch, local_batch, accumulation
+    """  # noqa: S608
 )
+"""Statistics add up: one row for what several jobs of a class have measured of one configuration."""
 _SERVED = text(
     """
-    SELECT job_id, device_kind, slot_s,
-           (SELECT sum(extract(epoch FROM upper(span) - lower(span))) FROM unnest(spans) AS span) AS seconds
+    SELECT job_id, device_kind, sum(seconds) AS seconds, sum(size * seconds) AS slot_s
     FROM (
-        SELECT held.job_id, device_kind, range_agg(span) AS spans,
-               sum(extract(epoch FROM upper(span) - lower(span))) AS slot_s
+        SELECT job_id, device_kind, size,
+               greatest(0, extract(epoch FROM coalesce(ended_at, :now) - greatest(granted_at, max(ended_before)
+                   OVER (PARTITION BY job_id ORDER BY generation)))) AS seconds
         FROM (
-            SELECT job_id, generation,
-                   tstzrange(granted_at, greatest(granted_at, coalesce(released_at, :now)), '[]') AS span
-            FROM slot_grants WHERE job_id = ANY(CAST(:jobs AS text[]))
-        ) AS held
-        JOIN allocations USING (job_id, generation)
-        GROUP BY held.job_id, device_kind
-    ) AS totals
+            SELECT *, lag(coalesce(ended_at, :now)) OVER (PARTITION BY job_id ORDER BY generation) AS ended_before
+            FROM allocations WHERE job_id = ANY(CAST(:jobs AS text[]))
+        ) AS generations
+    ) AS turns
+    GROUP BY job_id, device_kind
     """
 )
-"""Grants are per slot, so their spans overlap: `seconds` counts a moment once, `slot_s` once for each slot. Slots that
-a generation was granted and never started on do not count.
-"""
+"""A generation's turn begins when those before it have ended: it is prepared while they train, or given up."""
 
 
 async def take_snapshot(
@@ -104,45 +113,58 @@ async def take_snapshot(
 async def _measurements(
     connection: AsyncConnection, job_ids: Sequence[str]
 ) -> dict[str, tuple[Measurement, ...]]:
-    query = select(measurements).where(
-        measurements.c.job_id.in_(job_ids), measurements.c.steps >= ENOUGH_STEPS
-    )
-    found: dict[str, list[Measurement]] = {}
-    for row in (await connection.execute(query)).all():
-        found.setdefault(row.job_id, []).append(_measurement(row))
-    return {job_id: tuple(rows) for job_id, rows in found.items()}
+    return _by_owner((await connection.execute(_MEASUREMENTS, {"jobs": list(job_ids)})).all())
 
 
 async def measured_of_classes(
     connection: AsyncConnection, classes: Sequence[str]
 ) -> dict[str, tuple[Measurement, ...]]:
     """What the latest jobs of each class have measured, by class."""
-    rows = await connection.execute(_CLASS_MEASUREMENTS, {"classes": list(classes)})
+    return _by_owner((await connection.execute(_CLASS_MEASUREMENTS, {"classes": list(classes)})).all())
+
+
+def _by_owner(rows: Sequence[Row[Any]]) -> dict[str, tuple[Measurement, ...]]:
+    """Rows of an owner and the columns of `_COLUMNS`."""
     found: dict[str, list[Measurement]] = {}
-    for row in rows.all():
-        found.setdefault(row.job_class, []).append(_measurement(row))
-    return {job_class: tuple(of_class) for job_class, of_class in found.items()}
+    for owner, *statistics in rows:
+        found.setdefault(owner, []).append(_measurement(*statistics))
+    return {owner: tuple(measured) for owner, measured in found.items()}
 
 
-def _measurement(row: Row[Any]) -> Measurement:
-    step_s = row.step_s_sum / row.steps
-    variance = row.step_s_squares / row.steps - step_s * step_s
+def _measurement(
+    device_kind: str,
+    slots: int,
+    nodes: int,
+    generation: int,
+    global_batch: int,
+    local_batch: int,
+    accumulation: int,
+    steps: int,
+    step_s_sum: float,
+    step_s_squares: float,
+    sync_s_sum: float,
+    gradient_sqr: float | None,
+    gradient_var: float | None,
+) -> Measurement:
+    steps = int(steps)
+    step_s = step_s_sum / steps
+    variance = step_s_squares / steps - step_s * step_s
     return Measurement(
-        row.device_kind,
-        row.slots,
-        row.global_batch / step_s,
-        row.steps,
-        nodes=row.nodes,
-        generation=row.generation,
-        global_batch=row.global_batch,
-        local_batch=row.local_batch,
-        accumulation=row.accumulation,
+        device_kind,
+        slots,
+        global_batch / step_s,
+        steps,
+        nodes=nodes,
+        generation=generation,
+        global_batch=global_batch,
+        local_batch=local_batch,
+        accumulation=accumulation,
         step_s=step_s,
         step_s_spread=math.sqrt(max(variance, 0.0)),
         # Ranks that do not measure it say 0, which cannot be true of several.
-        sync_s=None if row.slots > 1 and row.sync_s_sum <= 0 else row.sync_s_sum / row.steps,
-        gradient_sqr=row.gradient_sqr,
-        gradient_var=row.gradient_var,
+        sync_s=None if slots > 1 and sync_s_sum <= 0 else sync_s_sum / steps,
+        gradient_sqr=gradient_sqr,
+        gradient_var=gradient_var,
     )
 
 
