@@ -15,7 +15,7 @@ from service.domain.policies.solving import solved
 from service.domain.policies.speedup import (
     best_where,
     changed,
-    finite,
+    clean_goodput,
     kind_capacity,
     restart_factor,
     smallest_size,
@@ -38,7 +38,9 @@ class Pollux:
     """
 
     name: ClassVar[str] = "pollux"
-    p: float = parameter(-1.0, "Exponent of the mean: the lower, the more the worst-off count.", below=0, at_least=-8)
+    p: float = parameter(
+        -1.0, "Exponent of the mean: the lower, the more the worst-off count.", below=0, at_least=-8
+    )
     restart_s: float = parameter(30.0, "Seconds that a change is taken to cost.", at_least=0)
 
     def choose(self, given: RoundInput, solve: Solve) -> Choices:
@@ -53,7 +55,7 @@ class Pollux:
 
 def _at_fair_share(given: RoundInput) -> FloatArray:
     """(J,) the best goodput on a fair share of the slots, or on the smallest size above it; 1 where there is none."""
-    goodput = finite(given.goodput)
+    goodput = clean_goodput(given)
     slots = given.configurations.slots
     fair = np.ceil(kind_capacity(given).sum() / max(len(goodput), 1))
     limit = np.maximum(smallest_size(goodput, slots), max(fair, 1.0))

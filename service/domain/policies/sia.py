@@ -13,12 +13,15 @@ from service.domain.policies.policy import Choices, RoundInput
 from service.domain.policies.solving import solved
 from service.domain.policies.speedup import (
     changed,
-    finite,
+    clean_goodput,
     least_goodput,
     restart_factor,
     usable_goodput,
     weights,
 )
+
+_NEARLY_NOTHING = 1e-6
+"""The least ratio that is told from others, so that powers stay finite."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +40,9 @@ class Sia:
     def choose(self, given: RoundInput, solve: Solve) -> Choices:
         """See `Policy.choose`."""
         goodput = usable_goodput(given)
-        ratio = goodput / least_goodput(finite(given.goodput))[:, None]
+        ratio = goodput / least_goodput(clean_goodput(given))[:, None]
         ratio = np.where(changed(given), restart_factor(given, given.change_s)[:, None] * ratio, ratio)
         weight = weights(given)
-        power = np.where(ratio > 0, ratio, 1.0) ** self.p
+        power = np.maximum(ratio, _NEARLY_NOTHING) ** self.p
         utility = np.where(ratio > 0, -weight[:, None] * power, -np.inf)
         return solved(given, solve, utility, -weight * self.idle_penalty, "normalised goodput ** p")

@@ -10,16 +10,38 @@ import numpy as np
 from service.domain.arrays import BoolArray, FloatArray, IntArray, NumberArray
 from service.domain.policies.policy import RoundInput
 
+_MOST = 1e15
+_LEAST = 1e-9
+"""No true measurement is outside of these; within them, ratios and powers of measurements stay finite."""
+
 
 def finite(values: NumberArray, *, otherwise: float = 0.0) -> FloatArray:
     """`values` with `otherwise` in place of what is negative, infinite or not a number."""
     numbers = np.asarray(values, dtype=np.float64)
-    return np.where(np.isfinite(numbers) & (numbers >= 0), numbers, otherwise)
+    return np.minimum(np.where(np.isfinite(numbers) & (numbers >= 0), numbers, otherwise), _MOST)
+
+
+def clean_goodput(given: RoundInput) -> FloatArray:
+    """(J, C) goodput, 0 where a job cannot run."""
+    goodput = finite(given.goodput)
+    return np.where(goodput > _LEAST, goodput, 0.0)
 
 
 def usable_goodput(given: RoundInput) -> FloatArray:
     """(J, C) goodput, 0 where a job cannot run or may not be given the configuration."""
-    return np.where(given.allowed, finite(given.goodput), 0.0)
+    return np.where(given.allowed, clean_goodput(given), 0.0)
+
+
+def remaining_s(given: RoundInput, goodput: FloatArray) -> FloatArray:
+    """(J,) seconds to go at these goodputs (J,), infinite where they are 0.
+
+    A job of unknown length is taken to be as far from its end as from its start, as is fair for sizes spread over
+    many orders of magnitude.
+    """
+    known = np.isfinite(given.remaining) & (given.remaining >= 0)
+    rate = np.where(goodput > 0, goodput, 1.0)
+    left_s = np.where(known, finite(given.remaining) / rate, finite(given.served_s).sum(axis=1))
+    return np.where(goodput > 0, left_s, np.inf)
 
 
 def weights(given: RoundInput) -> FloatArray:
@@ -35,12 +57,12 @@ def holding(given: RoundInput) -> BoolArray:
 def kept(given: RoundInput) -> BoolArray:
     """(J, C) true where the configuration is the one that the job holds."""
     columns = np.arange(len(given.configurations.slots))
-    return holding(given)[:, None] & (columns[None, :] == given.current[:, None])
+    return np.asarray(holding(given)[:, None] & (columns[None, :] == given.current[:, None]))
 
 
 def changed(given: RoundInput) -> BoolArray:
     """(J, C) true where a job that holds something would have to change for the configuration."""
-    return holding(given)[:, None] & ~kept(given)
+    return np.asarray(holding(given)[:, None] & ~kept(given))
 
 
 def restart_factor(given: RoundInput, change_s: NumberArray | float) -> FloatArray:
