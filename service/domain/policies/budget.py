@@ -26,6 +26,8 @@ _DOLLARS_ALONE = 1e3
 """Times the price of the cheapest configuration: at such a mu delay hardly counts any more, so mu goes no higher."""
 _APART = 0.01
 """How far apart mu is for the two widths of a class that is mixed: enough to tell what is equally good at mu."""
+_LEAST_WEIGHT = 1e-6
+"""Nobody counts less, so that slots which are free are better taken than not."""
 _BISECTIONS = 30
 
 
@@ -36,8 +38,8 @@ class Budget:
     A job is worth `h * rate - mu * price`, where h is its least (weight + mu * price) / rate: the hours of delay that
     a configuration spares per hour, less its dollars. The most is the weight, exactly where the published rule has its
     optimum; below it the value says what is lost, so that slots, quotas and a cap on dollars, which the theorem does
-    not know, are shared where it costs least. Nothing is worth 0: a job that can run is never kept waiting to save
-    money. A change of slots is charged with the delay and the dollars of its time, over the time that it is for.
+    not know, are shared where it costs least. To have nothing is worth 0: no job waits to save money that has room for its
+    best configuration. A change of slots is charged with the delay and the dollars of its time, over the time that it is for.
     Where no configuration has a price, slots stand for dollars.
     """
 
@@ -59,9 +61,9 @@ class Budget:
     def choose(self, given: RoundInput, solve: Solve) -> Choices:
         """See `Policy.choose`."""
         prices = column_prices(given.configurations.usd_per_h, given.configurations.slots)
-        rate = _affordable_rate(given, prices)
+        rate = _rate(given, prices)
         runs = rate > 0
-        weight, mu = weights(given), self._mu_by_job(given)
+        weight, mu = np.maximum(weights(given), _LEAST_WEIGHT), self._mu_by_job(given)
         cost = weight[:, None] + mu[:, None] * prices
         per_sample = np.where(runs, cost / np.where(runs, rate, 1.0), np.inf).min(axis=1, initial=np.inf)
         worth = np.where(runs, np.where(runs.any(axis=1), per_sample, 0.0)[:, None] * rate, 0.0)
@@ -89,13 +91,14 @@ def mu_for_present_jobs(given: RoundInput, usd_per_h: float) -> float:
     loads of classes are not known. The highest mu when even that spends more, as with a budget of 0.
     """
     prices = column_prices(given.configurations.usd_per_h, given.configurations.slots)
-    rate = _affordable_rate(given, prices)
+    rate = _rate(given, prices)
     present = (rate > 0).any(axis=1)
     rate, weight = rate[present], weights(given)[present, None]
-    hours = np.where(rate > 0, 1.0 / np.where(rate > 0, rate, 1.0), np.inf)
+    runs, per_rate = rate > 0, 1.0 / np.where(rate > 0, rate, 1.0)
 
     def spends(mu: float) -> float:
-        return float(prices[((weight + mu * prices) * hours).argmin(axis=1)].sum())
+        cost = np.where(runs, (weight + mu * prices) * per_rate, np.inf)
+        return float(prices[cost.argmin(axis=1)].sum())
 
     if not present.any() or spends(0.0) <= usd_per_h:
         return 0.0
@@ -166,5 +169,10 @@ def steer(
     )
 
 
-def _affordable_rate(given: RoundInput, prices: FloatArray) -> FloatArray:
-    return np.where(prices < NOT_FOR_SALE, usable_goodput(given), 0.0)
+def _rate(given: RoundInput, prices: FloatArray) -> FloatArray:
+    """(J, C) goodput of what each job could have if it were alone; 0 where there is none or no price."""
+    rate = np.where(prices < NOT_FOR_SALE, usable_goodput(given), 0.0)
+    for row in given.rows:
+        counts = np.ones(len(rate), dtype=np.bool_) if row.jobs is None else row.jobs
+        rate = np.where(counts[:, None] & ~(row.demand <= row.capacity), 0.0, rate)
+    return rate

@@ -76,7 +76,7 @@ def random_round(seed: int, *, jobs=4, kinds=1, sizes=4, capacity=None, rows=(),
 
 def every_choice(jobs: int, columns: int) -> np.ndarray:
     """(N, J) all of them, -1 for nothing."""
-    return np.indices((columns + 1,) * jobs).reshape(jobs, -1).T - 1
+    return np.indices((columns + 1,) * jobs).reshape(jobs, (columns + 1) ** jobs).T - 1
 
 
 def is_feasible(rows, choices) -> np.ndarray:
