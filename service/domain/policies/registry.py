@@ -10,11 +10,15 @@ from types import MappingProxyType
 from typing import Any
 
 from service.domain.errors import InvalidField
+from service.domain.policies.budget import Budget
+from service.domain.policies.elastic_dp import ElasticDp
 from service.domain.policies.fair import Fair
 from service.domain.policies.fifo import Fifo
 from service.domain.policies.gavel import Gavel
 from service.domain.policies.goodput import Goodput
+from service.domain.policies.idle_fill import IdleFill
 from service.domain.policies.las import Las
+from service.domain.policies.ones import Ones
 from service.domain.policies.parameter import Meaning, meaning
 from service.domain.policies.policy import Policy
 from service.domain.policies.pollux import Pollux
@@ -22,11 +26,17 @@ from service.domain.policies.sia import Sia
 from service.domain.policies.srtf import Srtf
 
 POLICIES: Mapping[str, type[Policy]] = MappingProxyType(
-    {one.name: one for one in (Goodput, Pollux, Sia, Gavel, Fifo, Las, Srtf, Fair)}
+    {
+        one.name: one
+        for one in (Goodput, Budget, ElasticDp, IdleFill, Ones, Pollux, Sia, Gavel, Fifo, Las, Srtf, Fair)
+    }
 )
 """Every policy that a cluster may choose, the default first."""
 
 DEFAULT = Goodput.name
+
+_TOO_LARGE = 1e18
+"""Integers of a request may be larger than any float."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +115,7 @@ def _checked(key: str, value: object, field: dataclasses.Field[Any]) -> float | 
 def _number(key: str, value: object, allowed: Meaning) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise InvalidField(f"parameters.{key}", f"{key} is a number, not {value!r}")
-    if not allowed.holds(value):
+    if not abs(value) < _TOO_LARGE or not allowed.holds(value):
         limits = allowed.interval() or "finite"
         raise InvalidField(f"parameters.{key}", f"{key} must be {limits}, not {value!r}")
     return float(value)
