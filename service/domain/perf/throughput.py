@@ -33,8 +33,9 @@ GUESS_SPREAD = 0.7
 """Standard deviation of the logarithm of what nobody has tried: P10 and P90 are a factor of six apart."""
 GROWTH_PER_DOUBLING = 0.1
 """What each doubling of slots, nodes or batch beyond those tried adds to the spread."""
-FIRST_STEP = 0.3
-"""What it adds that several slots, or several nodes, were never tried."""
+FIRST_SLOTS, FIRST_NODES = 0.2, 0.4
+"""What more slots add to it where two at most were tried, so that nothing shows how synchronisation grows, and what several
+nodes add where one was."""
 
 _HOPE = 0.01
 """Synchronisation as a share of compute where nothing is known of it: next to nothing, so that it is tried (Pollux)."""
@@ -189,8 +190,14 @@ def log_spread(
     more = np.log2(np.maximum(slots / np.maximum(most, 1), 1))
     more += np.log2(np.maximum(nodes / np.maximum(widest, 1), 1))
     more += np.log2(np.maximum(np.maximum(batch / high, low / batch), 1))
-    first = 1.0 * ((slots > 1) & (most <= 1)) + ((nodes > 1) & (widest <= 1))
-    result: FloatArray = np.sqrt(spread**2 + (GROWTH_PER_DOUBLING * more) ** 2 + first * FIRST_STEP**2)
+    first_slots = (slots > np.maximum(most, 1)) & (most <= 2)
+    first_nodes = (nodes > 1) & (widest <= 1)
+    result: FloatArray = np.sqrt(
+        spread**2
+        + (GROWTH_PER_DOUBLING * more) ** 2
+        + first_slots * FIRST_SLOTS**2
+        + first_nodes * FIRST_NODES**2
+    )
     return result
 
 
