@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from service.domain.allocation.knapsack.problem import Solve
-from service.domain.arrays import FloatArray
+from service.domain.arrays import BoolArray, FloatArray
 from service.domain.policies.parameter import parameter
 from service.domain.policies.policy import Choices, RoundInput
 from service.domain.policies.solving import solved
@@ -31,15 +31,17 @@ class Goodput:
 
     Maximises the sum of weight * rank ** shortest_first * patience * (speedup * change) ** p over the jobs:
 
-    - speedup: goodput over the job's least goodput, so that p between 0 and 1 shares slots out where they help most
-      without leaving anybody at nothing (p-mean fairness).
+    - speedup: goodput over the job's least goodput. With p between 0 and 1 slots go where they help most, but the
+      first ones of a job always help more than another's last ones (p-mean fairness).
     - rank: 1 for the job with the longest time to go, up to the number of jobs for the shortest. With speedups k ** q
       the optimum for mean completion time gives an hour of a job's work a worth that grows as about rank ** q and does
-      not depend on the sizes themselves (heSRPT: Berg, Vesilo and Harchol-Balter, 2020).
-    - change: the share of its life that a job trains if it goes on being changed so often (Pollux, Sia); a running
-      job that would lose everything has a worth below nothing by as much, since its next start costs the same.
-    - patience: 1 for a job that never waited, and one more for each `patience_s` that it has waited: without bound, so
-      that every job gets its turn.
+      not depend on the sizes themselves (heSRPT: Berg, Vesilo and Harchol-Balter, 2020). Jobs of unknown length are
+      in the middle: if no length is known, what is left is p-mean fairness.
+    - change, where a running job would change: the share of its life that it trains if it goes on being changed as
+      often as up to now (Pollux, Sia), times the share of the time to its end that the change leaves. To lose
+      everything costs a running job as much as a change of what it holds, since it has to start again.
+    - patience: 1 for a job that never waited, and one more for each `patience_s` of waiting: without bound, so that
+      every job gets its turn.
     """
 
     name: ClassVar[str] = "goodput"
@@ -50,35 +52,46 @@ class Goodput:
         at_most=1,
     )
     shortest_first: float = parameter(
-        0.6, "How much sooner shorter jobs are served; 0: as soon as others.", at_least=0, at_most=2
+        0.6, "How much more shorter jobs count; 0: as much as others.", at_least=0, at_most=2
     )
-    patience_s: float = parameter(
-        3600.0, "Seconds of waiting that count as much as the job itself.", at_least=1
-    )
+    patience_s: float = parameter(3600.0, "Seconds of waiting that double what a job counts.", at_least=1)
 
     def choose(self, given: RoundInput, solve: Solve) -> Choices:
         """See `Policy.choose`."""
         goodput = usable_goodput(given)
         least = least_goodput(clean_goodput(given))
-        factor = restart_factor(given, given.change_s)[:, None]
         speedup = goodput / least[:, None]
-        worth = (self._weight(given, least)[:, None]) * speedup**self.p
-        utility = np.where(changed(given), worth * factor**self.p, worth)
-        lost = np.where(kept(given), worth * (1 - factor**self.p), 0.0).max(axis=1, initial=0.0)
-        return solved(given, solve, np.where(goodput > 0, utility, -np.inf), -lost, "weighted speedup ** p")
+        to_go_s = remaining_s(given, least, given.served_slot_s)
+        worth = self._weight(given, to_go_s)[:, None] * speedup**self.p
+        loss = 1 - _left_by_change(given, to_go_s, speedup) ** self.p
+        utility = worth * np.where(changed(given), 1 - loss, 1.0)
+        stopped = np.where(kept(given), worth * loss, 0.0).max(axis=1, initial=0.0)
+        utility = np.where(goodput > 0, utility, -np.inf)
+        return solved(given, solve, utility, -stopped, "weighted speedup ** p")
 
-    def _weight(self, given: RoundInput, least: FloatArray) -> FloatArray:
+    def _weight(self, given: RoundInput, to_go_s: FloatArray) -> FloatArray:
         """(J,) what a job's speedup counts."""
         waited_s = np.maximum(
             finite(given.age_s) - finite(given.served_s).sum(axis=1), finite(given.waited_s)
         )
         patience = 1 + waited_s / self.patience_s
-        rank = _rank(remaining_s(given, least))
-        return np.asarray(weights(given) * rank**self.shortest_first * patience)
+        return np.asarray(
+            weights(given) * _rank(to_go_s, np.isfinite(given.remaining)) ** self.shortest_first * patience
+        )
 
 
-def _rank(values: FloatArray) -> FloatArray:
-    """(J,) 1 for the largest value, and one more for each that is smaller; equal ones by order."""
-    rank = np.empty(len(values))
-    rank[np.argsort(-values, kind="stable")] = np.arange(1, len(values) + 1)
+def _left_by_change(given: RoundInput, to_go_s: FloatArray, speedup: FloatArray) -> FloatArray:
+    """(J, C) the share of a job's training that a change to a configuration now leaves, from 0 to 1."""
+    change_s = finite(given.change_s)[:, None]
+    left_s = to_go_s[:, None] / np.maximum(speedup, 1.0)
+    until_end = left_s / np.maximum(left_s + change_s, 1e-9)
+    return np.asarray(restart_factor(given, given.change_s)[:, None] * until_end)
+
+
+def _rank(values: FloatArray, known: BoolArray) -> FloatArray:
+    """(J,) from 1 for the largest of the known values to J for the smallest, evenly; the middle for the unknown ones."""
+    jobs = len(values)
+    rank = np.full(jobs, (jobs + 1) / 2)
+    order = np.flatnonzero(known)[np.argsort(-values[known], kind="stable")]
+    rank[order] = np.linspace(1, jobs, len(order)) if len(order) > 1 else rank[order]
     return rank

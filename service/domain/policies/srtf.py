@@ -10,15 +10,15 @@ import numpy as np
 from service.domain.allocation.knapsack.problem import Solve
 from service.domain.policies.policy import Choices, RoundInput
 from service.domain.policies.queueing import requested_columns, served
-from service.domain.policies.speedup import best_where, remaining_s, usable_goodput
+from service.domain.policies.speedup import best_where, finite, remaining_s, usable_goodput
 
 
 @dataclass(frozen=True, slots=True)
 class Srtf:
     """Serves jobs by the shortest time to go at the size they asked for, taking slots from longer ones.
 
-    The time is that on the best device kind. A job of unknown length is taken to be as far from its end as from
-    its start.
+    The time is that on the best device kind. A job of unknown length is taken to be as far from its end as from its
+    start.
     """
 
     name: ClassVar[str] = "srtf"
@@ -26,4 +26,6 @@ class Srtf:
     def choose(self, given: RoundInput, solve: Solve) -> Choices:  # noqa: ARG002  # its order is the choice
         """See `Policy.choose`."""
         best = best_where(usable_goodput(given), requested_columns(given))
-        return served(given, np.argsort(remaining_s(given, best), kind="stable"))
+        return served(
+            given, np.argsort(remaining_s(given, best, finite(given.served_s).sum(axis=1)), kind="stable")
+        )
