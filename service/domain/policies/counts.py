@@ -8,11 +8,37 @@ from __future__ import annotations
 
 import numpy as np
 
-from service.domain.allocation.knapsack.problem import NOTHING, Problem, Solution
-from service.domain.arrays import FloatArray, IntArray
+from service.domain.allocation.knapsack.problem import NOTHING, Problem, Solution, Solve
+from service.domain.arrays import BoolArray, FloatArray, IntArray
+from service.domain.policies.policy import Choices, RoundInput
+from service.domain.policies.solving import solved
 
 MAX_WORK = 20_000_000
 """Jobs x sizes x slots up to which the program runs: about 0.2 s."""
+
+
+def solved_by_counts(
+    given: RoundInput,
+    solve: Solve,
+    utility: FloatArray,
+    idle: FloatArray,
+    unit: str,
+    *,
+    must_have: BoolArray | bool = False,
+    fill: bool = False,
+) -> Choices:
+    """The best choices for these utilities, by counts where that can be, else by the shared solver.
+
+    Only by counts it is certain that the jobs which `must_have` (J,) something do, and that the pool is full (`fill`);
+    utilities that leave no better choice make it likely for the shared solver.
+    """
+    if len(given.configurations.kinds) == 1:
+        forced = np.where(must_have, -np.inf, idle)
+        problem = Problem(utility=utility, idle=forced, rows=given.rows, current=given.current)
+        exact = solve_by_counts(problem, fill=fill)
+        if exact is not None:
+            return Choices(chosen=exact.chosen, utility=utility, idle=idle, unit=unit, solution=exact)
+    return solved(given, solve, utility, idle, unit)
 
 
 def solve_by_counts(problem: Problem, *, fill: bool = False) -> Solution | None:
@@ -38,7 +64,9 @@ def solve_by_counts(problem: Problem, *, fill: bool = False) -> Solution | None:
     if value[count] == -np.inf:
         return None
     chosen = _trace_back(picks, column, sizes, count)
-    if any(_taken(problem, row, chosen) > max(0.0, one.capacity) + 1e-9 for row, one in enumerate(problem.rows)):
+    if any(
+        _taken(problem, row, chosen) > max(0.0, one.capacity) + 1e-9 for row, one in enumerate(problem.rows)
+    ):
         return None
     prices = np.zeros(len(problem.rows))
     prices[0] = max(0.0, value[_best_count(value, fill=fill)] - value[count])

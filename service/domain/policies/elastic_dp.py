@@ -7,12 +7,11 @@ from typing import ClassVar
 
 import numpy as np
 
-from service.domain.allocation.knapsack.problem import Problem, Solve
+from service.domain.allocation.knapsack.problem import Solve
 from service.domain.arrays import BoolArray, FloatArray
-from service.domain.policies.counts import solve_by_counts
+from service.domain.policies.counts import solved_by_counts
 from service.domain.policies.policy import Choices, RoundInput
 from service.domain.policies.scaling import scaling_factors
-from service.domain.policies.solving import solved
 from service.domain.policies.speedup import finite, kind_capacity
 
 
@@ -35,15 +34,7 @@ class ElasticDp:
         admitted = _admitted(given, scaling)
         utility = np.where((scaling > 0) & admitted[:, None], scaling, -np.inf)
         idle = np.where(admitted, -1.0 - scaling.max(initial=0.0), 0.0)
-        unit = "scaling factors"
-        if len(given.configurations.kinds) == 1:
-            forced = np.where(admitted, -np.inf, 0.0)
-            exact = solve_by_counts(
-                Problem(utility=utility, idle=forced, rows=given.rows, current=given.current)
-            )
-            if exact is not None:
-                return Choices(chosen=exact.chosen, utility=utility, idle=idle, unit=unit, solution=exact)
-        return solved(given, solve, utility, idle, unit)
+        return solved_by_counts(given, solve, utility, idle, "scaling factors", must_have=admitted)
 
 
 def _admitted(given: RoundInput, scaling: FloatArray) -> BoolArray:

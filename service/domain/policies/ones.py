@@ -7,12 +7,11 @@ from typing import ClassVar
 
 import numpy as np
 
-from service.domain.allocation.knapsack.problem import Problem, Solve
+from service.domain.allocation.knapsack.problem import Solve
 from service.domain.arrays import BoolArray, FloatArray
-from service.domain.policies.counts import solve_by_counts
+from service.domain.policies.counts import solved_by_counts
 from service.domain.policies.parameter import parameter
 from service.domain.policies.policy import Choices, RoundInput
-from service.domain.policies.solving import solved
 from service.domain.policies.speedup import finite, kept, usable_goodput
 
 _FILL = 2.0
@@ -48,17 +47,9 @@ class Ones:
         slots = given.configurations.slots
         left = _remaining_slot_s(given, goodput)
         per_slot = left / np.maximum(slots, 1)
-        worth = _FILL * np.where(goodput > 0, per_slot, 0.0).max(initial=0.0)
+        worth = _FILL * max(1.0, np.where(goodput > 0, per_slot, 0.0).max(initial=0.0))
         utility = np.where(goodput > 0, worth * slots - left, -np.inf)
-        idle = np.zeros(len(goodput))
-        unit = "slot-seconds"
-        if len(given.configurations.kinds) == 1:
-            exact = solve_by_counts(
-                Problem(utility=utility, idle=idle, rows=given.rows, current=given.current), fill=True
-            )
-            if exact is not None:
-                return Choices(chosen=exact.chosen, utility=utility, idle=idle, unit=unit, solution=exact)
-        return solved(given, solve, utility, idle, unit)
+        return solved_by_counts(given, solve, utility, np.zeros(len(goodput)), "slot-seconds", fill=True)
 
 
 def _remaining_slot_s(given: RoundInput, goodput: FloatArray) -> FloatArray:

@@ -77,3 +77,8 @@ def test_sizes_may_be_limited_as_published() -> None:
     assert slots(1, 4) == 4
     assert slots(2, 1) == 4
     assert slots(2, 2) == 8
+
+
+def test_jobs_that_are_about_to_end_run_too() -> None:
+    given = a_round(np.full((2, 2), 10.0), [1, 1], kind=[0, 1], capacity=1, remaining=np.zeros(2))
+    assert sorted(Ones().choose(given, brute_force).chosen.tolist()) == [0, 1]
