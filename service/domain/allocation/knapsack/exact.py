@@ -1,0 +1,217 @@
+"""The exact finish: every choice whose gain lies within a distance of the dual bound, by dynamic programming.
+
+At the dual's prices a choice falls short of the bound by its cost: its jobs' losses, and the price of what it leaves
+unused. For the cost to be small, hardly any job may stray from its best choice, and those few that may are
+enumerated job by job, with one state for each usage of the rows. When nothing costs less than some limit, the bound is
+lower by that limit; the limit is doubled until it reaches the best choice known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from service.domain.allocation.knapsack.core import FULL, Core
+from service.domain.allocation.knapsack.problem import NOTHING
+from service.domain.allocation.knapsack.rounding import Switches
+from service.domain.arrays import BoolArray, FloatArray, IntArray
+
+_GRAIN = 2.0**44
+"""Usages that differ by less than one part of it are the same state."""
+_ODD = -7046029254386353131
+"""Makes one number of a usage's numbers."""
+_STATES = 20_000
+"""States kept at a time; when there are more, the search is no proof any longer."""
+_WORK = 2_000_000
+"""Partial choices weighed for an effort of one: about a second."""
+_FIRST = 12
+"""The first limit lets about so many other choices in."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The best choice known, and the most that any choice gains: the same where the choice is proven best."""
+
+    choice: IntArray
+    bound: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """The cheapest choice that costs less than a limit, if there is one, and whether all such were looked at."""
+
+    choice: IntArray | None
+    cost: float
+    complete: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Rest:
+    """What is known of the jobs still to come: the least and the most that they take of each row, which rows they may
+    take from at all, and what they cost at least.
+    """
+
+    least: FloatArray
+    most: FloatArray
+    takes: BoolArray
+    cost: float
+
+
+class Finish:
+    """The search around one dual solution; `effort` is spent by all its calls together."""
+
+    def __init__(self, core: Core, moves: Switches, prices: FloatArray, *, effort: float) -> None:
+        self._core, self._moves, self._prices = core, moves, prices
+        self._best, value = core.best_choice(prices)
+        self._top = float(prices.sum() * FULL + value.sum())
+        self._work = _WORK * effort
+        kinds, kind = np.unique(core.counts, axis=1, return_inverse=True)
+        self._kind = kind.reshape(-1)[core.cell]
+        self._own = (kinds > 0.0) & (kinds.sum(axis=1) == 1.0)[:, None] & (kinds.shape[1] > 1)
+        """Rows (R, kinds) that count the jobs of that kind only, as a project's quota does."""
+        self._floor = np.zeros(kinds.shape[1])
+        """What the jobs of each kind cost at least, for the sake of their own rows."""
+
+    def by_kind(self) -> IntArray:
+        """The choice that is best at the prices when each kind keeps its own rows; common rows may be exceeded."""
+        choice = self._best
+        for kind in np.flatnonzero(self._own.any(axis=0)).tolist():
+            mine = self._kind == kind
+            limit = self._first_limit(mine[self._moves.job])
+            found = self._search(limit, kind)
+            while found.choice is None and found.complete:
+                self._floor[kind] = limit
+                limit *= 2.0
+                found = self._search(limit, kind)
+            if found.choice is not None:
+                choice = np.where(mine, found.choice, choice)
+            if found.complete:
+                self._floor[kind] = found.cost
+        return choice
+
+    def run(self, choice: IntArray, *, enough: float, expired: Callable[[], bool]) -> Finished:
+        """Improve the choice until it is proven to be within `enough` of the best, or the effort is spent."""
+        cost = self._top - float(self._core.gain_of(choice).sum())
+        proven = float(self._floor.sum())
+        limit = max(self._first_limit(np.ones(len(self._moves.job), bool)), 1.2 * proven, cost / 128.0)
+        while cost - proven > enough and not expired():
+            limit = min(limit, cost)
+            found = self._search(limit)
+            if found.choice is not None:
+                choice, cost = found.choice, found.cost
+            if not found.complete:
+                break
+            proven = min(limit, cost)
+            limit *= 2.0
+        return Finished(choice, self._top - min(proven, cost))
+
+    def _first_limit(self, among: BoolArray) -> float:
+        other = np.sort(self._moves.loss[among & (self._moves.loss > 0.0)])
+        return float(other[min(_FIRST, len(other) - 1)]) if len(other) else 1e-9 * (1.0 + abs(self._top))
+
+    def _search(self, limit: float, kind: int | None = None) -> _Found:
+        """The cheapest choice below the limit. With a kind: of its jobs only, as if there were only its own rows."""
+        jobs, options, rests = self._jobs(limit, kind)
+        counted = np.ones(len(self._prices), bool) if kind is None else self._own[:, kind]
+        choice = self._best.copy() if kind is None else np.where(self._kind == kind, self._best, NOTHING)
+        choice[jobs] = NOTHING
+        states = _States(self._core.usage(choice) * counted, np.where(counted, self._prices, 0.0))
+        complete = limit <= self._moves.horizon
+        trail = []
+        for index, rest in enumerate(rests):
+            kept, all_kept = states.settle(rest, limit)
+            complete &= all_kept
+            trail.append(kept)
+            if not len(kept):
+                return _Found(None, limit, complete)
+            if index < len(jobs):
+                self._work -= len(kept) * len(options[index])
+                if self._work < 0.0:
+                    return _Found(None, limit, complete=False)
+                states.branch(self._moves.loss[options[index]], self._moves.demand[options[index]] * counted)
+        at = int(states.cost.argmin())
+        cost = float(states.cost[at])
+        for index in range(len(jobs) - 1, -1, -1):
+            at, option = divmod(int(trail[index + 1][at]), len(options[index]))
+            choice[jobs[index]] = self._moves.column[options[index][option]]
+        return _Found(choice, cost, complete)
+
+    def _jobs(self, limit: float, kind: int | None) -> tuple[list[int], list[IntArray], list[_Rest]]:
+        """The jobs that may stray, kind by kind and the largest first, each one's options, and what is to come from
+        each of them on.
+        """
+        moves = self._moves
+        usable = moves.loss < limit
+        if kind is not None:
+            usable &= self._kind[moves.job] == kind
+        entries = np.flatnonzero(usable)
+        job, first, count = np.unique(moves.job[entries], return_index=True, return_counts=True)
+        job, first, count = job[count > 1], first[count > 1], count[count > 1]
+        options = [entries[start : start + length] for start, length in zip(first, count, strict=True)]
+        shape = (len(job), len(self._prices))
+        least = np.array([moves.demand[own].min(axis=0) for own in options]).reshape(shape)
+        most = np.array([moves.demand[own].max(axis=0) for own in options]).reshape(shape)
+        order = np.lexsort((-(most - least) @ self._prices, self._kind[job]))
+        least, most = _from_here_on(least[order]), _from_here_on(most[order])
+        kinds = self._kind[job[order]]
+        ahead = [
+            float(self._floor[np.unique(kinds[kinds > now])].sum()) if kind is None else 0.0 for now in kinds
+        ]
+        return (
+            job[order].tolist(),
+            [options[index] for index in order.tolist()],
+            [
+                _Rest(low, high, high > 0.0, cost)
+                for low, high, cost in zip(least, most, [0.0, *ahead], strict=True)
+            ],
+        )
+
+
+class _States:
+    """What the jobs so far may take of each row (S, R), and what that costs at least (S,)."""
+
+    def __init__(self, usage: FloatArray, prices: FloatArray) -> None:
+        self.usage, self.cost = usage[None, :], np.zeros(1)
+        self._prices = prices.copy()
+
+    def branch(self, loss: FloatArray, demand: FloatArray) -> None:
+        """Every state with every option of the next job."""
+        self.usage = (self.usage[:, None, :] + demand).reshape(-1, demand.shape[1])
+        self.cost = (self.cost[:, None] + loss).reshape(-1)
+
+    def settle(self, rest: _Rest, limit: float) -> tuple[IntArray, bool]:
+        """Keep the states that can still keep every row for less than the limit, the cheapest of each usage; which
+        those are, and whether that is all of them. The price of a row that nobody takes from any more is paid.
+        """
+        low = self.cost + np.maximum(FULL - self.usage - rest.most, 0.0) @ self._prices + rest.cost
+        kept = np.flatnonzero((self.usage + rest.least <= FULL).all(axis=1) & (low < limit))
+        kept = kept[_distinct(self.usage[kept], self.cost[kept])]
+        every = len(kept) <= _STATES
+        if not every:
+            kept = kept[np.argpartition(low[kept], _STATES)[:_STATES]]
+        self.usage, self.cost = self.usage[kept], self.cost[kept]
+        closed = ~rest.takes
+        self.cost += (FULL - self.usage[:, closed]) @ self._prices[closed]
+        self.usage[:, closed] = 0.0
+        self._prices[closed] = 0.0
+        return kept, every
+
+
+def _from_here_on(amounts: FloatArray) -> FloatArray:
+    """Sums (M + 1, R) over each job and those after it."""
+    sums = np.zeros((len(amounts) + 1, amounts.shape[1]))
+    sums[:-1] = np.cumsum(amounts[::-1], axis=0)[::-1]
+    return sums
+
+
+def _distinct(usage: FloatArray, cost: FloatArray) -> IntArray:
+    """The places of the cheapest state of each usage."""
+    grains = np.rint(usage * _GRAIN).astype(np.int64)
+    key = grains @ np.cumprod(np.full(usage.shape[1], _ODD, np.int64))
+    order = np.lexsort((cost, key))
+    grains = grains[order]
+    first = np.ones(len(order), bool)
+    first[1:] = (grains[1:] != grains[:-1]).any(axis=1)
+    return order[first]

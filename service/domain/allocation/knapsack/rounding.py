@@ -1,0 +1,226 @@
+"""From prices to a choice that keeps every row: the relaxation's mixture rounded, repaired and improved by switches.
+
+Everything is weighed by loss: how much less than a job's best choice another one is worth to it at the prices. The
+gain of any choice is the dual bound less the losses, less the price of what is left unused.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from service.domain.allocation.knapsack.core import FULL, Core
+from service.domain.allocation.knapsack.prices import Dual
+from service.domain.allocation.knapsack.problem import NOTHING
+from service.domain.arrays import FloatArray, IntArray
+
+_NUMBERS = 200_000
+"""Switches looked at, times rows."""
+_PASSES = 40
+_PAIRED = 200
+"""Switches of each side that are tried in pairs."""
+_GOLDEN = 0.6180339887498949
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Switches:
+    """What jobs could choose (E,), job by job: a column or `NOTHING`, its gain, its loss at the prices, and what it
+    takes of each row (E, R). All choices with a loss below `horizon` are there, but for jobs without alternatives.
+    """
+
+    job: IntArray
+    column: IntArray
+    gain: FloatArray
+    loss: FloatArray
+    demand: FloatArray
+    horizon: float
+
+
+def switches(core: Core, prices: FloatArray) -> Switches:
+    """The choices with the least loss, as many as are worth looking at."""
+    count, width = core.gain.shape
+    costs = core.cell_prices(prices)
+    net = np.zeros((count, width + 1))
+    np.subtract(core.gain, costs[0] if len(costs) == 1 else costs[core.cell], out=net[:, :width])
+    best = net.argmax(axis=1)
+    places = np.arange(count) * (width + 1) + best
+    loss = (net[np.arange(count), best][:, None] - net).reshape(-1)
+    loss[places] = np.inf
+    wanted = _NUMBERS // max(1, len(core.row))
+    horizon = np.inf if wanted >= len(loss) else float(np.partition(loss, wanted)[wanted])
+    entries = np.flatnonzero(loss < horizon)
+    if len(entries) < wanted and horizon < np.inf:
+        entries = np.concatenate([entries, np.flatnonzero(loss == horizon)[: wanted - len(entries)]])
+    loss[places] = 0.0
+    entries = np.union1d(entries, places[np.unique(entries // (width + 1))])
+    job, column = entries // (width + 1), entries % (width + 1)
+    column[column == width] = NOTHING
+    return Switches(
+        job=job,
+        column=column,
+        gain=_gain(core, job, column),
+        loss=loss[entries],
+        demand=_demand(core, job, column),
+        horizon=horizon,
+    )
+
+
+def mixed(core: Core, dual: Dual) -> IntArray:
+    """The relaxation's mixture, rounded: in each cell the choices made on the way get the jobs that they disagree on
+    in proportion to their weights. Rows may be exceeded, by little.
+    """
+    choice = np.full(len(core.job), NOTHING)
+    bounds = np.searchsorted(core.cell, np.arange(core.counts.shape[1] + 1))
+    for cell, (start, end) in enumerate(zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)):
+        used = np.flatnonzero(dual.weights[:, cell] > 1e-9)
+        options = np.concatenate([dual.choices[used, start:end], np.full((1, end - start), NOTHING)])
+        ends = np.cumsum(dual.weights[used, cell])
+        order = np.lexsort(options)
+        place = np.empty(len(order))
+        place[order] = (np.arange(len(order)) * _GOLDEN + 0.5) % 1.0
+        chosen = np.searchsorted(ends + 1e-9, place)
+        choice[start:end] = options[chosen, np.arange(end - start)]
+    return choice
+
+
+def improve(core: Core, moves: Switches, choice: IntArray, *, goal: float, pairs: int) -> IntArray:
+    """A choice within the rows, near the given one, that no single switch would improve, and unless it gains as much
+    as the goal, as many pairs of switches as help, up to a number.
+    """
+    state = _State(core, moves, choice.copy())
+    state.repair()
+    state.drop()
+    state.fill()
+    for _ in range(pairs):
+        if state.gain >= goal or not state.pair():
+            break
+        state.fill()
+    return state.choice
+
+
+class _State:
+    """A choice and what it takes, changed by one switch after another."""
+
+    def __init__(self, core: Core, moves: Switches, choice: IntArray) -> None:
+        self._core, self._moves, self.choice = core, moves, choice
+        self._usage = core.usage(choice)
+        jobs = np.arange(len(choice))
+        self._demand = _demand(core, jobs, choice)
+        self._gain = _gain(core, jobs, choice)
+
+    @property
+    def gain(self) -> float:
+        """What the choice gains."""
+        return float(self._gain.sum())
+
+    def repair(self) -> None:
+        """Switch where it frees most of the exceeded rows for the least loss."""
+        for _ in range(_PASSES):
+            if (self._usage <= FULL).all():
+                return
+            before = self._excess(np.zeros((1, len(self._usage))))[0]
+            freed = before - self._excess(self._more())
+            cost = np.maximum(self._gain[self._moves.job] - self._moves.gain, 0.0)
+            useful = np.flatnonzero(freed > 1e-12)
+            order = useful[np.argsort(cost[useful] / freed[useful], kind="stable")]
+            if not self._apply(order, repairing=True):
+                return
+
+    def drop(self) -> None:
+        """Take everything from the jobs that gain least for what they take of a row, until the row is kept."""
+        for row in range(len(self._usage)):
+            excess = self._usage[row] - FULL
+            if excess <= 0.0:
+                continue
+            holders = np.flatnonzero(self._demand[:, row] > 0.0)
+            order = holders[np.argsort(self._gain[holders] / self._demand[holders, row], kind="stable")]
+            needed = int(np.searchsorted(np.cumsum(self._demand[order, row]), excess)) + 1
+            for job in order[:needed].tolist():
+                self._set(job, NOTHING, 0.0, np.zeros(len(self._usage)))
+
+    def fill(self) -> None:
+        """Switch to what gains more and still fits, the best for its price first."""
+        for _ in range(_PASSES):
+            gained = self._moves.gain - self._gain[self._moves.job]
+            fits = (self._usage + self._more() <= FULL).all(axis=1)
+            useful = np.flatnonzero(fits & (gained > 0.0))
+            order = useful[np.lexsort((-gained[useful], self._moves.loss[useful]))]
+            if not self._apply(order, repairing=False):
+                return
+
+    def pair(self) -> bool:
+        """Make the two switches of different jobs that together gain most and fit; whether there were any."""
+        gained = self._moves.gain - self._gain[self._moves.job]
+        other = self._moves.column != self.choice[self._moves.job]
+        lost = self._moves.loss
+        up = np.flatnonzero(other & (gained > 0.0))
+        up = up[np.argsort(lost[up], kind="stable")[:_PAIRED]]
+        down = np.flatnonzero(other & (gained <= 0.0))
+        down = down[np.argsort(lost[down], kind="stable")[:_PAIRED]]
+        if not len(up) or not len(down):
+            return False
+        more = self._more()
+        together = gained[up][:, None] + gained[down]
+        together[self._moves.job[up][:, None] == self._moves.job[down]] = 0.0
+        for row, used in enumerate(self._usage):
+            together[used + more[up, row][:, None] + more[down, row] > FULL] = 0.0
+        best = int(together.argmax())
+        if together.flat[best] <= 1e-12 * (1.0 + self.gain):
+            return False
+        for index in (int(up[best // len(down)]), int(down[best % len(down)])):
+            self._make(index)
+        return True
+
+    def _more(self) -> FloatArray:
+        more: FloatArray = self._moves.demand - self._demand[self._moves.job]
+        return more
+
+    def _excess(self, more: FloatArray) -> FloatArray:
+        excess: FloatArray = np.maximum(self._usage + more - FULL, 0.0).sum(axis=1)
+        return excess
+
+    def _apply(self, order: IntArray, *, repairing: bool) -> bool:
+        """Make the switches in that order, each job's first only, while they still do what they are for."""
+        touched: set[int] = set()
+        for index in order.tolist():
+            job = int(self._moves.job[index])
+            if job in touched:
+                continue
+            after = self._usage + self._moves.demand[index] - self._demand[job]
+            if repairing:
+                helps = (
+                    np.maximum(after - FULL, 0.0).sum() < np.maximum(self._usage - FULL, 0.0).sum() - 1e-12
+                )
+            else:
+                helps = (after <= FULL).all()
+            if helps:
+                touched.add(job)
+                self._make(index)
+                if repairing and (self._usage <= FULL).all():
+                    break
+        return bool(touched)
+
+    def _make(self, index: int) -> None:
+        self._set(
+            int(self._moves.job[index]),
+            int(self._moves.column[index]),
+            float(self._moves.gain[index]),
+            self._moves.demand[index],
+        )
+
+    def _set(self, job: int, column: int, gain: float, demand: FloatArray) -> None:
+        self._usage = self._usage + demand - self._demand[job]
+        self.choice[job], self._gain[job], self._demand[job] = column, gain, demand
+
+
+def _gain(core: Core, job: IntArray, column: IntArray) -> FloatArray:
+    gain: FloatArray = np.where(column == NOTHING, 0.0, core.gain[job, column])
+    return gain
+
+
+def _demand(core: Core, job: IntArray, column: IntArray) -> FloatArray:
+    """What the columns take of each row (E, R) when those jobs have them."""
+    demand: FloatArray = core.demand.T[column] * core.counts.T[core.cell[job]]
+    demand[column == NOTHING] = 0.0
+    return demand
