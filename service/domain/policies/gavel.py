@@ -28,67 +28,67 @@ class Gavel:
 
     def choose(self, given: RoundInput, solve: Solve) -> Choices:  # noqa: ARG002  # its order is the choice
         """See `Policy.choose`."""
-        columns = _best_columns(given)
-        shares = time_shares(given, columns)
-        age_s = np.maximum(finite(given.age_s), 1.0)[:, None]
-        received = finite(given.served_s) / age_s
-        priority = np.where(shares > _NO_SHARE, shares / np.maximum(received, _NEVER), -np.inf)
-        chosen = _by_priority(given, columns, priority)
+        columns, throughput = _best_columns(given)
+        slots = np.append(given.configurations.slots, 0)[columns]
+        shares = time_shares(throughput, slots, kind_capacity(given), weights(given))
+        received = finite(given.served_s) / np.maximum(finite(given.age_s), 1.0)[:, None]
+        priority = np.where(shares > _NONE, shares / np.maximum(received, _NONE), 0.0)
+        job, kind = np.nonzero(priority > 0)
         utility = np.full(given.goodput.shape, -np.inf)
-        job, kind = np.nonzero((columns != NOTHING) & (priority > 0))
         utility[job, columns[job, kind]] = priority[job, kind]
-        return ordered_choices(given, chosen, utility, "priority")
+        return ordered_choices(given, _by_priority(given, utility), utility, "priority")
 
 
-_NO_SHARE = 1e-6
-_NEVER = 1e-6
-"""The share of its life of a job that has never been on a kind: it goes before all who have."""
+_NONE = 1e-6
+"""A share of time below this is none; whoever has had none yet goes before all who have."""
 
 
-def _best_columns(given: RoundInput) -> IntArray:
-    """(J, K) the requested configuration with the most goodput on each kind, the present one first; or `NOTHING`."""
-    kind = given.configurations.kind
+def _best_columns(given: RoundInput) -> tuple[IntArray, FloatArray]:
+    """(J, K) the requested configuration with the most goodput on each kind, the present one first; and its goodput.
+
+    Where there is none the column is `NOTHING` and the goodput 0.
+    """
     goodput = np.where(requested_columns(given), usable_goodput(given), 0.0)
     wish = np.where(kept(given) & (goodput > 0), np.inf, goodput)
-    columns = np.full((len(wish), len(given.configurations.kinds)), NOTHING, dtype=np.int64)
-    for index in range(columns.shape[1]):
-        members = np.flatnonzero(kind == index)
+    jobs = np.arange(len(goodput))
+    columns = np.full((len(goodput), len(given.configurations.kinds)), NOTHING, dtype=np.int64)
+    throughput = np.zeros(columns.shape)
+    for kind in range(columns.shape[1]):
+        members = np.flatnonzero(given.configurations.kind == kind)
         if len(members):
             best = members[wish[:, members].argmax(axis=1)]
-            columns[:, index] = np.where(wish[np.arange(len(wish)), best] > 0, best, NOTHING)
-    return columns
+            throughput[:, kind] = goodput[jobs, best]
+            columns[:, kind] = np.where(throughput[:, kind] > 0, best, NOTHING)
+    return columns, throughput
 
 
-def time_shares(given: RoundInput, columns: IntArray) -> FloatArray:
-    """(J, K) the share of time of each job on each kind, from the columns (J, K) that it may have there."""
-    has = columns != NOTHING
-    rows = np.arange(len(columns))[:, None]
-    throughput = np.where(has, given.goodput[rows, columns], 0.0) if columns.size else np.zeros(columns.shape)
-    slots = np.where(has, given.configurations.slots[columns], 0) if columns.size else np.zeros(columns.shape)
-    capacity = kind_capacity(given)
-    equal = np.minimum(capacity / max(len(columns), 1) / max(capacity.sum() / max(len(columns), 1), 1.0), 1.0)
-    at_equal = throughput @ equal
-    weight = np.maximum(weights(given), _NO_SHARE)
-    base = np.where(at_equal > 0, at_equal, 1.0) * weight
+def time_shares(
+    throughput: FloatArray, slots: IntArray, capacity: FloatArray, weight: FloatArray
+) -> FloatArray:
+    """(J, K) the shares of time that maximise the least normalised throughput.
+
+    `throughput` and `slots` (J, K) are those of each job's configuration on a kind, `capacity` (K,) the slots there
+    are, `weight` (J,) the priorities. Normalised is by an equal share: each kind in proportion to its slots, the whole
+    at most all the time.
+    """
+    each = capacity / max(len(throughput), 1)
+    at_equal = throughput @ (each / max(float(each.sum()), 1.0))
+    base = np.where(at_equal > 0, at_equal, 1.0) * np.maximum(weight, _NONE)
     return max_min_shares(throughput * slots / base[:, None], slots, capacity)
 
 
-def _by_priority(given: RoundInput, columns: IntArray, priority: FloatArray) -> IntArray:
-    """(J,) the pairs (job, kind) of the highest priorities that fit; equal ones by share of goodput and submit."""
-    chosen = np.full(len(columns), NOTHING, dtype=np.int64)
-    if not columns.size:
-        return chosen
-    capacity = Capacity(given.rows, *given.goodput.shape)
-    jobs, kinds = np.nonzero((columns != NOTHING) & (priority > 0))
-    picked = columns[jobs, kinds]
-    stays = picked == given.current[jobs]
-    wanted = np.zeros(given.goodput.shape[1], dtype=np.bool_)
-    wanted[picked] = True
-    for pair in np.lexsort((jobs, ~stays, -priority[jobs, kinds])):
-        job, column = jobs[pair], picked[pair]
+def _by_priority(given: RoundInput, priority: FloatArray) -> IntArray:
+    """(J,) the configurations (J, C) of the highest priorities that fit; of equal ones those that jobs hold already."""
+    chosen = np.full(len(priority), NOTHING, dtype=np.int64)
+    capacity = Capacity(given.rows, *priority.shape)
+    jobs, columns = np.nonzero(priority > 0)
+    moves = columns != given.current[jobs]
+    wanted = np.asarray((priority > 0).any(axis=0))
+    for pair in np.lexsort((jobs, moves, -priority[jobs, columns])):
+        job, column = jobs[pair], columns[pair]
         if chosen[job] != NOTHING:
             continue
-        if capacity.fits(job, np.array([column]))[0]:
+        if capacity.fits(job, columns[pair : pair + 1]).all():
             chosen[job] = column
             capacity.take(job, column)
         elif capacity.exhausted(wanted):

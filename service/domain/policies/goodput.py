@@ -17,6 +17,7 @@ from service.domain.policies.speedup import (
     clean_goodput,
     finite,
     kept,
+    known_length,
     least_goodput,
     remaining_s,
     restart_factor,
@@ -76,7 +77,7 @@ class Goodput:
         )
         patience = 1 + waited_s / self.patience_s
         return np.asarray(
-            weights(given) * _rank(to_go_s, np.isfinite(given.remaining)) ** self.shortest_first * patience
+            weights(given) * _rank(to_go_s, known_length(given)) ** self.shortest_first * patience
         )
 
 

@@ -32,15 +32,19 @@ def usable_goodput(given: RoundInput) -> FloatArray:
     return np.where(given.allowed, clean_goodput(given), 0.0)
 
 
+def known_length(given: RoundInput) -> BoolArray:
+    """(J,) whether it is known how much a job has left."""
+    return np.asarray(np.isfinite(given.remaining) & (given.remaining >= 0))
+
+
 def remaining_s(given: RoundInput, goodput: FloatArray, served_s: NumberArray) -> FloatArray:
     """(J,) seconds to go at these goodputs (J,), infinite where they are 0.
 
     A job of unknown length is taken to be as far from its end as from its start, `served_s` seconds (J,) ago: fair
     for sizes that are spread over many orders of magnitude, and the one with the least service counts as shortest.
     """
-    known = np.isfinite(given.remaining) & (given.remaining >= 0)
     rate = np.where(goodput > 0, goodput, 1.0)
-    left_s = np.where(known, finite(given.remaining) / rate, finite(served_s))
+    left_s = np.where(known_length(given), finite(given.remaining) / rate, finite(served_s))
     return np.where(goodput > 0, left_s, np.inf)
 
 
