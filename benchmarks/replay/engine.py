@@ -81,7 +81,11 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What happened. `decisions_s`: real seconds of every decision; `load` pairs of a round's time and its jobs."""
+    """What happened until `end_s`. `decisions_s`: real seconds of every decision; `load`: the time of each round, and how
+    many jobs it had.
+    """
+
+    end_s: float
 
     runs: tuple[Run, ...]
     decisions_s: tuple[float, ...]
@@ -128,7 +132,7 @@ class Replay:
                 self._active.append(waiting.pop())
             if self._active:
                 self._round(now_s)
-        return Record(tuple(self._runs), tuple(self._decisions_s), tuple(self._load))
+        return Record(now_s, tuple(self._runs), tuple(self._decisions_s), tuple(self._load))
 
     def _next_s(self, now_s: float, arrival_s: float) -> float:
         """When the next round is due."""
@@ -165,8 +169,8 @@ class Replay:
                 self._change(run, column, now_s)
 
     def _change(self, run: Run, column: int, now_s: float) -> None:
-        live = run.column != NOTHING and self.rules.live_pause_s is not None
-        pause_s = self.rules.live_pause_s if live else run.application.restart_s
+        live_s = self.rules.live_pause_s
+        pause_s = run.application.restart_s if run.column == NOTHING or live_s is None else live_s
         if column != NOTHING:
             run.changes += math.isfinite(run.started_s)
             run.held_until_s = now_s

@@ -118,7 +118,7 @@ def _interpolated(batches: FloatArray, gain: FloatArray, tried: FloatArray) -> F
     """Progress of a step (M, E) at the batches that are tried, from that (B, E) at the measured ones."""
     logs = np.log(gain)
     columns = [np.interp(np.log(tried), np.log(batches), column) for column in logs.T]
-    return np.exp(np.stack(columns, axis=1))
+    return np.asarray(np.exp(np.stack(columns, axis=1)))
 
 
 def _read_curves(folder: Path, kind: str) -> dict[Shape, _Curve]:
@@ -177,7 +177,8 @@ def _step_s(curve: _Curve, slots: int, batches: FloatArray) -> FloatArray:
     local = share / passes
     step_s = np.interp(local, curve.local_batch, curve.step_s)
     compute_s = step_s - np.interp(local, curve.local_batch, curve.sync_s)
-    return np.where(local >= curve.local_batch[0], step_s + (passes - 1) * compute_s, np.inf)
+    enough = local >= curve.local_batch[0]
+    return np.asarray(np.where(enough, step_s + (passes - 1) * compute_s, np.inf))
 
 
 def _read(file: Path) -> dict[str, FloatArray]:
