@@ -1,0 +1,139 @@
+"""How many slots of which node each job gets, so that all find room and few jobs move.
+
+One invariant carries the layout. With `r_n` the slots that node `n` can still give, all pieces that are still to be laid
+out find room if and only if for every level `k` (see `shapes`)
+
+    slack[k] = sum over n of floor(r_n / 2^k) * 2^k  -  sum of the pieces of at least 2^k  >=  0.
+
+Jobs that may stay are seated where they are. While a slack is negative, those whose leaving makes up for it most cheaply
+lose their seats. The others are laid out, the largest pieces first, and each piece on any node leaves the slacks of its
+level and below as they are. What departs from that order, such as three slots on one node at once, is done only if no
+slack becomes negative.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from service.domain.allocation.bins import Bins
+from service.domain.allocation.seating import Claim, Seating, demands
+from service.domain.allocation.shapes import pieces_of
+
+
+def lay_out(claims: Sequence[Claim], room: Sequence[int], node_slots: int) -> None:
+    """Fill in what is `laid` of every claim, earlier ones first. `room` is what each node gives out, the claims' own
+    slots included; `node_slots` is what a whole node has.
+    """
+    top = node_slots.bit_length() - 1
+    seating = Seating(claims, room, top)
+    seating.make_room()
+    bins = Bins(seating.room)
+    todo: list[list[_Layout]] = [[] for _ in range(top + 1)]
+    for claim in claims:
+        if len(claim.laid) > 1:
+            for node in claim.laid:
+                bins.take(node, 0, spans=True)
+        elif claim.slots > 0 and not claim.laid:
+            bins.reserve(claim.own, +1)
+            layout = _Layout(claim, bins, seating.slack, node_slots)
+            todo[layout.level].append(layout)
+    for level in range(top, -1, -1):
+        for layout in sorted(todo[level], key=_Layout.turn):
+            layout.place()
+            if layout.rest:
+                todo[layout.level].append(layout)
+
+
+class _Layout:
+    """One job that is being laid out, level by level. `rest` slots, cut into `pieces`, are still missing."""
+
+    def __init__(self, claim: Claim, bins: Bins, slack: list[int], node_slots: int) -> None:
+        self.rest = claim.slots
+        self._claim = claim
+        self._pieces = list(claim.pieces)
+        self._bins = bins
+        self._slack = slack
+        self._spans = claim.slots > node_slots
+        self._whole = pieces_of(node_slots, node_slots, 1 << (node_slots.bit_length() - 1))
+        self._reserves = True
+
+    @property
+    def level(self) -> int:
+        """The level of the largest missing piece."""
+        return max(level for level, count in enumerate(self._pieces) if count)
+
+    def turn(self) -> tuple[bool, int]:
+        """Jobs that hold something go first, so that they find their own slots free; then the largest."""
+        return (not self._claim.own, -self.rest)
+
+    def place(self) -> None:
+        """Lay out all pieces of the present level, and smaller ones along with them where that is safe."""
+        if self._reserves:
+            self._bins.reserve(self._claim.own, -1)
+            self._reserves = False
+        level, room, own = self.level, self._bins.room, self._claim.own
+        near = [node for node in {**own, **self._claim.laid} if room[node] > 0]
+        near.sort(key=lambda node: (-min(own.get(node, 0), self.rest), room[node], node))
+        at = 0
+        while self._pieces[level] and not self._finish(near):
+            while at < len(near) and room[near[at]] >> level == 0:
+                at += 1
+            if at < len(near):
+                node = near[at]
+            elif self._take_whole_node():
+                continue
+            else:
+                find = self._bins.tightest if self._pieces[level] == 1 else self._bins.roomiest
+                found = find(1 << level, spans=self._spans)
+                if found is None:
+                    self._give_up()
+                    return
+                node = found
+            count = min(self._pieces[level], room[node] >> level)
+            self._take(node, [*[0] * level, count])
+
+    def _finish(self, near: Sequence[int]) -> bool:
+        """Put everything that is missing on one node, if one has room and all others still find theirs."""
+        tightest = self._bins.tightest(self.rest, spans=self._spans)
+        if tightest is None:
+            return False
+        at_home = next((node for node in near if self._bins.room[node] >= self.rest), tightest)
+        return any(self._take_if_safe(node, self._pieces) for node in (at_home, tightest))
+
+    def _take_whole_node(self) -> bool:
+        """Take a whole node at once where nodes are not of a power of two, so that its pieces lie together."""
+        missing = all(has >= needs for has, needs in zip(self._pieces, self._whole, strict=False))
+        if len(self._pieces) < len(self._whole) or sum(self._whole) == 1 or not missing:
+            return False
+        node = self._bins.tightest(demands(self._whole, 1)[0], spans=self._spans)
+        return node is not None and self._take_if_safe(node, self._whole)
+
+    def _take_if_safe(self, node: int, pieces: Sequence[int]) -> bool:
+        """Take pieces on one node, but not if others would not find their room."""
+        before = self._bins.room[node]
+        needs = demands(tuple(pieces), self.level + 1)
+        costs = [
+            (before >> level << level) - (before - needs[0] >> level << level) - slots
+            for level, slots in enumerate(needs)
+        ]
+        if any(cost > max(slack, 0) for cost, slack in zip(costs, self._slack, strict=False)):
+            return False
+        for level, cost in enumerate(costs):
+            self._slack[level] -= cost
+        self._take(node, pieces)
+        return True
+
+    def _take(self, node: int, pieces: Sequence[int]) -> None:
+        slots = sum(count << level for level, count in enumerate(pieces))
+        for level, count in enumerate(pieces):
+            self._pieces[level] -= count
+        self.rest -= slots
+        self._spans = self._spans or self.rest > 0
+        self._bins.take(node, slots, spans=self._spans)
+        self._claim.laid[node] = self._claim.laid.get(node, 0) + slots
+
+    def _give_up(self) -> None:
+        for node, slots in self._claim.laid.items():
+            self._bins.take(node, -slots, spans=False)
+        self._claim.laid.clear()
+        self.rest = 0

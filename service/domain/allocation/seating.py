@@ -1,0 +1,179 @@
+"""Who stays where he is: everybody who can, and of those that must make room as few as will do."""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import TypeAlias
+
+_Plan: TypeAlias = tuple[int, int, int, list[int]]
+"""To free a block: what it costs, the slots of the jobs that leave, the node, these jobs."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Claim:
+    """A job and how many slots of a kind it is to get. Nodes are numbers here.
+
+    `pieces` says how many of each power of two, from 1 on. `own` is what the job holds, and `stays` that this is just
+    what it is to get. `laid` is the result. It is empty where more was chosen than the rows of `shapes` let through.
+    """
+
+    slots: int
+    pieces: tuple[int, ...]
+    own: Mapping[int, int]
+    stays: bool
+    laid: dict[int, int] = field(default_factory=dict)
+
+
+@cache
+def demands(pieces: tuple[int, ...], levels: int) -> tuple[int, ...]:
+    """Slots in pieces of at least 1, 2, 4, ..., by level."""
+    slots = [count << level for level, count in enumerate(pieces)]
+    return tuple(sum(slots[level:]) for level in range(levels))
+
+
+class Seating:
+    """Jobs that keep what they hold, or a part of it, and what they leave of the nodes.
+
+    `room` is what is left of each node, `slack` as `packing` defines it.
+    """
+
+    def __init__(self, claims: Sequence[Claim], room: Sequence[int], top: int) -> None:
+        self.room = list(room)
+        self._claims = claims
+        self._residents: list[dict[int, int]] = [{} for _ in room]
+        for index, claim in enumerate(claims):
+            claim.laid = dict(claim.own) if claim.stays else _shrunk(claim)
+            for node, slots in claim.laid.items():
+                self.room[node] -= slots
+                self._residents[node][index] = slots
+        missing = Counter(demands(claim.pieces, top + 1) for claim in claims if not claim.laid)
+        self.slack = [
+            sum(slots >> level << level for slots in self.room)
+            - sum(count * needs[level] for needs, count in missing.items())
+            for level in range(top + 1)
+        ]
+
+    def make_room(self) -> None:
+        """Let jobs leave their seats until all others find room. Who left in vain sits down again."""
+        left: list[tuple[int, dict[int, int]]] = []
+        if min(self.slack) >= 0:
+            return
+        odd = [index for index, claim in enumerate(self._claims) if _is_odd(claim, len(self.slack))]
+        while short := [level for level, slack in enumerate(self.slack) if slack < 0]:
+            if self._free_blocks(short[-1], left, skip=set(odd)):
+                continue
+            if not odd:
+                break  # more was chosen than the rows let through
+            self._leave(odd.pop(), left)
+        for index, seat in reversed(left):
+            self._return(index, seat)
+
+    def _free_blocks(self, level: int, left: list[tuple[int, dict[int, int]]], skip: set[int]) -> bool:
+        """Free blocks of `2^level` where it is cheapest until the slack is made up for; whether that was done."""
+        plans = [plan for node in range(len(self.room)) if (plan := self._plan(node, level, skip))]
+        heapq.heapify(plans)
+        while self.slack[level] < 0 and plans:
+            plan = heapq.heappop(plans)
+            now = self._plan(plan[2], level, skip)
+            if now == plan:
+                nodes = {node: None for index in plan[3] for node in self._claims[index].laid}
+                for index in plan[3]:
+                    self._leave(index, left)
+                for node in nodes:
+                    if again := self._plan(node, level, skip):
+                        heapq.heappush(plans, again)
+        return self.slack[level] >= 0
+
+    def _plan(self, node: int, level: int, skip: set[int]) -> _Plan | None:
+        """Which jobs must leave a node so that it has one more block of `2^level`, few and small ones; None: it cannot.
+
+        Whole blocks in a job's seat do not count: the job needs them elsewhere.
+        """
+        block = (1 << level) - 1
+        need = block + 1 - (self.room[node] & block)
+        spare = sorted(
+            (slots & block, index)
+            for index, slots in self._residents[node].items()
+            if slots & block and index not in skip
+        )
+        if sum(slots for slots, _ in spare) < need:
+            return None
+        leaving: list[int] = []
+        while need > 0:
+            at = next((at for at, (slots, _) in enumerate(spare) if slots >= need), len(spare) - 1)
+            slots, index = spare.pop(at)
+            need -= slots
+            leaving.append(index)
+        cost = sum(2 if self._claims[index].stays else 1 for index in leaving)
+        return cost, sum(self._claims[index].slots for index in leaving), node, leaving
+
+    def _leave(self, index: int, left: list[tuple[int, dict[int, int]]]) -> None:
+        claim = self._claims[index]
+        left.append((index, claim.laid))
+        self._change(claim, claim.laid, -1)
+        for node in claim.laid:
+            del self._residents[node][index]
+        claim.laid = {}
+
+    def _return(self, index: int, seat: dict[int, int]) -> None:
+        """Sit down again where the room is still there and nobody is left short of his."""
+        claim = self._claims[index]
+        if any(self.room[node] < slots for node, slots in seat.items()):
+            return
+        self._change(claim, seat, +1)
+        if min(self.slack) < 0:
+            self._change(claim, seat, -1)
+        else:
+            claim.laid = seat
+
+    def _change(self, claim: Claim, seat: Mapping[int, int], sign: int) -> None:
+        for node, slots in seat.items():
+            before, after = self.room[node], self.room[node] - sign * slots
+            self.room[node] = after
+            for level in range(len(self.slack)):
+                self.slack[level] += (after >> level << level) - (before >> level << level)
+        for level, slots in enumerate(demands(claim.pieces, len(self.slack))):
+            self.slack[level] += sign * slots
+
+
+def _shrunk(claim: Claim) -> dict[int, int]:
+    """What a job that gets smaller keeps: the fewest nodes, and of the last one that suffices the smallest.
+
+    Nothing if that would not lie in pieces as promised.
+    """
+    seat: dict[int, int] = {}
+    if not 0 < claim.slots < sum(claim.own.values()):
+        return seat
+    rest = claim.slots
+    held = sorted(claim.own.items(), key=lambda one: (-one[1], one[0]))
+    while rest:
+        node, slots = (
+            held.pop(0)
+            if held[0][1] < rest
+            else min((one for one in held if one[1] >= rest), key=lambda one: (one[1], one[0]))
+        )
+        seat[node] = min(slots, rest)
+        rest -= seat[node]
+    claim.laid = seat
+    return seat if _lies_in_pieces(claim) else {}
+
+
+def _in_blocks(seat: Mapping[int, int], level: int) -> int:
+    return sum(slots >> level << level for slots in seat.values())
+
+
+def _lies_in_pieces(claim: Claim) -> bool:
+    needs = demands(claim.pieces, len(claim.pieces))
+    return all(_in_blocks(claim.laid, level) >= slots for level, slots in enumerate(needs))
+
+
+def _is_odd(claim: Claim, levels: int) -> bool:
+    """Whether a seat blocks more, or less, than the job needs elsewhere."""
+    needs = demands(claim.pieces, levels)
+    return bool(claim.laid) and any(
+        _in_blocks(claim.laid, level) != slots for level, slots in enumerate(needs)
+    )
