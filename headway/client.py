@@ -23,6 +23,7 @@ from pydantic import BaseModel
 from headway._http import ApiError, Http, ServiceUnavailableError, Timer
 from headway.bundle import BundleError, pack
 from headway.contract.agents import NodeView
+from headway.contract.decisions import ClusterView, ParameterValue, PolicyRequest, RoundView
 from headway.contract.jobs import (
     TERMINAL_STATES,
     BundleView,
@@ -220,6 +221,26 @@ class Client:
     def uncordon(self, node: str) -> NodeView:
         """Let a node take jobs again."""
         return self._post(f"{_API}/nodes/{quote(node, safe='')}/uncordon", NodeView)
+
+    # The cluster and its rounds
+
+    def cluster(self) -> ClusterView:
+        """Slots by kind, jobs by state, the policy, and the policies that there are."""
+        return self._get(f"{_API}/cluster", ClusterView)
+
+    def set_policy(self, policy: str, parameters: Mapping[str, ParameterValue] | None = None) -> ClusterView:
+        """Have the cluster follow a policy, with `parameters` in place of its own, from the next round on."""
+        request = PolicyRequest(policy=policy, parameters=dict(parameters or {}))
+        answer = self._http.request("PUT", f"{_API}/cluster", json=request.model_dump())
+        return ClusterView.model_validate_json(answer.content)
+
+    def rounds(self) -> Iterator[RoundView]:
+        """Rounds that changed something and the latest one, newest first, page by page as they are consumed."""
+        return self._pages(f"{_API}/rounds", Page[RoundView], {})
+
+    def round(self, round_id: str = "latest") -> RoundView:
+        """One round."""
+        return self._get(f"{_API}/rounds/{quote(round_id, safe='')}", RoundView)
 
     # Bundles and the service itself
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from headway.contract.agents import NodeState
 from headway.contract.jobs import JobState, Reason
+
+ParameterValue: TypeAlias = float | list[float]
+"""Of a policy's parameter."""
 
 
 class RowPrice(BaseModel):
@@ -49,7 +53,7 @@ class RoundView(BaseModel):
     at: datetime
     took_s: float
     policy: str
-    parameters: dict[str, float] = Field(default_factory=dict)
+    parameters: dict[str, ParameterValue] = Field(default_factory=dict)
     inputs_digest: str
     """Of everything that the decision rests on: the same inputs give the same decision."""
     status: str
@@ -66,11 +70,12 @@ class RoundView(BaseModel):
 
 
 class KindView(BaseModel):
-    """The slots of one device kind. `in_service` are those of nodes that take jobs, `free` those of them that nobody holds."""
+    """The slots of one device kind. `in_service` are those of READY nodes, `free` those of them that nobody holds."""
 
     device_kind: str
     slots: int
     in_service: int
+    held: int
     free: int
     usd_per_slot_h: float
 
@@ -79,8 +84,10 @@ class PolicyParameter(BaseModel):
     """A number that a policy can be given."""
 
     name: str
-    default: float
+    default: ParameterValue
     meaning: str
+    interval: str
+    """Which values are accepted, in words; empty where every number is."""
 
 
 class PolicyView(BaseModel):
@@ -101,7 +108,7 @@ class ClusterView(BaseModel):
     usd_per_h: float
     """What the slots that are held cost now."""
     policy: str
-    parameters: dict[str, float]
+    parameters: dict[str, ParameterValue]
     """Those that differ from the policy's own."""
     policies: list[PolicyView]
 
@@ -112,4 +119,4 @@ class PolicyRequest(BaseModel):
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     policy: str
-    parameters: dict[str, float] = Field(default_factory=dict)
+    parameters: dict[str, ParameterValue] = Field(default_factory=dict)

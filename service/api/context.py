@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Protocol, TypeAlias
 
-from fastapi import Depends, Header, Request, Security
+from fastapi import Depends, Header, Query, Request, Security
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from service.domain.errors import WrongToken
@@ -79,6 +79,8 @@ def new_id(prefix: str, now: datetime) -> str:
 _bearer = HTTPBearer(auto_error=False, description="HEADWAY_TOKEN, or the token of a node")
 Credentials: TypeAlias = Annotated[HTTPAuthorizationCredentials | None, Security(_bearer)]
 Context: TypeAlias = Annotated[ApiContext, Depends(context_of)]
+Limit = Annotated[int, Query(ge=1, le=500)]
+Cursor = Annotated[str | None, Query(description="From `next_cursor` of the page before")]
 IdempotencyKey: TypeAlias = Annotated[
     str | None, Header(min_length=1, max_length=255, description="Makes a repeated POST harmless")
 ]

@@ -21,7 +21,7 @@ from headway.contract.jobs import (
     ResizeRequest,
 )
 from headway.contract.spec import JobSpec
-from service.api.context import Context, IdempotencyKey, new_id, require_user
+from service.api.context import Context, Cursor, IdempotencyKey, Limit, new_id, require_user
 from service.api.render import as_json, as_page, as_stream, wants_stream
 from service.api.streams import follow_events, follow_logs, log_page
 from service.domain.errors import InvalidField
@@ -37,8 +37,6 @@ router = APIRouter(
     dependencies=[Depends(require_user)],
     responses={401: _PROBLEM, 404: _PROBLEM, 409: _PROBLEM, 422: _PROBLEM, 503: _PROBLEM},
 )
-Limit = Annotated[int, Query(ge=1, le=500)]
-Cursor = Annotated[str | None, Query(description="From `next_cursor` of the page before")]
 
 
 @router.post("", operation_id="submit_job", status_code=201, response_model=JobView)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Protocol
 
-from headway.contract.agents import NodeView
+from headway.contract.agents import NodeState, NodeView
 from headway.contract.decisions import RoundView
 from headway.contract.jobs import EventView, ExplainView, JobState, JobView, MetricPoint, Page
-from service.usecases.records import JobFilter
+from service.usecases.records import JobFilter, SlotCount
 
 
 class JobQueries(Protocol):
@@ -60,6 +60,14 @@ class DecisionQueries(Protocol):
 
     async def round(self, round_id: str) -> RoundView:
         """One round; `latest` names the newest. Raises NotFound."""
+        ...
+
+    async def slots(self) -> list[SlotCount]:
+        """Slots by the state of their node and by device kind."""
+        ...
+
+    async def nodes(self) -> dict[NodeState, int]:
+        """How many nodes are in each state."""
         ...
 
     async def live_jobs(self) -> dict[JobState, int]:

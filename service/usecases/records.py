@@ -108,6 +108,16 @@ class JobFilter:
 
 
 @dataclass(frozen=True, slots=True)
+class SlotCount:
+    """Slots of one device kind on nodes in one state, and how many of them jobs hold."""
+
+    node_state: NodeState
+    device_kind: str
+    slots: int
+    held: int
+
+
+@dataclass(frozen=True, slots=True)
 class Submitted:
     """What the one statement of a submit found: the job stored under this request, or an older
     one under the same idempotency key.

@@ -7,11 +7,23 @@ from typing import Any
 from sqlalchemy import Row, func, select, text, tuple_
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from headway.contract.agents import NodeState
 from headway.contract.decisions import RoundChange, RoundView, RowPrice
 from headway.contract.jobs import JobState, Page
 from service.adapters.postgres.cursors import read_cursor, write_cursor
-from service.adapters.postgres.tables import TERMINAL_SQL, jobs, rounds
+from service.adapters.postgres.tables import TERMINAL_SQL, jobs, nodes, rounds
 from service.domain.errors import NotFound
+from service.usecases.records import SlotCount
+
+_SLOTS = text(
+    """
+    SELECT state, reported->>'device_kind' AS device_kind, count(*) AS slots, count(held.id) AS held
+    FROM nodes CROSS JOIN LATERAL jsonb_array_elements(slots) AS reported
+    LEFT JOIN slot_grants AS held
+        ON held.node_id = nodes.id AND held.slot = CAST(reported->>'index' AS int) AND held.released_at IS NULL
+    GROUP BY 1, 2 ORDER BY 2, 1
+    """
+)
 
 
 class PostgresDecisionQueries:
@@ -45,6 +57,16 @@ class PostgresDecisionQueries:
                 else f"no round {round_id!r} is kept: only rounds that changed something are, and the latest one."
             )
         return _round(row)
+
+    async def slots(self) -> list[SlotCount]:
+        """Slots by the state of their node and by device kind."""
+        rows = (await self._connection.execute(_SLOTS)).all()
+        return [SlotCount(NodeState(row.state), row.device_kind, row.slots, row.held) for row in rows]
+
+    async def nodes(self) -> dict[NodeState, int]:
+        """How many nodes are in each state."""
+        query = select(nodes.c.state, func.count()).group_by(nodes.c.state)
+        return {NodeState(state): count for state, count in (await self._connection.execute(query)).all()}
 
     async def live_jobs(self) -> dict[JobState, int]:
         """How many jobs are in each state that is not terminal."""

@@ -126,8 +126,8 @@ async def measured_of_classes(
 def _by_owner(rows: Sequence[Row[Any]]) -> dict[str, tuple[Measurement, ...]]:
     """Rows of an owner and the columns of `_COLUMNS`."""
     found: dict[str, list[Measurement]] = {}
-    for owner, *statistics in rows:
-        found.setdefault(owner, []).append(_measurement(*statistics))
+    for row in rows:
+        found.setdefault(row[0], []).append(_measurement(*row[1:]))
     return {owner: tuple(measured) for owner, measured in found.items()}
 
 

@@ -1,0 +1,55 @@
+"""`/api/v1/cluster` and `/api/v1/rounds`."""
+
+from __future__ import annotations
+
+import structlog
+from fastapi import APIRouter, Depends, Request
+from fastapi.responses import Response
+
+from headway.contract.decisions import ClusterView, PolicyRequest, RoundView
+from headway.contract.jobs import Page
+from service.api.context import Context, Cursor, Limit, require_user
+from service.api.render import as_json, as_page
+from service.usecases.cluster import choose_policy, view_cluster
+
+log = structlog.get_logger()
+router = APIRouter(prefix="/api/v1", tags=["cluster"], dependencies=[Depends(require_user)])
+
+
+@router.get("/cluster", operation_id="get_cluster", response_model=ClusterView)
+async def get_cluster(context: Context) -> Response:
+    """Slots by kind, jobs by state, the policy, and the policies that there are."""
+    async with context.transactions.begin() as tx:
+        return as_json(await view_cluster(tx, context.usd_per_slot_h))
+
+
+@router.put("/cluster", operation_id="set_policy", response_model=ClusterView)
+async def set_policy(request: Request, context: Context, wanted: PolicyRequest) -> Response:
+    """Follow another policy, or the same with other parameters, from the next round on."""
+    async with context.transactions.begin() as tx:
+        setting = await choose_policy(tx, wanted, context.now())
+        view = await view_cluster(tx, context.usd_per_slot_h)
+    log.info(
+        "policy_chosen",
+        policy=setting.name,
+        parameters=dict(setting.parameters),
+        request_id=request.scope.get("request_id"),
+    )
+    return as_json(view)
+
+
+@router.get("/rounds", operation_id="list_rounds", response_model=Page[RoundView])
+async def list_rounds(
+    request: Request, context: Context, limit: Limit = 100, cursor: Cursor = None
+) -> Response:
+    """Rounds that changed something and the latest one, newest first."""
+    async with context.transactions.begin() as tx:
+        page = await tx.decision_queries.rounds(limit=limit, cursor=cursor)
+    return as_page(request, page)
+
+
+@router.get("/rounds/{round_id}", operation_id="get_round", response_model=RoundView)
+async def get_round(context: Context, round_id: str) -> Response:
+    """One round by its id, or the `latest`."""
+    async with context.transactions.begin() as tx:
+        return as_json(await tx.decision_queries.round(round_id))
