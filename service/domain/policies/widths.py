@@ -23,6 +23,8 @@ from service.domain.policies.speedup import finite
 NO_CLASS = -1
 NOT_FOR_SALE = 1e9
 """Dollars per hour that stand for a price that is no number."""
+_FREE = 1e-9
+"""Dollars per hour: nothing that is rented costs less, and ratios of prices stay finite."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +53,7 @@ def column_prices(usd_per_h: NumberArray, slots: NumberArray) -> FloatArray:
     for dollars, and a budget is one of slots. A price that is no number is one that nobody would pay.
     """
     prices = finite(usd_per_h, otherwise=NOT_FOR_SALE)
+    prices = np.where(prices < _FREE, 0.0, prices)
     return prices if (prices > 0).any() else finite(slots)
 
 

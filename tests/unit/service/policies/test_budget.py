@@ -111,6 +111,11 @@ def test_a_change_must_pay_before_the_job_ends(remaining: float, column: int) ->
     assert Budget(mu_h_per_usd=0.01).choose(round_, brute_force).chosen.tolist() == [column]
 
 
+def test_of_equal_jobs_the_running_one_goes_on() -> None:
+    round_ = a_round([[10.0]] * 2, [1], capacity=1, current=np.array([-1, 0]), change_s=np.full(2, 30.0))
+    assert Budget(mu_h_per_usd=0.1).choose(round_, brute_force).chosen.tolist() == [-1, 0]
+
+
 def test_without_a_mu_the_present_jobs_share_the_budget() -> None:
     round_ = a_round(np.tile(np.arange(1, 9) ** 0.5, (4, 1)), range(1, 9), capacity=PLENTY)
     for budget in (4, 8, 16, 32):

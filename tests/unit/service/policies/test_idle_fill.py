@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from service.domain.allocation.knapsack.problem import Problem, Solution
 from service.domain.policies.idle_fill import IdleFill
 from tests.unit.service.policies.rounds import a_round, brute_force, random_round
 
@@ -29,7 +32,7 @@ def published(given, forward_s: float) -> float:
     return best[capacity]
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(30))
 def test_is_the_published_objective_over_counts(seed: int) -> None:
     given = random_round(seed, weight=np.full(4, 0.5))
     policy = IdleFill(forward_s=4.0)
@@ -75,3 +78,13 @@ def test_opportunistic_jobs_fill_what_is_left() -> None:
         current=np.array([2, -1]),
     )
     assert IdleFill().choose(given, brute_force).chosen.tolist() == [1, 2]
+
+
+def test_a_row_that_binds_for_the_usual_jobs_has_their_price() -> None:
+    prices = iter([np.array([5.0]), np.array([1.0])])
+
+    def solve(problem: Problem) -> Solution:
+        return replace(brute_force(problem), prices=next(prices))
+
+    given = a_round([[1.0], [1.0]], [1], capacity=1, weight=np.array([1.0, 0.5]))
+    assert IdleFill().choose(given, solve).solution.prices.tolist() == [5.0]

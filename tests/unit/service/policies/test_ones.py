@@ -16,7 +16,7 @@ def published(given, choices: np.ndarray) -> np.ndarray:
     return table[np.arange(len(left)), choices].sum(axis=1)
 
 
-@pytest.mark.parametrize("seed", range(50))
+@pytest.mark.parametrize("seed", range(30))
 def test_has_the_least_remaining_gpu_time_of_all_fullest_schedules(seed: int) -> None:
     remaining = np.random.default_rng(seed).uniform(1e3, 1e6, 4)
     given = random_round(seed, remaining=remaining)
@@ -82,3 +82,9 @@ def test_sizes_may_be_limited_as_published() -> None:
 def test_jobs_that_are_about_to_end_run_too() -> None:
     given = a_round(np.full((2, 2), 10.0), [1, 1], kind=[0, 1], capacity=1, remaining=np.zeros(2))
     assert sorted(Ones().choose(given, brute_force).chosen.tolist()) == [0, 1]
+
+
+def test_a_full_pool_comes_before_any_saving() -> None:
+    # Two slots would do nearly nothing else; three are full.
+    given = a_round([[10.0, 0.0], [0.0, 1.0]], [2, 3], capacity=3, remaining=np.array([1.0, 1e6]))
+    assert Ones().choose(given, brute_force).chosen.tolist() == [-1, 1]
