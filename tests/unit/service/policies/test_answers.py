@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from service.domain.allocation.knapsack.problem import Row
+from service.domain.allocation.knapsack.solver import solve
 from service.domain.policies.budget import Budget
 from service.domain.policies.elastic_dp import ElasticDp
 from service.domain.policies.idle_fill import IdleFill
 from service.domain.policies.ones import Ones
-from tests.unit.service.policies.rounds import a_round, brute_force, is_feasible
+from tests.unit.service.policies.rounds import a_round, brute_force, is_feasible, random_round
 
 POLICIES = [Budget(usd_per_h=3.0), ElasticDp(), IdleFill(), Ones(), Ones(limit_sizes=1.0)]
 odd = st.sampled_from([np.nan, np.inf, -np.inf, -1.0, 0.0, 1e-300, 1e300, 1.0, 2.0, 50.0])
@@ -50,6 +54,15 @@ def test_whatever_is_given_there_is_an_answer_within_the_rows(data) -> None:
         assert choices.solution.bound >= choices.solution.objective
         again = policy.choose(round_, brute_force)
         assert again.chosen.tolist() == choices.chosen.tolist()
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_shared_solver_finds_what_trying_everything_finds(seed: int) -> None:
+    cap = Row(name="usd_per_h", capacity=9.0, demand=np.array([1.0, 2, 2, 4]))
+    round_ = random_round(seed, kinds=2, sizes=2, capacity=3, rows=[cap])
+    for policy in POLICIES:
+        exact, found = (policy.choose(round_, one).solution for one in (brute_force, partial(solve, gap=0.0)))
+        assert found.objective == pytest.approx(exact.objective)
 
 
 @pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: policy.name)
