@@ -19,7 +19,7 @@ of the batch over what was tried.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,9 +39,13 @@ nodes add where one was."""
 
 _HOPE = 0.01
 """Synchronisation as a share of compute where nothing is known of it: next to nothing, so that it is tried (Pollux)."""
+_LEAST, _MOST = 1e-6, 1e12
+"""No job has fewer samples on a slot, or more samples or slots; and single precision can still multiply them."""
 _BLOCK = 1 << 16
 """Elements worked on at once: temporaries stay in the cache."""
-Float32Array = NDArray[np.float32]
+
+Float32Array: TypeAlias = NDArray[np.float32]
+Numbers: TypeAlias = NumberArray | float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +60,7 @@ class ThroughputModel:
         bend: M + (KNOTS,) logarithm of what compute takes more than the line, at even steps of log(local batch).
         batch_low, batch_high: samples, the smallest and the largest local batch tried; equal where nothing bends.
         spread: standard deviation of the logarithm of the step time where the model was tried.
-        slots_tried, nodes_tried: the most ever tried, 0 for none.
+        slots_tried, nodes_tried: the most ever tried, by the job or by its class where it believes that; 0 for none.
     """
 
     alpha_c: FloatArray
@@ -96,13 +100,13 @@ class ThroughputModel:
             }
         )
 
-    def faster(self, factor: NumberArray) -> ThroughputModel:
+    def faster(self, factor: Numbers) -> ThroughputModel:
         """The same with every time divided by `factor` (broadcast to M): how well it scales remains."""
         times = ("alpha_c", "beta_c", "alpha_r", "beta_r", "alpha_n", "beta_n", "beta_p")
         return replace(self, **{name: getattr(self, name) / factor for name in times})
 
 
-def prior(*, compute_s: NumberArray, local_batch: NumberArray) -> ThroughputModel:
+def prior(*, compute_s: Numbers, local_batch: Numbers) -> ThroughputModel:
     """What to believe of a job of which nothing is known, but perhaps that a pass over `local_batch` takes `compute_s`.
 
     Both are of shape M. Scaling is next to perfect, as Pollux starts, so that it is tried; the interval is wide.
@@ -130,26 +134,26 @@ def prior(*, compute_s: NumberArray, local_batch: NumberArray) -> ThroughputMode
 def step_time(
     model: ThroughputModel,
     *,
-    slots: NumberArray,
-    nodes: NumberArray,
-    local_batch: NumberArray,
-    accumulation: NumberArray | int = 0,
+    slots: Numbers,
+    nodes: Numbers,
+    local_batch: Numbers,
+    accumulation: Numbers = 0,
 ) -> tuple[FloatArray, FloatArray]:
     """Seconds of a step, and those of them that synchronisation takes and compute does not hide.
 
     The arguments have the model's axes first, of full length or of length 1, and then any others: with models (jobs,)
     `slots` may be (1, columns). `accumulation` is the number of passes before the last, whose gradients are not
-    synchronised (Pollux's s). Infinite where a step cannot be: not a number, less than one slot or sample, more nodes
-    than slots.
+    synchronised (Pollux's s). Infinite where a step cannot be: not a number, less than one slot, no samples, more
+    nodes than slots.
 
     Single precision: accurate to six digits. Give what does not vary along an axis length 1 there: it is cheaper.
     """
-    slots, nodes, batch, passes = (np.asarray(one) for one in (slots, nodes, local_batch, accumulation))
-    sync_share = _clean_features(slots, nodes)
-    batch = np.where(np.isfinite(batch) & (batch > 0), batch, np.nan).astype(np.float32)
-    passes = np.where(passes >= 0, passes, np.nan).astype(np.float32)
-    axes = max(slots.ndim, nodes.ndim, batch.ndim, passes.ndim, len(model.shape))
-    arrays = [_leading(one, axes) for one in (*sync_share, batch, passes)]
+    batch, passes = np.asarray(local_batch), np.asarray(accumulation)
+    batch = np.where((batch >= _LEAST) & (batch <= _MOST), batch, np.nan).astype(np.float32)
+    passes = np.where((passes >= 0) & (passes <= _MOST), passes, np.nan).astype(np.float32)
+    arrays = [*_clean_features(np.asarray(slots), np.asarray(nodes)), batch, passes]
+    axes = max(len(model.shape), *(one.ndim for one in arrays))
+    arrays = [_leading(one, axes) for one in arrays]
     shape = np.broadcast_shapes(
         model.shape + (1,) * (axes - len(model.shape)), *(one.shape for one in arrays)
     )
@@ -165,16 +169,14 @@ def step_time(
     return step, sync
 
 
-def compute_time(model: ThroughputModel, local_batch: NumberArray) -> FloatArray:
+def compute_time(model: ThroughputModel, local_batch: Numbers) -> FloatArray:
     """Seconds of one pass forward and backward; shapes as in `step_time`, `local_batch` positive."""
     batch = np.asarray(local_batch)
     axes = max(batch.ndim, len(model.shape))
     return _compute(model, axes, batch.astype(np.float32)).astype(np.float64)
 
 
-def log_spread(
-    model: ThroughputModel, *, slots: NumberArray, nodes: NumberArray, local_batch: NumberArray
-) -> FloatArray:
+def log_spread(model: ThroughputModel, *, slots: Numbers, nodes: Numbers, local_batch: Numbers) -> FloatArray:
     """Standard deviation of the logarithm of the step time; shapes as in `step_time`.
 
     It is the model's `spread` where it was tried and grows with the distance from there in slots, nodes and batch.
@@ -185,7 +187,8 @@ def log_spread(
         for one in (model.spread, model.slots_tried, model.nodes_tried, model.batch_low, model.batch_high)
     )
     slots, nodes, batch = (
-        np.where(np.isfinite(one) & (np.asarray(one) > 0), one, 1.0) for one in (slots, nodes, local_batch)
+        np.where((np.asarray(one) >= _LEAST) & (np.asarray(one) <= _MOST), one, 1.0)
+        for one in (slots, nodes, local_batch)
     )
     more = np.log2(np.maximum(slots / np.maximum(most, 1), 1))
     more += np.log2(np.maximum(nodes / np.maximum(widest, 1), 1))
@@ -211,7 +214,7 @@ def sync_features(slots: NumberArray, nodes: NumberArray) -> tuple[NumberArray, 
 
 def _clean_features(slots: NumberArray, nodes: NumberArray) -> tuple[Float32Array, ...]:
     """The same in single precision, not a number where the shape is none."""
-    true = np.isfinite(slots) & np.isfinite(nodes) & (slots >= 1) & (nodes >= 1) & (nodes <= slots)
+    true = (nodes >= 1) & (nodes <= slots) & (slots <= _MOST)
     features = sync_features(np.where(true, slots, 1), np.where(true, nodes, 1))
     return tuple(np.where(true, one, np.nan).astype(np.float32) for one in features)
 
