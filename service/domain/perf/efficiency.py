@@ -13,15 +13,18 @@ from __future__ import annotations
 
 import numpy as np
 
-from service.domain.arrays import FloatArray, IntArray, NumberArray
+from service.domain.arrays import FloatArray, IntArray
+from service.domain.perf.throughput import Numbers
 
+_LEAST, _MOST = 1e-6, 1e12
+"""No batch has fewer or more samples."""
 _LEAST_EFFECT, _MOST_EFFECT = -2.0, 4.0
 _BELIEF = 0.05
 """How much the noise is believed: as much as observations whose squared logarithms of efficiency sum up to this, which is
 one at an efficiency of 0.8."""
 
 
-def noise_scale(sqr: NumberArray, var: NumberArray) -> FloatArray:
+def noise_scale(sqr: Numbers, var: Numbers) -> FloatArray:
     """Phi in samples, from the squared norm of the true gradient and the trace of the covariance of one sample's.
 
     Infinite where no signal is seen; NaN where the two say nothing: negative, not finite, both 0.
@@ -34,27 +37,24 @@ def noise_scale(sqr: NumberArray, var: NumberArray) -> FloatArray:
     return result
 
 
-def efficiency(
-    batch: NumberArray, reference: NumberArray, noise: NumberArray, effect: NumberArray | float = 1.0
-) -> FloatArray:
+def efficiency(batch: Numbers, reference: Numbers, noise: Numbers, effect: Numbers = 1.0) -> FloatArray:
     """What a sample in steps of `batch` is worth, against one in steps of `reference`; all broadcast.
 
     `noise` is phi; where it is not known (NaN, negative) a larger batch is taken to gain nothing and a smaller one not to
-    either: the cautious end of what can be. `effect` is the exponent of `batch_effect`. 0 where a batch is not positive.
+    either: the cautious end of what can be. `effect` is the exponent of `batch_effect`. 0 where a batch is none.
     """
     batch, reference, noise = (np.asarray(one, float) for one in (batch, reference, noise))
-    valid = np.isfinite(batch) & np.isfinite(reference) & (batch > 0) & (reference > 0)
+    valid = (batch >= _LEAST) & (batch <= _MOST) & (reference >= _LEAST) & (reference <= _MOST)
     ratio = np.where(valid, batch, 1.0) / np.where(valid, reference, 1.0)
-    # In units of the reference. A noise beyond any batch is as good as infinite, and can be divided.
-    relative = np.minimum(np.where(noise >= 0, noise, 0.0) / np.where(valid, reference, 1.0), 1e30)
-    predicted = np.where(noise >= 0, (relative + 1) / (relative + ratio), np.minimum(1.0, 1 / ratio))
+    known = noise >= 0
+    # In units of the reference; a noise beyond any batch is as good as infinite.
+    relative = np.where(known, np.minimum(noise, _MOST**2), 0.0) / np.where(valid, reference, 1.0)
+    predicted = np.where(known, (relative + 1) / (relative + ratio), np.minimum(1.0, 1 / ratio))
     result: FloatArray = np.where(valid, predicted ** np.asarray(effect, float), 0.0)
     return result
 
 
-def gain(
-    batch: NumberArray, reference: NumberArray, noise: NumberArray, effect: NumberArray | float = 1.0
-) -> FloatArray:
+def gain(batch: Numbers, reference: Numbers, noise: Numbers, effect: Numbers = 1.0) -> FloatArray:
     """Steps of `reference` that one step of `batch` is worth: AdaScale's factor for the learning rate."""
     worth = efficiency(batch, reference, noise, effect)
     result: FloatArray = worth * np.divide(batch, reference, out=np.zeros(worth.shape), where=worth > 0)
@@ -63,9 +63,9 @@ def gain(
 
 def batch_effect(
     owner: IntArray,
-    predicted: NumberArray,
-    observed: NumberArray,
-    weight: NumberArray,
+    predicted: Numbers,
+    observed: Numbers,
+    weight: Numbers,
     owners: int,
 ) -> FloatArray:
     """(owners,) exponents that turn the predicted efficiency into the observed one: 1 where the noise is right, more where
@@ -79,7 +79,7 @@ def batch_effect(
     itself say nothing, and what cannot be true is ignored.
     """
     predicted, observed, weight = (np.asarray(one, float) for one in (predicted, observed, weight))
-    true = (owner >= 0) & (owner < owners) & np.isfinite(weight) & (weight > 0)
+    true = (owner >= 0) & (owner < owners) & (weight > 0) & (weight <= _MOST)
     true &= np.isfinite(predicted) & (predicted > 0) & np.isfinite(observed) & (observed > 0)
     x, y, w, at = np.log(predicted[true]), np.log(observed[true]), weight[true], owner[true]
     both = np.bincount(at, w * x * y, owners) + _BELIEF
