@@ -13,7 +13,8 @@ much as within. So the model is hopeful where it knows nothing, and what it hope
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -42,7 +43,11 @@ _BEND_PULL = 0.3
 _USUAL_ERROR, _USUAL_WEIGHT = 0.08, 2.0
 """What the form usually misses, and how many observations that belief is worth."""
 _LOWEST, _HIGHEST = -30.0, 30.0
+_LEAST_REACH = 0.01
+"""Batches within this are the same."""
 _ITERATIONS = 40
+_TOGETHER = 1024
+"""Owners that are fitted at once: more would not be faster, and take more memory."""
 
 _GAMMA, _BEND = 7, 8
 _TIMES = ("alpha_c", "beta_c", "alpha_r", "beta_r", "alpha_n", "beta_n", "beta_p")
@@ -126,10 +131,11 @@ def fit(
     # Owners with about equally many go together, else one with thousands would widen the arrays of all.
     width = np.where(number > 0, np.ceil(np.log2(np.maximum(number, 1))), -1)
     for size in np.unique(width[width >= 0]):
-        rows = np.flatnonzero(width == size)
-        data = _padded(observations, kept, first[rows], number[rows])
-        fitted = _fit(data, None if class_prior is None else result[rows])
-        result = _put(result, rows, fitted)
+        alike = np.flatnonzero(width == size)
+        for rows in np.array_split(alike, math.ceil(len(alike) / _TOGETHER)):
+            data = _padded(observations, kept, first[rows], number[rows])
+            fitted = _fit(data, None if class_prior is None else result[rows])
+            result = _put(result, rows, fitted)
     return result
 
 
@@ -191,7 +197,7 @@ def _fit(data: _Data, class_prior: ThroughputModel | None) -> ThroughputModel:
     usual = np.log(compute_time(before, mean_batch) / 5)[:, None]
     start[:, 2:_GAMMA] = np.where(tried, np.maximum(start[:, 2:_GAMMA], usual), start[:, 2:_GAMMA])
     found, determined = _levenberg_marquardt(data, setting, start)
-    return _model(found, determined, data, setting, (low, high))
+    return replace(_model(found, determined, data, setting, before), batch_low=low, batch_high=high)
 
 
 def _mean(values: FloatArray, weight: FloatArray) -> FloatArray:
@@ -204,7 +210,7 @@ def _knots(batch: FloatArray, low: FloatArray, high: FloatArray) -> FloatArray:
     reach = np.log(high / low)[:, None]
     place = np.clip(np.log(batch / low[:, None]) / np.maximum(reach, 1e-9) * (KNOTS - 1), 0, KNOTS - 1)
     weights = np.maximum(0.0, 1 - np.abs(place[..., None] - np.arange(KNOTS)))
-    result: FloatArray = weights * (reach > 0)[..., None]
+    result: FloatArray = weights * (reach > _LEAST_REACH)[..., None]
     return result
 
 
@@ -296,15 +302,13 @@ def _x_log_x(values: FloatArray) -> FloatArray:
 
 
 def _model(
-    found: FloatArray,
-    determined: FloatArray,
-    data: _Data,
-    setting: _Setting,
-    reach: tuple[FloatArray, FloatArray],
+    found: FloatArray, determined: FloatArray, data: _Data, setting: _Setting, before: ThroughputModel
 ) -> ThroughputModel:
+    """With the range of batches of `before`, which is the prior."""
     times = {name: np.exp(found[:, index]) for index, name in enumerate(_TIMES)}
     real = data.weight > 0
-    nodes_tried = np.where(real, data.nodes, 0.0).max(axis=1)
+    slots_tried = np.maximum(np.where(real, data.slots, 0.0).max(axis=1), before.slots_tried)
+    nodes_tried = np.maximum(np.where(real, data.nodes, 0.0).max(axis=1), before.nodes_tried)
     # Nothing seen across nodes: it can hardly be less than within one.
     for across, within in (("alpha_n", "alpha_r"), ("beta_n", "beta_r")):
         least = np.where(nodes_tried <= 1, 1.1 * times[within], 0.0)
@@ -314,14 +318,13 @@ def _model(
     # 1.25 times the mean deviation is the standard one of a normal distribution, and less moved by the worst.
     error = 1.25 * _mean(np.abs(step - np.log(data.step)), data.weight)
     squares = number * error**2 + _USUAL_WEIGHT * _USUAL_ERROR**2
-    return ThroughputModel(
+    return replace(
+        before,
         **times,
         gamma=1 + 9 / (1 + np.exp(-found[:, _GAMMA])),
         bend=found[:, _BEND:],
-        batch_low=reach[0],
-        batch_high=reach[1],
         spread=np.sqrt(squares / (np.maximum(number - determined, 0.0) + _USUAL_WEIGHT)),
-        slots_tried=np.where(real, data.slots, 0.0).max(axis=1),
+        slots_tried=slots_tried,
         nodes_tried=nodes_tried,
     )
 
