@@ -59,6 +59,14 @@ def split(batch: NumberArray, slots: NumberArray, max_local: FloatArray) -> tupl
     return passes, np.ceil(longest / passes)
 
 
+def efficiency_of(cells: Cells, batch: FloatArray) -> FloatArray:
+    """What a sample is worth in steps of `batch` (j, c) or (j, c, more)."""
+    more = (...,) + (None,) * (batch.ndim - 2)
+    effect = cells.batch_effect
+    effect = effect if isinstance(effect, float) else effect[more]
+    return efficiency(batch, cells.reference[more], cells.noise_scale[more], effect)
+
+
 def goodput_of(cells: Cells, batch: FloatArray) -> FloatArray:
     """Reference samples per second with `batch` (j, c) or (j, c, more); 0 where it cannot be."""
     more = (...,) + (None,) * (batch.ndim - 2)
@@ -67,12 +75,10 @@ def goodput_of(cells: Cells, batch: FloatArray) -> FloatArray:
     seconds, _ = step_time(
         cells.model, slots=slots, nodes=cells.nodes[more], local_batch=local, accumulation=passes - 1
     )
-    effect = cells.batch_effect
-    effect = effect if isinstance(effect, float) else effect[more]
-    share = efficiency(batch, cells.reference[more], cells.noise_scale[more], effect)
+    worth = batch * efficiency_of(cells, batch)
     possible = (batch >= slots) & (batch <= cells.most[more]) & (passes <= MAX_PASSES)
     possible &= np.isfinite(seconds) & (seconds > 0)
-    return np.divide(batch * share, seconds, out=np.zeros(possible.shape), where=possible)
+    return np.divide(worth, seconds, out=np.zeros(possible.shape), where=possible)
 
 
 def best_batch(cells: Cells) -> FloatArray:

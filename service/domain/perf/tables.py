@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from service.domain.arrays import BoolArray, FloatArray, IntArray
-from service.domain.perf.batch_plan import Cells, best_batch, goodput_of, split
+from service.domain.perf.batch_plan import Cells, best_batch, efficiency_of, goodput_of, split
 from service.domain.perf.throughput import (
     GUESS_SPREAD,
     PERCENTILE_90,
@@ -84,13 +84,20 @@ class Observed:
 class GoodputTable:
     """(J, C) each; all 0 where a job cannot run.
 
-    `goodput` is in reference samples per second (P50), `low` and `high` are its P10 and P90. The batch plan: a step
-    takes `global_batch` samples, a slot at most `local_batch` in one of `accumulation` passes (1: none is accumulated).
+    Attributes:
+        goodput: reference samples per second, P50.
+        low, high: its P10 and P90.
+        efficiency: what a sample is worth in the planned batch. The other numbers divided by it are plain samples per
+            second: what will be measured, and what a script's own number of samples is worked off with.
+        global_batch: samples of a step, as planned.
+        local_batch: of these, what a slot takes at most in one pass.
+        accumulation: passes of a step (1: nothing is accumulated).
     """
 
     goodput: FloatArray
     low: FloatArray
     high: FloatArray
+    efficiency: FloatArray
     global_batch: IntArray
     local_batch: IntArray
     accumulation: IntArray
@@ -101,30 +108,38 @@ def goodput_table(
 ) -> GoodputTable:
     """The table of all jobs in all configurations."""
     shape = (models.noise_scale.size, configurations.slots.size)
-    value, spread = np.zeros(shape), np.zeros(shape)
-    batch = np.zeros(shape, np.int64)
+    table = GoodputTable(
+        goodput=np.zeros(shape),
+        low=np.zeros(shape),
+        high=np.zeros(shape),
+        efficiency=np.zeros(shape),
+        global_batch=np.zeros(shape, np.int64),
+        local_batch=np.zeros(shape, np.int64),
+        accumulation=np.zeros(shape, np.int64),
+    )
     known = _cleaned(models)
     for kind in range(len(configurations.kinds)):
         columns = np.flatnonzero((configurations.kind == kind) & (configurations.slots >= 1))
         for rows, adapts in _blocks(known.adapts, columns.size):
             cells = _cells(known, configurations, rows, kind, columns)
-            chosen = best_batch(cells) if adapts else cells.present
-            at = np.ix_(rows, columns)
-            value[at], batch[at] = goodput_of(cells, chosen), chosen
-            spread[at] = _spread(cells, chosen)
-    passes, local = split(batch, np.maximum(configurations.slots, 1), known.max_local[:, configurations.kind])
+            batch = best_batch(cells) if adapts else cells.present
+            _fill(table, np.ix_(rows, columns), cells, batch)
     if observed is not None:
-        shift, spread = _corrected(known, configurations, observed, batch, spread)
-        value *= np.exp(shift)
-    runs = value > 0
-    factor = np.exp(PERCENTILE_90 * spread)
-    return GoodputTable(
-        goodput=value,
-        low=value / factor,
-        high=value * factor,
-        global_batch=np.where(runs, batch, 0),
-        local_batch=np.where(runs, local, 0).astype(np.int64),
-        accumulation=np.where(runs, passes, 0).astype(np.int64),
+        _correct(table, known, configurations, observed)
+    return table
+
+
+def _fill(table: GoodputTable, at: tuple[IntArray, ...], cells: Cells, batch: FloatArray) -> None:
+    """Write down what `batch` (j, c) comes to."""
+    goodput = goodput_of(cells, batch)
+    runs = goodput > 0
+    passes, local = split(batch, cells.slots, cells.max_local)
+    spread = log_spread(cells.model, slots=cells.slots, nodes=cells.nodes, local_batch=local)
+    factor = np.exp(PERCENTILE_90 * np.where(np.isfinite(spread), spread, GUESS_SPREAD))
+    table.goodput[at], table.low[at], table.high[at] = goodput, goodput / factor, goodput * factor
+    table.efficiency[at] = np.where(runs, efficiency_of(cells, batch), 0.0)
+    table.global_batch[at], table.local_batch[at], table.accumulation[at] = (
+        np.where(runs, one, 0) for one in (batch, local, passes)
     )
 
 
@@ -187,25 +202,14 @@ def _cells(
     )
 
 
-def _spread(cells: Cells, batch: FloatArray) -> FloatArray:
-    """Standard deviation of the logarithm of the throughput with `batch` (j, c)."""
-    _, local = split(batch, cells.slots, cells.max_local)
-    spread = log_spread(cells.model, slots=cells.slots, nodes=cells.nodes, local_batch=local)
-    return np.where(np.isfinite(spread), spread, GUESS_SPREAD)
+def _correct(
+    table: GoodputTable, known: JobModels, configurations: Configurations, observed: Observed
+) -> None:
+    """Draw the cells that were measured towards what was measured there, and narrow their intervals.
 
-
-def _corrected(
-    known: JobModels,
-    configurations: Configurations,
-    observed: Observed,
-    batch: IntArray,
-    spread: FloatArray,
-) -> tuple[FloatArray, FloatArray]:
-    """The logarithm of the factor by which measurements correct the model in each cell, and the spread that remains.
-
-    Model and measurements of a cell are averaged by the inverse squares of their errors.
+    Model and measurements of a cell are averaged in logarithms, by the inverse squares of their errors.
     """
-    measured = _believable(observed, batch)
+    measured = _believable(observed, table.goodput > 0)
     rows, columns = measured.job, measured.column
     kind, slots = configurations.kind[columns], configurations.slots[columns]
     passes, local = split(measured.global_batch, slots, known.max_local[rows, kind])
@@ -218,24 +222,23 @@ def _corrected(
     )
     modelled = np.isfinite(seconds) & (seconds > 0)
     error = np.log(measured.samples_per_s / measured.global_batch * np.where(modelled, seconds, np.nan))
-    doublings = np.log2(batch[rows, columns] / measured.global_batch)
+    doublings = np.log2(table.global_batch[rows, columns] / measured.global_batch)
     variance = _MEASURED_ERROR**2 + _STEP_ERROR**2 / measured.steps + (_BATCH_ERROR * doublings) ** 2
     certainty, error = np.where(modelled, 1.0 / variance, 0.0), np.where(modelled, error, 0.0)
-    cell = rows * batch.shape[1] + columns
-    gathered, pull = (
-        np.bincount(cell, weights=one, minlength=batch.size).reshape(batch.shape)
-        for one in (certainty, certainty * error)
-    )
-    own = 1.0 / np.maximum(spread, _MODEL_ERROR) ** 2
-    left = np.where(gathered > 0, np.minimum(spread, 1.0 / np.sqrt(own + gathered)), spread)
-    return pull / (own + gathered), left
+    cells, cell = np.unique(rows * table.goodput.shape[1] + columns, return_inverse=True)
+    at = np.unravel_index(cells, table.goodput.shape)
+    spread = np.log(table.high[at] / table.goodput[at]) / PERCENTILE_90
+    total = 1.0 / np.maximum(spread, _MODEL_ERROR) ** 2 + np.bincount(cell, certainty, cells.size)
+    goodput = table.goodput[at] * np.exp(np.bincount(cell, certainty * error, cells.size) / total)
+    factor = np.exp(PERCENTILE_90 * np.minimum(spread, 1.0 / np.sqrt(total)))
+    table.goodput[at], table.low[at], table.high[at] = goodput, goodput / factor, goodput * factor
 
 
-def _believable(observed: Observed, batch: IntArray) -> Observed:
-    """Those measurements that can be true, of cells that have a batch."""
+def _believable(observed: Observed, runs: BoolArray) -> Observed:
+    """Those measurements that can be true, of cells in which a job can run."""
     rows, columns = observed.job, observed.column
-    valid = (rows >= 0) & (rows < batch.shape[0]) & (columns >= 0) & (columns < batch.shape[1])
-    valid[valid] = batch[rows[valid], columns[valid]] > 0
+    valid = (rows >= 0) & (rows < runs.shape[0]) & (columns >= 0) & (columns < runs.shape[1])
+    valid[valid] = runs[rows[valid], columns[valid]]
     valid &= (observed.samples_per_s >= _SLOWEST) & (observed.samples_per_s <= _FASTEST)
     valid &= ~np.isnan(_positive(observed.global_batch)) & (observed.steps >= 1) & (observed.steps < np.inf)
     return Observed(**{one.name: getattr(observed, one.name)[valid] for one in fields(Observed)})

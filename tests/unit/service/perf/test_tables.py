@@ -81,6 +81,7 @@ def consistent(models: JobModels, table: GoodputTable) -> None:
         assert np.isfinite(values).all()
         assert (values >= 0).all()
         assert ((values > 0) == (table.goodput > 0)).all() or one.name == "low"
+    assert (table.efficiency <= 1.0).all() or models.batch_effect is not None
     assert (table.low <= table.goodput).all()
     assert (table.goodput <= table.high).all()
     runs = table.goodput > 0
