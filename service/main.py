@@ -9,6 +9,7 @@ import os
 import secrets
 import signal
 import sys
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
@@ -128,6 +129,8 @@ class Service:
             launch=self.launch,
             intervals=Intervals(silence_s=self.settings.silence_s, keep_days=self.settings.keep_days),
             now=now,
+            clock_s=time.perf_counter,
+            usd_per_slot_h=self.settings.usd_per_slot_h,
             new_round_id=lambda: f"r{secrets.token_hex(8)}",
         )
         async with self.bells.running():

@@ -156,8 +156,11 @@ class SizeOption(BaseModel):
     speedup: float
     """Against one slot of this job."""
     measured: bool
-    utility: float
+    utility: float | None = None
+    """What the policy weighed; None where the job may not have it now."""
     note: str = ""
+    nodes: int = 1
+    """How many nodes it spans."""
 
 
 class ExplainView(BaseModel):

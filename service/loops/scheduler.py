@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
 from datetime import datetime
@@ -53,6 +53,10 @@ class Scheduler:
     launch: Launch
     intervals: Intervals
     now: Callable[[], datetime]
+    clock_s: Callable[[], float]
+    """Seconds of a clock that only ever goes forward."""
+    usd_per_slot_h: Mapping[str, float]
+    """Prices by device kind."""
     new_round_id: Callable[[], str]
 
     async def work(self) -> None:
@@ -86,7 +90,14 @@ class Scheduler:
 
     async def round(self) -> None:
         """One scheduling round."""
-        result = await run_round(self.transactions, self.launch, round_id=self.new_round_id(), now=self.now())
+        result = await run_round(
+            self.transactions,
+            self.launch,
+            round_id=self.new_round_id(),
+            now=self.now(),
+            clock_s=self.clock_s,
+            usd_per_slot_h=self.usd_per_slot_h,
+        )
         if result.did_something:
             log.info(
                 "round",

@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any
 
 from headway.contract.agents import NodeState
+from headway.contract.decisions import RoundChange
 from headway.contract.jobs import JobState
+from service.domain.allocation.knapsack.solver import solve
 from service.domain.allocation.plan import Action, Decision, Plan, decide
-from service.domain.cluster import Snapshot
-from service.domain.jobs import Allocation, Job, size_of
+from service.domain.allocation.round import build_round
+from service.domain.allocation.steering import steered
+from service.domain.cluster import PolicySetting, Snapshot
+from service.domain.errors import InvalidField
+from service.domain.jobs import Allocation, Job
 from service.domain.membership import born
+from service.domain.policies.policy import Policy
+from service.domain.policies.registry import DEFAULT, policy
 from service.usecases.generations import start_generation, vacate
 from service.usecases.live import prepare
 from service.usecases.nodes import finish_drain
 from service.usecases.orders import Launch, crew_of
 from service.usecases.ports import Transaction, Transactions
-from service.usecases.records import Bell
-
-SOLVE_TIME_LIMIT_S = 2.0
+from service.usecases.records import Bell, Prediction
+from service.usecases.round_views import change_view, round_view
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,15 +48,30 @@ class RoundResult:
 
 
 async def run_round(
-    transactions: Transactions, launch: Launch, *, round_id: str, now: datetime
+    transactions: Transactions,
+    launch: Launch,
+    *,
+    round_id: str,
+    now: datetime,
+    clock_s: Callable[[], float],
+    usd_per_slot_h: Mapping[str, float] = MappingProxyType({}),
 ) -> RoundResult:
-    """Decide on one picture of the cluster, then apply each decision if its job is still the same."""
+    """Decide on one picture of the cluster, then apply each decision if its job is still the same.
+
+    `clock_s` measures how long the parts of the decision take; `usd_per_slot_h` are prices by device kind.
+    """
+    began_s = clock_s()
     async with transactions.begin() as tx:
-        snapshot = await tx.decisions.snapshot(now)
+        snapshot = await tx.decisions.snapshot(now, usd_per_slot_h)
     # Solving is pure computation: in a thread, so that the other loops go on.
-    plan = await asyncio.to_thread(decide, snapshot, time_limit_s=SOLVE_TIME_LIMIT_S)
+    plan, state, times = await asyncio.to_thread(_think, snapshot, clock_s)
     async with transactions.begin() as tx:
-        applied = await _apply(tx, snapshot, plan, launch, round_id, now)
+        changes = await _apply(tx, snapshot, plan, launch, round_id, now)
+        if plan.decisions:
+            times = {**times, **plan.times, "took_s": clock_s() - began_s}
+            await tx.decisions.record_round(round_view(plan, changes, round_id=round_id, times=times))
+        if state != snapshot.policy_state:
+            await tx.cluster_settings.carry_over(snapshot.policy, state, now)
     drained = []
     for node in snapshot.nodes.values():
         if node.state is NodeState.DRAINING:
@@ -58,21 +80,23 @@ async def run_round(
                 if await finish_drain(tx, node.id):
                     drained.append(node.name)
     waiting = sum(decision.action is Action.WAIT for decision in plan.decisions)
-    return RoundResult(applied, len(plan.changes) - applied, waiting, len(drained), plan.solution.gap)
+    return RoundResult(
+        len(changes), len(plan.changes) - len(changes), waiting, len(drained), plan.solution.gap
+    )
 
 
 async def _apply(
     tx: Transaction, snapshot: Snapshot, plan: Plan, launch: Launch, round_id: str, now: datetime
-) -> int:
+) -> list[RoundChange]:
     jobs = await tx.jobs.lock_many(sorted(decision.job_id for decision in plan.decisions))
-    changes: list[Mapping[str, Any]] = []
+    changes: list[RoundChange] = []
     for decision in _leavers_first(plan.decisions):
         job = jobs.get(decision.job_id)
         seen = snapshot.jobs[decision.job_id]
         if job is None or not _unchanged(job, seen):
             continue
         if await _apply_decision(tx, job, decision, launch, round_id, now):
-            changes.append(_summary(job, decision))
+            changes.append(change_view(job, decision))
         await tx.decisions.store(
             job.id,
             round_id=round_id,
@@ -82,18 +106,32 @@ async def _apply(
             message=decision.message,
             options=decision.options,
         )
-    if changes:
-        await tx.decisions.store_round(
-            round_id,
-            now=snapshot.now,
-            took_s=(now - snapshot.now).total_seconds(),
-            status=plan.solution.status,
-            objective=plan.solution.objective,
-            bound=plan.solution.bound,
-            jobs=len(plan.decisions),
-            changes=changes,
-        )
-    return len(changes)
+    return changes
+
+
+def _think(
+    snapshot: Snapshot, clock_s: Callable[[], float]
+) -> tuple[Plan, Mapping[str, Any], Mapping[str, float]]:
+    """The plan, what the policy carries over to the next round, and the seconds that went before."""
+    began_s = clock_s()
+    round_ = build_round(snapshot)
+    built_s = clock_s()
+    follows, state = steered(chosen_policy(snapshot.policy), round_)
+    plan = decide(round_, follows, solve, clock_s=clock_s)
+    return plan, state, {"tables_s": built_s - began_s}
+
+
+def chosen_policy(setting: PolicySetting) -> Policy:
+    """The policy of the cluster; the default where the setting is one that this version does not know."""
+    try:
+        return policy(setting.name, setting.parameters)
+    except InvalidField:
+        return policy(DEFAULT)
+
+
+def _prediction(decision: Decision) -> Prediction | None:
+    expected = decision.expected
+    return None if expected is None else Prediction(expected.samples_per_s, expected.low, expected.high)
 
 
 def _leavers_first(decisions: Sequence[Decision]) -> list[Decision]:
@@ -128,6 +166,7 @@ async def _apply_decision(
                 message=message,
                 now=now,
                 round_id=round_id,
+                predicted=_prediction(decision),
             )
             return True
         case Action.CHANGE | Action.VACATE | Action.ADAPT if await _has_begun_to_end(tx, job):
@@ -167,7 +206,15 @@ async def _change(
     if not await tx.grants.grant(job.id, job.newest_generation + 1, newcomers, now):
         return False
     in_place = job.live and await prepare(
-        tx, job, target, launch, reason=reason, message=message, now=now, round_id=round_id
+        tx,
+        job,
+        target,
+        launch,
+        reason=reason,
+        message=message,
+        now=now,
+        round_id=round_id,
+        predicted=_prediction(decision),
     )
     if not in_place:
         await vacate(tx, job, target, reason=reason, message=message, now=now)
@@ -195,13 +242,3 @@ def _without(allocation: Allocation, held: Allocation) -> Allocation:
     """The slots of `allocation` that are not in `held`."""
     rest = {node: tuple(sorted(set(slots) - set(held.get(node, ())))) for node, slots in allocation.items()}
     return {node: slots for node, slots in rest.items() if slots}
-
-
-def _summary(job: Job, decision: Decision) -> Mapping[str, Any]:
-    return {
-        "job_id": job.id,
-        "action": str(decision.action),
-        "from": size_of(job.allocation),
-        "to": size_of(decision.allocation),
-        "message": decision.message,
-    }

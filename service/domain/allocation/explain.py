@@ -6,13 +6,20 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from headway.contract.agents import NodeState
 from headway.contract.jobs import Reason, SizeOption
 from headway.contract.spec import Resize
-from service.domain.allocation.configurations import JobTable
-from service.domain.allocation.problem import Configuration
+from service.domain.allocation.eligibility import Holding
+from service.domain.allocation.placement import Placement, describe_move
+from service.domain.allocation.round import MIN_GAIN, MIN_RUNTIME_S, Note, Round
 from service.domain.cluster import SlotKey, Snapshot
-from service.domain.jobs import Allocation
+from service.domain.jobs import Allocation, Job
+from service.domain.policies.policy import Choices
+
+_NAMED = 5
+"""At most so many jobs are named in a sentence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,67 +30,169 @@ class Sentence:
     message: str
 
 
-def why_start(snapshot: Snapshot, table: JobTable, chosen: Configuration, allocation: Allocation) -> Sentence:
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One job of a round: its row, and the column that it gets, -1 for none."""
+
+    round: Round
+    row: int
+    column: int
+    options: tuple[SizeOption, ...]
+
+    @property
+    def job(self) -> Job:
+        """The job."""
+        return self.round.jobs[self.row]
+
+    @property
+    def holding(self) -> Holding:
+        """What it holds."""
+        return self.round.holdings[self.job.id]
+
+    @property
+    def chosen(self) -> str:
+        """What it gets, for people."""
+        configurations = self.round.columns.configurations
+        kind = configurations.kinds[configurations.kind[self.column]]
+        return slots_of(int(configurations.slots[self.column]), kind)
+
+    @property
+    def present(self) -> str:
+        """What it holds, for people."""
+        return slots_of(self.holding.size, self.holding.kind)
+
+    def option(self, *, of_now: bool) -> SizeOption | None:
+        """What is known of the size that it has now, or of the one that it gets."""
+        configurations = self.round.columns.configurations
+        if of_now:
+            kind, slots = self.holding.kind, self.holding.size
+        else:
+            kind = configurations.kinds[configurations.kind[self.column]]
+            slots = int(configurations.slots[self.column])
+        return next((one for one in self.options if (one.device_kind, one.slots) == (kind, slots)), None)
+
+
+def options_of(round_: Round, row: int, choices: Choices) -> tuple[SizeOption, ...]:
+    """Every configuration that the round weighed for a job, whether it may be chosen or not."""
+    notes = round_.notes[row]
+    configurations, table = round_.columns.configurations, round_.table
+    known = bool(round_.learned.measured[row] or round_.learned.related[row])
+    shown = np.flatnonzero((notes != Note.NOT_ALLOWED) & (notes != Note.TOO_FAR))
+    if not len(shown):
+        return ()
+    # Against one slot, as far as the table knows: against the smallest size at one slot's share of it.
+    base = np.where(table.goodput[row] > 0, table.goodput[row] / configurations.slots, np.inf)
+    smallest = shown[configurations.slots[shown].argmin()]
+    one_slot = base[smallest] if np.isfinite(base[smallest]) else 1.0
+    return tuple(
+        SizeOption(
+            device_kind=configurations.kinds[configurations.kind[column]],
+            slots=int(configurations.slots[column]),
+            nodes=int(configurations.nodes[column]),
+            goodput_samples_per_s=float(table.goodput[row, column]) if known else None,
+            speedup=float(table.goodput[row, column] / one_slot),
+            measured=bool(round_.tried[row, column]),
+            utility=_weighed(float(choices.utility[row, column])),
+            note=note_text(round_, row, Note(notes[column])),
+        )
+        for column in shown.tolist()
+    )
+
+
+def note_text(round_: Round, row: int, note: Note) -> str:
+    """Why a job may not have a configuration now; empty when it may."""
+    job, snapshot = round_.jobs[row], round_.snapshot
+    match note:
+        case Note.CURRENT:
+            return "current"
+        case Note.TOO_YOUNG:
+            ran_s = (snapshot.now - job.state_since).total_seconds()
+            return f"started {ran_s:.0f} s ago; a change waits until {MIN_RUNTIME_S:.0f} s"
+        case Note.BACK_OFF:
+            return f"new ranks did not come up; tried again from {job.grow_after:%H:%M:%S} UTC on"
+        case Note.NO_GAIN:
+            change = "pause" if job.live else "restart"
+            return f"less than {MIN_GAIN - 1:.0%} faster than now: not worth a {change}"
+        case Note.NOT_WORTH_IT:
+            return "not expected to be faster than fewer slots, as measured"
+    return ""
+
+
+def why_start(case: Case, allocation: Allocation) -> Sentence:
     """Why a waiting job starts at this size."""
-    where = ", ".join(snapshot.nodes[node].name for node in allocation)
-    text = f"{_slots(chosen.slots, chosen.device_kind)} on {where}"
-    may_grow = table.job.spec.elastic.resize is not Resize.NEVER and max(table.job.sizes) > chosen.slots
-    if may_grow and not any(option.measured for option in table.options):
+    nodes = case.round.snapshot.nodes
+    text = f"{case.chosen} on {', '.join(nodes[node].name for node in allocation)}"
+    slots = int(case.round.columns.configurations.slots[case.column])
+    may_grow = case.job.spec.elastic.resize is not Resize.NEVER and max(case.job.sizes) > slots
+    if may_grow and not any(option.measured for option in case.options):
         text += "; starts small, and grows once its speed is measured"
     return Sentence(Reason.ALLOCATED, text)
 
 
-def why_keep(table: JobTable) -> Sentence:
+def why_keep(case: Case) -> Sentence:
     """Why a running job stays as it is."""
-    refused = [f"{one.slots} slots: {one.note}" for one in table.options if one.note not in {"", "current"}]
-    text = f"{_slots(table.current_size, table.current_kind)} is the best choice now"
-    if table.job.pinned_size == table.current_size:
-        text = f"fixed at {_slots(table.current_size, table.current_kind)} by request"
-    return Sentence(Reason.PROGRESSING, "; ".join([text, *refused]))
+    text = f"{case.present} is the best choice now"
+    if case.job.pinned_size == case.holding.size:
+        text = f"fixed at {case.present} by request"
+    refused = [f"{one.slots} slots: {one.note}" for one in case.options if one.note not in {"", "current"}]
+    return Sentence(Reason.PROGRESSING, "; ".join([text, *refused[:_NAMED]]))
 
 
-def why_change(snapshot: Snapshot, table: JobTable, chosen: Configuration) -> Sentence:
+def why_change(case: Case, current: Allocation, placement: Placement) -> Sentence:
     """Why a running job gets another size, or other slots."""
-    step = (
-        f"from {_slots(table.current_size, table.current_kind)} to {_slots(chosen.slots, chosen.device_kind)}"
-    )
-    forced = _forced_out(snapshot, table)
+    forced = _forced_out(case)
+    same = case.chosen == case.present
+    step = f"from {case.present} to {case.chosen}"
     if forced is not None:
-        unchanged = (chosen.slots, chosen.device_kind) == (table.current_size, table.current_kind)
-        change = f"moves its {_slots(chosen.slots, chosen.device_kind)}" if unchanged else step
+        change = f"moves its {case.chosen}" if same else step
         return Sentence(forced.reason, f"{change}: {forced.message}")
-    if table.job.pinned_size == chosen.slots:
+    if same:
+        snapshot = case.round.snapshot
+        heir = snapshot.jobs.get(placement.makes_room_for)
+        names = {node.id: node.name for node in snapshot.nodes.values()}
+        text = describe_move(current, placement.allocation, heir=heir.name if heir else "", node_names=names)
+        return Sentence(Reason.BETTER_ALLOCATION, text)
+    if int(case.round.columns.configurations.slots[case.column]) == case.job.pinned_size:
         return Sentence(Reason.USER_REQUEST, f"{step}, as requested")
-    now = _option(table, table.current_kind, table.current_size)
-    then = _option(table, chosen.device_kind, chosen.slots)
+    now, then = case.option(of_now=True), case.option(of_now=False)
     if now is not None and then is not None and then.speedup > now.speedup:
         return Sentence(Reason.BETTER_ALLOCATION, f"{step}: {_gain(now, then)}")
     return Sentence(Reason.BETTER_ALLOCATION, f"{step}: makes room for jobs that gain more from the slots")
 
 
-def why_back_off(table: JobTable) -> Sentence:
+def why_back_off(case: Case) -> Sentence:
     """Why a running job does not get new slots although they would be better for it, or it should leave its own."""
-    again = f" from {table.job.grow_after:%H:%M:%S} UTC on" if table.job.grow_after else ""
-    failures = table.job.growth_failures
-    times = "once" if failures == 1 else f"{failures} times in a row"
+    job = case.job
+    again = f" from {job.grow_after:%H:%M:%S} UTC on" if job.grow_after else ""
+    times = "once" if job.growth_failures == 1 else f"{job.growth_failures} times in a row"
     return Sentence(
         Reason.START_FAILED,
-        f"{_slots(table.current_size, table.current_kind)} for now: new ranks did not come up {times}; "
-        f"tried again{again}; see the job's events",
+        f"{case.present} for now: new ranks did not come up {times}; tried again{again}; see the job's events",
     )
 
 
-def why_vacate(snapshot: Snapshot, table: JobTable) -> Sentence:
+def why_later(case: Case, placement: Placement) -> Sentence:
+    """Why what was chosen is not there yet."""
+    jobs = case.round.snapshot.jobs
+    names = [jobs[one].name for one in placement.waits_for if one in jobs]
+    leavers = _listed(names) or "other jobs"
+    have = "has" if len(names) == 1 else "have"
+    return Sentence(Reason.WAITING_FOR_CAPACITY, f"gets {case.chosen} as soon as {leavers} {have} left them")
+
+
+def why_vacate(case: Case) -> Sentence:
     """Why a running job loses everything."""
-    forced = _forced_out(snapshot, table)
+    forced = _forced_out(case)
     if forced is not None:
         return Sentence(forced.reason, f"{forced.message} and no other node has room; waits")
-    return Sentence(Reason.PREEMPTED, "its slots go to jobs of higher priority; goes on when there is room")
+    return Sentence(
+        Reason.PREEMPTED, "its slots go to jobs that gain more from them; goes on when there is room"
+    )
 
 
-def why_wait(snapshot: Snapshot, table: JobTable, free: Sequence[SlotKey]) -> Sentence:
+def why_wait(case: Case, free: Sequence[SlotKey]) -> Sentence:
     """Why a job gets nothing. `free` are the slots that this round leaves over."""
-    job = table.job
+    job, snapshot = case.job, case.round.snapshot
     alive = [node for node in snapshot.nodes.values() if node.state is not NodeState.LOST]
     if not alive:
         return Sentence(
@@ -93,44 +202,50 @@ def why_wait(snapshot: Snapshot, table: JobTable, free: Sequence[SlotKey]) -> Se
     present = Counter(kind for node in alive if node.state is NodeState.READY for kind in node.slots.values())
     wanted = job.spec.resources.devices or tuple(sorted(present))
     in_service = sum(present[kind] for kind in wanted)
-    if wanted and not any(present[kind] for kind in wanted):
+    if wanted and not in_service:
         there = ", ".join(sorted(present)) or "none in service"
         return Sentence(
             Reason.NO_SUCH_DEVICE, f"no node in service has {' or '.join(wanted)}; there is: {there}"
         )
-    need = min(job.sizes)
+    need = slots_of(min(job.sizes), None)
     largest = max((present[kind] for kind in wanted), default=0)
-    if need > largest:
+    if min(job.sizes) > largest:
         return Sentence(
             Reason.WAITING_FOR_CAPACITY,
-            f"needs at least {_slots(need, None)} of one kind, and the nodes in service have {largest}",
+            f"needs at least {need} of one kind, and the nodes in service have {largest}",
         )
-    holders = Counter(
-        snapshot.jobs[holder].name for holder in snapshot.held.values() if holder in snapshot.jobs
-    )
-    largest_first = sorted(holders.items(), key=lambda holder: (-holder[1], holder[0]))
-    held_by = ", ".join(f"{name} ({slots})" for name, slots in largest_first[:5])
     left = sum(1 for key in free if snapshot.kind_of(key) in wanted)
+    held_by = _holders(snapshot)
     return Sentence(
         Reason.WAITING_FOR_CAPACITY,
-        f"needs at least {_slots(need, None)}; {left} of {in_service} are left"
+        f"needs at least {need}; {left} of {in_service} are left"
         + (f"; held by {held_by}" if held_by else ""),
     )
 
 
-def _forced_out(snapshot: Snapshot, table: JobTable) -> Sentence | None:
+def slots_of(count: int, kind: str | None) -> str:
+    """So many slots of a kind, for people."""
+    return " ".join(part for part in (str(count), kind, "slot" if count == 1 else "slots") if part)
+
+
+def _holders(snapshot: Snapshot) -> str:
+    holders = Counter(
+        snapshot.jobs[holder].name for holder in snapshot.held.values() if holder in snapshot.jobs
+    )
+    largest_first = sorted(holders.items(), key=lambda holder: (-holder[1], holder[0]))
+    return ", ".join(f"{name} ({slots})" for name, slots in largest_first[:_NAMED])
+
+
+def _forced_out(case: Case) -> Sentence | None:
     """Why the job cannot keep all of its slots; None when it could."""
-    leaving = [key for key in snapshot.slots_held_by(table.job.id) if key not in table.keepable]
+    snapshot, holding = case.round.snapshot, case.holding
+    leaving = [key for key in snapshot.slots_held_by(case.job.id) if key not in holding.keepable]
     if not leaving:
         return None
     names = ", ".join(sorted({snapshot.nodes[key.node_id].name for key in leaving}))
-    if any(snapshot.kind_of(key) != table.current_kind for key in leaving):
+    if any(snapshot.kind_of(key) != holding.kind for key in leaving):
         return Sentence(Reason.BAD_DEVICE, f"{names} no longer has every slot that it had")
     return Sentence(Reason.NODE_DRAINED, f"{names} is draining")
-
-
-def _option(table: JobTable, kind: str | None, slots: int) -> SizeOption | None:
-    return next((one for one in table.options if one.device_kind == kind and one.slots == slots), None)
 
 
 def _gain(now: SizeOption, then: SizeOption) -> str:
@@ -140,5 +255,10 @@ def _gain(now: SizeOption, then: SizeOption) -> str:
     return f"{now.goodput_samples_per_s:,.0f} -> {then.goodput_samples_per_s:,.0f} samples/s {source}"
 
 
-def _slots(count: int, kind: str | None) -> str:
-    return " ".join(part for part in (str(count), kind, "slot" if count == 1 else "slots") if part)
+def _listed(names: Sequence[str]) -> str:
+    shown = sorted(names)[:_NAMED]
+    return ", ".join(shown) + (" and others" if len(names) > _NAMED else "")
+
+
+def _weighed(utility: float) -> float | None:
+    return utility if np.isfinite(utility) else None

@@ -2,35 +2,32 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from headway.contract.agents import NodeState
 from headway.contract.jobs import Reason, SizeOption
-from service.domain.allocation.configurations import (
-    JobTable,
-    backs_off,
-    build_table,
-    is_movable,
-    is_waiting,
-)
+from service.domain.allocation.eligibility import backs_off
 from service.domain.allocation.explain import (
+    Case,
     Sentence,
+    options_of,
     why_back_off,
     why_change,
     why_keep,
+    why_later,
     why_start,
     why_vacate,
     why_wait,
 )
-from service.domain.allocation.placement import place
-from service.domain.allocation.problem import Configuration, Problem, Solution
-from service.domain.allocation.solver import solve
+from service.domain.allocation.knapsack.problem import NOTHING, Solution, Solve
+from service.domain.allocation.placement import Placement, Pool, Step, Want, place_all
+from service.domain.allocation.round import Round
 from service.domain.cluster import SlotKey, Snapshot
 from service.domain.jobs import Allocation
 from service.domain.perf.batch import choose_batch
+from service.domain.policies.policy import Choices, Policy
 
 
 class Action(StrEnum):
@@ -47,6 +44,15 @@ class Action(StrEnum):
     WAIT = "wait"
 
 
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """Samples per second that a new allocation is expected to give, with P10 and P90."""
+
+    samples_per_s: float
+    low: float
+    high: float
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
     """What happens to one job, why, and what it was weighed against."""
@@ -58,6 +64,8 @@ class Decision:
     reason: Reason
     message: str
     options: tuple[SizeOption, ...]
+    expected: Expected | None = None
+    """With START and CHANGE, where something is known of the job."""
     global_batch: int | None = None
     """With ADAPT: what a step is to take."""
 
@@ -67,7 +75,15 @@ class Plan:
     """A decision for every job that could be decided, and how good the choice provably is."""
 
     decisions: tuple[Decision, ...]
-    solution: Solution
+    round: Round
+    choices: Choices
+    times: Mapping[str, float] = field(default_factory=dict)
+    """Seconds of its parts: `solve_s`, `place_s`."""
+
+    @property
+    def solution(self) -> Solution:
+        """What the solver said."""
+        return self.choices.solution
 
     @property
     def changes(self) -> tuple[Decision, ...]:
@@ -75,29 +91,32 @@ class Plan:
         return tuple(one for one in self.decisions if one.action not in {Action.KEEP, Action.WAIT})
 
 
-def decide(snapshot: Snapshot, *, time_limit_s: float) -> Plan:
-    """The best allocation for the snapshot.
+def decide(
+    round_: Round, policy: Policy, solve: Solve, *, clock_s: Callable[[], float] = lambda: 0.0
+) -> Plan:
+    """The allocation that the policy chooses.
 
     Jobs that are on their way (starting, stopping) are left alone and keep what they hold. A change
-    that needs slots which others are still leaving waits for a later round.
+    that needs slots which others are still leaving waits for a later round. `clock_s` measures how long it takes.
     """
-    tables = {
-        job.id: build_table(job, snapshot)
-        for job in sorted(snapshot.jobs.values(), key=lambda job: (job.submitted_at, job.id))
-        if is_waiting(job, snapshot) or is_movable(job, snapshot)
-    }
-    problem = Problem(
-        configurations={job_id: table.rows for job_id, table in tables.items()},
-        capacity=_shared_capacity(snapshot, tables),
-        idle_utility={job_id: table.idle_utility for job_id, table in tables.items()},
-    )
-    solution = solve(problem, time_limit_s=time_limit_s)
-    free = list(snapshot.free_slots())
+    snapshot = round_.snapshot
+    began_s = clock_s()
+    choices = policy.choose(round_.given, solve)
+    solved_s = clock_s()
+    chosen = [int(column) for column in choices.chosen]
+    placements = place_all(_wants(round_, chosen), _pools(round_))
+    placed_s = clock_s()
+    left = _left_over(snapshot, placements.values())
     decisions = [
-        _decide_job(snapshot, tables[job_id], solution.chosen[job_id], free)
-        for job_id in _placing_order(tables, solution)
+        _decide_job(Case(round_, row, column, options_of(round_, row, choices)), placements, left)
+        for row, column in enumerate(chosen)
     ]
-    return Plan(tuple(_with_batch(snapshot, one) for one in decisions), solution)
+    return Plan(
+        tuple(_with_batch(snapshot, one) for one in decisions),
+        round_,
+        choices,
+        {"solve_s": solved_s - began_s, "place_s": placed_s - solved_s},
+    )
 
 
 def _with_batch(snapshot: Snapshot, decision: Decision) -> Decision:
@@ -116,64 +135,73 @@ def _with_batch(snapshot: Snapshot, decision: Decision) -> Decision:
     )
 
 
-def _shared_capacity(snapshot: Snapshot, tables: Mapping[str, JobTable]) -> dict[str, int]:
-    """Slots per kind that the solver may hand out: free ones, and those of movable jobs on READY nodes."""
-    capacity: Counter[str] = Counter()
-    for key in snapshot.free_slots():
-        capacity[snapshot.kind_of(key)] += 1
-    for table in tables.values():
-        for key in table.keepable:
-            if snapshot.nodes[key.node_id].state is NodeState.READY:
-                capacity[snapshot.kind_of(key)] += 1
-    for table in tables.values():
-        for row in table.rows:
-            capacity.setdefault(row.device_kind, 0)
-    return dict(capacity)
-
-
-def _placing_order(tables: Mapping[str, JobTable], solution: Solution) -> list[str]:
-    """Running jobs place first, since they keep slots; then larger choices; then the order of submits."""
-
-    def key(job_id: str) -> tuple[bool, int]:
-        chosen = solution.chosen[job_id]
-        return (tables[job_id].current_size == 0, -(chosen.slots if chosen else 0))
-
-    return sorted(tables, key=key)
-
-
-def _decide_job(
-    snapshot: Snapshot, table: JobTable, chosen: Configuration | None, free: list[SlotKey]
-) -> Decision:
-    job, held = table.job, table.current_size
-    current = _current_allocation(snapshot, job.id)
-    if chosen is None:
-        if held:
-            return _decision(table, Action.VACATE, {}, why_vacate(snapshot, table))
-        return _decision(table, Action.WAIT, {}, why_wait(snapshot, table, free))
-    same_kind = chosen.device_kind == table.current_kind
-    keep = table.keepable if same_kind else ()
-    if held and same_kind and chosen.slots == held == len(keep):
-        return _decision(table, Action.KEEP, current, why_keep(table))
-    kind_free = [key for key in free if snapshot.kind_of(key) == chosen.device_kind]
-    allocation = place(chosen.slots, keep, kind_free)
-    if held and allocation is not None and backs_off(job, snapshot) and not _within(allocation, current):
-        return _decision(table, Action.KEEP, current, why_back_off(table))
-    if allocation is None:
-        sentence = Sentence(
-            Reason.WAITING_FOR_CAPACITY,
-            f"gets {chosen.slots} {chosen.device_kind} slots as soon as other jobs have left them",
+def _wants(round_: Round, chosen: Sequence[int]) -> list[Want]:
+    """What was chosen for each job, and what it holds."""
+    configurations = round_.columns.configurations
+    wants = []
+    for row, (job, column) in enumerate(zip(round_.jobs, chosen, strict=True)):
+        holding = round_.holdings[job.id]
+        states = {key: round_.snapshot.nodes[key.node_id].state for key in holding.keepable}
+        unit = 1
+        if column != NOTHING and not round_.exempt[row]:
+            unit = round_.columns.unit_of(column)
+        wants.append(
+            Want(
+                job_id=job.id,
+                kind="" if column == NOTHING else configurations.kinds[configurations.kind[column]],
+                slots=0 if column == NOTHING else int(configurations.slots[column]),
+                unit=unit,
+                held_kind=holding.kind or "",
+                held=_allocation(key for key, state in states.items() if state is NodeState.READY),
+                private=_allocation(key for key, state in states.items() if state is NodeState.CORDONED),
+            )
         )
-        if held and len(keep) == held:
-            return _decision(table, Action.KEEP, current, sentence)
-        action = Action.VACATE if held else Action.WAIT
-        return _decision(table, action, {}, sentence)
-    for node, slots in allocation.items():
-        for slot in slots:
-            if SlotKey(node, slot) in free:
-                free.remove(SlotKey(node, slot))
-    if held:
-        return _decision(table, Action.CHANGE, allocation, why_change(snapshot, table, chosen))
-    return _decision(table, Action.START, allocation, why_start(snapshot, table, chosen, allocation))
+    return wants
+
+
+def _pools(round_: Round) -> dict[str, Pool]:
+    """The free slots of each kind."""
+    free: dict[str, list[SlotKey]] = {kind: [] for kind in round_.rooms}
+    for key in round_.snapshot.free_slots():
+        free[round_.snapshot.kind_of(key)].append(key)
+    return {
+        kind: Pool(free=_allocation(keys), node_slots=shapes.node_slots)
+        for (kind, keys), shapes in zip(free.items(), round_.columns.shapes, strict=True)
+    }
+
+
+def _decide_job(case: Case, placements: Mapping[str, Placement], left: Sequence[SlotKey]) -> Decision:
+    job, holding = case.job, case.holding
+    current = _allocation(case.round.snapshot.slots_held_by(job.id))
+    placement = placements.get(job.id)
+    if case.column == NOTHING or placement is None or not placement.allocation:
+        if holding.size:
+            return _decision(case, Action.VACATE, {}, why_vacate(case))
+        return _decision(case, Action.WAIT, {}, why_wait(case, left))
+    if placement.allocation == current:
+        return _decision(case, Action.KEEP, current, why_keep(case))
+    if holding.size and backs_off(job, case.round.snapshot) and not _within(placement.allocation, current):
+        return _decision(case, Action.KEEP, current, why_back_off(case))
+    if placement.step is not Step.GO:
+        if holding.whole and placement.step is Step.WAIT:
+            return _decision(case, Action.KEEP, current, why_later(case, placement))
+        action = Action.VACATE if holding.size else Action.WAIT
+        return _decision(case, action, {}, why_later(case, placement))
+    if holding.size:
+        why = why_change(case, current, placement)
+        return _decision(case, Action.CHANGE, placement.allocation, why)
+    return _decision(case, Action.START, placement.allocation, why_start(case, placement.allocation))
+
+
+def _left_over(snapshot: Snapshot, placements: Iterable[Placement]) -> list[SlotKey]:
+    """The free slots that the round gives to nobody."""
+    given = {
+        SlotKey(node, slot)
+        for placement in placements
+        for node, slots in placement.allocation.items()
+        for slot in slots
+    }
+    return [key for key in snapshot.free_slots() if key not in given]
 
 
 def _within(allocation: Allocation, current: Allocation) -> bool:
@@ -181,19 +209,31 @@ def _within(allocation: Allocation, current: Allocation) -> bool:
     return all(set(slots) <= set(current.get(node, ())) for node, slots in allocation.items())
 
 
-def _current_allocation(snapshot: Snapshot, job_id: str) -> Allocation:
-    allocation: dict[str, tuple[int, ...]] = {}
-    for key in snapshot.slots_held_by(job_id):
-        allocation[key.node_id] = (*allocation.get(key.node_id, ()), key.slot)
-    return allocation
+def _allocation(keys: Iterable[SlotKey]) -> dict[str, tuple[int, ...]]:
+    allocation: dict[str, list[int]] = {}
+    for key in keys:
+        allocation.setdefault(key.node_id, []).append(key.slot)
+    return {node: tuple(sorted(allocation[node])) for node in sorted(allocation)}
 
 
-def _decision(table: JobTable, action: Action, allocation: Allocation, why: Sentence) -> Decision:
+def _decision(case: Case, action: Action, allocation: Allocation, why: Sentence) -> Decision:
+    starts = action in {Action.START, Action.CHANGE}
     return Decision(
-        job_id=table.job.id,
+        job_id=case.job.id,
         action=action,
         allocation=allocation,
         reason=why.reason,
         message=why.message,
-        options=table.options,
+        options=case.options,
+        expected=_expected(case) if starts else None,
     )
+
+
+def _expected(case: Case) -> Expected | None:
+    """The speed of what a job gets. Of one that adapts its batch nothing is said: its batch is chosen later."""
+    round_, row, column = case.round, case.row, case.column
+    known = round_.learned.measured[row] or round_.learned.related[row]
+    if not known or case.job.adapts or column == NOTHING:
+        return None
+    table = round_.table
+    return Expected(*(float(one[row, column]) for one in (table.goodput, table.low, table.high)))

@@ -41,8 +41,7 @@ class Goodput:
     - change, where a running job would change: the share of its life that it trains if it goes on being changed as
       often as up to now (Pollux, Sia), times the share of the time to its end that the change leaves. To lose
       everything costs a running job as much as a change of what it holds, since it has to start again.
-    - patience: 1 for a job that never waited, and one more for each `patience_s` of waiting: without bound, so that
-      every job gets its turn.
+    - patience: (1 + seconds waited in all / patience_s) ** 2, which has no bound, so that every job gets its turn.
     """
 
     name: ClassVar[str] = "goodput"
@@ -55,7 +54,9 @@ class Goodput:
     shortest_first: float = parameter(
         0.6, "How much more shorter jobs count; 0: as much as others.", at_least=0, at_most=2
     )
-    patience_s: float = parameter(3600.0, "Seconds of waiting that double what a job counts.", at_least=1)
+    patience_s: float = parameter(
+        14_400.0, "Seconds of waiting after which a job counts four times as much.", at_least=1
+    )
 
     def choose(self, given: RoundInput, solve: Solve) -> Choices:
         """See `Policy.choose`."""
@@ -75,7 +76,7 @@ class Goodput:
         waited_s = np.maximum(
             finite(given.age_s) - finite(given.served_s).sum(axis=1), finite(given.waited_s)
         )
-        patience = 1 + waited_s / self.patience_s
+        patience = (1 + waited_s / self.patience_s) ** 2
         return np.asarray(
             weights(given) * _rank(to_go_s, known_length(given)) ** self.shortest_first * patience
         )
@@ -85,7 +86,7 @@ def _left_by_change(given: RoundInput, to_go_s: FloatArray, speedup: FloatArray)
     """(J, C) the share of a job's training that a change to a configuration now leaves, from 0 to 1."""
     change_s = finite(given.change_s)[:, None]
     left_s = to_go_s[:, None] / np.maximum(speedup, 1.0)
-    until_end = left_s / np.maximum(left_s + change_s, 1e-9)
+    until_end = np.where(change_s > 0, left_s / np.maximum(left_s + change_s, 1e-9), 1.0)
     return np.asarray(restart_factor(given, given.change_s)[:, None] * until_end)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -161,6 +162,8 @@ async def harness_of(settings: Settings) -> AsyncIterator[Harness]:
         launch=service.launch,
         intervals=Intervals(),
         now=clock.now,
+        clock_s=time.perf_counter,
+        usd_per_slot_h=settings.usd_per_slot_h,
         new_round_id=lambda: f"r{next(_numbers)}",
     )
     transport = httpx.ASGITransport(app=service.app(), raise_app_exceptions=False)

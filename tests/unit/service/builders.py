@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from headway.contract.agents import NodeState
 from headway.contract.jobs import TERMINAL_STATES, JobState, Reason
 from headway.contract.spec import JobSpec
-from service.domain.cluster import Measurement, Node, SlotKey, Snapshot
+from service.domain.cluster import Measurement, Node, Served, SlotKey, Snapshot
 from service.domain.jobs import Job
 from service.domain.lifecycle import OCCUPYING_STATES
 
@@ -66,14 +66,22 @@ def snapshot_of(
     held: dict[str, list[tuple[str, int]]] | None = None,
     measurements: dict[str, tuple[Measurement, ...]] | None = None,
 ) -> Snapshot:
-    """`held` maps job ids to (node id, slot) pairs."""
+    """`held` maps job ids to (node id, slot) pairs. Jobs have held them for as long as they are in their state."""
+    jobs = tuple(jobs)
     return Snapshot(
         now=NOW,
         nodes={node.id: node for node in nodes},
         jobs={job.id: holding(job, (held or {}).get(job.id, ())) for job in jobs},
         held={SlotKey(*pair): job for job, pairs in (held or {}).items() for pair in pairs},
         measurements=measurements or {},
+        served={job.id: served(job) for job in jobs if job.id in (held or {})},
     )
+
+
+def served(job: Job) -> Served:
+    """What a job has had that has held slots of a CPU since its state began."""
+    age_s = (NOW - job.state_since).total_seconds()
+    return Served({"cpu": age_s}, age_s)
 
 
 wild_floats = st.one_of(
@@ -155,7 +163,8 @@ def clusters(draw: st.DrawFn) -> Snapshot:
         node = nodes[gone.node_id]
         left = {slot: kind for slot, kind in node.slots.items() if slot != gone.slot}
         nodes[node.id] = Node(id=node.id, name=node.name, state=node.state, slots=left)
-    return Snapshot(now=NOW, nodes=nodes, jobs=jobs, held=held, measurements=measured)
+    times = {job: served(jobs[job]) for job in held.values()}
+    return Snapshot(now=NOW, nodes=nodes, jobs=jobs, held=held, measurements=measured, served=times)
 
 
 @st.composite

@@ -12,13 +12,19 @@ from hypothesis import strategies as st
 from headway.contract.agents import NodeState
 from headway.contract.jobs import JobState
 from headway.contract.spec import Resize
-from service.domain.allocation.configurations import is_movable, is_waiting
-from service.domain.allocation.plan import Action, Decision, Plan, decide
+from service.domain.allocation.eligibility import is_movable, is_waiting
+from service.domain.allocation.knapsack.solver import solve
+from service.domain.allocation.plan import Action, Decision, Plan
+from service.domain.allocation.plan import decide as decide_round
+from service.domain.allocation.round import build_round
 from service.domain.cluster import Measurement, Node, SlotKey, Snapshot
 from service.domain.jobs import Allocation, Job, size_of
+from service.domain.policies.goodput import Goodput
 from tests.unit.service.builders import clusters, job_of, jobs_of, node_of, nodes_of, snapshot_of, spec_of
 
-TIME_LIMIT_S = 2.0
+
+def decide(snapshot: Snapshot) -> Plan:
+    return decide_round(build_round(snapshot), Goodput(), solve)
 
 
 def keys_of(allocation: Allocation) -> set[SlotKey]:
@@ -80,19 +86,13 @@ def check_allocation(snapshot: Snapshot, job: Job, held: set[SlotKey], allocatio
 
 
 @given(clusters())
-@settings(max_examples=120)
+@settings(max_examples=60)
 def test_every_plan_is_safe(snapshot: Snapshot) -> None:
-    check(snapshot, decide(snapshot, time_limit_s=TIME_LIMIT_S))
+    check(snapshot, decide(snapshot))
 
 
 @given(clusters())
-@settings(max_examples=50)
-def test_a_plan_made_in_no_time_is_safe_too(snapshot: Snapshot) -> None:
-    check(snapshot, decide(snapshot, time_limit_s=0.0))
-
-
-@given(clusters())
-@settings(max_examples=40)
+@settings(max_examples=20)
 def test_the_same_picture_gives_the_same_plan(snapshot: Snapshot) -> None:
     backwards = Snapshot(
         now=snapshot.now,
@@ -100,13 +100,14 @@ def test_the_same_picture_gives_the_same_plan(snapshot: Snapshot) -> None:
         jobs=dict(reversed(snapshot.jobs.items())),
         held=dict(reversed(snapshot.held.items())),
         measurements=dict(reversed(snapshot.measurements.items())),
+        served=dict(reversed(snapshot.served.items())),
     )
-    first, again = (decide(one, time_limit_s=TIME_LIMIT_S) for one in (snapshot, backwards))
+    first, again = (decide(one) for one in (snapshot, backwards))
     assert first.decisions == again.decisions
 
 
 @given(st.lists(st.integers(0, 3).flatmap(nodes_of), max_size=3), st.data())
-@settings(max_examples=50)
+@settings(max_examples=25)
 def test_a_lone_job_that_fits_is_started(nodes: list[Node], data: st.DataObject) -> None:
     job = data.draw(jobs_of("j", states=(JobState.PENDING,)))
     job = replace(job, state=JobState.PENDING, retry_at=None, pause_requested=False)
@@ -114,7 +115,7 @@ def test_a_lone_job_that_fits_is_started(nodes: list[Node], data: st.DataObject)
     free = Counter(snapshot.kind_of(key) for key in snapshot.free_slots())
     wanted = job.spec.resources.devices or tuple(free)
     room = max((free[kind] for kind in wanted), default=0)
-    (decision,) = decide(snapshot, time_limit_s=TIME_LIMIT_S).decisions
+    (decision,) = decide(snapshot).decisions
     fitting = [size for size in job.sizes if size <= room]
     assert decision.action is (Action.START if fitting else Action.WAIT)
     if fitting:
@@ -143,7 +144,7 @@ def apply(snapshot: Snapshot, plan: Plan, samples_per_s: dict[str, list[float]])
 
 
 @given(st.data(), st.integers(1, 5), st.integers(1, 4))
-@settings(max_examples=40)
+@settings(max_examples=20)
 def test_a_cluster_left_to_itself_comes_to_rest(data: st.DataObject, count: int, nodes: int) -> None:
     """Changes cost training time, so with nothing new they must end: no job swings between sizes."""
     machines = [data.draw(nodes_of(index)) for index in range(nodes)]
@@ -155,7 +156,7 @@ def test_a_cluster_left_to_itself_comes_to_rest(data: st.DataObject, count: int,
         speeds[job.id] = [100.0 * size**0.8 * gains[size] for size in range(16)]
     snapshot = snapshot_of(machines, jobs)
     for _ in range(40):
-        plan = decide(snapshot, time_limit_s=TIME_LIMIT_S)
+        plan = decide(snapshot)
         check(snapshot, plan)
         if not plan.changes:
             return
@@ -167,9 +168,9 @@ def test_a_cluster_left_to_itself_comes_to_rest(data: st.DataObject, count: int,
 
 
 @given(clusters())
-@settings(max_examples=40)
+@settings(max_examples=20)
 def test_a_pinned_job_is_given_no_third_size(snapshot: Snapshot) -> None:
-    for one in decide(snapshot, time_limit_s=TIME_LIMIT_S).decisions:
+    for one in decide(snapshot).decisions:
         job = snapshot.jobs[one.job_id]
         if job.pinned_size is not None and one.action in {Action.START, Action.CHANGE}:
             held = len(snapshot.slots_held_by(job.id))
@@ -181,11 +182,11 @@ def test_ten_thousand_identical_jobs_in_a_queue() -> None:
     spec = spec_of("same", elastic={"min": 1, "max": 8, "sizes": "pow2"})
     jobs = [job_of(f"j{index:05}", spec=spec) for index in range(10_000)]
     snapshot = snapshot_of([node_of("n", slots=8)], jobs)
-    plan = decide(snapshot, time_limit_s=TIME_LIMIT_S)
-    assert plan.solution.status == "OPTIMAL"
+    plan = decide(snapshot)
+    assert plan.solution.gap <= 1e-3
     assert len(plan.changes) == 8
     assert len(plan.decisions) == 10_000
 
 
 def test_nothing_at_all() -> None:
-    assert decide(snapshot_of(), time_limit_s=TIME_LIMIT_S).decisions == ()
+    assert decide(snapshot_of()).decisions == ()

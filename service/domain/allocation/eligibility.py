@@ -1,0 +1,109 @@
+"""Who takes part in a round, and which of its slots a job may keep."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from headway.contract.agents import NodeState
+from headway.contract.jobs import JobState
+from headway.contract.spec import Resize
+from service.domain.cluster import SlotKey, Snapshot
+from service.domain.jobs import Job, size_of
+
+SILENT_S = 20.0
+"""A job that runs this long without a measurement will never send one: its script is plain."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holding:
+    """What a job holds now.
+
+    Attributes:
+        size: slots.
+        kind: of its slots; None when it holds none.
+        keepable: slots that it may go on using.
+        private: of these, how many nobody else could have: they are on cordoned nodes.
+    """
+
+    size: int = 0
+    kind: str | None = None
+    keepable: tuple[SlotKey, ...] = ()
+    private: int = 0
+
+    @property
+    def whole(self) -> bool:
+        """Whether the job may stay just as it is."""
+        return 0 < self.size == len(self.keepable)
+
+
+def is_waiting(job: Job, snapshot: Snapshot) -> bool:
+    """Whether the job holds nothing and a round may start it."""
+    due = job.retry_at is None or job.retry_at <= snapshot.now
+    may_start = job.state in {JobState.PENDING, JobState.RECOVERING} and not job.pause_requested
+    return may_start and due and not snapshot.slots_held_by(job.id)
+
+
+def is_movable(job: Job, snapshot: Snapshot) -> bool:
+    """Whether the job runs, on all of its slots, and a round may change what it has.
+
+    A generation that has left some of them is coming to its end: it must not be taken for a smaller one.
+    """
+    whole = len(snapshot.slots_held_by(job.id)) == size_of(job.allocation)
+    return job.state is JobState.RUNNING and whole and job.spec.elastic.resize is not Resize.NEVER
+
+
+def deciding_jobs(snapshot: Snapshot) -> tuple[Job, ...]:
+    """The jobs that a round decides about, in the order of their submits. The others are on their way, and keep
+    what they hold.
+    """
+    return tuple(
+        job
+        for job in sorted(snapshot.jobs.values(), key=lambda job: (job.submitted_at, job.id))
+        if is_waiting(job, snapshot) or is_movable(job, snapshot)
+    )
+
+
+def holding_of(job: Job, snapshot: Snapshot) -> Holding:
+    """What the job holds, and what of it it may keep."""
+    held = snapshot.slots_held_by(job.id)
+    if not held:
+        return Holding()
+    # A slot that its node no longer reports (a GPU that is gone) has no kind, and cannot be kept.
+    kind = next((kind for kind in map(snapshot.kind_of, held) if kind), None)
+    stays = {NodeState.READY, NodeState.CORDONED}
+    keepable = tuple(
+        key for key in held if snapshot.nodes[key.node_id].state in stays and snapshot.kind_of(key) == kind
+    )
+    private = sum(snapshot.nodes[key.node_id].state is NodeState.CORDONED for key in keepable)
+    return Holding(size=len(held), kind=kind, keepable=keepable, private=private)
+
+
+def weight_of(job: Job) -> float:
+    """How much one unit of the job's utility counts, by priority: 50 is 1, 75 is 2, 100 is 4."""
+    return math.pow(2.0, (job.spec.priority - 50) / 25)
+
+
+def backs_off(job: Job, snapshot: Snapshot) -> bool:
+    """Whether no newcomers are to be started for the job yet, since the last ones did not come up."""
+    return job.grow_after is not None and snapshot.now < job.grow_after
+
+
+def is_left_over(job: Job, size: int) -> bool:
+    """Whether a loss has left the job a size that its spec does not allow: it does not stay there."""
+    return size > 0 and job.live and size not in job.spec.elastic.allowed_sizes()
+
+
+def explores(job: Job, snapshot: Snapshot) -> bool:
+    """Whether the job's sizes are tried one after another. Not if it is to have one size, if it can never have another,
+    or if nothing is ever measured of it.
+    """
+    ran_s = (snapshot.now - job.state_since).total_seconds()
+    silent = job.state is JobState.RUNNING and not snapshot.measurements.get(job.id, ()) and ran_s >= SILENT_S
+    return job.pinned_size is None and not silent and job.spec.elastic.resize is not Resize.NEVER
+
+
+def acceptable_kinds(job: Job, kinds: tuple[str, ...]) -> tuple[str, ...]:
+    """Of `kinds`, those that the job may run on."""
+    wanted = job.spec.resources.devices
+    return tuple(kind for kind in kinds if not wanted or kind in wanted)

@@ -1,0 +1,158 @@
+"""What rounds know of jobs' speed: from measurements to models, with the class of a job behind it. Pure.
+
+Three layers, each the prior of the next: a class's jobs on a kind, one job on a kind, and what was measured on exactly one
+configuration. A kind that a job never ran on takes over from the kinds that it did.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from service.domain.arrays import BoolArray, FloatArray, IntArray
+from service.domain.cluster import Measurement
+from service.domain.jobs import Job, class_of
+from service.domain.perf.batch import noise_of
+from service.domain.perf.fit import Observations, fit
+from service.domain.perf.goodput import believable
+from service.domain.perf.tables import JobModels
+from service.domain.perf.throughput import ThroughputModel
+from service.domain.perf.transfer import across_kinds
+
+_USUAL_BATCH = 64
+"""Samples of a step where neither the job file nor a measurement says it: then only ratios of speeds count."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Learned:
+    """What is known of the jobs of a round (J,) on its kinds.
+
+    Attributes:
+        models: for the goodput table.
+        measured: (J,) whether the job itself has measurements that count.
+        related: (J,) whether jobs of its class have some.
+    """
+
+    models: JobModels
+    measured: BoolArray
+    related: BoolArray
+
+
+def learn(
+    jobs: Sequence[Job],
+    kinds: Sequence[str],
+    measurements: Mapping[str, tuple[Measurement, ...]],
+    class_measurements: Mapping[str, tuple[Measurement, ...]],
+) -> Learned:
+    """Models of every job on every kind; `class_measurements` are by `class_of`."""
+    classes = sorted({class_of(job.spec) for job in jobs})
+    of_class = np.array([classes.index(class_of(job.spec)) for job in jobs], dtype=np.int64)
+    own = [[one for one in measurements.get(job.id, ()) if believable(one)] for job in jobs]
+    shared = [[one for one in class_measurements.get(name, ()) if believable(one)] for name in classes]
+    related = np.array([bool(shared[index]) for index in of_class], dtype=np.bool_)
+    batches = [_reference(job, mine) for job, mine in zip(jobs, own, strict=True)]
+    noise = [_noise([*shared[index], *mine]) for index, mine in zip(of_class, own, strict=True)]
+    bounds = [job.spec.batch.max_local or math.inf for job in jobs]
+    return Learned(
+        models=JobModels(
+            throughput=_fitted(own, kinds, _fitted(shared, kinds)[of_class], related),
+            noise_scale=np.array(noise, dtype=np.float64),
+            reference_batch=np.array([batch or math.nan for batch in batches], dtype=np.float64),
+            global_batch=_floats(job.progress.global_batch for job in jobs),
+            max_global=_floats(_most(job) for job in jobs),
+            max_local=np.repeat(np.array(bounds, dtype=np.float64)[:, None], len(kinds), axis=1),
+            adapts=np.array([job.adapts for job in jobs], dtype=np.bool_),
+        ),
+        measured=np.array([bool(mine) for mine in own], dtype=np.bool_),
+        related=related,
+    )
+
+
+def batch_of(measurement: Measurement) -> int:
+    """Samples of a step in a measurement."""
+    return measurement.global_batch or _USUAL_BATCH
+
+
+def _fitted(
+    owners: Sequence[Sequence[Measurement]],
+    kinds: Sequence[str],
+    before: ThroughputModel | None = None,
+    guided: BoolArray | None = None,
+) -> ThroughputModel:
+    """Models (owners, kinds); those of kinds that an owner never ran on are taken over from those that it did.
+
+    `before` (owners, kinds) is believed for owners that are `guided`; the others start from hope.
+    """
+    shape = (len(owners), len(kinds))
+    number = len(owners) * len(kinds)
+    observations = _observations(owners, kinds)
+    grid = np.arange(number).reshape(shape)
+    models = fit(observations, number)
+    if before is not None and guided is not None and guided.any():
+        flat = before[np.divmod(np.arange(number), max(len(kinds), 1))]
+        models = fit(observations, number, flat).where(np.repeat(guided, len(kinds)), models)
+    return across_kinds(models[grid]) if number else models[grid]
+
+
+def _observations(owners: Sequence[Sequence[Measurement]], kinds: Sequence[str]) -> Observations:
+    rows: list[tuple[float, ...]] = []
+    for index, mine in enumerate(owners):
+        for one in mine:
+            if one.device_kind in kinds:
+                batch = batch_of(one)
+                passes = max(one.accumulation, 1)
+                rows.append(
+                    (
+                        index * len(kinds) + kinds.index(one.device_kind),
+                        one.slots,
+                        one.nodes,
+                        one.local_batch or max(1.0, batch / one.slots / passes),
+                        passes - 1,
+                        batch / one.samples_per_s,
+                        math.nan if one.sync_s is None else one.sync_s,
+                        one.steps,
+                    )
+                )
+    table = np.array(rows, dtype=np.float64).reshape(len(rows), 8)
+    return Observations(
+        owner=table[:, 0].astype(np.int64),
+        slots=table[:, 1],
+        nodes=table[:, 2],
+        local_batch=table[:, 3],
+        accumulation=table[:, 4],
+        step_s=table[:, 5],
+        sync_s=table[:, 6],
+        count=table[:, 7],
+    )
+
+
+def _reference(job: Job, mine: Sequence[Measurement]) -> int | None:
+    """Samples of a step as the user wrote it; that of the oldest measurement where only the script knows."""
+    oldest = min(mine, key=lambda one: one.generation, default=None)
+    return job.spec.batch.global_ or (batch_of(oldest) if oldest is not None else job.progress.global_batch)
+
+
+def _most(job: Job) -> int | None:
+    """What the global batch may grow to: the smaller of what the job file allows and what its ranks can take."""
+    bounds = [one for one in (job.spec.batch.max_global, job.progress.max_global_batch) if one]
+    return min(bounds, default=None)
+
+
+def _noise(measurements: Sequence[Measurement]) -> float:
+    """The newest gradient noise scale of the job, or else of its class, in samples."""
+    known = [noise for one in measurements if (noise := noise_of(one)) is not None and noise.known]
+    return known[-1].scale if known else math.nan
+
+
+def _floats(values: Iterable[float | None]) -> FloatArray:
+    return np.array([math.nan if one is None else one for one in values], dtype=np.float64)
+
+
+def job_classes(jobs: Sequence[Job]) -> IntArray:
+    """(J,) the index of each job's class among those present."""
+    names = [class_of(job.spec) for job in jobs]
+    order = {name: index for index, name in enumerate(sorted(set(names)))}
+    return np.array([order[name] for name in names], dtype=np.int64)
