@@ -45,6 +45,11 @@ class Measurement:
     gradient_sqr: float | None = None
     gradient_var: float | None = None
 
+    @property
+    def believable(self) -> bool:
+        """Whether it can be true. Scripts report what they like, and one absurd number must not spoil a round."""
+        return 1e-9 <= self.samples_per_s <= 1e15 and self.steps > 0
+
 
 @dataclass(frozen=True, slots=True)
 class Served:

@@ -28,7 +28,6 @@ from service.domain.arrays import BoolArray, FloatArray, IntArray
 from service.domain.cluster import Served, Snapshot
 from service.domain.jobs import Job
 from service.domain.perf.exploration import Exploration, explore
-from service.domain.perf.goodput import believable
 from service.domain.perf.learned import Learned, batch_of, job_classes, learn
 from service.domain.perf.tables import GoodputTable, Observed, goodput_table
 from service.domain.policies.policy import RoundInput
@@ -200,7 +199,7 @@ def _observed(jobs: Sequence[Job], columns: Columns, snapshot: Snapshot) -> tupl
     entries: list[tuple[float, ...]] = []
     for row, job in enumerate(jobs):
         for one in snapshot.measurements.get(job.id, ()):
-            if not believable(one) or one.device_kind not in configurations.kinds:
+            if not one.believable or one.device_kind not in configurations.kinds:
                 continue
             kind = configurations.kinds.index(one.device_kind)
             same = (configurations.kind == kind) & (configurations.slots == one.slots)

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from headway.contract.jobs import JobState
 from service.domain.cluster import Measurement, Snapshot
 from service.domain.jobs import Job
-from service.domain.perf.goodput import believable
 
 ENOUGH_STEPS = 100
 """Steps of a batch before its speed counts, and before the noise measured in them does: the library measures that in
@@ -100,22 +99,6 @@ def noise_of(measurement: Measurement) -> Noise | None:
     return Noise(measurement.gradient_sqr, measurement.gradient_var)
 
 
-def in_goodput(measurements: Sequence[Measurement], reference: int | None) -> tuple[Measurement, ...]:
-    """The measurements with samples of any batch counted for what they are worth in steps of `reference`, by the
-    newest noise. As they are where nothing is known of it, or no batch is the reference.
-    """
-    known = [(one.generation, noise) for one in measurements if (noise := noise_of(one)) and noise.known]
-    if reference is None or not known:
-        return tuple(measurements)
-    _, noise = max(known, key=lambda one: one[0])
-    return tuple(
-        replace(one, samples_per_s=one.samples_per_s * noise.efficiency(one.global_batch, reference))
-        if one.global_batch > 0
-        else one
-        for one in measurements
-    )
-
-
 def speeds_of(
     measurements: Sequence[Measurement], *, device_kind: str, slots: int, nodes: int
 ) -> dict[int, Speed]:
@@ -123,7 +106,7 @@ def speeds_of(
     speeds: dict[int, Speed] = {}
     for one in measurements:
         same = (one.device_kind, one.slots, one.nodes) == (device_kind, slots, nodes)
-        if not same or not believable(one) or one.global_batch < 1:
+        if not same or not one.believable or one.global_batch < 1:
             continue
         before = speeds.get(one.global_batch, Speed(0.0, 0))
         steps = before.steps + one.steps

@@ -17,7 +17,6 @@ from service.domain.cluster import Measurement
 from service.domain.jobs import Job, class_of
 from service.domain.perf.batch import noise_of
 from service.domain.perf.fit import Observations, fit
-from service.domain.perf.goodput import believable
 from service.domain.perf.tables import JobModels
 from service.domain.perf.throughput import ThroughputModel
 from service.domain.perf.transfer import across_kinds
@@ -50,8 +49,8 @@ def learn(
     """Models of every job on every kind; `class_measurements` are by `class_of`."""
     classes = sorted({class_of(job.spec) for job in jobs})
     of_class = np.array([classes.index(class_of(job.spec)) for job in jobs], dtype=np.int64)
-    own = [[one for one in measurements.get(job.id, ()) if believable(one)] for job in jobs]
-    shared = [[one for one in class_measurements.get(name, ()) if believable(one)] for name in classes]
+    own = [[one for one in measurements.get(job.id, ()) if one.believable] for job in jobs]
+    shared = [[one for one in class_measurements.get(name, ()) if one.believable] for name in classes]
     related = np.array([bool(shared[index]) for index in of_class], dtype=np.bool_)
     batches = [_reference(job, mine) for job, mine in zip(jobs, own, strict=True)]
     noise = [_noise([*shared[index], *mine]) for index, mine in zip(of_class, own, strict=True)]

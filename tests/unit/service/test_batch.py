@@ -11,7 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headway.contract.jobs import JobProgress, JobState, Reason
+from service.domain.allocation.knapsack.solver import solve
 from service.domain.allocation.plan import Action, Decision, decide
+from service.domain.allocation.round import build_round
 from service.domain.cluster import Measurement
 from service.domain.jobs import Job
 from service.domain.perf.batch import (
@@ -23,11 +25,11 @@ from service.domain.perf.batch import (
     Noise,
     Speed,
     choose_batch,
-    in_goodput,
     next_batch,
     noise_of,
     speeds_of,
 )
+from service.domain.policies.goodput import Goodput
 from tests.unit.service.builders import job_of, node_of, snapshot_of, spec_of, wild_floats
 
 LOUD, QUIET = Noise(sqr=1.0, var=1e6), Noise(sqr=1.0, var=1.0)
@@ -209,13 +211,16 @@ def test_speeds_of_one_size_and_kind_by_batch() -> None:
     assert found == {64: Speed(pytest.approx(150.0), 200), 128: Speed(pytest.approx(500.0), 200)}
 
 
-def test_goodput_counts_a_sample_of_a_larger_batch_for_less() -> None:
-    old = measurement(64, generation=1, gradient_var=1e9)
-    now = in_goodput((old, measurement(192, gradient_var=64.0)), 64)
-    assert [one.samples_per_s for one in now] == [1000.0, 500.0]
-    unknown = (measurement(192, gradient_sqr=None),)
-    assert in_goodput(unknown, 64) == unknown
-    assert noise_of(unknown[0]) is None
+def test_noise_that_was_not_measured_is_not_known() -> None:
+    assert noise_of(measurement(192, gradient_sqr=None)) is None
+
+
+@pytest.mark.parametrize(
+    ("samples_per_s", "steps", "true"),
+    [(100.0, 1, True), (math.nan, 9, False), (math.inf, 9, False), (-1.0, 9, False), (0.0, 9, False), (1.0, 0, False)],
+)
+def test_what_cannot_be_true_is_not_believed(samples_per_s: float, steps: int, true: bool) -> None:
+    assert Measurement("cpu", 1, samples_per_s, steps).believable is true
 
 
 def adaptive(**fields: Any) -> Job:
@@ -230,7 +235,7 @@ def decision_about(job: Job, *measured: Measurement) -> Decision:
     snapshot = snapshot_of(
         [node_of("a", 1)], [job], held={"job": [("a", 0)]}, measurements={"job": measured or ()}
     )
-    (decision,) = decide(snapshot, time_limit_s=1.0).decisions
+    (decision,) = decide(build_round(snapshot), Goodput(), solve).decisions
     return decision
 
 
