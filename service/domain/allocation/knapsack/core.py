@@ -14,9 +14,9 @@ from service.domain.allocation.knapsack.problem import NOTHING, Problem, Row
 from service.domain.arrays import BoolArray, FloatArray, IntArray
 
 FULL = 1.0 + 1e-10
-"""The scaled capacity: sums of dollars are rounded, so a row counts as kept when it is exceeded by no more."""
+"""The scaled capacity: sums of dollars are rounded, so a row that is exceeded by no more is kept."""
 _LARGEST = 1e100
-"""A utility beyond it counts as not allowed: sums must stay finite."""
+"""A utility beyond it counts as not allowed, and a capacity below its inverse as none: sums must stay finite."""
 _BLOCK = 512
 """Jobs priced at once, so that the work stays in the processor's cache."""
 
@@ -79,6 +79,10 @@ class Core:
         gains[some] = self.gain[some, choice[some]]
         return gains
 
+    def value(self, choice: IntArray) -> float:
+        """What all jobs gain by their choices."""
+        return float(self.gain_of(choice).sum())
+
     def fits(self, choice: IntArray) -> bool:
         """Whether every job may have its choice and every row is kept."""
         return bool((self.usage(choice) <= FULL).all() and (self.gain_of(choice) > -np.inf).all())
@@ -106,7 +110,7 @@ def build(problem: Problem, *, cells: int) -> Core:
     )
     wanting = np.flatnonzero((gain > 0.0).any(axis=1))
     job, cell, counts = _cells(in_row[live][:, wanting], cells)
-    scaled = np.where(np.isfinite(demand[live]), demand[live], 0.0) / capacity[live, None]
+    scaled = np.minimum(demand[live], capacity[live, None]) / capacity[live, None]
     return Core(
         gain=gain[wanting[job]],
         demand=scaled,
@@ -124,7 +128,7 @@ def _rows(rows: tuple[Row, ...], jobs: int, columns: int) -> tuple[FloatArray, F
     demand = np.array([row.demand for row in rows], float).reshape(len(rows), columns)
     demand = np.where(np.isfinite(demand), np.maximum(demand, 0.0), np.inf)
     capacity = np.array([row.capacity for row in rows], float)
-    capacity = np.where(capacity > 0.0, capacity, 0.0)
+    capacity = np.where(capacity > 1.0 / _LARGEST, capacity, 0.0)
     in_row = np.ones((len(rows), jobs), bool)
     for index, row in enumerate(rows):
         if row.jobs is not None:
@@ -134,7 +138,7 @@ def _rows(rows: tuple[Row, ...], jobs: int, columns: int) -> tuple[FloatArray, F
 
 def _cells(in_row: BoolArray, wanted: int) -> tuple[IntArray, IntArray, FloatArray]:
     """The jobs' order, the cell of each in that order, and which rows count which cell (R, G)."""
-    rows, jobs = in_row.shape
+    jobs = in_row.shape[1]
     subset = ~in_row.all(axis=1)
     signature = np.zeros(jobs, np.int64)
     if subset.any():
@@ -143,5 +147,5 @@ def _cells(in_row: BoolArray, wanted: int) -> tuple[IntArray, IntArray, FloatArr
     order = np.argsort(signature, kind="stable")
     signature = signature[order]
     place = np.arange(jobs) - np.searchsorted(signature, signature)
-    first = place % max(1, -(-jobs // wanted)) == 0
-    return order, np.cumsum(first) - 1, in_row[:, order[first]].astype(float).reshape(rows, -1)
+    first = place % max(1, -(-jobs // max(wanted, 1))) == 0
+    return order, np.cumsum(first) - 1, in_row[:, order[first]].astype(float)

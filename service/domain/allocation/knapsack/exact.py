@@ -31,14 +31,6 @@ _FIRST = 12
 
 
 @dataclass(frozen=True, slots=True)
-class Finished:
-    """The best choice known, and the most that any choice gains: the same where the choice is proven best."""
-
-    choice: IntArray
-    bound: float
-
-
-@dataclass(frozen=True, slots=True)
 class _Found:
     """The cheapest choice that costs less than a limit, if there is one, and whether all such were looked at."""
 
@@ -74,6 +66,11 @@ class Finish:
         self._floor = np.zeros(kinds.shape[1])
         """What the jobs of each kind cost at least, for the sake of their own rows."""
 
+    @property
+    def bound(self) -> float:
+        """The most that any choice gains, as far as the kinds' own rows tell."""
+        return self._top - float(self._floor.sum())
+
     def by_kind(self) -> IntArray:
         """The choice that is best at the prices when each kind keeps its own rows; common rows may be exceeded."""
         choice = self._best
@@ -91,9 +88,11 @@ class Finish:
                 self._floor[kind] = found.cost
         return choice
 
-    def run(self, choice: IntArray, *, enough: float, expired: Callable[[], bool]) -> Finished:
-        """Improve the choice until it is proven to be within `enough` of the best, or the effort is spent."""
-        cost = self._top - float(self._core.gain_of(choice).sum())
+    def run(self, choice: IntArray, *, enough: float, expired: Callable[[], bool]) -> tuple[IntArray, float]:
+        """The choice, improved until it is proven to be within `enough` of the best, or the effort is spent, and the
+        most that any choice gains.
+        """
+        cost = self._top - self._core.value(choice)
         proven = float(self._floor.sum())
         limit = max(self._first_limit(np.ones(len(self._moves.job), bool)), 1.2 * proven, cost / 128.0)
         while cost - proven > enough and not expired():
@@ -105,7 +104,7 @@ class Finish:
                 break
             proven = min(limit, cost)
             limit *= 2.0
-        return Finished(choice, self._top - min(proven, cost))
+        return choice, self._top - min(proven, cost)
 
     def _first_limit(self, among: BoolArray) -> float:
         other = np.sort(self._moves.loss[among & (self._moves.loss > 0.0)])

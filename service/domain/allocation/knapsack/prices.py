@@ -52,7 +52,7 @@ def minimise(core: Core, *, tolerance: float, rounds: int, expired: Callable[[],
     unit = float(core.gain.max(axis=1).sum())
     program = _Program(rows=rows, cells=cells, unit=unit)
     between = 0.5 if cells < len(core.job) else 0.0
-    prices = np.full(rows, unit / (2 * max(rows, 1)))
+    prices = np.zeros(rows)
     best, bound = prices, np.inf
     choices: list[IntArray] = []
     for _ in range(rounds):
@@ -132,12 +132,15 @@ class _Program:
     def _constrain(self, index: int) -> None:
         usage = self._usages[index]
         least = (self._gains[index] - usage @ self._centre - self._height) / self._unit
+        cuts: dict[int, pywraplp.Constraint] = {}
         for cell in np.flatnonzero((self._gains[index] > 0.0) & (least > -_FAR)).tolist():
-            cut = self._solver.Constraint(float(least[cell]), np.inf)
-            cut.SetCoefficient(self._value[cell], 1.0)
-            for row in np.flatnonzero(usage[cell]).tolist():
-                cut.SetCoefficient(self._price[row], float(usage[cell, row]))
-            self._cuts.append((index, cell, cut))
+            cuts[cell] = self._solver.Constraint(float(least[cell]), np.inf)
+            cuts[cell].SetCoefficient(self._value[cell], 1.0)
+        cells, rows = np.nonzero(usage)
+        for cell, row, taken in zip(cells.tolist(), rows.tolist(), usage[cells, rows].tolist(), strict=True):
+            if cell in cuts:
+                cuts[cell].SetCoefficient(self._price[row], taken)
+        self._cuts += [(index, cell, cut) for cell, cut in cuts.items()]
 
     def _solve(self) -> _Lowest | None:
         if self._solver.Solve() != pywraplp.Solver.OPTIMAL:

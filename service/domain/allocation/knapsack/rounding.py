@@ -20,6 +20,7 @@ _NUMBERS = 200_000
 _PASSES = 40
 _PAIRED = 200
 """Switches of each side that are tried in pairs."""
+_NOTICED = 1e-12
 _GOLDEN = 0.6180339887498949
 
 
@@ -84,9 +85,11 @@ def mixed(core: Core, dual: Dual) -> IntArray:
     return choice
 
 
-def improve(core: Core, moves: Switches, choice: IntArray, *, goal: float, pairs: int) -> IntArray:
-    """A choice within the rows, near the given one, that no single switch would improve, and unless it gains as much
-    as the goal, as many pairs of switches as help, up to a number.
+def improve(
+    core: Core, moves: Switches, choice: IntArray, *, pairs: int = 0, goal: float = np.inf
+) -> IntArray:
+    """A choice within the rows, near the given one, that no single switch would improve; nor, as long as it gains less
+    than the goal, would so many times a pair of them.
     """
     state = _State(core, moves, choice.copy())
     state.repair()
@@ -115,16 +118,18 @@ class _State:
         return float(self._gain.sum())
 
     def repair(self) -> None:
-        """Switch where it frees most of the exceeded rows for the least loss."""
+        """Switch where it frees most of the exceeded rows for the least gain lost."""
         for _ in range(_PASSES):
-            if (self._usage <= FULL).all():
+            exceeded = np.flatnonzero(self._usage > FULL)
+            if not len(exceeded):
                 return
-            before = self._excess(np.zeros((1, len(self._usage))))[0]
-            freed = before - self._excess(self._more())
-            cost = np.maximum(self._gain[self._moves.job] - self._moves.gain, 0.0)
-            useful = np.flatnonzero(freed > 1e-12)
-            order = useful[np.argsort(cost[useful] / freed[useful], kind="stable")]
-            if not self._apply(order, repairing=True):
+            takers = np.nonzero(self._demand[:, exceeded])[0]
+            entries = np.flatnonzero(np.isin(self._moves.job, takers))
+            freed = self._excess(self._usage) - self._excess(self._usage + self._more(entries))
+            lost = np.maximum(self._gain[self._moves.job[entries]] - self._moves.gain[entries], 0.0)
+            useful = np.flatnonzero(freed > _NOTICED)
+            order = useful[np.argsort(lost[useful] / freed[useful], kind="stable")]
+            if not self._apply(entries[order], repairing=True):
                 return
 
     def drop(self) -> None:
@@ -142,29 +147,28 @@ class _State:
     def fill(self) -> None:
         """Switch to what gains more and still fits, the best for its price first."""
         for _ in range(_PASSES):
-            gained = self._moves.gain - self._gain[self._moves.job]
-            fits = (self._usage + self._more() <= FULL).all(axis=1)
-            useful = np.flatnonzero(fits & (gained > 0.0))
-            order = useful[np.lexsort((-gained[useful], self._moves.loss[useful]))]
+            better = np.flatnonzero(self._moves.gain > self._gain[self._moves.job])
+            better = better[(self._usage + self._more(better) <= FULL).all(axis=1)]
+            order = better[np.lexsort((-self._moves.gain[better], self._moves.loss[better]))]
             if not self._apply(order, repairing=False):
                 return
 
     def pair(self) -> bool:
         """Make the two switches of different jobs that together gain most and fit; whether there were any."""
-        gained = self._moves.gain - self._gain[self._moves.job]
-        other = self._moves.column != self.choice[self._moves.job]
-        lost = self._moves.loss
-        up = np.flatnonzero(other & (gained > 0.0))
-        up = up[np.argsort(lost[up], kind="stable")[:_PAIRED]]
-        down = np.flatnonzero(other & (gained <= 0.0))
-        down = down[np.argsort(lost[down], kind="stable")[:_PAIRED]]
+        moves = self._moves
+        gained = moves.gain - self._gain[moves.job]
+        other = moves.column != self.choice[moves.job]
+        up, down = (
+            side[np.argsort(moves.loss[side], kind="stable")[:_PAIRED]]
+            for side in (np.flatnonzero(other & (gained > 0.0)), np.flatnonzero(other & (gained <= 0.0)))
+        )
         if not len(up) or not len(down):
             return False
-        more = self._more()
         together = gained[up][:, None] + gained[down]
-        together[self._moves.job[up][:, None] == self._moves.job[down]] = 0.0
-        for row, used in enumerate(self._usage):
-            together[used + more[up, row][:, None] + more[down, row] > FULL] = 0.0
+        together[moves.job[up][:, None] == moves.job[down]] = 0.0
+        more, less = self._usage + self._more(up), self._more(down)
+        for row in np.flatnonzero(more.max(axis=0) + less.max(axis=0) > FULL).tolist():
+            together[more[:, row][:, None] + less[:, row] > FULL] = 0.0
         best = int(together.argmax())
         if together.flat[best] <= 1e-12 * (1.0 + self.gain):
             return False
@@ -172,33 +176,31 @@ class _State:
             self._make(index)
         return True
 
-    def _more(self) -> FloatArray:
-        more: FloatArray = self._moves.demand - self._demand[self._moves.job]
+    def _more(self, entries: IntArray) -> FloatArray:
+        """What those switches would take more of each row than the jobs take now."""
+        more: FloatArray = self._moves.demand[entries] - self._demand[self._moves.job[entries]]
         return more
 
-    def _excess(self, more: FloatArray) -> FloatArray:
-        excess: FloatArray = np.maximum(self._usage + more - FULL, 0.0).sum(axis=1)
+    def _excess(self, usage: FloatArray) -> FloatArray:
+        """By how much rows are exceeded, all together."""
+        excess: FloatArray = np.maximum(usage - FULL, 0.0).sum(axis=-1)
         return excess
 
     def _apply(self, order: IntArray, *, repairing: bool) -> bool:
-        """Make the switches in that order, each job's first only, while they still do what they are for."""
+        """Make the switches in that order, each job's first only, while they do what they are for; whether any was."""
         touched: set[int] = set()
+        excess = float(self._excess(self._usage))
         for index in order.tolist():
             job = int(self._moves.job[index])
             if job in touched:
                 continue
-            after = self._usage + self._moves.demand[index] - self._demand[job]
-            if repairing:
-                helps = (
-                    np.maximum(after - FULL, 0.0).sum() < np.maximum(self._usage - FULL, 0.0).sum() - 1e-12
-                )
-            else:
-                helps = (after <= FULL).all()
-            if helps:
+            after = float(self._excess(self._usage + self._moves.demand[index] - self._demand[job]))
+            if after < excess - _NOTICED if repairing else after <= 0.0:
                 touched.add(job)
                 self._make(index)
-                if repairing and (self._usage <= FULL).all():
-                    break
+                excess = after
+            if repairing and excess <= 0.0:
+                break
         return bool(touched)
 
     def _make(self, index: int) -> None:

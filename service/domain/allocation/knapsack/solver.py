@@ -57,7 +57,7 @@ def solve(
     )
     choice, bound = _round(core, dual, _current(core, problem), gap=gap, effort=effort, expired=expired)
     chosen[core.job] = _earlier_first(core, choice, problem.current[core.job])
-    objective = core.idle + float(core.gain_of(choice).sum())
+    objective = core.idle + core.value(choice)
     bound = core.idle + bound
     at_prices = np.zeros(len(problem.rows))
     at_prices[core.row] = dual.prices / core.capacity
@@ -79,19 +79,20 @@ def _round(
     """The best choice found, and the most that any choice gains."""
     bound = dual.bound
     enough = max(gap, _PROVEN) * abs(bound + core.idle)
-    pairs = int(_PAIRS * effort)
     moves = rounding.switches(core, dual.prices)
-    best = rounding.improve(core, moves, rounding.mixed(core, dual), goal=bound - enough, pairs=pairs)
-    if (current != NOTHING).any():
-        kept = rounding.improve(core, moves, current, goal=bound - enough, pairs=0)
-        best = max(best, kept, key=lambda choice: core.gain_of(choice).sum())
-    if bound - core.gain_of(best).sum() > enough and not expired():
-        finish = exact.Finish(core, moves, dual.prices, effort=effort)
-        by_kind = rounding.improve(core, moves, finish.by_kind(), goal=bound - enough, pairs=pairs)
-        best = max(best, by_kind, key=lambda choice: core.gain_of(choice).sum())
-        finished = finish.run(best, enough=enough, expired=expired)
-        best, bound = finished.choice, min(bound, finished.bound)
-    return best, bound
+    best = rounding.improve(core, moves, rounding.mixed(core, dual))
+    if core.fits(current) and core.value(current) >= core.value(best):
+        best = rounding.improve(core, moves, current)
+    if bound - core.value(best) <= enough or expired():
+        return best, bound
+    finish = exact.Finish(core, moves, dual.prices, effort=effort)
+    best = max(best, rounding.improve(core, moves, finish.by_kind()), key=core.value)
+    bound = min(bound, finish.bound)
+    if not expired():
+        best = rounding.improve(core, moves, best, goal=bound - enough, pairs=int(_PAIRS * effort))
+    if not expired():
+        best, bound = finish.run(best, enough=enough, expired=expired)
+    return best, min(bound, dual.bound)
 
 
 def _current(core: Core, problem: Problem) -> IntArray:
