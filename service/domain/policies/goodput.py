@@ -38,24 +38,25 @@ class Goodput:
       the optimum for mean completion time gives an hour of a job's work a worth that grows as about rank ** q and does
       not depend on the sizes themselves (heSRPT: Berg, Vesilo and Harchol-Balter, 2020). Jobs of unknown length are
       in the middle: if no length is known, what is left is p-mean fairness.
-    - change, where a running job would change: the share of its life that it trains if it goes on being changed as
-      often as up to now (Pollux, Sia), times the share of the time to its end that the change leaves. To lose
-      everything costs a running job as much as a change of what it holds, since it has to start again.
-    - patience: (1 + seconds waited in all / patience_s) ** 2, which has no bound, so that every job gets its turn.
+    - change, where a running job would change: the share of its time on slots that it trains if it goes on being
+      changed as often as up to now (as Pollux and Sia have it), times the share of the time to its end that the change
+      leaves. To lose all slots costs a running job what is missing to 1, since it has to start again.
+    - patience: (1 + seconds waited in all / (seconds served + patience_s)) ** 2: without bound for a job that gets
+      nothing, so that every job has its turn, and no more than the inverse square of its share for one that runs.
     """
 
     name: ClassVar[str] = "goodput"
     p: float = parameter(
-        0.25,
+        0.4,
         "Fairness: towards 0 shares are more even, towards 1 they go where most is gained.",
         above=0,
         at_most=1,
     )
     shortest_first: float = parameter(
-        0.6, "How much more shorter jobs count; 0: as much as others.", at_least=0, at_most=2
+        0.8, "How much more shorter jobs count; 0: as much as others.", at_least=0, at_most=2
     )
     patience_s: float = parameter(
-        14_400.0, "Seconds of waiting after which a job counts four times as much.", at_least=1
+        3600.0, "Seconds of waiting after which a job that never ran counts four times as much.", at_least=1
     )
 
     def choose(self, given: RoundInput, solve: Solve) -> Choices:
@@ -65,21 +66,19 @@ class Goodput:
         speedup = goodput / least[:, None]
         to_go_s = remaining_s(given, least, given.served_slot_s)
         worth = self._weight(given, to_go_s)[:, None] * speedup**self.p
-        loss = 1 - _left_by_change(given, to_go_s, speedup) ** self.p
-        utility = worth * np.where(changed(given), 1 - loss, 1.0)
-        stopped = np.where(kept(given), worth * loss, 0.0).max(axis=1, initial=0.0)
+        left = _left_by_change(given, to_go_s, speedup)
+        utility = worth * np.where(changed(given), left**self.p, 1.0)
+        stopped = np.where(kept(given), worth * (1 - left), 0.0).max(axis=1, initial=0.0)
         utility = np.where(goodput > 0, utility, -np.inf)
         return solved(given, solve, utility, -stopped, "weighted speedup ** p")
 
     def _weight(self, given: RoundInput, to_go_s: FloatArray) -> FloatArray:
         """(J,) what a job's speedup counts."""
-        waited_s = np.maximum(
-            finite(given.age_s) - finite(given.served_s).sum(axis=1), finite(given.waited_s)
-        )
-        patience = (1 + waited_s / self.patience_s) ** 2
-        return np.asarray(
-            weights(given) * _rank(to_go_s, known_length(given)) ** self.shortest_first * patience
-        )
+        served_s = finite(given.served_s).sum(axis=1)
+        waited_s = np.maximum(finite(given.age_s) - served_s, finite(given.waited_s))
+        patience = (1 + waited_s / (served_s + self.patience_s)) ** 2
+        rank = _rank(to_go_s, known_length(given))
+        return np.asarray(weights(given) * rank**self.shortest_first * patience)
 
 
 def _left_by_change(given: RoundInput, to_go_s: FloatArray, speedup: FloatArray) -> FloatArray:
@@ -87,7 +86,8 @@ def _left_by_change(given: RoundInput, to_go_s: FloatArray, speedup: FloatArray)
     change_s = finite(given.change_s)[:, None]
     left_s = to_go_s[:, None] / np.maximum(speedup, 1.0)
     until_end = np.where(change_s > 0, left_s / np.maximum(left_s + change_s, 1e-9), 1.0)
-    return np.asarray(restart_factor(given, given.change_s)[:, None] * until_end)
+    trained = restart_factor(given, finite(given.served_s).sum(axis=1), given.change_s)
+    return np.asarray(trained[:, None] * until_end)
 
 
 def _rank(values: FloatArray, known: BoolArray) -> FloatArray:

@@ -47,7 +47,9 @@ class Pollux:
         """See `Policy.choose`."""
         goodput = usable_goodput(given)
         speedup = goodput / _at_fair_share(given)[:, None]
-        speedup = np.where(changed(given), restart_factor(given, self.restart_s)[:, None] * speedup, speedup)
+        speedup = np.where(
+            changed(given), restart_factor(given, given.age_s, self.restart_s)[:, None] * speedup, speedup
+        )
         weight = weights(given)
         utility = np.where(goodput > 0, -weight[:, None] * (speedup + _NEARLY_NOTHING) ** self.p, -np.inf)
         return solved(given, solve, utility, -weight * _NEARLY_NOTHING**self.p, "fitness")

@@ -41,7 +41,9 @@ class Sia:
         """See `Policy.choose`."""
         goodput = usable_goodput(given)
         ratio = goodput / least_goodput(clean_goodput(given))[:, None]
-        ratio = np.where(changed(given), restart_factor(given, given.change_s)[:, None] * ratio, ratio)
+        ratio = np.where(
+            changed(given), restart_factor(given, given.age_s, given.change_s)[:, None] * ratio, ratio
+        )
         weight = weights(given)
         power = np.maximum(ratio, _NEARLY_NOTHING) ** self.p
         utility = np.where(ratio > 0, -weight[:, None] * power, -np.inf)

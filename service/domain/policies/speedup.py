@@ -69,14 +69,15 @@ def changed(given: RoundInput) -> BoolArray:
     return np.asarray(holding(given)[:, None] & ~kept(given))
 
 
-def restart_factor(given: RoundInput, change_s: NumberArray | float) -> FloatArray:
-    """(J,) the share of its life that a job trains if it keeps being changed as often as up to now.
+def restart_factor(given: RoundInput, life_s: FloatArray, change_s: NumberArray | float) -> FloatArray:
+    """(J,) the share of its life that a job trains if it goes on being changed as often as up to now.
 
-    max(age - changes * cost, 0) / (age + cost): Pollux, section 5.2; Sia, section 3.4. `change_s` in seconds.
+    max(life - changes * cost, 0) / (life + cost): Pollux, section 5.2; Sia, section 3.4. `life_s` (J,) and the cost of
+    a change, `change_s`, in seconds.
     """
-    age_s, cost_s = finite(given.age_s), finite(np.asarray(change_s))
-    trained_s = np.maximum(age_s - finite(given.changes) * cost_s, 0.0)
-    return np.where(age_s + cost_s > 0, trained_s / np.maximum(age_s + cost_s, 1e-9), 1.0)
+    life_s, cost_s = finite(life_s), finite(np.asarray(change_s))
+    trained_s = np.maximum(life_s - finite(given.changes) * cost_s, 0.0)
+    return np.where(cost_s > 0, trained_s / np.maximum(life_s + cost_s, 1e-9), 1.0)
 
 
 def kind_capacity(given: RoundInput) -> FloatArray:

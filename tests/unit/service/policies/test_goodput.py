@@ -1,0 +1,196 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from service.domain.allocation.knapsack.problem import NOTHING, Problem, Solution
+from service.domain.allocation.knapsack.solver import solve
+from service.domain.policies.goodput import Goodput
+from service.domain.policies.policy import RoundInput
+from tests.unit.service.policies.rounds import a_round, brute_force, every_choice, is_feasible, random_round
+
+
+def exactly(problem: Problem) -> Solution:
+    return solve(problem, gap=0.0)
+
+
+def by_hand(round_: RoundInput, choice: np.ndarray, policy: Goodput) -> float:
+    """The sum that the policy maximises, job by job as its docstring says."""
+    goodput = round_.goodput
+    least = np.array([row[row > 0].min(initial=np.inf) for row in goodput])
+    known = np.isfinite(round_.remaining)
+    jobs = len(choice)
+    to_go = np.where(known, round_.remaining / least, round_.served_slot_s)
+    longest_first = sorted(np.flatnonzero(known), key=lambda job: -to_go[job])
+    total = 0.0
+    for job, column in enumerate(choice):
+        rank = (jobs + 1) / 2
+        if known[job] and known.sum() > 1:
+            rank = 1 + longest_first.index(job) * (jobs - 1) / (known.sum() - 1)
+        waited_s = max(round_.age_s[job] - round_.served_s[job].sum(), round_.waited_s[job])
+        weight = (
+            round_.weight[job]
+            * rank**policy.shortest_first
+            * (1 + waited_s / (round_.served_s[job].sum() + policy.patience_s)) ** 2
+        )
+        ran, cost, held = round_.served_s[job].sum(), round_.change_s[job], round_.current[job]
+
+        def after_change(speedup: float, job=job, ran=ran, cost=cost) -> float:
+            left = to_go[job] / max(speedup, 1.0)
+            return max(ran - round_.changes[job] * cost, 0) / (ran + cost) * left / (left + cost)
+
+        if column >= 0:
+            if goodput[job, column] == 0:
+                return -np.inf
+            speedup = goodput[job, column] / least[job]
+            moves = held >= 0 and column != held
+            total += weight * (speedup * (after_change(speedup) if moves else 1.0)) ** policy.p
+        elif held >= 0 and goodput[job, held] > 0:
+            speedup = goodput[job, held] / least[job]
+            total -= weight * speedup**policy.p * (1 - after_change(speedup))
+    return total
+
+
+@pytest.mark.parametrize("policy", [Goodput(), Goodput(p=1.0, shortest_first=0.0, patience_s=60.0)])
+@pytest.mark.parametrize("solve_", [brute_force, exactly])
+@pytest.mark.parametrize("seed", range(5))
+def test_what_it_says_to_maximise_is_at_its_highest(seed: int, solve_, policy: Goodput) -> None:
+    rng = np.random.default_rng(seed)
+    round_ = random_round(
+        seed,
+        jobs=3,
+        kinds=2,
+        sizes=2,
+        age_s=rng.uniform(100, 9000, 3),
+        changes=rng.integers(0, 4, 3),
+        served_s=rng.uniform(0, 50, (3, 2)),
+        waited_s=rng.uniform(0, 900, 3),
+    )
+    choices = every_choice(3, 4)
+    best = max(by_hand(round_, choice, policy) for choice in choices[is_feasible(round_.rows, choices)])
+    chosen = policy.choose(round_, solve_).chosen
+    assert by_hand(round_, chosen, policy) == pytest.approx(best, rel=1e-6)
+
+
+TWO = [[10.0, 19.0, 28.0], [10.0, 19.0, 28.0]]
+
+
+def test_the_shorter_job_gets_the_larger_share() -> None:
+    round_ = a_round(TWO, [1, 2, 3], capacity=4, remaining=[1e6, 1e3])
+    assert Goodput().choose(round_, brute_force).chosen.tolist() == [0, 2]
+
+
+def test_jobs_of_unknown_length_share_evenly() -> None:
+    round_ = a_round(TWO, [1, 2, 3], capacity=4, served_slot_s=[0.0, 1e6])
+    assert Goodput().choose(round_, brute_force).chosen.tolist() == [1, 1]
+
+
+def test_the_job_of_higher_priority_gets_the_larger_share() -> None:
+    round_ = a_round(TWO, [1, 2, 3], capacity=4, weight=[4.0, 1.0])
+    assert Goodput().choose(round_, brute_force).chosen.tolist() == [2, 0]
+
+
+RUNNING = {"age_s": [3600.0, 0.0], "served_s": [[3600.0], [0.0]], "served_slot_s": [3600.0, 0.0]}
+
+
+def test_a_running_job_does_not_lose_all_to_an_equal_one() -> None:
+    round_ = a_round([[10.0]] * 2, [1], capacity=1, current=[NOTHING, 0], change_s=[30.0] * 2)
+    assert Goodput().choose(round_, brute_force).chosen.tolist() == [NOTHING, 0]
+
+
+def test_a_job_shrinks_to_let_a_newcomer_start() -> None:
+    round_ = a_round(TWO, [1, 2, 3], capacity=3, current=[2, NOTHING], change_s=[30.0] * 2, **RUNNING)
+    assert sorted(Goodput().choose(round_, brute_force).chosen.tolist()) == [0, 1]
+
+
+def test_a_change_must_pay_before_the_end() -> None:
+    """Going from 2 to 3 slots spares a third of the time to go: not worth a minute in the last minute."""
+    for remaining, expected in [(19.0 * 60, 1), (19.0 * 36_000, 2)]:
+        round_ = a_round(
+            TWO[:1],
+            [1, 2, 3],
+            capacity=3,
+            current=[1],
+            change_s=[60.0],
+            remaining=[remaining],
+            age_s=[9e5],
+            served_s=[[9e5]],
+        )
+        assert Goodput().choose(round_, brute_force).chosen.tolist() == [expected]
+
+
+def test_a_job_that_was_changed_often_is_left_alone() -> None:
+    for changes, expected in [(0, 2), (50, 1)]:
+        round_ = a_round(
+            TWO[:1],
+            [1, 2, 3],
+            capacity=3,
+            current=[1],
+            change_s=[60.0],
+            age_s=[3600.0],
+            served_s=[[3600.0]],
+            served_slot_s=[7200.0],
+            changes=[changes],
+        )
+        assert Goodput().choose(round_, brute_force).chosen.tolist() == [expected]
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("change_s", [0.0, 30.0])
+def test_no_job_starves(change_s: float, seed: int) -> None:
+    """Endless jobs on one slot, of other priorities and lengths: each has had its turn."""
+    jobs, interval_s = 6, 300.0
+    rng = np.random.default_rng(seed)
+    weight, remaining = rng.choice([1.0, 2.0, 4.0], jobs), 10 ** rng.uniform(4, 7, jobs)
+    served_s, waited_s, changes = np.zeros((jobs, 1)), np.zeros(jobs), np.zeros(jobs, dtype=np.int64)
+    current = np.full(jobs, NOTHING)
+    for index in range(200):
+        round_ = a_round(
+            [[10.0]] * jobs,
+            [1],
+            capacity=1,
+            current=current,
+            weight=weight,
+            remaining=remaining,
+            age_s=np.full(jobs, index * interval_s),
+            served_s=served_s,
+            served_slot_s=served_s[:, 0],
+            waited_s=waited_s,
+            changes=changes,
+            change_s=np.full(jobs, change_s),
+        )
+        before, current = current, Goodput(patience_s=600.0).choose(round_, brute_force).chosen
+        runs = current != NOTHING
+        changes = changes + (runs & (before == NOTHING))
+        served_s = served_s + runs[:, None] * interval_s
+        waited_s = np.where(runs, 0.0, waited_s + interval_s)
+    assert (served_s > 0).all()
+    assert changes.sum() * change_s <= 0.1 * served_s.sum(), "nor do turns eat up the time"
+
+
+def test_nearly_equal_choices_do_not_flap() -> None:
+    """Goodputs that are measured anew, a few percent apart, change nothing among running jobs."""
+    rng = np.random.default_rng(0)
+    table = np.array([[10.0, 18.0, 25.0, 31.0]] * 4)
+    current = np.array([1, 1, 1, 1])
+    for index in range(1, 21):
+        round_ = a_round(
+            table * rng.uniform(0.97, 1.03, table.shape),
+            [1, 2, 3, 4],
+            capacity=8,
+            current=current,
+            age_s=np.full(4, 600.0 * index),
+            served_s=np.full((4, 1), 600.0 * index),
+            change_s=np.full(4, 60.0),
+        )
+        current = Goodput().choose(round_, brute_force if index == 1 else exactly).chosen
+    assert current.tolist() == [1, 1, 1, 1]
+
+
+def test_a_lost_capacity_is_given_up() -> None:
+    round_ = a_round(TWO, [1, 2, 3], capacity=3, current=[2, 1], change_s=[30.0] * 2, age_s=[9e3] * 2)
+    chosen = Goodput().choose(replace(round_), exactly).chosen
+    assert is_feasible(round_.rows, chosen[None, :])[0]
+    assert (chosen != NOTHING).all()
