@@ -299,7 +299,7 @@ def _of_running(
         notes[offer & (slots > size)] = Note.BACK_OFF
     if current >= 0:
         leaves = is_left_over(job, size) and job.pinned_size != size
-        notes[current] = Note.NOT_ALLOWED if leaves and (notes == Note.OFFERED).any() else Note.CURRENT
+        notes[current] = Note.NOT_ALLOWED if leaves else Note.CURRENT
     return notes
 
 

@@ -52,7 +52,9 @@ def learn(
     own = [[one for one in measurements.get(job.id, ()) if one.believable] for job in jobs]
     shared = [[one for one in class_measurements.get(name, ()) if one.believable] for name in classes]
     related = np.array([bool(shared[index]) for index in of_class], dtype=np.bool_)
-    batches = [_reference(job, mine) for job, mine in zip(jobs, own, strict=True)]
+    batches = [
+        _reference(job, mine or shared[index]) for job, mine, index in zip(jobs, own, of_class, strict=True)
+    ]
     noise = [_noise([*shared[index], *mine]) for index, mine in zip(of_class, own, strict=True)]
     bounds = [job.spec.batch.max_local or math.inf for job in jobs]
     return Learned(
@@ -128,9 +130,11 @@ def _observations(owners: Sequence[Sequence[Measurement]], kinds: Sequence[str])
     )
 
 
-def _reference(job: Job, mine: Sequence[Measurement]) -> int | None:
-    """Samples of a step as the user wrote it; that of the oldest measurement where only the script knows."""
-    oldest = min(mine, key=lambda one: one.generation, default=None)
+def _reference(job: Job, known: Sequence[Measurement]) -> int | None:
+    """Samples of a step as the user wrote it. Where only the script knows, those of the first steps that were measured,
+    its own or else of its class.
+    """
+    oldest = min(known, key=lambda one: one.generation, default=None)
     return job.spec.batch.global_ or (batch_of(oldest) if oldest is not None else job.progress.global_batch)
 
 

@@ -1,0 +1,236 @@
+"""What a policy is given: every configuration of every job, what it is worth, and whether it may be chosen now."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+import pytest
+
+from headway.contract.agents import NodeState
+from headway.contract.jobs import JobProgress, JobState
+from service.domain.allocation.round import (
+    LIVE_CHANGE_S,
+    MIN_RUNTIME_S,
+    RESTART_S,
+    Note,
+    Round,
+    build_round,
+    change_s,
+    requested_slots,
+)
+from service.domain.cluster import Measurement, Snapshot
+from service.domain.jobs import Job
+from tests.unit.service.builders import NOW, job_of, node_of, snapshot_of, spec_of
+
+RUNNING = JobState.RUNNING
+
+
+def elastic(low: int = 1, high: int = 8, **rest: Any) -> dict[str, Any]:
+    return {"elastic": {"min": low, "max": high, **rest}}
+
+
+def measured(*points: tuple[int, float], kind: str = "cpu") -> tuple[Measurement, ...]:
+    return tuple(Measurement(kind, slots, speed, 500, global_batch=64) for slots, speed in points)
+
+
+def running(
+    size: int = 2, points: tuple[tuple[int, float], ...] = ((2, 100.0),), age_s: float = 600.0, **fields: Any
+) -> Snapshot:
+    """A job on `size` slots of one node of eight."""
+    spec = spec_of("j", **fields.pop("spec", elastic()))
+    job = job_of("j", RUNNING, age_s=age_s, spec=spec, **fields)
+    held = [("n", slot) for slot in range(size)]
+    return snapshot_of([node_of("n", slots=8)], [job], {"j": held}, {"j": measured(*points)})
+
+
+def noted(round_: Round, row: int = 0) -> dict[int, Note]:
+    """The notes of a job by size."""
+    slots = round_.columns.configurations.slots.tolist()
+    return {size: Note(note) for size, note in zip(slots, round_.notes[row].tolist(), strict=True)}
+
+
+def offered(round_: Round, row: int = 0) -> list[int]:
+    return round_.columns.configurations.slots[round_.given.allowed[row]].tolist()
+
+
+def test_an_unknown_job_is_offered_its_smallest_size() -> None:
+    job = job_of("j", spec=spec_of("j", **elastic(2, 8)))
+    round_ = build_round(snapshot_of([node_of("n", slots=8)], [job]))
+    assert offered(round_) == [2]
+    assert noted(round_)[4] is Note.TOO_FAR
+    assert not round_.learned.measured[0]
+
+
+def test_a_rigid_job_is_offered_every_size_since_it_can_never_grow() -> None:
+    job = job_of("j", spec=spec_of("j", **elastic(1, 3, resize="never")))
+    assert offered(build_round(snapshot_of([node_of("n", slots=8)], [job]))) == [1, 2, 3]
+
+
+def test_a_measured_job_may_double() -> None:
+    assert offered(build_round(running(2))) == [1, 2, 3, 4]
+
+
+def test_what_other_jobs_of_its_class_have_shown_guides_a_new_one() -> None:
+    job = job_of("j-2", spec=spec_of("gpt-2", **elastic(1, 8)))
+    plain = snapshot_of([node_of("n", slots=8)], [job])
+    shown = {"default/gpt": measured((1, 100.0), (2, 104.0), (4, 105.0))}
+    hopeful, guided = (
+        build_round(one).table.goodput[0] for one in (plain, replace(plain, class_measurements=shown))
+    )
+    assert hopeful[1] / hopeful[0] > 1.5
+    assert guided[1] / guided[0] < 1.2
+
+
+def test_a_pinned_job_has_two_choices_and_one_of_them_counts() -> None:
+    round_ = build_round(running(2, pinned_size=5))
+    assert offered(round_) == [2, 5]
+    slots = round_.columns.configurations.slots.tolist()
+    assert round_.given.goodput[0, slots.index(5)] > 1000 * round_.given.goodput[0, slots.index(2)]
+    assert round_.given.change_s[0] == 0.0
+
+
+def test_a_pinned_job_that_waits_takes_that_size_or_nothing() -> None:
+    job = job_of("j", spec=spec_of("j", **elastic()), pinned_size=5)
+    assert offered(build_round(snapshot_of([node_of("n", slots=8)], [job]))) == [5]
+
+
+def test_growing_needs_a_gain() -> None:
+    round_ = build_round(running(4, ((4, 100.0), (8, 103.0))))
+    assert noted(round_)[8] is Note.NO_GAIN
+
+
+def test_a_difference_that_may_be_noise_is_none() -> None:
+    round_ = build_round(running(4, ((2, 103.0), (4, 100.0))))
+    two, four = (round_.columns.configurations.slots.tolist().index(size) for size in (2, 4))
+    assert round_.table.goodput[0, two] > round_.table.goodput[0, four]
+    assert round_.given.goodput[0, two] == round_.given.goodput[0, four]
+
+
+@pytest.mark.parametrize(("live", "note"), [(False, Note.TOO_YOUNG), (True, Note.OFFERED)])
+def test_a_job_that_just_started_is_grown_in_place_only(live: bool, note: Note) -> None:
+    assert noted(build_round(running(2, age_s=MIN_RUNTIME_S - 1, live=live)))[4] is note
+
+
+def test_growth_waits_after_newcomers_that_did_not_come_up() -> None:
+    fields = {"live": True, "growth_failures": 1}
+    notes = noted(build_round(running(2, grow_after=NOW + timedelta(seconds=5), **fields)))
+    assert (notes[1], notes[2], notes[4]) == (Note.OFFERED, Note.CURRENT, Note.BACK_OFF)
+    assert noted(build_round(running(2, grow_after=NOW, **fields)))[4] is Note.OFFERED
+
+
+def test_a_size_that_a_loss_has_left_and_the_spec_forbids_is_no_place_to_stay() -> None:
+    notes = noted(build_round(running(3, ((4, 100.0),), live=True, spec=elastic(4, 8))))
+    assert notes[3] is Note.NOT_ALLOWED
+    assert notes[4] is Note.OFFERED
+
+
+def test_slots_on_a_cordoned_node_take_nothing_from_others() -> None:
+    jobs = [
+        job_of("a", RUNNING, age_s=600, spec=spec_of("a", **elastic(1, 4))),
+        job_of("b", spec=spec_of("b", **elastic(1, 4))),
+    ]
+    nodes = [node_of("old", state=NodeState.CORDONED), node_of("new", slots=4)]
+    points = {"a": measured((2, 100.0))}
+    round_ = build_round(snapshot_of(nodes, jobs, {"a": [("old", 0), ("old", 1)]}, points))
+    demand = dict(
+        zip(
+            round_.columns.configurations.slots[round_.given.allowed[0]].tolist(),
+            round_.columns.demand[round_.given.allowed[0]].tolist(),
+            strict=True,
+        )
+    )
+    assert demand == {1: 0, 2: 0, 4: 2} or demand == {1: 0, 2: 0, 3: 1, 4: 2}
+    assert (round_.columns.private[round_.given.allowed[1]] == 0).all()
+    assert round_.given.rows[0].capacity == 4
+
+
+def test_what_others_hold_on_their_way_is_not_given_out() -> None:
+    jobs = [job_of("a", JobState.STARTING), job_of("b")]
+    round_ = build_round(snapshot_of([node_of("n", slots=4)], jobs, {"a": [("n", 0)]}))
+    assert [job.id for job in round_.jobs] == ["b"]
+    assert [row.capacity for row in round_.given.rows] == [3]
+
+
+def test_a_job_that_must_leave_its_node_holds_nothing_worth_keeping() -> None:
+    snapshot = running(2)
+    draining = replace(snapshot, nodes={"n": node_of("n", 8, state=NodeState.DRAINING), "m": node_of("m", 8)})
+    round_ = build_round(draining)
+    assert round_.given.current.tolist() == [-1]
+    assert offered(round_) == [1, 2, 4] or offered(round_) == [1, 2, 3, 4]
+
+
+def test_dollars_are_those_of_the_whole_configuration() -> None:
+    job = job_of("j", spec=spec_of("j", **elastic(1, 4, resize="never")))
+    nodes = [node_of("c", 4), node_of("g", 4, kind="a100")]
+    snapshot = replace(snapshot_of(nodes, [job]), usd_per_slot_h={"a100": 2.5, "cpu": -1.0})
+    configurations = build_round(snapshot).columns.configurations
+    usd = dict(
+        zip(
+            zip(configurations.kind.tolist(), configurations.slots.tolist(), strict=True),
+            configurations.usd_per_h.tolist(),
+            strict=True,
+        )
+    )
+    assert usd[0, 4] == 10.0
+    assert usd[1, 4] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("fields", "seconds"),
+    [
+        ({"live": False}, RESTART_S),
+        ({"live": True}, LIVE_CHANGE_S),
+        ({"live": True, "progress": JobProgress(pause_s=0.04)}, 0.04),
+        ({"live": True, "progress": JobProgress(pause_s=1e6)}, RESTART_S),
+    ],
+)
+def test_a_change_in_place_costs_what_the_last_one_did(fields: dict[str, Any], seconds: float) -> None:
+    assert change_s(job_of("j", RUNNING, **fields)) == seconds
+
+
+@pytest.mark.parametrize(
+    ("fields", "slots"),
+    [({"min": 1, "max": 16}, 4), ({"min": 3, "max": 3}, 3), ({"min": 1, "max": 8, "sizes": [1, 8]}, 1)],
+)
+def test_a_rigid_scheduler_gives_the_middle_of_the_range(fields: dict[str, Any], slots: int) -> None:
+    assert requested_slots(job_of("j", spec=spec_of("j", elastic=fields))) == slots
+
+
+def test_what_is_left_is_known_where_the_script_says_it() -> None:
+    known = job_of("k", progress=JobProgress(samples=40, total_samples=100))
+    given = build_round(snapshot_of([node_of("n")], [known, job_of("u")])).given
+    assert given.remaining[0] == 60
+    assert np.isnan(given.remaining[1])
+
+
+def test_the_digest_is_that_of_the_inputs() -> None:
+    snapshot = running(2)
+    assert build_round(snapshot).digest == build_round(snapshot).digest
+    other = running(2, ((2, 200.0),))
+    assert build_round(snapshot).digest != build_round(other).digest
+
+
+def test_an_empty_cluster_is_a_round_too() -> None:
+    for snapshot in (snapshot_of(), snapshot_of([node_of("n")]), snapshot_of([], [job_of("j")])):
+        round_ = build_round(snapshot)
+        assert round_.notes.shape == (len(snapshot.jobs), len(round_.columns.configurations.slots))
+
+
+def test_a_thousand_jobs_are_known_in_no_time() -> None:
+    def job(index: int) -> Job:
+        return job_of(
+            f"j{index}", RUNNING, age_s=600, spec=spec_of(f"j{index}", **elastic(1, 16, sizes="pow2"))
+        )
+
+    nodes = [node_of(f"n{index}", slots=8) for index in range(128)]
+    jobs = [job(index) for index in range(1000)]
+    held = {f"j{index}": [(f"n{index // 8}", index % 8)] for index in range(1000)}
+    points = {job.id: measured((1, 100.0), (2, 150.0 + index)) for index, job in enumerate(jobs)}
+    snapshot = snapshot_of(nodes, jobs, held, points)
+    began_s = time.perf_counter()
+    build_round(snapshot)
+    assert time.perf_counter() - began_s < 10.0
