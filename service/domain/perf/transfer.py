@@ -9,19 +9,21 @@ learned from all jobs (`additive`). While no job has run on both kinds that is S
 
 from __future__ import annotations
 
+import math
 from dataclasses import fields, replace
 
 import numpy as np
 
 from service.domain.arrays import BoolArray, FloatArray
-from service.domain.perf.throughput import GUESS_SPREAD, ThroughputModel, compute_time
+from service.domain.perf.throughput import GUESS_SPREAD, Numbers, ThroughputModel, compute_time
 
 _HIDDEN = 0.1
 """Of synchronisation that takes this share of compute, half is believed to be seen: the rest is hidden behind compute. The
 weight of what was fitted is its square."""
 _SCEPSIS = 0.5
 """Jobs that must show it until half of what makes a kind's links different is believed."""
-_LOG_NO_EXTRA = np.log(0.05)
+_LOG_HOPE, _LOG_NO_EXTRA = math.log(1.1), math.log(0.01)
+"""Across nodes against within one, and the extra on two nodes against across nodes, where nothing shows it."""
 _SMALLEST = 1e-9
 _ROUNDS = 30
 
@@ -54,14 +56,13 @@ def transfer(
     )
 
 
-def borrow(known: ThroughputModel, relative_speed: FloatArray | float = 1.0) -> ThroughputModel:
+def borrow(known: ThroughputModel, relative_speed: Numbers = 1.0) -> ThroughputModel:
     """Models for a kind where nothing was tried, not even on one slot: those of another kind, `relative_speed` times as
     fast (broadcast to M; 1 where it is not known, which is not a number or not positive). The interval is wide.
     """
-    speed = np.where(np.isfinite(relative_speed) & (np.asarray(relative_speed) > 0), relative_speed, 1.0)
     none = np.zeros(known.shape)
     return replace(
-        known.faster(np.broadcast_to(speed, known.shape)),
+        known.faster(_speeds(relative_speed, known.shape)),
         spread=np.maximum(known.spread, GUESS_SPREAD),
         slots_tried=none,
         nodes_tried=none,
@@ -72,18 +73,21 @@ def across_kinds(models: ThroughputModel, relative_speed: FloatArray | None = No
     """Models (J, K) of jobs on kinds, with what a job has not tried on a kind taken from its best known other kind: where
     it ran on several nodes, else on several slots, else at all; among those, where its synchronisation is seen best.
 
-    A job that ran nowhere keeps what it has. `relative_speed` (K,) compares kinds before any profile; None: all alike.
+    Without such a kind, a job that ran on several slots but on one node takes from the kind's other jobs how much more
+    synchronisation costs across nodes. Otherwise it keeps what it has. The more jobs, running or ended, the better.
+
+    `relative_speed` (K,) compares kinds before any profile; None: all alike.
     """
     jobs, kinds = models.shape
     if jobs == 0 or kinds == 0:
         return models
-    speed = np.ones(kinds) if relative_speed is None else np.asarray(relative_speed, float)
+    speed = _speeds(1.0 if relative_speed is None else relative_speed, (kinds,))
     compute = _log_compute(models)
     shown = _log_sync(models)
     seen = _seen(shown, compute, models)
     expected = _expected_sync(shown, compute, seen, models.slots_tried > 0)
-    # Each `seen` is less than one: it only decides among those that stand equal.
     several, wide = models.slots_tried > 1, models.nodes_tried > 1
+    # Each `seen` is less than one: it only decides among those that stand equal.
     standing = 1.0 * (models.slots_tried > 0) + several + wide
     score = standing + 0.9 * np.where(wide, seen[1], seen[0])
     rows = np.arange(jobs)
@@ -91,15 +95,23 @@ def across_kinds(models: ThroughputModel, relative_speed: FloatArray | None = No
     for kind in range(kinds):
         own = models[:, kind]
         best = np.where(np.arange(kinds) == kind, -1.0, score).argmax(axis=1)
+        better = standing[rows, best] > standing[:, kind]
+        # Without a better kind, other jobs may still show what several nodes cost more than one.
+        best = np.where(better, best, kind)
         known = models[rows, best]
         bootstrapped = transfer(known, own, expected[:, :, kind] - shown[:, rows, best])
         guessed = borrow(known, speed[kind] / speed[best])
-        better = standing[rows, best] > standing[:, kind]
-        columns.append(bootstrapped.where(own.slots_tried > 0, guessed).where(better, own))
+        columns.append(bootstrapped.where(own.slots_tried > 0, guessed).where(better | several[:, kind], own))
     names = [one.name for one in fields(ThroughputModel)]
     return ThroughputModel(
         **{name: np.stack([getattr(one, name) for one in columns], axis=1) for name in names}
     )
+
+
+def _speeds(values: Numbers, shape: tuple[int, ...]) -> FloatArray:
+    """1 where it is no speed."""
+    true = (np.asarray(values) > _SMALLEST) & (np.asarray(values) < 1 / _SMALLEST)
+    return np.broadcast_to(np.where(true, values, 1.0), shape)
 
 
 def additive(values: FloatArray, weights: FloatArray, scepsis: float) -> FloatArray:
@@ -121,10 +133,21 @@ def _expected_sync(shown: FloatArray, compute: FloatArray, seen: FloatArray, ran
     # Before anything is seen of its links, a kind's are as much faster than another's as its compute is, of all jobs.
     usual = additive(compute, ran.astype(float), 0.0)
     inside, across = (usual + additive(shown[i] - usual, seen[i], _SCEPSIS) for i in (0, 1))
+    # A job that never ran on several nodes: within a node, and what the kind's other jobs take more across nodes.
+    within = np.where(seen[0] > 0, shown[0], inside)
+    more = _of_kind(shown[1] - shown[0], seen.min(axis=0), _LOG_HOPE)
+    across = np.where(seen[1].any(axis=1, keepdims=True), across, within + more)
     # The extra on two nodes is the kind's alone, as a share of the time across nodes: next to nothing unless it is seen.
-    extra = np.maximum(shown[2] - shown[1], _LOG_NO_EXTRA)
-    of_kind = (seen[1] * extra).sum(axis=0) + _SCEPSIS * _LOG_NO_EXTRA
-    return np.stack([inside, across, across + of_kind / (seen[1].sum(axis=0) + _SCEPSIS)])
+    extra = _of_kind(np.maximum(shown[2] - shown[1], _LOG_NO_EXTRA), seen[1], _LOG_NO_EXTRA)
+    return np.stack([inside, across, across + extra])
+
+
+def _of_kind(values: FloatArray, weights: FloatArray, usual: float) -> FloatArray:
+    """Mean (K,) of (J, K) values, with `usual` as if `_SCEPSIS` jobs more had shown it."""
+    result: FloatArray = ((weights * values).sum(axis=0) + _SCEPSIS * usual) / (
+        weights.sum(axis=0) + _SCEPSIS
+    )
+    return result
 
 
 def _log_compute(models: ThroughputModel) -> FloatArray:
