@@ -318,12 +318,14 @@ def _model(
     # 1.25 times the mean deviation is the standard one of a normal distribution, and less moved by the worst.
     error = 1.25 * _mean(np.abs(step - np.log(data.step)), data.weight)
     squares = number * error**2 + _USUAL_WEIGHT * _USUAL_ERROR**2
+    variance = squares / (np.maximum(number - determined, 0.0) + _USUAL_WEIGHT)
     return replace(
         before,
         **times,
         gamma=1 + 9 / (1 + np.exp(-found[:, _GAMMA])),
         bend=found[:, _BEND:],
-        spread=np.sqrt(squares / (np.maximum(number - determined, 0.0) + _USUAL_WEIGHT)),
+        # Of what was not fitted to: the parameters are uncertain too.
+        spread=np.sqrt(variance * (1 + determined / number)),
         slots_tried=slots_tried,
         nodes_tried=nodes_tried,
     )
