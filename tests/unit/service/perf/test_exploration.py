@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.domain.perf.exploration import GROWTH, MIN_GAIN, Exploration, explore
+from service.domain.perf.fit import Observations, fit
+from service.domain.perf.tables import JobModels, Observed, goodput_table
+from service.domain.perf.throughput import ThroughputModel, prior, step_time
 from service.domain.policies.policy import Configurations
 
 E = Exploration
@@ -122,20 +126,17 @@ def direct(
 
 
 @settings(max_examples=60)
-@given(st.data())
-def test_the_mask_is_that_of_a_loop(data: st.DataObject) -> None:
-    column = st.tuples(st.integers(0, 1), st.sampled_from([1, 2, 3, 4, 8, 16]))
-    configurations = columns_of(*data.draw(st.lists(column, min_size=1, max_size=9)))
-    jobs, width = 4, configurations.slots.size
-    numbers = st.one_of(st.floats(0.5, 20), st.sampled_from([math.nan, math.inf, 0.0]))
-
-    def table(values: st.SearchStrategy[Any]) -> np.ndarray:
-        return np.array(data.draw(st.lists(values, min_size=jobs * width, max_size=jobs * width))).reshape(
-            jobs, width
-        )
-
-    allowed, tried, goodput, high = (table(one) for one in (st.booleans(), st.booleans(), numbers, numbers))
-    current = np.array(data.draw(st.lists(st.integers(-1, width - 1), min_size=jobs, max_size=jobs)))
+@given(st.integers(0, 10**6))
+def test_the_mask_is_that_of_a_loop(seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    jobs, width = 4, int(draw.integers(1, 10))
+    configurations = columns_of(
+        *zip(draw.integers(0, 2, width), draw.choice([1, 2, 3, 4, 8, 16], width), strict=True)
+    )
+    allowed, tried = (draw.random((jobs, width)) < share for share in (0.7, 0.3))
+    odd = [math.nan, math.inf, 0.0, 1.0, 2.0, 4.0, 8.0]
+    goodput, high = (draw.choice(odd, (jobs, width)) * draw.uniform(0.9, 1.3) for _ in range(2))
+    current = draw.integers(-1, width, jobs)
     got = explore(configurations, allowed=allowed, tried=tried, current=current, goodput=goodput, high=high)
     for job in range(jobs):
         expected = direct(
@@ -143,3 +144,68 @@ def test_the_mask_is_that_of_a_loop(data: st.DataObject) -> None:
         )
         assert got.mask[job].tolist() == expected
     assert all(Exploration(code).reason for code in np.unique(got.code))
+
+
+def explored(truth: ThroughputModel, batch: float) -> list[int]:
+    """Sizes that a job tries, one after the other, when each time the best goodput of those open is chosen."""
+    configurations = columns_of(*((0, 2**power) for power in range(7)))
+    slots = configurations.slots
+    tried: list[int] = []
+    while True:
+        at = np.array(tried, np.int64)
+        step_s, _ = step_time(
+            truth, slots=slots[at], nodes=configurations.nodes[at], local_batch=batch / slots[at]
+        )
+        step_s = step_s.ravel()
+        model = fit(
+            Observations(
+                owner=np.zeros(at.size, np.int64),
+                slots=slots[at].astype(float),
+                nodes=configurations.nodes[at].astype(float),
+                local_batch=batch / slots[at],
+                accumulation=np.zeros(at.size),
+                step_s=step_s,
+                sync_s=np.full(at.size, math.nan),
+                count=np.full(at.size, 200.0),
+            ),
+            1,
+        )
+        one = np.array([batch])
+        table = goodput_table(
+            JobModels(
+                throughput=model[:, None],
+                noise_scale=np.array([math.nan]),
+                reference_batch=one,
+                global_batch=one,
+                max_global=one,
+                max_local=np.array([[math.inf]]),
+                adapts=np.array([False]),
+            ),
+            configurations,
+            Observed(
+                job=np.zeros(at.size, np.int64),
+                column=at,
+                samples_per_s=batch / step_s,
+                global_batch=np.full(at.size, batch),
+                steps=np.full(at.size, 200.0),
+            ),
+        )
+        open_now = explore(
+            configurations,
+            allowed=np.ones((1, 7), bool),
+            tried=np.isin(np.arange(7), at)[None],
+            current=np.array([tried[-1] if tried else -1]),
+            goodput=table.goodput,
+            high=table.high,
+        ).mask
+        chosen = int(np.where(open_now, table.goodput, -1.0).argmax())
+        if chosen in tried:
+            return [int(slots[column]) for column in tried]
+        tried.append(chosen)
+
+
+def test_a_job_explores_as_far_as_it_scales() -> None:
+    scales = prior(compute_s=np.array([0.5]), local_batch=np.array([32.0]))
+    assert explored(scales, 2048.0) == [1, 2, 4, 8, 16, 32, 64]
+    slow_network = replace(scales, alpha_n=np.array([3.0]), beta_n=np.array([0.5]))
+    assert explored(slow_network, 128.0) == [1, 2, 4, 8], "the second node is tried, and given up"
