@@ -18,7 +18,7 @@ from service.domain.arrays import FloatArray
 from service.domain.policies.parameter import parameter
 from service.domain.policies.policy import Choices, RoundInput
 from service.domain.policies.solving import solved
-from service.domain.policies.speedup import changed, finite, holding, usable_goodput, weights
+from service.domain.policies.speedup import changed, finite, holding, kind_capacity, usable_goodput, weights
 from service.domain.policies.widths import NO_CLASS, NOT_FOR_SALE, column_prices
 
 _HOUR_S = 3600.0
@@ -45,7 +45,9 @@ class Budget:
 
     name: ClassVar[str] = "budget"
     usd_per_h: float = parameter(
-        0.0, "Dollars per hour, as a long-run average; slots where nothing has a price.", at_least=0
+        -1.0,
+        "Dollars per hour, as a long-run average; slots where nothing has a price; -1: what all slots cost.",
+        at_least=-1,
     )
     mu_h_per_usd: float = parameter(
         -1.0, "Hours of delay that a dollar is worth; -1: by the jobs that are present.", at_least=-1
@@ -73,7 +75,10 @@ class Budget:
 
     def _mu_by_job(self, given: RoundInput) -> FloatArray:
         """(J,) mu; apart for the two parts of the class that is mixed, in the order of submits."""
-        mu = self.mu_h_per_usd if self.mu_h_per_usd >= 0 else mu_for_present_jobs(given, self.usd_per_h)
+        mu = self.mu_h_per_usd
+        if mu < 0:
+            budget = self.usd_per_h if self.usd_per_h >= 0 else price_of_everything(given)
+            mu = mu_for_present_jobs(given, budget)
         mixed = given.job_class == self.mixed_class
         turn = np.cumsum(mixed)
         narrow = np.floor(turn * self.narrow_share) > np.floor((turn - 1) * self.narrow_share)
@@ -108,6 +113,18 @@ def mu_for_present_jobs(given: RoundInput, usd_per_h: float) -> float:
         middle = math.sqrt(low * high)
         low, high = (low, middle) if spends(middle) <= usd_per_h else (middle, high)
     return high
+
+
+def price_of_everything(given: RoundInput) -> float:
+    """Dollars per hour of all slots that the rows allow, each in the configuration of its kind that is cheapest."""
+    configurations = given.configurations
+    prices = column_prices(configurations.usd_per_h, configurations.slots)
+    per_slot = prices / np.maximum(configurations.slots, 1)
+    capacity = kind_capacity(given)
+    cheapest = [
+        per_slot[configurations.kind == kind].min(initial=NOT_FOR_SALE) for kind in range(len(capacity))
+    ]
+    return float(capacity @ np.array(cheapest))
 
 
 def highest_mu(prices: FloatArray) -> float:

@@ -25,7 +25,8 @@ class Ones:
     """Minimises the remaining GPU-time of the jobs that have slots, with as many slots taken as can be.
 
     The remaining GPU-time of n slots is n * remaining / goodput(n). Published is its sum over the scheduled jobs
-    alone, by which an empty schedule is best; that the pool is full is therefore a constraint. It is exact on one
+    alone, by which an empty schedule is best; that the pool is full is therefore a constraint. Sizes are limited as
+    theirs, else the pool is filled by making jobs that are about to end as wide as can be. It is exact on one
     device kind; with more kinds or rows that bind, a taken slot is worth twice the remaining GPU-time that any could
     add. Theirs searches genetically and samples the remaining work; here a job of unknown length has as much
     GPU-time before it as behind it.
@@ -33,8 +34,8 @@ class Ones:
 
     name: ClassVar[str] = "ones"
     limit_sizes: float = parameter(
-        0.0,
-        "1: a job at most doubles, up to four times its requested size, as published.",
+        1.0,
+        "1: a job at most doubles, up to four times its requested size; 0: any size.",
         at_least=0,
         at_most=1,
     )

@@ -17,7 +17,7 @@ from service.domain.policies.idle_fill import IdleFill
 from service.domain.policies.ones import Ones
 from tests.unit.service.policies.rounds import a_round, brute_force, is_feasible, random_round
 
-POLICIES = [Budget(usd_per_h=3.0), ElasticDp(), IdleFill(), Ones(), Ones(limit_sizes=1.0)]
+POLICIES = [Budget(usd_per_h=3.0), ElasticDp(), IdleFill(), Ones(), Ones(limit_sizes=0.0)]
 odd = st.sampled_from([np.nan, np.inf, -np.inf, -1.0, 0.0, 1e-300, 1e300, 1.0, 2.0, 50.0])
 
 

@@ -11,7 +11,14 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from service.domain.allocation.knapsack.problem import Problem, Row, Solution
-from service.domain.policies.budget import Budget, BudgetState, highest_mu, mu_for_present_jobs, steer
+from service.domain.policies.budget import (
+    Budget,
+    BudgetState,
+    highest_mu,
+    mu_for_present_jobs,
+    price_of_everything,
+    steer,
+)
 from service.domain.policies.widths import fixed_widths
 from tests.unit.service.policies.rounds import a_round, brute_force, is_feasible, random_round
 
@@ -123,6 +130,15 @@ def test_without_a_mu_the_present_jobs_share_the_budget() -> None:
         assert round_.configurations.slots[chosen].sum() == budget
     assert mu_for_present_jobs(round_, 32.0) == 0.0
     assert mu_for_present_jobs(round_, 3.0) == highest_mu(round_.configurations.slots * 1.0)
+
+
+def test_without_a_budget_it_is_what_all_slots_cost() -> None:
+    jobs = np.tile(np.array([1, 2, 4, 8]) ** 0.5, (4, 1))
+    owned = a_round(jobs, [1, 2, 4, 8], capacity=8)
+    assert price_of_everything(owned) == 8.0
+    assert owned.configurations.slots[Budget().choose(owned, brute_force).chosen].sum() == 8
+    rented = a_round(jobs, [1, 2, 1, 2], kind=[0, 0, 1, 1], capacity=[6, 2], usd_per_h=[1.0, 1.8, 3.0, 6.0])
+    assert price_of_everything(rented) == pytest.approx(6 * 0.9 + 2 * 3.0)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -1.0, 0.0])

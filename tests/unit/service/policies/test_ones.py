@@ -25,7 +25,7 @@ def test_has_the_least_remaining_gpu_time_of_all_fullest_schedules(seed: int) ->
     possible = is_feasible(given.rows, choices) & np.isfinite(cost)
     taken = np.append(given.configurations.slots, 0)[choices].sum(axis=1)
     fullest = possible & (taken == taken[possible].max())
-    chosen = Ones().choose(given, brute_force).chosen
+    chosen = Ones(limit_sizes=0.0).choose(given, brute_force).chosen
     assert np.append(given.configurations.slots, 0)[chosen].sum() == taken[possible].max()
     assert published(given, chosen[None])[0] == pytest.approx(cost[fullest].min())
 
@@ -35,7 +35,7 @@ def test_two_kinds_are_filled_by_the_shared_solver(seed: int) -> None:
     rng = np.random.default_rng(seed)
     goodput = rng.uniform(1, 10, (4, 2))
     given = a_round(goodput, [1, 1], kind=[0, 1], capacity=1, remaining=rng.uniform(10, 1000, 4))
-    chosen = Ones().choose(given, brute_force).chosen
+    chosen = Ones(limit_sizes=0.0).choose(given, brute_force).chosen
     choices = every_choice(4, 2)
     full = choices[is_feasible(given.rows, choices) & ((choices >= 0).sum(axis=1) == 2)]
     assert published(given, chosen[None])[0] == pytest.approx(published(given, full).min())
@@ -49,7 +49,7 @@ def test_a_job_of_unknown_length_has_as_much_before_it_as_behind_it() -> None:
         remaining=np.array([np.nan, 1000.0]),
         served_slot_s=np.array([50.0, 0.0]),
     )
-    assert Ones().choose(given, brute_force).chosen.tolist() == [0, -1]
+    assert Ones(limit_sizes=0.0).choose(given, brute_force).chosen.tolist() == [0, -1]
     older = a_round(
         [[10.0], [10.0]],
         [1],
@@ -57,10 +57,10 @@ def test_a_job_of_unknown_length_has_as_much_before_it_as_behind_it() -> None:
         remaining=np.array([np.nan, 1000.0]),
         served_slot_s=np.array([150.0, 0.0]),
     )
-    assert Ones().choose(older, brute_force).chosen.tolist() == [-1, 0]
+    assert Ones(limit_sizes=0.0).choose(older, brute_force).chosen.tolist() == [-1, 0]
 
 
-def test_sizes_may_be_limited_as_published() -> None:
+def test_sizes_are_limited_as_published() -> None:
     def slots(current: int, requested: int) -> int:
         given = a_round(
             [[1.0, 2, 4, 8]],
@@ -70,7 +70,7 @@ def test_sizes_may_be_limited_as_published() -> None:
             current=np.array([current]),
             requested_slots=np.array([requested]),
         )
-        column = Ones(limit_sizes=1.0).choose(given, brute_force).chosen[0]
+        column = Ones().choose(given, brute_force).chosen[0]
         return int(given.configurations.slots[column])
 
     assert slots(-1, 4) == 1
@@ -81,10 +81,10 @@ def test_sizes_may_be_limited_as_published() -> None:
 
 def test_jobs_that_are_about_to_end_run_too() -> None:
     given = a_round(np.full((2, 2), 10.0), [1, 1], kind=[0, 1], capacity=1, remaining=np.zeros(2))
-    assert sorted(Ones().choose(given, brute_force).chosen.tolist()) == [0, 1]
+    assert sorted(Ones(limit_sizes=0.0).choose(given, brute_force).chosen.tolist()) == [0, 1]
 
 
 def test_a_full_pool_comes_before_any_saving() -> None:
     # Two slots would do nearly nothing else; three are full.
     given = a_round([[10.0, 0.0], [0.0, 1.0]], [2, 3], capacity=3, remaining=np.array([1.0, 1e6]))
-    assert Ones().choose(given, brute_force).chosen.tolist() == [-1, 1]
+    assert Ones(limit_sizes=0.0).choose(given, brute_force).chosen.tolist() == [-1, 1]
