@@ -24,6 +24,7 @@ from headway._http import ApiError, Http, ServiceUnavailableError, Timer
 from headway.bundle import BundleError, pack
 from headway.contract.agents import NodeView
 from headway.contract.decisions import ClusterView, ParameterValue, PolicyRequest, RoundView
+from headway.contract.forecasts import ForecastView, PlanView
 from headway.contract.jobs import (
     TERMINAL_STATES,
     BundleView,
@@ -150,6 +151,15 @@ class Client:
     def explain(self, job: str) -> ExplainView:
         """The last decision about a job and what it was weighed against."""
         return self._get(_job(job, "explain"), ExplainView)
+
+    def forecast(self, job: str) -> ForecastView:
+        """What a job would take at every size, in time and money."""
+        return self._get(_job(job, "forecast"), ForecastView)
+
+    def plan(self, spec: JobSpec) -> PlanView:
+        """What a job would take if it was submitted. Nothing is stored, and its `workdir` is not read."""
+        body = spec.model_dump(mode="json", by_alias=True, exclude_unset=True)
+        return self._post(f"{_API}/plans", PlanView, json=body)
 
     def metrics(self, job: str) -> Iterator[MetricPoint]:
         """What the script reported, oldest first."""

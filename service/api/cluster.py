@@ -1,4 +1,4 @@
-"""`/api/v1/cluster` and `/api/v1/rounds`."""
+"""`/api/v1/cluster`, `/api/v1/rounds` and `/api/v1/plans`."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ from fastapi import APIRouter, Depends, Request
 from fastapi.responses import Response
 
 from headway.contract.decisions import ClusterView, PolicyRequest, RoundView
+from headway.contract.forecasts import PlanView
 from headway.contract.jobs import Page
+from headway.contract.spec import JobSpec
 from service.api.context import Context, Cursor, Limit, require_user
 from service.api.render import as_json, as_page
 from service.usecases.cluster import choose_policy, view_cluster
+from service.usecases.forecasts import plan_job
 
 log = structlog.get_logger()
 router = APIRouter(prefix="/api/v1", tags=["cluster"], dependencies=[Depends(require_user)])
@@ -36,6 +39,14 @@ async def set_policy(request: Request, context: Context, wanted: PolicyRequest) 
         request_id=request.scope.get("request_id"),
     )
     return as_json(view)
+
+
+@router.post("/plans", operation_id="plan_job", response_model=PlanView)
+async def plan_of_job(context: Context, spec: JobSpec) -> Response:
+    """What a job would take if it was submitted: each size with time, cost and how sure that is. Nothing is stored."""
+    async with context.transactions.begin() as tx:
+        plan = await plan_job(tx, spec, usd_per_slot_h=context.usd_per_slot_h, now=context.now())
+    return as_json(plan)
 
 
 @router.get("/rounds", operation_id="list_rounds", response_model=Page[RoundView])

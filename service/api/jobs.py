@@ -7,6 +7,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import Response
 
+from headway.contract.forecasts import ForecastView
 from headway.contract.jobs import (
     CancelRequest,
     EventView,
@@ -27,6 +28,7 @@ from service.api.streams import follow_events, follow_logs, log_page
 from service.domain.errors import InvalidField
 from service.domain.jobs import Job
 from service.usecases import control
+from service.usecases.forecasts import forecast_job
 from service.usecases.records import JobFilter
 from service.usecases.submit import submit
 
@@ -145,6 +147,15 @@ async def explain_job(context: Context, job: str) -> Response:
     """The last decision about the job, and what it was weighed against."""
     async with context.transactions.begin() as tx:
         return as_json(await tx.job_queries.explain(job))
+
+
+@router.get("/{job}/forecast", operation_id="forecast_job", response_model=ForecastView)
+async def forecast_of_job(context: Context, job: str) -> Response:
+    """What the job would take at every size, in time and money, and how good such predictions of it were."""
+    view = await _view(context, job)
+    async with context.transactions.begin() as tx:
+        found = await forecast_job(tx, view, usd_per_slot_h=context.usd_per_slot_h, now=context.now())
+    return as_json(found)
 
 
 @router.get("/{job}/metrics", operation_id="list_metrics", response_model=Page[MetricPoint])

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Protocol
 
 from headway.contract.agents import NodeState, NodeView
 from headway.contract.decisions import RoundView
+from headway.contract.forecasts import ScoredPrediction
 from headway.contract.jobs import EventView, ExplainView, JobState, JobView, MetricPoint, Page
-from service.usecases.records import JobFilter, SlotCount
+from service.domain.cluster import Measurement
+from service.usecases.records import JobFilter, PredictionErrors, SlotCount
 
 
 class JobQueries(Protocol):
@@ -68,6 +71,22 @@ class DecisionQueries(Protocol):
 
     async def nodes(self) -> dict[NodeState, int]:
         """How many nodes are in each state."""
+        ...
+
+    async def predictions(self, job_id: str) -> list[ScoredPrediction]:
+        """What rounds expected of the job's generations, of those that were measured; the latest ones, newest first."""
+        ...
+
+    async def prediction_errors(self, since: datetime, quantiles: Sequence[float]) -> PredictionErrors:
+        """How good the predictions since a moment were."""
+        ...
+
+    async def measured_of_class(self, job_class: str) -> tuple[Measurement, ...]:
+        """What the latest jobs of a class have measured."""
+        ...
+
+    async def ended_samples(self, job_class: str) -> list[float]:
+        """Samples that the latest jobs of a class took that have succeeded."""
         ...
 
     async def live_jobs(self) -> dict[JobState, int]:

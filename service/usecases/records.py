@@ -108,6 +108,17 @@ class JobFilter:
 
 
 @dataclass(frozen=True, slots=True)
+class PredictionErrors:
+    """Of so many predictions: quantiles of predicted / measured, as many as were asked for, and the share of measurements
+    that lay in their intervals. NaN without any.
+    """
+
+    count: int
+    ratios: tuple[float, ...]
+    coverage: float
+
+
+@dataclass(frozen=True, slots=True)
 class SlotCount:
     """Slots of one device kind on nodes in one state, and how many of them jobs hold."""
 

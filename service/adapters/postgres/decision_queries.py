@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Row, func, select, text, tuple_
@@ -9,11 +12,14 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from headway.contract.agents import NodeState
 from headway.contract.decisions import RoundChange, RoundView, RowPrice
+from headway.contract.forecasts import ScoredPrediction
 from headway.contract.jobs import JobState, Page
 from service.adapters.postgres.cursors import read_cursor, write_cursor
+from service.adapters.postgres.snapshot import CLASS_JOBS, ENOUGH_STEPS, measured_of_classes
 from service.adapters.postgres.tables import TERMINAL_SQL, jobs, nodes, rounds
+from service.domain.cluster import Measurement
 from service.domain.errors import NotFound
-from service.usecases.records import SlotCount
+from service.usecases.records import PredictionErrors, SlotCount
 
 _SLOTS = text(
     """
@@ -23,6 +29,35 @@ _SLOTS = text(
         ON held.node_id = nodes.id AND held.slot = CAST(reported->>'index' AS int) AND held.released_at IS NULL
     GROUP BY 1, 2 ORDER BY 2, 1
     """
+)
+
+_SCORED = f"""
+    SELECT job_id, generation, device_kind, size AS slots, predicted_samples_per_s AS predicted, predicted_low AS low,
+           predicted_high AS high, measured, allocations.granted_at
+    FROM allocations
+    JOIN LATERAL (
+        SELECT sum(global_batch * steps) / sum(step_s_sum) AS measured FROM measurements
+        WHERE (job_id, generation) = (allocations.job_id, allocations.generation)
+        HAVING sum(steps) >= {ENOUGH_STEPS}
+    ) AS reality ON measured > 0
+    WHERE predicted_samples_per_s > 0
+"""  # noqa: S608 - a number of our own
+_LATEST = 50
+_PREDICTIONS = text(f"{_SCORED} AND job_id = :job ORDER BY generation DESC LIMIT {_LATEST}")
+_PREDICTION_ERRORS = text(
+    f"""
+    SELECT count(*) AS number,
+           percentile_cont(CAST(:quantiles AS float[])) WITHIN GROUP (ORDER BY predicted / measured) AS ratios,
+           avg(CAST(measured BETWEEN low AND high AS int)) AS coverage
+    FROM ({_SCORED} AND granted_at >= :since) AS scored
+    """  # noqa: S608
+)
+_ENDED_SAMPLES = text(
+    f"""
+    SELECT CAST(progress->>'samples' AS float) AS samples FROM jobs
+    WHERE job_class = :job_class AND started_at IS NOT NULL AND state = 'SUCCEEDED'
+    ORDER BY submitted_at DESC LIMIT {CLASS_JOBS}
+    """  # noqa: S608
 )
 
 
@@ -67,6 +102,40 @@ class PostgresDecisionQueries:
         """How many nodes are in each state."""
         query = select(nodes.c.state, func.count()).group_by(nodes.c.state)
         return {NodeState(state): count for state, count in (await self._connection.execute(query)).all()}
+
+    async def predictions(self, job_id: str) -> list[ScoredPrediction]:
+        """What rounds expected of the job's generations, of those that were measured."""
+        rows = (await self._connection.execute(_PREDICTIONS, {"job": job_id})).all()
+        return [
+            ScoredPrediction(
+                generation=row.generation,
+                device_kind=row.device_kind,
+                slots=row.slots,
+                predicted=row.predicted,
+                low=row.low,
+                high=row.high,
+                measured=row.measured,
+            )
+            for row in rows
+        ]
+
+    async def prediction_errors(self, since: datetime, quantiles: Sequence[float]) -> PredictionErrors:
+        """How good the predictions since a moment were."""
+        values = {"since": since, "quantiles": list(quantiles)}
+        row = (await self._connection.execute(_PREDICTION_ERRORS, values)).one()
+        if not row.number:
+            return PredictionErrors(0, (math.nan,) * len(quantiles), math.nan)
+        return PredictionErrors(row.number, tuple(row.ratios), float(row.coverage))
+
+    async def measured_of_class(self, job_class: str) -> tuple[Measurement, ...]:
+        """What the latest jobs of a class have measured."""
+        found = await measured_of_classes(self._connection, [job_class])
+        return found.get(job_class, ())
+
+    async def ended_samples(self, job_class: str) -> list[float]:
+        """Samples that the latest jobs of a class took that have succeeded."""
+        rows = await self._connection.execute(_ENDED_SAMPLES, {"job_class": job_class})
+        return [samples for samples in rows.scalars() if samples]
 
     async def live_jobs(self) -> dict[JobState, int]:
         """How many jobs are in each state that is not terminal."""

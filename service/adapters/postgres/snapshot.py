@@ -127,26 +127,28 @@ def _by_owner(rows: Sequence[Row[Any]]) -> dict[str, tuple[Measurement, ...]]:
     """Rows of an owner and the columns of `_COLUMNS`."""
     found: dict[str, list[Measurement]] = {}
     for row in rows:
-        found.setdefault(row[0], []).append(_measurement(*row[1:]))
+        found.setdefault(row[0], []).append(_measurement(row))
     return {owner: tuple(measured) for owner, measured in found.items()}
 
 
-def _measurement(
-    device_kind: str,
-    slots: int,
-    nodes: int,
-    generation: int,
-    global_batch: int,
-    local_batch: int,
-    accumulation: int,
-    steps: int,
-    step_s_sum: float,
-    step_s_squares: float,
-    sync_s_sum: float,
-    gradient_sqr: float | None,
-    gradient_var: float | None,
-) -> Measurement:
-    steps = int(steps)
+def _measurement(row: Sequence[Any]) -> Measurement:
+    (
+        _,
+        device_kind,
+        slots,
+        nodes,
+        generation,
+        global_batch,
+        local_batch,
+        accumulation,
+        total,
+        step_s_sum,
+        step_s_squares,
+        sync_s_sum,
+        gradient_sqr,
+        gradient_var,
+    ) = row
+    steps = int(total)
     step_s = step_s_sum / steps
     variance = step_s_squares / steps - step_s * step_s
     return Measurement(

@@ -1,0 +1,126 @@
+"""The configurations of one job as the API shows them: speed, time, cost, and what is special about each."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from headway.contract.forecasts import Confidence, ConfigurationForecast, Mark
+from service.domain.allocation.explain import note_text, slots_of
+from service.domain.allocation.round import Note, Round, change_s
+from service.domain.arrays import FloatArray, IntArray
+from service.domain.perf.forecast import Z90, Forecast, Remaining, forecast
+from service.domain.perf.frontier import knee, pareto_front
+
+_SURE = 0.15
+"""Standard deviation of the logarithm of a speed that is known well,"""
+_FAIR = 0.4
+"""and of one that is known from somewhere."""
+
+
+def curve(round_: Round, left: Remaining) -> list[ConfigurationForecast]:
+    """Every configuration of the round's only job, kind by kind from the smallest on. `left` is what it has to do."""
+    given, table = round_.given, round_.table
+    configurations, current = given.configurations, int(given.current[0])
+    allowed = (round_.notes[0] != Note.NOT_ALLOWED) & (table.goodput[0] > 0)
+    shown = np.flatnonzero(allowed)
+    columns = np.arange(len(configurations.slots))
+    expected = forecast(
+        goodput=table.goodput[0],
+        low=table.low[0],
+        remaining=left.samples,
+        remaining_spread=left.spread,
+        usd_per_h=configurations.usd_per_h,
+        pause_s=np.where((columns == current) | (current < 0), 0.0, change_s(round_.jobs[0])),
+    )
+    smallest = shown[np.argmin(configurations.slots[shown])] if shown.size else 0
+    one_slot = table.goodput[0, smallest] / max(configurations.slots[smallest], 1) if shown.size else 1.0
+    marks = _marks(round_, shown)
+    order = shown[np.lexsort((configurations.slots[shown], configurations.kind[shown]))]
+    return [
+        _row(round_, int(column), expected, float(one_slot), marks.get(int(column), [])) for column in order
+    ]
+
+
+def _row(
+    round_: Round, column: int, expected: Forecast, one_slot: float, marks: list[Mark]
+) -> ConfigurationForecast:
+    configurations, table = round_.given.configurations, round_.table
+    goodput, high = float(table.goodput[0, column]), float(table.high[0, column])
+    # Without a measurement of the job or its class, only ratios of speeds mean anything.
+    known = bool(round_.learned.measured[0] or round_.learned.related[0])
+    return ConfigurationForecast(
+        device_kind=configurations.kinds[int(configurations.kind[column])],
+        slots=int(configurations.slots[column]),
+        nodes=int(configurations.nodes[column]),
+        goodput=goodput if known else None,
+        goodput_low=float(table.low[0, column]) if known else None,
+        goodput_high=high if known else None,
+        speedup=goodput / one_slot,
+        confidence=confidence_of(goodput, high),
+        global_batch=int(table.global_batch[0, column]),
+        local_batch=int(table.local_batch[0, column]),
+        accumulation=int(table.accumulation[0, column]),
+        time_s=_number(expected.time_p50_s[column], known),
+        time_p90_s=_number(expected.time_p90_s[column], known),
+        cost_usd=_number(expected.cost_p50_usd[column], known),
+        cost_p90_usd=_number(expected.cost_p90_usd[column], known),
+        usd_per_h=float(configurations.usd_per_h[column]),
+        why_not_now=_why_not_now(round_, column),
+        marks=marks,
+    )
+
+
+def confidence_of(goodput: float, high: float) -> Confidence:
+    """By how far the P90 of a speed is from its median."""
+    spread = math.log(high / goodput) / Z90 if high >= goodput > 0 else math.inf
+    return Confidence.HIGH if spread <= _SURE else Confidence.MEDIUM if spread <= _FAIR else Confidence.LOW
+
+
+def _marks(round_: Round, shown: IntArray) -> dict[int, list[Mark]]:
+    """Time and cost are those of one sample, which sort the configurations as those of all that is left do. Where nothing
+    has a price, slot-hours stand for dollars.
+    """
+    if not shown.size:
+        return {}
+    configurations = round_.given.configurations
+    price: FloatArray = configurations.usd_per_h[shown]
+    if not price.any():
+        price = configurations.slots[shown].astype(np.float64)
+    time = 1.0 / round_.table.goodput[0, shown]
+    cost = time * price
+    marks: dict[int, list[Mark]] = {}
+
+    def put(index: int, mark: Mark) -> None:
+        marks.setdefault(int(shown[index]), []).append(mark)
+
+    holds = np.flatnonzero(shown == round_.given.current[0])
+    for index in holds.tolist():
+        put(index, Mark.PRESENT)
+    for index in pareto_front(time, cost).tolist():
+        put(index, Mark.FRONT)
+    best = knee(time, cost)
+    if best is not None:
+        put(best, Mark.KNEE)
+    put(int(np.lexsort((cost, configurations.slots[shown]))[0]), Mark.SMALLEST)
+    put(int(np.lexsort((cost, time))[0]), Mark.FASTEST)
+    return marks
+
+
+def _why_not_now(round_: Round, column: int) -> str:
+    """Why the job cannot have the configuration while all others keep what they have."""
+    configurations, note = round_.given.configurations, Note(int(round_.notes[0, column]))
+    if note is Note.CURRENT:
+        return ""
+    for row in round_.given.rows:
+        if row.demand[column] > row.capacity and (row.jobs is None or row.jobs[0]):
+            if not row.name.startswith("slots/"):
+                return f"no room of this shape is free ({row.name})"
+            kind, count = configurations.kinds[int(configurations.kind[column])], int(row.capacity)
+            return f"only {slots_of(count, kind)} {'is' if count == 1 else 'are'} free or its own"
+    return "tried once a size near it is measured" if note is Note.TOO_FAR else note_text(round_, 0, note)
+
+
+def _number(value: float, known: bool) -> float | None:  # noqa: FBT001
+    return float(value) if known and math.isfinite(value) else None

@@ -1,0 +1,188 @@
+"""What a job is expected to take at every size: of one that was submitted, or before it is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+
+import numpy as np
+
+from headway.contract.forecasts import (
+    ForecastView,
+    PlanView,
+    PredictionScore,
+    ScoredPrediction,
+    Work,
+)
+from headway.contract.forecasts import WorkSource as SourceView
+from headway.contract.jobs import JobState, JobView, Reason
+from headway.contract.spec import JobSpec, Resize
+from service.domain.allocation.round import Round, build_round
+from service.domain.cluster import SlotKey, Snapshot
+from service.domain.jobs import Job, class_of, size_of
+from service.domain.perf.forecast import Z90, Remaining, WorkSource, learn_totals, remaining_samples
+from service.domain.perf.scores import error_ratio, inside, score
+from service.usecases.curves import curve
+from service.usecases.ports import Transaction
+
+_NOT_STORED = "plan"
+
+
+async def forecast_job(
+    tx: Transaction, view: JobView, *, usd_per_slot_h: Mapping[str, float], now: datetime
+) -> ForecastView:
+    """What the job would take at each size. It must be the first thing that its transaction does."""
+    snapshot = await tx.decisions.snapshot(now, usd_per_slot_h)
+    predictions = await tx.decision_queries.predictions(view.id)
+    job = snapshot.jobs.get(view.id)
+    if job is None:
+        ended = Work(samples=0, samples_p90=0, source=SourceView.SCRIPT, reason="the job has ended")
+        return _forecast(view, now, ended, None, None, predictions)
+    left = _left(job, await tx.decision_queries.ended_samples(class_of(job.spec)))
+    return _forecast(view, now, _work(left), build_round(alone(snapshot, job)), left, predictions)
+
+
+def _forecast(
+    view: JobView,
+    now: datetime,
+    work: Work,
+    round_: Round | None,
+    left: Remaining | None,
+    predictions: Sequence[ScoredPrediction],
+) -> ForecastView:
+    return ForecastView(
+        job_id=view.id,
+        name=view.name,
+        at=now,
+        work=work,
+        configurations=curve(round_, left) if round_ is not None and left is not None else [],
+        score=score_of(predictions),
+        predictions=list(predictions),
+    )
+
+
+async def plan_job(
+    tx: Transaction, spec: JobSpec, *, usd_per_slot_h: Mapping[str, float], now: datetime
+) -> PlanView:
+    """What a job would take if it was submitted now. It must be the first thing that its transaction does."""
+    snapshot = await tx.decisions.snapshot(now, usd_per_slot_h)
+    job_class = class_of(spec)
+    measured = await tx.decision_queries.measured_of_class(job_class)
+    left = _left(_planned(spec, now), await tx.decision_queries.ended_samples(job_class))
+    snapshot = replace(snapshot, class_measurements={job_class: measured})
+    round_ = build_round(alone(snapshot, _planned(spec, now)))
+    return PlanView(
+        name=spec.name,
+        at=now,
+        job_class=job_class,
+        work=_work(left),
+        configurations=curve(round_, left),
+        warnings=warnings_of(spec, round_, knows_class=bool(measured)),
+    )
+
+
+def warnings_of(spec: JobSpec, round_: Round, *, knows_class: bool) -> list[str]:
+    """What its user should know before submitting."""
+    wanted = spec.resources.devices
+    usable = {
+        kind: int(room.slots.sum()) for kind, room in round_.rooms.items() if not wanted or kind in wanted
+    }
+    found = []
+    if not usable:
+        there = ", ".join(round_.rooms) or "none yet"
+        found.append(f"no node has {' or '.join(wanted) or 'any slot'}; kinds in this cluster: {there}")
+    most = max(usable.values(), default=0)
+    low, high = spec.elastic.min, spec.elastic.max
+    if usable and low > most:
+        found.append(f"it needs at least {low} slots of one kind, and the cluster has {most}: it would wait")
+    elif usable and high > most:
+        found.append(
+            f"it will not have more than {most} slots, since no kind has more; elastic.max is {high}"
+        )
+    if not knows_class:
+        found.append(
+            f"nothing was measured of its class {class_of(spec)}: speeds are guesses until it has run"
+        )
+    return found
+
+
+def alone(snapshot: Snapshot, job: Job) -> Snapshot:
+    """The snapshot as if only this job was decided about, whatever it does at the moment: all others stay."""
+    held = {SlotKey(node, slot) for node, slots in job.allocation.items() for slot in slots}
+    others = {key: holder for key, holder in snapshot.held.items() if holder != job.id}
+    elastic, pinned = job.spec.elastic, job.pinned_size
+    if elastic.resize is Resize.NEVER and held:
+        pinned = size_of(job.allocation)
+        elastic = elastic.model_copy(update={"resize": Resize.RESTART})
+    decidable = replace(
+        job,
+        state=JobState.RUNNING if held else JobState.PENDING,
+        spec=job.spec.model_copy(update={"elastic": elastic}),
+        pinned_size=pinned,
+        pause_requested=False,
+        retry_at=None,
+        target=None,
+        switch=None,
+    )
+    return replace(
+        snapshot,
+        jobs={job.id: decidable},
+        held={**others, **{key: job.id for key in held if key not in others}},
+    )
+
+
+def _planned(spec: JobSpec, now: datetime) -> Job:
+    return Job(
+        id=_NOT_STORED,
+        spec=spec,
+        state=JobState.PENDING,
+        reason=Reason.SUBMITTED,
+        message="",
+        submitted_at=now,
+        state_since=now,
+    )
+
+
+def _left(job: Job, ended_samples: Sequence[float]) -> Remaining:
+    """What the job has left, as arrays of one."""
+    totals = learn_totals(np.zeros(len(ended_samples), np.int64), np.array(ended_samples, np.float64), 1)
+    total = job.progress.total_samples
+    return remaining_samples(
+        np.array([job.progress.samples], np.float64),
+        np.array([math.nan if total is None else total]),
+        np.zeros(1, np.int64),
+        totals,
+    )
+
+
+def _work(left: Remaining) -> Work:
+    samples, source = float(left.samples[0]), WorkSource(int(left.source[0]))
+    known = math.isfinite(samples)
+    return Work(
+        samples=samples if known else None,
+        samples_p90=samples * math.exp(Z90 * float(left.spread[0])) if known else None,
+        source=SourceView[source.name],
+        reason=source.reason,
+    )
+
+
+def score_of(predictions: Sequence[ScoredPrediction]) -> PredictionScore:
+    """How good the predictions of one job were."""
+    figures = np.array([(one.predicted, one.low, one.high, one.measured) for one in predictions], np.float64)
+    predicted, low, high, measured = figures.reshape(len(predictions), 4).T
+    scores = score(
+        np.zeros(len(predictions), np.int64), 1, error_ratio(predicted, measured), inside(low, high, measured)
+    )
+    return PredictionScore(
+        count=int(scores.count[0]),
+        median_ratio=_number(scores.median_ratio[0]),
+        median_error=_number(scores.median_error[0]),
+        p90_error=_number(scores.p90_error[0]),
+        coverage=_number(scores.coverage[0]),
+    )
+
+
+def _number(value: float) -> float | None:
+    return float(value) if math.isfinite(value) else None
