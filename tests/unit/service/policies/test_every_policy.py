@@ -10,7 +10,8 @@ from hypothesis import given as drawn
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from service.domain.allocation.knapsack.problem import NOTHING, Row, Solution
+from service.domain.allocation.knapsack.problem import NOTHING, Row
+from service.domain.allocation.knapsack.solver import solve
 from service.domain.policies.policy import Choices, Policy, RoundInput
 from service.domain.policies.registry import POLICIES, policy
 from tests.unit.service.policies.rounds import a_round, brute_force, is_feasible, random_round
@@ -93,23 +94,12 @@ def test_the_same_round_gives_the_same_choice(name: str) -> None:
     assert (first.utility == again.utility).all()
 
 
-def nothing(problem) -> Solution:
-    jobs = len(problem.utility)
-    return Solution(
-        chosen=np.full(jobs, NOTHING),
-        objective=0.0,
-        bound=0.0,
-        prices=np.zeros(len(problem.rows)),
-        status="optimal",
-    )
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_no_jobs_and_no_configurations(name: str) -> None:
     no_jobs = a_round(np.zeros((0, 2)), [1, 2], capacity=4)
-    check(no_jobs, of(name).choose(no_jobs, nothing))
+    check(no_jobs, of(name).choose(no_jobs, solve))
     no_columns = a_round(np.zeros((2, 0)), [], capacity=4)
-    check(no_columns, of(name).choose(no_columns, nothing))
+    check(no_columns, of(name).choose(no_columns, solve))
 
 
 @pytest.mark.parametrize("name", NAMES)
