@@ -75,10 +75,7 @@ class Budget:
 
     def _mu_by_job(self, given: RoundInput) -> FloatArray:
         """(J,) mu; apart for the two parts of the class that is mixed, in the order of submits."""
-        mu = self.mu_h_per_usd
-        if mu < 0:
-            budget = self.usd_per_h if self.usd_per_h >= 0 else price_of_everything(given)
-            mu = mu_for_present_jobs(given, budget)
+        mu = self.mu_h_per_usd if self.mu_h_per_usd >= 0 else mu_for_present_jobs(given, self.usd_per_h)
         mixed = given.job_class == self.mixed_class
         turn = np.cumsum(mixed)
         narrow = np.floor(turn * self.narrow_share) > np.floor((turn - 1) * self.narrow_share)
@@ -93,8 +90,10 @@ class Budget:
 
 def mu_for_present_jobs(given: RoundInput, usd_per_h: float) -> float:
     """The least mu at which the jobs that are present would spend no more than this together: a start, while the
-    loads of classes are not known. The highest mu when even that spends more, as with a budget of 0.
+    loads of classes are not known. The highest mu when even that spends more, as with a budget of 0. A negative
+    budget is what all slots cost.
     """
+    usd_per_h = usd_per_h if usd_per_h >= 0 else price_of_everything(given)
     prices = column_prices(given.configurations.usd_per_h, given.configurations.slots)
     rate = _rate(given, prices)
     present = (rate > 0).any(axis=1)
@@ -165,19 +164,29 @@ def steer(
 
     mu is `expected_h_per_usd`, the one of `fixed_widths` for the learned loads (or `mu_for_present_jobs`), plus a
     correction that grows with overspending and falls with underspending, so that the average is kept although theorem
-    and loads are only about right: `correction += gain * (spend - budget) / budget` an hour, in parts of the mu at
-    which the cheapest configuration's hour is worth one of delay. It stops where mu is 0 or at its highest: money that
-    could not be spent for want of jobs is not saved up without limit. What is no number changes nothing.
+    and loads are only about right: `correction += gain * (spend - budget) / budget` an hour, in parts of the mu there
+    is, or of an hour for the budget of an hour where that is more. It stops where mu is 0 or at its highest: money that
+    could not be spent for want of jobs is not saved up without limit. A negative budget, which is none, corrects
+    nothing; spend or time that is no number changes nothing.
     """
     if not (math.isfinite(realised_usd) and realised_usd >= 0 and math.isfinite(elapsed_s) and elapsed_s > 0):
         return state
     hours = elapsed_s / _HOUR_S
-    error = (realised_usd / hours - budget_usd_per_h) / budget_usd_per_h if budget_usd_per_h > 0 else 1.0
-    unit = highest_h_per_usd / _DOLLARS_ALONE
     correction = state.correction_h_per_usd
-    before = expected_h_per_usd + correction
-    if (error > 0 and before < highest_h_per_usd) or (error < 0 and before > 0):
-        correction += gain * min(hours, 1.0) * error * unit
+    error, unit = 0.0, highest_h_per_usd
+    if budget_usd_per_h > 0:
+        error = (realised_usd / hours - budget_usd_per_h) / budget_usd_per_h
+        unit = min(
+            max(expected_h_per_usd, expected_h_per_usd + correction, 1.0 / budget_usd_per_h),
+            highest_h_per_usd,
+        )
+    elif budget_usd_per_h == 0:
+        error = 1.0
+    moved = correction + gain * min(hours, 1.0) * error * unit
+    if error > 0:
+        correction = max(correction, min(moved, highest_h_per_usd - expected_h_per_usd))
+    else:
+        correction = min(correction, max(moved, -expected_h_per_usd))
     return BudgetState(
         mu_h_per_usd=min(max(expected_h_per_usd + correction, 0.0), highest_h_per_usd),
         correction_h_per_usd=correction,

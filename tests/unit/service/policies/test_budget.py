@@ -136,6 +136,7 @@ def test_without_a_budget_it_is_what_all_slots_cost() -> None:
     jobs = np.tile(np.array([1, 2, 4, 8]) ** 0.5, (4, 1))
     owned = a_round(jobs, [1, 2, 4, 8], capacity=8)
     assert price_of_everything(owned) == 8.0
+    assert mu_for_present_jobs(owned, -1.0) == mu_for_present_jobs(owned, 8.0)
     assert owned.configurations.slots[Budget().choose(owned, brute_force).chosen].sum() == 8
     rented = a_round(jobs, [1, 2, 1, 2], kind=[0, 0, 1, 1], capacity=[6, 2], usd_per_h=[1.0, 1.8, 3.0, 6.0])
     assert price_of_everything(rented) == pytest.approx(6 * 0.9 + 2 * 3.0)
@@ -194,7 +195,7 @@ def test_realised_spend_steers_to_the_budget_whatever_was_expected(expected: flo
 
 
 def test_a_budget_that_is_too_small_ends_at_the_highest_mu_and_one_too_large_at_none() -> None:
-    assert steered(12_000, budget=10.0, expected=900.0).mu_h_per_usd == pytest.approx(1000.0, rel=0.1)
+    assert steered(500, budget=10.0, expected=0.2).mu_h_per_usd == 1000.0
     assert steered(500, budget=400.0, expected=0.2).mu_h_per_usd == 0.0
 
 
@@ -224,6 +225,20 @@ def test_what_cannot_be_true_steers_nothing(usd: float, seconds: float) -> None:
 def test_a_budget_of_zero_raises_mu() -> None:
     state = steer(BudgetState(), realised_usd=5.0, elapsed_s=60.0, **(LIMITS | {"budget_usd_per_h": 0.0}))
     assert LIMITS["expected_h_per_usd"] < state.mu_h_per_usd < LIMITS["highest_h_per_usd"]
+
+
+def test_one_absurd_bill_is_got_over() -> None:
+    state = steer(BudgetState(), realised_usd=1e9, elapsed_s=3600.0, **LIMITS)
+    assert state.mu_h_per_usd == LIMITS["highest_h_per_usd"]
+    for _ in range(200):
+        state = steer(state, realised_usd=5.0, elapsed_s=3600.0, **LIMITS)
+    assert state.mu_h_per_usd < 1.0
+
+
+def test_without_a_budget_nothing_is_corrected() -> None:
+    state = steer(BudgetState(), realised_usd=5.0, elapsed_s=60.0, **(LIMITS | {"budget_usd_per_h": -1.0}))
+    assert state.mu_h_per_usd == LIMITS["expected_h_per_usd"]
+    assert state.spent_usd == 5.0
 
 
 def test_a_state_is_kept_as_json() -> None:
