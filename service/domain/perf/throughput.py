@@ -246,12 +246,13 @@ def _compute(model: ThroughputModel, axes: int, batch: Float32Array) -> Float32A
     low, high = (np.log2(_single(one, axes)) for one in (model.batch_low, model.batch_high))
     steps = (KNOTS - 1) / np.maximum(high - low, np.float32(1e-3))
     place = np.fmin(np.fmax((np.log2(batch) - low) * steps, 0), np.float32(KNOTS - 1))
-    before = np.minimum(place.astype(np.int32), KNOTS - 2)
-    first = np.arange(model.alpha_c.size, dtype=np.int32) * KNOTS
-    before_at = before + _trailing(first.reshape(model.shape), axes)
+    before = np.minimum(place.astype(np.intp), KNOTS - 2)
+    first = np.arange(model.alpha_c.size) * KNOTS
+    at = before + _trailing(first.reshape(model.shape), axes)
     bend = model.bend.astype(np.float32).ravel()
-    left, right = bend[before_at], bend[before_at + 1]
-    result: Float32Array = line * np.exp(left + (right - left) * (place - before))
+    left, right = bend.take(at, mode="clip"), bend.take(at + 1, mode="clip")
+    # Without the cast it were double precision, and several times slower.
+    result: Float32Array = line * np.exp(left + (right - left) * (place - before.astype(np.float32)))
     return result
 
 
