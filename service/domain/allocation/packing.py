@@ -76,12 +76,12 @@ class _Layout:
         near.sort(key=lambda node: (-min(own.get(node, 0), self.rest), room[node], node))
         at = 0
         while self._pieces[level] and not self._finish(near):
+            if self._take_whole_node(near):
+                continue
             while at < len(near) and room[near[at]] >> level == 0:
                 at += 1
             if at < len(near):
                 node = near[at]
-            elif self._take_whole_node():
-                continue
             else:
                 find = self._bins.tightest if self._pieces[level] == 1 else self._bins.roomiest
                 found = find(1 << level, spans=self._spans)
@@ -100,13 +100,17 @@ class _Layout:
         at_home = next((node for node in near if self._bins.room[node] >= self.rest), tightest)
         return any(self._take_if_safe(node, self._pieces) for node in (at_home, tightest))
 
-    def _take_whole_node(self) -> bool:
+    def _take_whole_node(self, near: Sequence[int]) -> bool:
         """Take a whole node at once where nodes are not of a power of two, so that its pieces lie together."""
         missing = all(has >= needs for has, needs in zip(self._pieces, self._whole, strict=False))
         if len(self._pieces) < len(self._whole) or sum(self._whole) == 1 or not missing:
             return False
-        node = self._bins.tightest(demands(self._whole, 1)[0], spans=self._spans)
-        return node is not None and self._take_if_safe(node, self._whole)
+        slots = demands(self._whole, 1)[0]
+        tightest = self._bins.tightest(slots, spans=self._spans)
+        if tightest is None:
+            return False
+        node = next((node for node in near if self._bins.room[node] >= slots), tightest)
+        return self._take_if_safe(node, self._whole)
 
     def _take_if_safe(self, node: int, pieces: Sequence[int]) -> bool:
         """Take pieces on one node, but not if others would not find their room."""

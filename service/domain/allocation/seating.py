@@ -64,31 +64,32 @@ class Seating:
             return
         odd = [index for index, claim in enumerate(self._claims) if _is_odd(claim, len(self.slack))]
         while short := [level for level, slack in enumerate(self.slack) if slack < 0]:
-            if self._free_blocks(short[-1], left, skip=set(odd)):
+            if self._free_blocks(short[-1], left):
                 continue
+            odd = [index for index in odd if self._claims[index].laid]
             if not odd:
                 break  # more was chosen than the rows let through
             self._leave(odd.pop(), left)
         for index, seat in reversed(left):
             self._return(index, seat)
 
-    def _free_blocks(self, level: int, left: list[tuple[int, dict[int, int]]], skip: set[int]) -> bool:
+    def _free_blocks(self, level: int, left: list[tuple[int, dict[int, int]]]) -> bool:
         """Free blocks of `2^level` where it is cheapest until the slack is made up for; whether that was done."""
-        plans = [plan for node in range(len(self.room)) if (plan := self._plan(node, level, skip))]
+        plans = [plan for node in range(len(self.room)) if (plan := self._plan(node, level))]
         heapq.heapify(plans)
         while self.slack[level] < 0 and plans:
             plan = heapq.heappop(plans)
-            now = self._plan(plan[2], level, skip)
+            now = self._plan(plan[2], level)
             if now == plan:
                 nodes = {node: None for index in plan[3] for node in self._claims[index].laid}
                 for index in plan[3]:
                     self._leave(index, left)
                 for node in nodes:
-                    if again := self._plan(node, level, skip):
+                    if again := self._plan(node, level):
                         heapq.heappush(plans, again)
         return self.slack[level] >= 0
 
-    def _plan(self, node: int, level: int, skip: set[int]) -> _Plan | None:
+    def _plan(self, node: int, level: int) -> _Plan | None:
         """Which jobs must leave a node so that it has one more block of `2^level`, few and small ones; None: it cannot.
 
         Whole blocks in a job's seat do not count: the job needs them elsewhere.
@@ -96,16 +97,16 @@ class Seating:
         block = (1 << level) - 1
         need = block + 1 - (self.room[node] & block)
         spare = sorted(
-            (slots & block, index)
+            (slots & block, self._claims[index].stays, index)
             for index, slots in self._residents[node].items()
-            if slots & block and index not in skip
+            if slots & block
         )
-        if sum(slots for slots, _ in spare) < need:
+        if sum(slots for slots, _, _ in spare) < need:
             return None
         leaving: list[int] = []
         while need > 0:
-            at = next((at for at, (slots, _) in enumerate(spare) if slots >= need), len(spare) - 1)
-            slots, index = spare.pop(at)
+            at = next((at for at, one in enumerate(spare) if one[0] >= need), len(spare) - 1)
+            slots, _, index = spare.pop(at)
             need -= slots
             leaving.append(index)
         cost = sum(2 if self._claims[index].stays else 1 for index in leaving)
