@@ -23,14 +23,13 @@ from pydantic import BaseModel
 from headway._http import ApiError, Http, ServiceUnavailableError, Timer
 from headway.bundle import BundleError, pack
 from headway.contract.agents import NodeView
-from headway.contract.decisions import ClusterView, ParameterValue, PolicyRequest, RoundView
+from headway.contract.decisions import ClusterView, ExplanationView, ParameterValue, PolicyRequest, RoundView
 from headway.contract.forecasts import ForecastView, PlanView
 from headway.contract.jobs import (
     TERMINAL_STATES,
     BundleView,
     CancelRequest,
     EventView,
-    ExplainView,
     Item,
     JobState,
     JobView,
@@ -148,9 +147,9 @@ class Client:
         """Keep a job at `slots` slots; None gives the choice back to the scheduler."""
         return self._post(_job(job, "resize"), JobView, json=ResizeRequest(slots=slots).model_dump())
 
-    def explain(self, job: str) -> ExplainView:
-        """The last decision about a job and what it was weighed against."""
-        return self._get(_job(job, "explain"), ExplainView)
+    def explain(self, job: str) -> ExplanationView:
+        """The last decision about a job, what it was weighed against, and what a little more would be worth to it."""
+        return self._get(_job(job, "explain"), ExplanationView)
 
     def forecast(self, job: str) -> ForecastView:
         """What a job would take at every size, in time and money."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 
 from headway.contract.agents import NodeState
-from headway.contract.jobs import JobState, Reason
+from headway.contract.jobs import ExplainView, JobState, Reason
 
 ParameterValue: TypeAlias = float | list[float]
 """Of a policy's parameter."""
@@ -30,13 +30,11 @@ class RowPrice(BaseModel):
 class RoundChange(BaseModel):
     """What a round did with one job. `from` and `to` are slots."""
 
-    model_config = ConfigDict(populate_by_name=True)
-
     job_id: str
     job_name: str | None = None
     """None in rounds of older versions, as is `reason`."""
     action: str
-    from_: int = Field(alias="from")
+    from_: int = Field(validation_alias=AliasChoices("from", "from_"), serialization_alias="from")
     to: int
     reason: Reason | None = None
     message: str
@@ -67,6 +65,34 @@ class RoundView(BaseModel):
     jobs: int
     """Jobs that were decided about."""
     changes: list[RoundChange] = Field(default_factory=list)
+
+
+class Outlook(BaseModel):
+    """What a job would get with a little more of one thing: a slot of a kind, or a dollar an hour.
+
+    `price` is what it is worth to others, in the round's unit, and `gain` what it is worth to this job; None where the
+    policy does not weigh that configuration now, or the job has nothing to compare it with.
+    """
+
+    row: str
+    device_kind: str
+    slots: int
+    goodput_samples_per_s: float | None
+    speedup: float
+    """Against what it has; against one slot while it waits."""
+    gain: float | None
+    price: float
+
+
+class ExplanationView(ExplainView):
+    """The last decision about a job, with what the latest round's prices say of it."""
+
+    policy: str | None = None
+    unit: str = ""
+    """Of utilities, gains and prices."""
+    binding: list[RowPrice] = Field(default_factory=list)
+    """The limits that keep the job from a configuration that would be worth more to it."""
+    outlook: list[Outlook] = Field(default_factory=list)
 
 
 class KindView(BaseModel):

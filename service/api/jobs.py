@@ -7,11 +7,11 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import Response
 
+from headway.contract.decisions import ExplanationView
 from headway.contract.forecasts import ForecastView
 from headway.contract.jobs import (
     CancelRequest,
     EventView,
-    ExplainView,
     JobProgress,
     JobState,
     JobView,
@@ -28,6 +28,7 @@ from service.api.streams import follow_events, follow_logs, log_page
 from service.domain.errors import InvalidField
 from service.domain.jobs import Job
 from service.usecases import control
+from service.usecases.explanations import explain_job
 from service.usecases.forecasts import forecast_job
 from service.usecases.records import JobFilter
 from service.usecases.submit import submit
@@ -142,11 +143,11 @@ async def resize_job(context: Context, job: str, request: ResizeRequest) -> Resp
     return as_json(view, 202)
 
 
-@router.get("/{job}/explain", operation_id="explain_job", response_model=ExplainView)
-async def explain_job(context: Context, job: str) -> Response:
-    """The last decision about the job, and what it was weighed against."""
+@router.get("/{job}/explain", operation_id="explain_job", response_model=ExplanationView)
+async def explanation_of_job(context: Context, job: str) -> Response:
+    """The last decision about the job, what it was weighed against, and what a little more would be worth to it."""
     async with context.transactions.begin() as tx:
-        return as_json(await tx.job_queries.explain(job))
+        return as_json(await explain_job(tx, job, context.usd_per_slot_h))
 
 
 @router.get("/{job}/forecast", operation_id="forecast_job", response_model=ForecastView)

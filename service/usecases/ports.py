@@ -222,21 +222,6 @@ class Decisions(Protocol):
         """The last decision about a job."""
         ...
 
-    async def store_round(
-        self,
-        round_id: str,
-        *,
-        now: datetime,
-        took_s: float,
-        status: str,
-        objective: float,
-        bound: float,
-        jobs: int,
-        changes: Sequence[Mapping[str, Any]],
-    ) -> None:
-        """A round that changed something."""
-        ...
-
     async def record_round(self, round_: RoundView) -> None:
         """A round, in the place of the one before if that changed nothing."""
         ...

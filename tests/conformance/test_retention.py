@@ -9,6 +9,7 @@ import pytest
 from sqlalchemy import text
 
 from headway.contract.agents import Member, StopCommand
+from headway.contract.decisions import RoundChange, RoundView
 from headway.contract.jobs import JobState, Reason, SizeOption
 from headway.contract.runtime import Metrics, Progress
 from headway.contract.spec import JobSpec
@@ -68,12 +69,29 @@ async def live_a_whole_life(tx: Transaction, job_id: str, at: datetime) -> None:
     await tx.decisions.store(
         job_id, round_id="r", now=at, action="keep", reason=Reason.PROGRESSING, message="m", options=[option]
     )
-    await tx.decisions.store_round(
-        f"r-{job_id}", now=at, took_s=0.1, status="OPTIMAL", objective=1, bound=1, jobs=1, changes=[]
-    )
+    await tx.decisions.record_round(round_of(f"r-{job_id}", at))
     await tx.silence.beat(f"api-{job_id}", at, 6.0)
     await tx.grants.release(job_id, 1, None, {}, at)
     await tx.jobs.save(replace(job, state=JobState.SUCCEEDED, finished_at=at))
+
+
+def round_of(round_id: str, at: datetime) -> RoundView:
+    return RoundView(
+        id=round_id,
+        at=at,
+        took_s=0.1,
+        policy="goodput",
+        inputs_digest="",
+        status="optimal",
+        objective=1,
+        bound=1,
+        gap=0,
+        unit="",
+        jobs=1,
+        changes=[
+            RoundChange.model_validate({"job_id": "j", "action": "start", "from": 0, "to": 1, "message": ""})
+        ],
+    )
 
 
 async def delete_old(database: Database, now: datetime) -> list[str]:

@@ -64,32 +64,6 @@ class PostgresDecisions:
             )
         )
 
-    async def store_round(
-        self,
-        round_id: str,
-        *,
-        now: datetime,
-        took_s: float,
-        status: str,
-        objective: float,
-        bound: float,
-        jobs: int,
-        changes: Sequence[Mapping[str, Any]],
-    ) -> None:
-        """A round that changed something."""
-        await self._connection.execute(
-            insert(rounds).values(
-                id=round_id,
-                at=now,
-                took_s=took_s,
-                status=status,
-                objective=objective,
-                bound=bound,
-                jobs=jobs,
-                changes=[dict(change) for change in changes],
-            )
-        )
-
     async def record_round(self, round_: RoundView) -> None:
         """A round, in the place of the one before if that changed nothing."""
         await self._connection.execute(delete(rounds).where(text("changes = '[]'::jsonb")))

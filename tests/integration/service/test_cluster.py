@@ -9,7 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from headway.contract.agents import NodeState
-from headway.contract.decisions import ClusterView, RoundView
+from headway.contract.decisions import ClusterView, ExplanationView, RoundView
 from headway.contract.jobs import JobState, Page
 from service.domain.policies.registry import POLICIES
 from service.usecases.records import Bell
@@ -107,3 +107,19 @@ async def test_who_has_no_token_sees_and_changes_nothing(harness: Harness) -> No
         assert (await harness.client.get(f"/api/v1/{path}", headers=nobody)).status_code == 401
     refused = await harness.client.put("/api/v1/cluster", json={"policy": "fifo"}, headers=nobody)
     assert refused.status_code == 401
+
+
+async def test_an_explanation_has_the_policy_and_the_prices(harness: Harness) -> None:
+    await harness.submit(elastic={"min": 1, "max": 4})
+    before = await harness.client.get("/api/v1/jobs/job/explain")
+    assert ExplanationView.model_validate_json(before.content).policy is None
+    agent = await harness.join(slots=1)
+    await start(harness, agent)
+    await harness.submit("other")
+    await harness.turn()
+    response = await harness.client.get("/api/v1/jobs/other/explain")
+    seen = ExplanationView.model_validate_json(response.content)
+    assert (seen.policy, seen.action) == ("goodput", "wait")
+    assert seen.unit
+    assert [one.slots for one in seen.outlook] == [1]
+    assert (await harness.client.get("/api/v1/jobs/nobody/explain")).status_code == 404

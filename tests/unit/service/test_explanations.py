@@ -1,0 +1,109 @@
+"""What prices say about a job: which limit binds, and what a little more would be worth to it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from headway.contract.decisions import RoundView, RowPrice
+from headway.contract.jobs import ExplainView, JobState, Reason, SizeOption
+from service.usecases.explanations import priced
+from tests.unit.service.builders import NOW
+
+
+def option(slots: int, utility: float | None, *, kind: str = "cpu", note: str = "") -> SizeOption:
+    return SizeOption(
+        device_kind=kind,
+        slots=slots,
+        goodput_samples_per_s=100.0 * slots,
+        speedup=float(slots),
+        measured=True,
+        utility=utility,
+        note=note,
+    )
+
+
+def explained(*options: SizeOption) -> ExplainView:
+    return ExplainView(
+        job_id="j",
+        name="j",
+        state=JobState.RUNNING,
+        action="keep",
+        reason=Reason.PROGRESSING,
+        message="",
+        round_id="r",
+        decided_at=NOW,
+        options=list(options),
+    )
+
+
+def round_of(**prices: float) -> RoundView:
+    rows = [RowPrice(name=name, capacity=4, used=4, price=price) for name, price in prices.items()]
+    fields: dict[str, Any] = {"objective": 1, "bound": 1, "gap": 0, "took_s": 0, "jobs": 1}
+    return RoundView(
+        id="r",
+        at=NOW,
+        policy="goodput",
+        inputs_digest="",
+        status="optimal",
+        unit="speedup",
+        prices=rows,
+        **fields,
+    )
+
+
+PRESENT = option(1, 0.2, note="current")
+
+
+def test_a_limit_binds_when_it_has_a_price_and_more_would_be_worth_more() -> None:
+    prices = {"slots/cpu": 0.1, "slots/a100": 0.4, "packing/cpu/4": 0.0, "quota/p": 0.2, "quota/q": 0.3}
+    seen = priced(explained(PRESENT, option(2, 0.5)), round_of(**prices), "p", {})
+    assert [row.name for row in seen.binding] == ["slots/cpu", "quota/p"]
+    assert (seen.policy, seen.unit, seen.message) == ("goodput", "speedup", "")
+
+
+def test_nothing_binds_a_job_that_has_the_best() -> None:
+    best = option(2, 0.5, note="current")
+    seen = priced(explained(best, option(1, 0.2)), round_of(**{"slots/cpu": 0.1}), "p", {})
+    assert (seen.binding, seen.outlook) == ([], [])
+
+
+def test_one_more_slot_is_compared_with_what_it_is_worth_to_others() -> None:
+    four = option(4, 0.9)
+    seen = priced(explained(PRESENT, option(2, 0.5), four), round_of(**{"slots/cpu": 0.1}), "p", {})
+    (one,) = seen.outlook
+    assert (one.row, one.slots, one.speedup, one.price) == ("slots/cpu", 2, 2.0, 0.1)
+    assert one.gain == pytest.approx(0.3)
+
+
+def test_one_more_dollar_buys_what_it_pays_for() -> None:
+    prices = {"cpu": 0.5, "a100": 3.0}
+    options = (PRESENT, option(2, 0.5), option(3, 0.8), option(4, 0.9), option(1, 5.0, kind="a100"))
+    seen = priced(explained(*options), round_of(usd_per_h=0.3), "p", prices)
+    (one,) = seen.outlook
+    assert (one.row, one.device_kind, one.slots) == ("usd_per_h", "cpu", 3)
+
+
+@pytest.mark.parametrize("utility", [None, 0.4])
+def test_a_waiting_job_is_told_what_one_slot_would_do(utility: float | None) -> None:
+    seen = priced(explained(option(1, utility)), round_of(**{"slots/cpu": 0.1}), "p", {})
+    (one,) = seen.outlook
+    assert (one.slots, one.speedup, one.gain) == (1, 1.0, None)
+    assert [row.name for row in seen.binding] == ["slots/cpu"]
+
+
+def test_sizes_out_of_reach_of_one_slot_are_not_promised() -> None:
+    seen = priced(explained(PRESENT, option(4, 0.9)), round_of(**{"slots/cpu": 0.1}), "p", {})
+    assert seen.outlook == []
+
+
+def test_a_configuration_that_is_not_weighed_now_has_no_gain() -> None:
+    seen = priced(explained(PRESENT, option(2, None)), round_of(**{"slots/cpu": 0.1}), "p", {})
+    (one,) = seen.outlook
+    assert one.gain is None
+
+
+def test_nothing_is_known_of_a_job_that_was_not_weighed() -> None:
+    seen = priced(explained(), round_of(**{"slots/cpu": 0.1}), "p", {})
+    assert (seen.binding, seen.outlook) == ([], [])
