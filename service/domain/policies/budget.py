@@ -38,9 +38,9 @@ class Budget:
     A job is worth `h * rate - mu * price`, where h is its least (weight + mu * price) / rate: the hours of delay that
     a configuration spares per hour, less its dollars. The most is the weight, exactly where the published rule has its
     optimum; below it the value says what is lost, so that slots, quotas and a cap on dollars, which the theorem does
-    not know, are shared where it costs least. To have nothing is worth 0: no job waits to save money that has room for its
-    best configuration. A change of slots is charged with the delay and the dollars of its time, over the time that it is for.
-    Where no configuration has a price, slots stand for dollars.
+    not know, are shared where it costs least. To have nothing is worth 0: no job waits to save money that has room
+    for its best configuration. A change of slots is charged with the delay and the dollars of its time, over the time
+    that it is for. Where no configuration has a price, slots stand for dollars.
     """
 
     name: ClassVar[str] = "budget"
