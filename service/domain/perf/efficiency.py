@@ -14,10 +14,8 @@ from __future__ import annotations
 import numpy as np
 
 from service.domain.arrays import FloatArray, IntArray
-from service.domain.perf.throughput import Numbers
+from service.domain.perf.throughput import LEAST, MOST, Numbers
 
-_LEAST, _MOST = 1e-6, 1e12
-"""No batch has fewer or more samples."""
 _LEAST_EFFECT, _MOST_EFFECT = -2.0, 4.0
 _BELIEF = 0.05
 """How much the noise is believed: as much as observations whose squared logarithms of efficiency sum up to this, which is
@@ -44,11 +42,11 @@ def efficiency(batch: Numbers, reference: Numbers, noise: Numbers, effect: Numbe
     either: the cautious end of what can be. `effect` is the exponent of `batch_effect`. 0 where a batch is none.
     """
     batch, reference, noise = (np.asarray(one, float) for one in (batch, reference, noise))
-    valid = (batch >= _LEAST) & (batch <= _MOST) & (reference >= _LEAST) & (reference <= _MOST)
+    valid = (batch >= LEAST) & (batch <= MOST) & (reference >= LEAST) & (reference <= MOST)
     ratio = np.where(valid, batch, 1.0) / np.where(valid, reference, 1.0)
     known = noise >= 0
     # In units of the reference; a noise beyond any batch is as good as infinite.
-    relative = np.where(known, np.minimum(noise, _MOST**2), 0.0) / np.where(valid, reference, 1.0)
+    relative = np.where(known, np.minimum(noise, MOST**2), 0.0) / np.where(valid, reference, 1.0)
     predicted = np.where(known, (relative + 1) / (relative + ratio), np.minimum(1.0, 1 / ratio))
     result: FloatArray = np.where(valid, predicted ** np.asarray(effect, float), 0.0)
     return result
@@ -79,7 +77,7 @@ def batch_effect(
     itself say nothing, and what cannot be true is ignored.
     """
     predicted, observed, weight = (np.asarray(one, float) for one in (predicted, observed, weight))
-    true = (owner >= 0) & (owner < owners) & (weight > 0) & (weight <= _MOST)
+    true = (owner >= 0) & (owner < owners) & (weight > 0) & (weight <= MOST)
     true &= np.isfinite(predicted) & (predicted > 0) & np.isfinite(observed) & (observed > 0)
     x, y, w, at = np.log(predicted[true]), np.log(observed[true]), weight[true], owner[true]
     both = np.bincount(at, w * x * y, owners) + _BELIEF

@@ -1,7 +1,7 @@
 """Fit throughput models to measurements: of all owners at once. Pure.
 
 An owner is whatever has a model of its own: a job on a device kind. The fit is a batched Levenberg-Marquardt over the
-logarithms of the parameters, so that none gets negative, of the robust loss 2 * f * (sqrt(1 + (r / f)^2) - 1), which a few
+logarithms of the parameters, so that none gets negative, of the robust loss f^2 * (sqrt(1 + (r / f)^2) - 1), which a few
 absurd steps do not move. A residual is the logarithm of predicted over measured step time, and with less weight that of
 compute, where the measurement knows how long synchronisation took.
 
@@ -22,6 +22,8 @@ import numpy as np
 from service.domain.arrays import BoolArray, FloatArray, IntArray
 from service.domain.perf.throughput import (
     KNOTS,
+    LEAST,
+    MOST,
     ThroughputModel,
     compute_time,
     prior,
@@ -36,10 +38,12 @@ model misses."""
 _ROBUST = 0.05
 """Residuals up to about this are squared; the excess of larger ones counts in proportion."""
 _COMPUTE_WEIGHT = 0.2
+"""Of the residuals of compute: they tell compute from synchronisation, but the step is what counts."""
 _PULL = 0.02
 """A parameter's pull to a prior of spread s has the weight _PULL / s of an observation, between these limits."""
 _WEAKEST, _STRONGEST = 0.02, 0.4
 _BEND_PULL = 0.3
+"""That of each knot of the bend, as weight of an observation."""
 _USUAL_ERROR, _USUAL_WEIGHT = 0.08, 2.0
 """What the form usually misses, and how many observations that belief is worth."""
 _LOWEST, _HIGHEST = -30.0, 30.0
@@ -141,10 +145,10 @@ def fit(
 
 def _believable(one: Observations, owners: int) -> BoolArray:
     true = (one.owner >= 0) & (one.owner < owners)
-    true &= np.isfinite(one.step_s) & (one.step_s >= _SHORTEST_S) & (one.step_s <= _LONGEST_S)
-    true &= np.isfinite(one.slots) & (one.nodes >= 1) & (one.nodes <= one.slots)
-    true &= np.isfinite(one.local_batch) & (one.local_batch > 0)
-    result: BoolArray = true & np.isfinite(one.accumulation) & (one.accumulation >= 0) & (one.count > 0)
+    true &= (one.step_s >= _SHORTEST_S) & (one.step_s <= _LONGEST_S)
+    true &= (one.slots <= MOST) & (one.nodes >= 1) & (one.nodes <= one.slots)
+    true &= (one.local_batch >= LEAST) & (one.local_batch <= MOST)
+    result: BoolArray = true & (one.accumulation >= 0) & (one.accumulation <= MOST) & (one.count >= 1)
     return result
 
 
@@ -197,7 +201,7 @@ def _fit(data: _Data, class_prior: ThroughputModel | None) -> ThroughputModel:
     usual = np.log(compute_time(before, mean_batch) / 5)[:, None]
     start[:, 2:_GAMMA] = np.where(tried, np.maximum(start[:, 2:_GAMMA], usual), start[:, 2:_GAMMA])
     found, determined = _levenberg_marquardt(data, setting, start)
-    return replace(_model(found, determined, data, setting, before), batch_low=low, batch_high=high)
+    return _model(found, determined, data, setting, replace(before, batch_low=low, batch_high=high))
 
 
 def _mean(values: FloatArray, weight: FloatArray) -> FloatArray:

@@ -36,11 +36,11 @@ GROWTH_PER_DOUBLING = 0.1
 FIRST_SLOTS, FIRST_NODES = 0.2, 0.4
 """What more slots add to it where two at most were tried, so that nothing shows how synchronisation grows, and what several
 nodes add where one was."""
+LEAST, MOST = 1e-6, 1e12
+"""No job has fewer samples on a slot, or more samples or slots; and single precision can still multiply them."""
 
 _HOPE = 0.01
 """Synchronisation as a share of compute where nothing is known of it: next to nothing, so that it is tried (Pollux)."""
-_LEAST, _MOST = 1e-6, 1e12
-"""No job has fewer samples on a slot, or more samples or slots; and single precision can still multiply them."""
 _BLOCK = 1 << 16
 """Elements worked on at once: temporaries stay in the cache."""
 
@@ -149,8 +149,8 @@ def step_time(
     Single precision: accurate to six digits. Give what does not vary along an axis length 1 there: it is cheaper.
     """
     batch, passes = np.asarray(local_batch), np.asarray(accumulation)
-    batch = np.where((batch >= _LEAST) & (batch <= _MOST), batch, np.nan).astype(np.float32)
-    passes = np.where((passes >= 0) & (passes <= _MOST), passes, np.nan).astype(np.float32)
+    batch = np.where((batch >= LEAST) & (batch <= MOST), batch, np.nan).astype(np.float32)
+    passes = np.where((passes >= 0) & (passes <= MOST), passes, np.nan).astype(np.float32)
     arrays = [*_clean_features(np.asarray(slots), np.asarray(nodes)), batch, passes]
     axes = max(len(model.shape), *(one.ndim for one in arrays))
     arrays = [_leading(one, axes) for one in arrays]
@@ -187,7 +187,7 @@ def log_spread(model: ThroughputModel, *, slots: Numbers, nodes: Numbers, local_
         for one in (model.spread, model.slots_tried, model.nodes_tried, model.batch_low, model.batch_high)
     )
     slots, nodes, batch = (
-        np.where((np.asarray(one) >= _LEAST) & (np.asarray(one) <= _MOST), one, 1.0)
+        np.where((np.asarray(one) >= LEAST) & (np.asarray(one) <= MOST), one, 1.0)
         for one in (slots, nodes, local_batch)
     )
     more = np.log2(np.maximum(slots / np.maximum(most, 1), 1))
@@ -214,7 +214,7 @@ def sync_features(slots: NumberArray, nodes: NumberArray) -> tuple[NumberArray, 
 
 def _clean_features(slots: NumberArray, nodes: NumberArray) -> tuple[Float32Array, ...]:
     """The same in single precision, not a number where the shape is none."""
-    true = (nodes >= 1) & (nodes <= slots) & (slots <= _MOST)
+    true = (nodes >= 1) & (nodes <= slots) & (slots <= MOST)
     features = sync_features(np.where(true, slots, 1), np.where(true, nodes, 1))
     return tuple(np.where(true, one, np.nan).astype(np.float32) for one in features)
 
