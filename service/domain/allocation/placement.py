@@ -129,7 +129,12 @@ def _place_kind(kind: str, pool: Pool, wants: Sequence[Want]) -> dict[str, _Move
     """The slots on one kind of the jobs that are to be there."""
     here = [want for want in wants if want.kind == kind and want.slots > 0]
     holders = [want for want in wants if want.held_kind == kind]
-    names = sorted({*pool.free, *(node for want in holders for node in want.held)})
+    shrinking = [want for want in holders if want.kind != kind or want.slots < size_of(want.held)]
+    late = {node for want in shrinking for node in want.held}
+    # Of equal nodes the first is taken: one whose slots are free now.
+    names = sorted(
+        {*pool.free, *(node for want in holders for node in want.held)}, key=lambda name: (name in late, name)
+    )
     number = {name: at for at, name in enumerate(names)}
     room = [len(pool.free.get(name, ())) for name in names]
     for want in holders:

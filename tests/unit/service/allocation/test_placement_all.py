@@ -251,6 +251,12 @@ def test_what_leaves_is_free_only_later() -> None:
     assert "old" not in placements
 
 
+def test_of_equal_nodes_one_is_taken_that_is_free_now() -> None:
+    leaving = Want(job_id="old", held_kind=KIND, held={"a": (0, 1, 2, 3)})
+    new = place_all([leaving, want("new", 4)], one_pool(b=(0, 1, 2, 3)))["new"]
+    assert new == Placement(allocation={"b": (0, 1, 2, 3)}, step=Step.GO)
+
+
 def test_the_free_slots_of_a_node_go_to_those_who_can_start_with_them() -> None:
     leaving = Want(job_id="old", held_kind=KIND, held={"a": (0, 1, 2, 3, 4, 5)})
     placements = place_all([leaving, want("big", 4), want("small", 2)], one_pool(8, a=(6, 7)))
