@@ -31,9 +31,9 @@ PERCENTILE_90 = 1.2816
 """exp(+-this * log_spread) around a prediction are its P10 and P90."""
 GUESS_SPREAD = 0.7
 """Standard deviation of the logarithm of what nobody has tried: P10 and P90 are a factor of six apart."""
-GROWTH_PER_DOUBLING = 0.1
+GROWTH_PER_DOUBLING = 0.06
 """What each doubling of slots, nodes or batch beyond those tried adds to the spread."""
-FIRST_SLOTS, FIRST_NODES = 0.2, 0.4
+FIRST_SLOTS, FIRST_NODES = 0.2, 0.3
 """What more slots add to it where two at most were tried, so that nothing shows how synchronisation grows, and what several
 nodes add where one was."""
 LEAST, MOST = 1e-6, 1e12
