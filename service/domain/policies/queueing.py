@@ -11,6 +11,8 @@ from service.domain.policies.speedup import kept, usable_goodput
 
 _ROUNDING = 1e-9
 """Share of a capacity by which sums of demands may miss it: floats do not add up exactly."""
+_UNLIMITED = 1e300
+"""Stands for an infinite capacity, so that an infinite demand still does not fit."""
 
 
 def requested_columns(given: RoundInput) -> BoolArray:
@@ -37,7 +39,7 @@ class Capacity:
             self._demand[index] = np.where(np.isfinite(row.demand), np.maximum(row.demand, 0.0), np.inf)
             if row.jobs is not None:
                 self._counts[index] = row.jobs
-            capacity = 0.0 if np.isnan(row.capacity) else max(row.capacity, 0.0)
+            capacity = 0.0 if np.isnan(row.capacity) else min(max(row.capacity, 0.0), _UNLIMITED)
             self._left[index] = capacity * (1 + _ROUNDING) + _ROUNDING
 
     def fits(self, job: int, columns: IntArray) -> BoolArray:

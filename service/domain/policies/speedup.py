@@ -16,7 +16,7 @@ _LEAST = 1e-9
 
 
 def finite(values: NumberArray, *, otherwise: float = 0.0) -> FloatArray:
-    """`values` with `otherwise` in place of what is negative, infinite or not a number."""
+    """`values`, at most 1e15, with `otherwise` in place of what is negative, infinite or not a number."""
     numbers = np.asarray(values, dtype=np.float64)
     return np.minimum(np.where(np.isfinite(numbers) & (numbers >= 0), numbers, otherwise), _MOST)
 
