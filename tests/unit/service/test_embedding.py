@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from dataclasses import fields
 from pathlib import Path
@@ -35,6 +36,7 @@ def test_the_page_shows_the_whole_front_door() -> None:
     documented = set(re.findall(r"^\| `(\w+)` \|", PAGE, flags=re.MULTILINE))
     assert JobArrays.__annotations__.keys() <= documented
     named = set(re.findall(r"`([\w-]+)`", PAGE))
+    assert set(inspect.signature(choose).parameters) - {"policy", "jobs"} <= named
     assert POLICIES.keys() <= named
     assert {one.name for one in fields(Result)} <= named
 
