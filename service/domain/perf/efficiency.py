@@ -17,9 +17,9 @@ from service.domain.arrays import FloatArray, IntArray
 from service.domain.perf.throughput import LEAST, MOST, Numbers
 
 _LEAST_EFFECT, _MOST_EFFECT = -2.0, 4.0
-_BELIEF = 0.05
+_BELIEF = 0.2
 """How much the noise is believed: as much as observations whose squared logarithms of efficiency sum up to this, which is
-one at an efficiency of 0.8."""
+one at an efficiency of 0.64. Small batches say little: what was observed there is mostly chance."""
 
 
 def noise_scale(sqr: Numbers, var: Numbers) -> FloatArray:

@@ -68,7 +68,7 @@ def test_finds_the_effect_that_was_observed(effects: list[float]) -> None:
     owner = np.repeat(np.arange(len(effects)), len(batch))
     observed = np.concatenate([predicted**effect for effect in effects])
     found = batch_effect(owner, np.tile(predicted, len(effects)), observed, np.ones(len(owner)), len(effects))
-    assert found == pytest.approx(np.array(effects), abs=0.1)
+    assert found == pytest.approx(np.array(effects), abs=0.15)
 
 
 def test_without_observations_the_noise_is_right() -> None:
@@ -91,3 +91,24 @@ def test_more_weight_more_belief() -> None:
     predicted = np.array([0.7, 0.7])
     found = batch_effect(np.arange(2), predicted, predicted**3, np.array([0.1, 10.0]), 2)
     assert 1 < found[0] < found[1] <= 3
+
+
+def test_what_training_runs_showed_is_foretold_better() -> None:
+    """Samples to the best metric that all batches reach, against the smallest batch, by noise and as measured (cifar10,
+    imagenet and yolov3 in the traces published with Pollux): of each larger batch, from all smaller ones."""
+    runs = (
+        ([1.05, 1.09, 1.17, 1.22, 1.34], [1.02, 1.10, 1.21, 1.55, 2.14]),
+        ([1.02, 1.05, 1.09, 1.17, 1.36, 1.53], [0.94, 0.88, 1.11, 1.08, 1.15, 1.51]),
+        ([1.03, 1.07, 1.16, 1.27, 1.52, 1.91], [1.00, 0.92, 0.87, 1.13, 1.31, 1.81]),
+    )
+    by_noise_alone = corrected = 0.0
+    for predicted, observed in runs:
+        by_noise, shown = 1 / np.array(predicted), 1 / np.array(observed)
+        for place in range(2, len(shown)):
+            seen = slice(0, place)
+            effect = batch_effect(
+                np.zeros(place, np.int64), by_noise[seen], shown[seen], np.ones(place), 1
+            ).item()
+            by_noise_alone += abs(math.log(by_noise[place] / shown[place]))
+            corrected += abs(math.log(by_noise[place] ** effect / shown[place]))
+    assert corrected < 0.95 * by_noise_alone
