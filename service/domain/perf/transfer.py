@@ -2,9 +2,9 @@
 
 Sia's bootstrap (SOSP'23, section 3.4): a profile on one slot of the new kind is enough, and synchronisation is taken to be
 faster by the same factor as compute, so that the job scales as on the known kind. That is a poor guess where the kinds
-differ in their links. Links are the cluster's and not the job's, so other jobs show them: the logarithm of
-synchronisation over compute is taken to be one number for the job plus one for the kind, and those of the kinds are
-learned from all jobs (`additive`). While no job has run on both kinds that is Sia's guess.
+differ in their links. Links are the cluster's and not the job's, so other jobs show them: the logarithm of the time of
+a synchronisation is taken to be one number for the job plus one for the kind, and those of the kinds are learned from all
+jobs. Until jobs have run on both kinds that is Sia's guess.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from service.domain.arrays import BoolArray, FloatArray
 from service.domain.perf.throughput import GUESS_SPREAD, Numbers, ThroughputModel, compute_time
 
 _HIDDEN = 0.1
-"""Of synchronisation that takes this share of compute, half is believed to be seen: the rest is hidden behind compute. The
-weight of what was fitted is its square."""
-_SCEPSIS = 0.5
+"""Synchronisation that takes this share of compute is half seen, and half hidden behind it; what is hidden cannot be
+fitted."""
+_DOUBT = 0.5
 """Jobs that must show it until half of what makes a kind's links different is believed."""
 _LOG_HOPE, _LOG_NO_EXTRA = math.log(1.1), math.log(0.01)
 """Across nodes against within one, and the extra on two nodes against across nodes, where nothing shows it."""
@@ -114,13 +114,13 @@ def _speeds(values: Numbers, shape: tuple[int, ...]) -> FloatArray:
     return np.broadcast_to(np.where(true, values, 1.0), shape)
 
 
-def additive(values: FloatArray, weights: FloatArray, scepsis: float) -> FloatArray:
+def additive(values: FloatArray, weights: FloatArray, doubt: float) -> FloatArray:
     """Least squares of (J, K) values, of weight 0 where there is none, as a number for the row plus one for the column;
-    each column's is pulled to 0 as if `scepsis` rows had shown 0.
+    each column's is pulled to 0 as if `doubt` rows had shown 0.
     """
     row, column = np.zeros((len(values), 1)), np.zeros((1, values.shape[1]))
     of_row = np.maximum(weights.sum(axis=1, keepdims=True), _SMALLEST)
-    of_column = weights.sum(axis=0, keepdims=True) + max(scepsis, _SMALLEST)
+    of_column = weights.sum(axis=0, keepdims=True) + max(doubt, _SMALLEST)
     for _ in range(_ROUNDS):
         row = (weights * (values - column)).sum(axis=1, keepdims=True) / of_row
         column = (weights * (values - row)).sum(axis=0, keepdims=True) / of_column
@@ -132,7 +132,7 @@ def _expected_sync(shown: FloatArray, compute: FloatArray, seen: FloatArray, ran
     """What `_log_sync` is expected to be for each job on each kind (3, J, K)."""
     # Before anything is seen of its links, a kind's are as much faster than another's as its compute is, of all jobs.
     usual = additive(compute, ran.astype(float), 0.0)
-    inside, across = (usual + additive(shown[i] - usual, seen[i], _SCEPSIS) for i in (0, 1))
+    inside, across = (usual + additive(shown[i] - usual, seen[i], _DOUBT) for i in (0, 1))
     # A job that never ran on several nodes: within a node, and what the kind's other jobs take more across nodes.
     within = np.where(seen[0] > 0, shown[0], inside)
     more = _of_kind(shown[1] - shown[0], seen.min(axis=0), _LOG_HOPE)
@@ -143,10 +143,8 @@ def _expected_sync(shown: FloatArray, compute: FloatArray, seen: FloatArray, ran
 
 
 def _of_kind(values: FloatArray, weights: FloatArray, usual: float) -> FloatArray:
-    """Mean (K,) of (J, K) values, with `usual` as if `_SCEPSIS` jobs more had shown it."""
-    result: FloatArray = ((weights * values).sum(axis=0) + _SCEPSIS * usual) / (
-        weights.sum(axis=0) + _SCEPSIS
-    )
+    """Mean (K,) of (J, K) values, with `usual` as if `_DOUBT` jobs more had shown it."""
+    result: FloatArray = ((weights * values).sum(axis=0) + _DOUBT * usual) / (weights.sum(axis=0) + _DOUBT)
     return result
 
 
@@ -165,7 +163,7 @@ def _log_sync(models: ThroughputModel) -> FloatArray:
 
 
 def _seen(sync: FloatArray, compute: FloatArray, models: ThroughputModel) -> FloatArray:
-    """(2, J, K) how well synchronisation was seen within a node and across nodes, from 0 to 1."""
+    """(2, J, K) how well synchronisation was seen within a node and across nodes, from 0 to 1, as weights: so squared."""
     tried = np.stack([models.slots_tried > 1, models.nodes_tried > 1])
     share = np.exp(sync[:2] - compute)
     result: FloatArray = tried * (share / (share + _HIDDEN)) ** 2
