@@ -41,11 +41,19 @@ class Capacity:
                 self._counts[index] = row.jobs
             capacity = 0.0 if np.isnan(row.capacity) else min(max(row.capacity, 0.0), _UNLIMITED)
             self._left[index] = capacity * (1 + _ROUNDING) + _ROUNDING
+        self._shared = np.array([row.jobs is None for row in rows], dtype=np.bool_)
 
     def fits(self, job: int, columns: IntArray) -> BoolArray:
         """Which of `columns` the job could take now."""
+        return np.asarray(self._within(job, columns).all(axis=0))
+
+    def fits_quota(self, job: int, columns: IntArray) -> BoolArray:
+        """Which of `columns` the job could take now as far as the rows go that are not for all jobs."""
+        return np.asarray(self._within(job, columns)[~self._shared].all(axis=0))
+
+    def _within(self, job: int, columns: IntArray) -> BoolArray:
         within = self._demand[:, columns] <= self._left[:, None]
-        return np.asarray((within | ~self._counts[:, job, None]).all(axis=0))
+        return np.asarray(within | ~self._counts[:, job, None])
 
     def take(self, job: int, column: int) -> None:
         """Let the job have a column that fits."""
@@ -53,16 +61,15 @@ class Capacity:
 
     def exhausted(self, columns: BoolArray) -> bool:
         """Whether none of the marked columns (C,) fits any more, whoever asks."""
-        everyone = self._counts.all(axis=1)
-        within = self._demand[everyone][:, columns] <= self._left[everyone][:, None]
-        return not within.all(axis=0).any()
+        within = self._demand[:, columns] <= self._left[:, None]
+        return not within[self._shared].all(axis=0).any()
 
 
 def serve_in_order(given: RoundInput, order: IntArray, *, blocking: bool) -> IntArray:
     """(J,) what each job gets when they are served in this order: first what it holds, then its best one that fits.
 
-    `blocking`: the first job that has to wait makes all after it wait; a job that would not fit into the empty
-    cluster either does not count.
+    `blocking`: the first job that has to wait makes all after it wait, unless it waits for a quota of its own or would
+    not fit into the empty cluster either.
     """
     goodput = np.where(requested_columns(given), usable_goodput(given), 0.0)
     wish = np.where(kept(given) & (goodput > 0), np.inf, goodput)
@@ -76,7 +83,9 @@ def serve_in_order(given: RoundInput, order: IntArray, *, blocking: bool) -> Int
         if len(fitting):
             chosen[job] = fitting[np.argmax(wish[job, fitting])]
             capacity.take(job, chosen[job])
-        elif capacity.exhausted(wanted) or (blocking and empty.fits(job, columns).any()):
+            continue
+        blocks = blocking and (empty.fits(job, columns) & capacity.fits_quota(job, columns)).any()
+        if blocks or capacity.exhausted(wanted):
             break
     return chosen
 

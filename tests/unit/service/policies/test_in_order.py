@@ -65,7 +65,9 @@ def test_the_order_is_served_as_by_hand(seed: int, blocking: bool) -> None:
             by_hand[job] = fitting[0]
             left = [has - takes(row, fitting[0]) for row, has in zip(round_.rows, left, strict=True)]
         elif blocking and any(
-            all(takes(row, column) <= row.capacity for row in round_.rows) for column in wishes
+            all(takes(row, column) <= row.capacity for row in round_.rows)
+            and takes(quota, column) <= left[-1]
+            for column in wishes
         ):
             break
     assert serve_in_order(round_, order, blocking=blocking).tolist() == by_hand.tolist()
@@ -88,6 +90,13 @@ def test_fifo_takes_nothing_from_running_jobs() -> None:
 
 def test_fifo_does_not_wait_for_what_can_never_run() -> None:
     assert chosen(Fifo(), rigid([4, 2], capacity=2)) == [NOTHING, 1]
+
+
+def test_fifo_does_not_wait_for_a_quota_of_one_project() -> None:
+    quota = Row(
+        name="quota", capacity=2.0, demand=np.array([1.0, 2.0, 4.0]), jobs=np.array([True, True, False])
+    )
+    assert chosen(Fifo(), rigid([2, 1, 1], capacity=4, rows=(quota,))) == [1, NOTHING, 0]
 
 
 def test_las_prefers_who_had_least_and_within_a_queue_who_came_first() -> None:
