@@ -91,10 +91,9 @@ def best_batch(cells: Cells) -> FloatArray:
 
 
 def _filled(cells: Cells, batch: FloatArray) -> FloatArray:
-    """`batch` within its bounds, and as many more samples as every slot and every pass takes."""
+    """`batch` within its bounds, and as many more samples as all slots take in the same time."""
     inside = np.clip(np.rint(batch), np.minimum(cells.least, cells.most), cells.most)
     passes, local = split(inside, cells.slots, cells.max_local)
-    local = np.where(passes > 1, cells.max_local, local)
     return np.minimum(passes * local * cells.slots, cells.most)
 
 
@@ -102,13 +101,11 @@ def _filled(cells: Cells, batch: FloatArray) -> FloatArray:
 class _Trials:
     """What was tried: local batches at even `step`s (j, 1) of the logarithm from `smallest` (j, 1) on.
 
-    `whole` (j, 1) of them, the smallest, fit into one pass. `batch` and `value` are (j, c, trials): global batch, and a
-    number in proportion to goodput.
+    `batch` and `value` are (j, c, trials): global batch, and a number in proportion to goodput.
     """
 
     smallest: FloatArray
     step: FloatArray
-    whole: NumberArray
     batch: FloatArray
     value: FloatArray
 
@@ -154,15 +151,12 @@ def _tried(cells: Cells) -> _Trials:
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
         wasted = noise + batch if isinstance(effect, float) else (noise + batch) ** effect[..., None]
         value = batch / (seconds * wasted)
-    whole = (passes == 1).sum(axis=1, keepdims=True)
-    return _Trials(smallest=smallest, step=step, whole=whole, batch=batch, value=value)
+    return _Trials(smallest=smallest, step=step, batch=batch, value=value)
 
 
 def _peak(trials: _Trials, best: NumberArray) -> FloatArray:
     """The local batch (j, c) at which a parabola through the logarithms of three trials peaks."""
-    # Where one pass is best, no trial with several may bend the parabola.
-    middle = np.where(best < trials.whole, np.minimum(best, trials.whole - 2), best)
-    middle = np.clip(middle, 1, _TRIALS - 2)
+    middle = np.clip(best, 1, _TRIALS - 2)
     with np.errstate(divide="ignore", invalid="ignore"):
         left, here, right = (np.log(_at(trials.value, middle + shift)) for shift in (-1, 0, 1))
         peak = (left - right) / (left - 2 * here + right) / 2

@@ -71,6 +71,15 @@ def test_p90_is_not_exceeded_nine_times_of_ten() -> None:
     assert np.mean(actual <= time) == pytest.approx(0.5, abs=0.02)
 
 
+def test_losses_spread_by_their_number() -> None:
+    draw = np.random.default_rng(4)
+    actual = 7200.0 + 600.0 * draw.poisson(4.0 * 2.0, 40_000)
+    time, late, cost, _ = one(remaining=72_000.0, losses_per_h=4.0, loss_s=600.0)
+    assert time == pytest.approx(np.mean(actual), rel=0.01)
+    assert late == pytest.approx(np.quantile(actual, 0.9), rel=0.03)
+    assert cost == pytest.approx(3.0 * time / 3600)
+
+
 @pytest.mark.parametrize(
     ("given", "expected"),
     [

@@ -56,21 +56,22 @@ def models_of(jobs: int, seed: int = 0, **given: Any) -> JobModels:
     return JobModels(**{**fixed, **given})
 
 
-def goodput_at(models: JobModels, job: int, column: int, batch: Any) -> np.ndarray:
-    """The definition, for some batches, in whatever passes a slot needs for them."""
-    batch = np.atleast_1d(batch)
-    kind, slots = CONFIGURATIONS.kind[column], SLOTS[column]
-    longest = np.ceil(batch / slots)
-    passes = np.maximum(1, np.ceil(longest / models.max_local[job, kind]))
+def goodput_at(models: JobModels, batch: np.ndarray, effect: float | None = None) -> np.ndarray:
+    """The definition, for one batch in each cell (J, C), in whatever passes a slot needs for it."""
+    kind = CONFIGURATIONS.kind
+    longest = np.ceil(batch / SLOTS)
+    passes = np.maximum(1, np.ceil(longest / models.max_local[:, kind]))
     seconds, _ = step_time(
-        models.throughput[job : job + 1, kind],
-        slots=slots,
-        nodes=CONFIGURATIONS.nodes[column],
-        local_batch=np.ceil(longest / passes)[None],
-        accumulation=passes[None] - 1,
+        models.throughput[:, kind],
+        slots=SLOTS[None],
+        nodes=CONFIGURATIONS.nodes[None],
+        local_batch=np.ceil(longest / passes),
+        accumulation=passes - 1,
     )
-    share = efficiency(batch, models.reference_batch[job], models.noise_scale[job])
-    return batch / seconds[0] * share
+    share = efficiency(
+        batch, models.reference_batch[:, None], models.noise_scale[:, None], 1.0 if effect is None else effect
+    )
+    return batch / seconds * share
 
 
 def consistent(models: JobModels, table: GoodputTable) -> None:
@@ -94,17 +95,12 @@ def test_a_fixed_batch_is_divided_over_slots_and_passes() -> None:
     models = models_of(6, adapts=np.zeros(6, bool))
     table = goodput_table(models, CONFIGURATIONS)
     consistent(models, table)
-    for job in range(6):
-        reference = int(models.reference_batch[job])
-        for column in range(WIDTH):
-            if reference < SLOTS[column]:
-                assert table.goodput[job, column] == 0
-                continue
-            assert table.global_batch[job, column] == reference
-            expected = goodput_at(models, job, column, reference)[0]
-            assert table.goodput[job, column] == pytest.approx(expected, rel=1e-5)
-            most = models.max_local[job, CONFIGURATIONS.kind[column]]
-            assert table.local_batch[job, column] <= most
+    reference = np.broadcast_to(models.reference_batch[:, None], (6, WIDTH))
+    runs = reference >= SLOTS
+    np.testing.assert_allclose(table.goodput, np.where(runs, goodput_at(models, reference), 0.0), rtol=1e-5)
+    np.testing.assert_array_equal(table.global_batch, np.where(runs, reference, 0))
+    assert (table.local_batch <= models.max_local[:, CONFIGURATIONS.kind]).all()
+    np.testing.assert_array_equal(table.efficiency, runs)
 
 
 def test_the_interval_is_that_of_the_model() -> None:
@@ -121,23 +117,31 @@ def test_the_interval_is_that_of_the_model() -> None:
     np.testing.assert_allclose(table.low[runs], (table.goodput / np.exp(1.2816 * spread))[runs])
 
 
-@settings(max_examples=15)
-@given(st.integers(0, 10_000))
-def test_the_batch_is_nearly_the_best_of_all(seed: int) -> None:
-    models = models_of(1, seed)
+@pytest.mark.parametrize("effect", [None, 0.3, 3.0])
+def test_the_batch_is_nearly_the_best_of_all(effect: float | None) -> None:
+    """As good as the fifty batches that Pollux tries, which lose up to 4 %."""
+    jobs = 80
+    models = models_of(jobs, batch_effect=None if effect is None else np.full(jobs, effect))
     table = goodput_table(models, CONFIGURATIONS)
     consistent(models, table)
-    reference, most = int(models.reference_batch[0]), int(models.max_global[0])
-    for column in range(WIDTH):
-        least = max(reference, int(SLOTS[column]))
-        best = max(goodput_at(models, 0, column, np.arange(least, most + 1)), default=0.0)
-        assert table.goodput[0, column] >= best / MIN_GAIN * 0.97
-        if best:
-            batch = int(table.global_batch[0, column])
-            assert reference <= batch <= most
-            assert table.goodput[0, column] == pytest.approx(
-                goodput_at(models, 0, column, batch)[0], rel=1e-5
-            )
+    slots, most = SLOTS[None], models.max_global[:, None]
+    least = np.maximum(models.reference_batch[:, None], slots)
+    best = np.zeros(least.shape)
+    for share in np.linspace(0.0, 1.0, 300):
+        goodput = goodput_at(models, np.rint(least ** (1 - share) * most**share), effect)
+        best = np.maximum(best, np.where(least <= most, goodput, 0.0))
+    assert ((table.goodput > 0) == (best > 0)).all()
+    runs = best > 0
+    batch = table.global_batch
+    assert ((batch >= least) & (batch <= most))[runs].all()
+    at_plan = goodput_at(models, np.maximum(batch, 1).astype(float), effect)
+    np.testing.assert_allclose(table.goodput[runs], at_plan[runs], rtol=1e-5)
+    changed = runs & (batch != models.global_batch[:, None])
+    assert changed.mean() > 0.15
+    loss = 1 - table.goodput[changed] / best[changed]
+    assert loss.mean() < 0.001
+    assert loss.max() < 0.05
+    assert (table.goodput >= best / MIN_GAIN * 0.95)[runs & ~changed].all()
 
 
 def test_the_present_batch_stays_unless_another_is_clearly_better() -> None:
