@@ -108,9 +108,7 @@ def remaining_samples(
     learned = np.isfinite(left) & np.isfinite(late)
     grows = learned & (left > 0)
     spread = np.log(np.where(grows, late, 1.0)) - np.log(np.where(grows, left, 1.0))
-    samples = np.where(
-        said, np.maximum(np.where(said, total, 0.0) - done, 0.0), np.where(learned, left, np.nan)
-    )
+    samples = np.where(said, np.maximum(total - done, 0.0), np.where(learned, left, np.nan))
     source = np.where(learned, int(WorkSource.CLASS), int(WorkSource.UNKNOWN))
     return Remaining(
         samples=samples,
@@ -147,9 +145,10 @@ def forecast(
     """Time and cost to the end; all arguments broadcast.
 
     Args:
-        goodput: reference samples per second, P50; 0 where the job cannot run.
+        goodput: samples per second, P50, of the samples that `remaining` counts: plain ones, not reference samples,
+            where a script has said how many it trains on. 0 where the job cannot run.
         low: its P10.
-        remaining: reference samples left, NaN where unknown.
+        remaining: samples left, NaN where unknown.
         remaining_spread: of `remaining`.
         usd_per_h: price of the configuration.
         pause_s: training that changes which are planned cost, before anything else.
@@ -169,9 +168,10 @@ def forecast(
         loss_share = _not_negative(losses_per_h) / _S_PER_H * _not_negative(loss_s)
         median_s = train_s * (1.0 + loss_share)
         late_s = median_s * np.exp(Z90 * np.hypot(slower, _not_negative(remaining_spread)))
-        # Losses spread by the root of their number, each with the length of its repair.
-        lucky_s = np.sqrt(np.where(loss_share > 0, loss_share * train_s, 0.0) * _not_negative(loss_s))
-        later_s = np.where(np.isposinf(late_s), np.inf, np.hypot(late_s - median_s, Z90 * lucky_s))
+        # Losses take loss_share * train_s on average; Poisson, that times the length of one is the variance.
+        lost_s = np.where(loss_share > 0, loss_share * train_s, 0.0)
+        losses_spread_s = np.sqrt(lost_s * _not_negative(loss_s))
+        later_s = np.where(np.isposinf(late_s), np.inf, np.hypot(late_s - median_s, Z90 * losses_spread_s))
         p50_s = _not_negative(pause_s) + median_s
         p90_s = p50_s + later_s
         p50_s, p90_s = (np.where(remaining == 0, 0.0, one) for one in (p50_s, p90_s))
