@@ -113,14 +113,6 @@ def describe(context: typer.Context, job: JobName, output: Output = Format.TABLE
     cli.show(output, view, render.job_page(view, events, cli.now()))
 
 
-def explain(context: typer.Context, job: JobName, output: Output = Format.TABLE) -> None:
-    """Say why a job has the size it has, or why it waits."""
-    cli = of(context)
-    with cli.connect() as client:
-        explained = client.explain(job)
-    cli.show(output, explained, render.explain_page(explained, cli.now()))
-
-
 def resize(
     context: typer.Context,
     job: JobName,

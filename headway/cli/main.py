@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib.metadata import version as installed_version
 from typing import Annotated, Any
 
@@ -9,7 +10,7 @@ import typer
 from rich.text import Text
 from typer.core import TyperGroup
 
-from headway.cli import agent, doctor, follow, jobs, local, nodes
+from headway.cli import agent, decisions, doctor, follow, jobs, local, nodes
 from headway.cli.context import Cli, of
 from headway.errors import HeadwayError
 
@@ -68,9 +69,10 @@ def version(context: typer.Context) -> None:
         cli.out.print(f"service: {error}", soft_wrap=True)
 
 
-_PANELS = {
+_PANELS: dict[str, tuple[Callable[..., None], ...]] = {
     "This machine": (local.up, local.down, doctor.doctor, agent.agent, version),
-    "Jobs": (jobs.submit, jobs.ps, jobs.describe, follow.logs, follow.events, jobs.explain),
+    "Jobs": (jobs.submit, jobs.ps, jobs.describe, follow.logs, follow.events),
+    "Decisions": (decisions.plan, decisions.forecast, decisions.explain, decisions.rounds, decisions.policy),
     "Steering jobs": (jobs.resize, jobs.pause, jobs.resume, jobs.cancel),
     "Nodes": (nodes.nodes, nodes.drain, nodes.cordon, nodes.uncordon),
 }

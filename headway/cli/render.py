@@ -13,11 +13,9 @@ from headway.contract.agents import NodeState, NodeView, SlotView
 from headway.contract.jobs import (
     TERMINAL_STATES,
     EventView,
-    ExplainView,
     JobProgress,
     JobState,
     JobView,
-    SizeOption,
 )
 
 _JOB_STYLES = {
@@ -43,7 +41,7 @@ _NODE_STYLES = {
 
 def jobs_table(jobs: Sequence[JobView], now: datetime) -> Table:
     """The table of `ps`."""
-    table = _table("NAME", "STATE", "SIZE", "PROGRESS", "SAMPLES/S", "AGE")
+    table = columns("NAME", "STATE", "SIZE", "PROGRESS", "SAMPLES/S", "AGE")
     table.columns[2].justify = table.columns[4].justify = table.columns[5].justify = "right"
     table.add_column("WHY", overflow="fold")
     for job in jobs:
@@ -113,32 +111,9 @@ def event_line(event: EventView, *, short: bool = False) -> Text:
     return line
 
 
-def explain_page(explained: ExplainView, now: datetime) -> RenderableType:
-    """The page of `explain`: the decision, then what it was weighed against."""
-    over = explained.state in TERMINAL_STATES
-    heading = Text.assemble(
-        (explained.name, "bold"),
-        "  ",
-        state_text(explained.state),
-        f"  {explained.message}" if over else f"  {explained.action}: {explained.message}",
-    )
-    if explained.decided_at is None:
-        return Group(heading, Text("No round has looked at this job yet.", style="dim"))
-    age = duration((now - explained.decided_at).total_seconds())
-    when = Text(f"decided {age} ago, round {explained.round_id}, reason {explained.reason}", style="dim")
-    if not explained.options:
-        return Group(heading, when)
-    table = _table("SIZE", "KIND", "GOODPUT/S", "SPEEDUP", "FROM", "UTILITY", "NOTE")
-    for index in (0, 2, 3, 5):
-        table.columns[index].justify = "right"
-    for option in explained.options:
-        table.add_row(*_option(option))
-    return Group(heading, when, table)
-
-
 def nodes_table(nodes: Sequence[NodeView]) -> Table:
     """The table of `nodes`."""
-    table = _table("NAME", "STATE", "ADDRESS", "KIND", "BUSY", "LEASE")
+    table = columns("NAME", "STATE", "ADDRESS", "KIND", "BUSY", "LEASE")
     table.columns[4].justify = table.columns[5].justify = "right"
     table.add_column("SLOTS", overflow="fold")
     table.add_column("WHY", overflow="fold")
@@ -239,23 +214,12 @@ def duration(seconds: float) -> str:
     return f"{whole // 86400}d{whole % 86400 // 3600:02}h"
 
 
-def _table(*columns: str) -> Table:
+def columns(*names: str) -> Table:
+    """An empty table with these columns."""
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for column in columns:
-        table.add_column(column, no_wrap=True)
+    for name in names:
+        table.add_column(name, no_wrap=True)
     return table
-
-
-def _option(option: SizeOption) -> tuple[str, ...]:
-    return (
-        str(option.slots),
-        option.device_kind,
-        rate(option.goodput_samples_per_s),
-        f"{option.speedup:.2f}",
-        "measured" if option.measured else "predicted",
-        f"{option.utility:.3f}",
-        option.note,
-    )
 
 
 def _speed(job: JobView) -> str:

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import io
-from datetime import timedelta
 
 import pytest
 from hypothesis import given
@@ -10,7 +9,7 @@ from rich.console import Console, RenderableType
 
 from headway.cli import render
 from headway.contract.agents import NodeState
-from headway.contract.jobs import ExplainView, JobProgress, JobState, Reason, SizeOption
+from headway.contract.jobs import JobProgress, JobState
 from tests.unit.cli.stub import NOW, event_view, job_view, node_view
 
 
@@ -76,37 +75,6 @@ def test_the_page_of_a_job_that_has_not_begun():
     assert "none reported yet" in shown
     assert "none in place yet" in shown
     assert "last events" not in shown
-
-
-def test_the_explanation_lists_the_sizes():
-    option = SizeOption(
-        device_kind="cpu",
-        slots=4,
-        goodput_samples_per_s=None,
-        speedup=3.2,
-        measured=False,
-        utility=0.5,
-        note="chosen",
-    )
-    explained = ExplainView(
-        job_id="j1",
-        name="digits",
-        state=JobState.RUNNING,
-        action="grow",
-        reason=Reason.BETTER_ALLOCATION,
-        message="4 slots are 3.2 times as fast",
-        round_id="r9",
-        decided_at=NOW - timedelta(seconds=5),
-        options=[option],
-    )
-    shown = text(render.explain_page(explained, NOW))
-    assert "grow: 4 slots are 3.2 times as fast" in shown
-    assert "decided 5s ago, round r9" in shown
-    assert ["4", "cpu", "-", "3.20", "predicted", "0.500", "chosen"] in [
-        line.split() for line in shown.splitlines()
-    ]
-    undecided = explained.model_copy(update={"decided_at": None, "options": []})
-    assert "No round has looked at this job yet" in text(render.explain_page(undecided, NOW))
 
 
 def test_the_table_of_nodes_says_who_holds_which_slot():
