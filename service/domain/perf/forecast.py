@@ -6,13 +6,12 @@ P90 = P50 * exp(1.2816 * spread).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
 import numpy as np
 
-from service.domain.allocation.knapsack.problem import NOTHING
 from service.domain.arrays import FloatArray, IntArray
 
 Z90: Final = 1.2815515655446004
@@ -184,11 +183,3 @@ def forecast(
 def _not_negative(values: FloatArray | float) -> FloatArray:
     values = np.asarray(values, float)
     return np.where(np.isfinite(values), np.maximum(values, 0.0), 0.0)
-
-
-def at_current(of_all: Forecast, current: IntArray) -> Forecast:
-    """Of a forecast (J, C), that of the column which each job holds (J,); NaN for a job that holds none."""
-    holds = current != NOTHING
-    rows, columns = np.arange(current.size), np.where(holds, current, 0)
-    taken = {one.name: getattr(of_all, one.name)[rows, columns] for one in fields(Forecast)}
-    return Forecast(**{name: np.where(holds, values, np.nan) for name, values in taken.items()})

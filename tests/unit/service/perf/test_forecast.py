@@ -14,7 +14,6 @@ from service.domain.perf.forecast import (
     Z90,
     ClassTotals,
     WorkSource,
-    at_current,
     forecast,
     learn_totals,
     remaining_samples,
@@ -132,7 +131,6 @@ def test_of_a_table_each_job_has_its_own_row_and_every_column_its_price() -> Non
     )
     np.testing.assert_allclose(got.time_p50_s, [[3600.0, 1800.0], [1800.0, math.inf]])
     np.testing.assert_allclose(got.cost_p50_usd, [[1.0, 1.5], [0.5, math.inf]])
-    np.testing.assert_equal(at_current(got, np.array([1, -1])).time_p50_s, [1800.0, NAN])
 
 
 def totals(median: float, spread: float) -> ClassTotals:
