@@ -54,7 +54,7 @@ class _Layout:
         self._bins = bins
         self._slack = slack
         self._spans = claim.slots > node_slots
-        self._whole = pieces_of(node_slots, node_slots, 1 << (node_slots.bit_length() - 1))
+        self._whole = pieces_of(node_slots, node_slots, 1 << (node_slots.bit_length() - 1))  # a node's pieces
         self._reserves = True
 
     @property
@@ -102,8 +102,8 @@ class _Layout:
 
     def _take_whole_node(self, near: Sequence[int]) -> bool:
         """Take a whole node at once where nodes are not of a power of two, so that its pieces lie together."""
-        missing = all(has >= needs for has, needs in zip(self._pieces, self._whole, strict=False))
-        if len(self._pieces) < len(self._whole) or sum(self._whole) == 1 or not missing:
+        apart = len(self._pieces) == len(self._whole) and sum(self._whole) > 1
+        if not apart or any(has < needs for has, needs in zip(self._pieces, self._whole, strict=True)):
             return False
         slots = demands(self._whole, 1)[0]
         tightest = self._bins.tightest(slots, spans=self._spans)
@@ -117,7 +117,7 @@ class _Layout:
         before = self._bins.room[node]
         needs = demands(tuple(pieces), self.level + 1)
         costs = [
-            (before >> level << level) - (before - needs[0] >> level << level) - slots
+            (before >> level << level) - ((before - needs[0]) >> level << level) - slots
             for level, slots in enumerate(needs)
         ]
         if any(cost > max(slack, 0) for cost, slack in zip(costs, self._slack, strict=False)):

@@ -13,7 +13,6 @@ from service.domain.allocation.deadlock import deadlocked
 from service.domain.allocation.packing import lay_out
 from service.domain.allocation.seating import Claim
 from service.domain.allocation.shapes import pieces_of
-from service.domain.cluster import SlotKey
 from service.domain.jobs import Allocation, size_of
 
 
@@ -159,7 +158,8 @@ def _claim(want: Want, number: Mapping[str, int], node_slots: int) -> Claim:
     own = {number[node]: len(slots) for node, slots in want.held.items() if slots} if here else {}
     slots = max(0, want.slots - size_of(want.private)) if here else want.slots
     stays = slots > 0 and slots == sum(own.values())
-    return Claim(slots=slots, pieces=pieces_of(slots, node_slots, want.unit), own=own, stays=stays)
+    unit = min(max(want.unit, 1), 1 << (node_slots.bit_length() - 1))
+    return Claim(slots=slots, pieces=pieces_of(slots, node_slots, unit), own=own, stays=stays)
 
 
 def _first(allocation: Allocation, count: int) -> dict[str, list[int]]:
@@ -220,41 +220,3 @@ def _step(want: Want, move: _Move, allocation: Allocation, *, yields: bool) -> S
         for node, slots in allocation.items()
     )
     return Step.STAY if stays and want.held_kind == want.kind else Step.GO
-
-
-def place(count: int, keep: Iterable[SlotKey], free: Iterable[SlotKey]) -> Allocation | None:
-    """`count` slots from those held (`keep`) and those free, or None when they do not suffice.
-
-    Held slots go first, from the nodes where most are held, so that a shrinking job leaves its
-    smallest outposts. Then free slots: on nodes where the job is already, then on the one node that
-    fits the rest most tightly, then on the nodes with most room, so that a job spans few nodes.
-    """
-    held_on = Counter(key.node_id for key in keep)
-    kept = sorted(keep, key=lambda key: (-held_on[key.node_id], key.node_id, key.slot))[:count]
-    missing = count - len(kept)
-    room: dict[str, list[SlotKey]] = {}
-    for key in sorted(free, key=lambda key: (key.node_id, key.slot)):
-        room.setdefault(key.node_id, []).append(key)
-    if missing > sum(len(slots) for slots in room.values()):
-        return None
-    chosen = list(kept)
-    home = {key.node_id for key in kept}
-    while missing > 0:
-        node = min(room, key=lambda node: _preference(node, len(room[node]), missing, home))
-        taken = room.pop(node)[:missing]
-        chosen += taken
-        missing -= len(taken)
-    return _by_node(chosen)
-
-
-def _preference(node: str, room: int, missing: int, home: set[str]) -> tuple[bool, bool, int, str]:
-    """Smallest first: at home, then tight fits, then much room."""
-    fits = room >= missing
-    return (node not in home, not fits, room if fits else -room, node)
-
-
-def _by_node(keys: Iterable[SlotKey]) -> Allocation:
-    allocation: dict[str, list[int]] = {}
-    for key in keys:
-        allocation.setdefault(key.node_id, []).append(key.slot)
-    return {node: tuple(sorted(allocation[node])) for node in sorted(allocation)}

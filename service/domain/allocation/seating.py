@@ -6,7 +6,8 @@ import heapq
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import lru_cache
+from operator import itemgetter
 from typing import TypeAlias
 
 _Plan: TypeAlias = tuple[int, int, int, list[int]]
@@ -28,7 +29,7 @@ class Claim:
     laid: dict[int, int] = field(default_factory=dict)
 
 
-@cache
+@lru_cache(maxsize=1 << 16)
 def demands(pieces: tuple[int, ...], levels: int) -> tuple[int, ...]:
     """Slots in pieces of at least 1, 2, 4, ..., by level."""
     slots = [count << level for level, count in enumerate(pieces)]
@@ -59,9 +60,9 @@ class Seating:
 
     def make_room(self) -> None:
         """Let jobs leave their seats until all others find room. Who left in vain sits down again."""
-        left: list[tuple[int, dict[int, int]]] = []
         if min(self.slack) >= 0:
             return
+        left: list[tuple[int, dict[int, int]]] = []
         odd = [index for index, claim in enumerate(self._claims) if _is_odd(claim, len(self.slack))]
         while short := [level for level, slack in enumerate(self.slack) if slack < 0]:
             if self._free_blocks(short[-1], left):
@@ -70,7 +71,8 @@ class Seating:
             if not odd:
                 break  # more was chosen than the rows let through
             self._leave(odd.pop(), left)
-        for index, seat in reversed(left):
+        left.reverse()
+        for index, seat in sorted(left, key=lambda one: not self._claims[one[0]].stays):
             self._return(index, seat)
 
     def _free_blocks(self, level: int, left: list[tuple[int, dict[int, int]]]) -> bool:
@@ -96,19 +98,20 @@ class Seating:
         """
         block = (1 << level) - 1
         need = block + 1 - (self.room[node] & block)
-        spare = sorted(
-            (slots & block, self._claims[index].stays, index)
+        spare = [
+            (self._claims[index].stays, slots & block, index)
             for index, slots in self._residents[node].items()
             if slots & block
-        )
-        if sum(slots for slots, _, _ in spare) < need:
+        ]
+        if sum(slots for _, slots, _ in spare) < need:
             return None
         leaving: list[int] = []
         while need > 0:
-            at = next((at for at, one in enumerate(spare) if one[0] >= need), len(spare) - 1)
-            slots, _, index = spare.pop(at)
-            need -= slots
-            leaving.append(index)
+            enough = [one for one in spare if one[1] >= need]
+            one = min(enough) if enough else max(spare, key=itemgetter(1, 2))
+            spare.remove(one)
+            need -= one[1]
+            leaving.append(one[2])
         cost = sum(2 if self._claims[index].stays else 1 for index in leaving)
         return cost, sum(self._claims[index].slots for index in leaving), node, leaving
 
@@ -150,31 +153,21 @@ def _shrunk(claim: Claim) -> dict[int, int]:
     if not 0 < claim.slots < sum(claim.own.values()):
         return seat
     rest = claim.slots
-    held = sorted(claim.own.items(), key=lambda one: (-one[1], one[0]))
+    held = sorted(claim.own.items(), key=lambda one: (one[1], one[0]))
     while rest:
-        node, slots = (
-            held.pop(0)
-            if held[0][1] < rest
-            else min((one for one in held if one[1] >= rest), key=lambda one: (one[1], one[0]))
-        )
+        node, slots = next((one for one in held if one[1] >= rest), held[-1])
+        held.remove((node, slots))
         seat[node] = min(slots, rest)
         rest -= seat[node]
-    claim.laid = seat
-    return seat if _lies_in_pieces(claim) else {}
-
-
-def _in_blocks(seat: Mapping[int, int], level: int) -> int:
-    return sum(slots >> level << level for slots in seat.values())
-
-
-def _lies_in_pieces(claim: Claim) -> bool:
     needs = demands(claim.pieces, len(claim.pieces))
-    return all(_in_blocks(claim.laid, level) >= slots for level, slots in enumerate(needs))
+    return seat if all(_in_blocks(seat, level) >= slots for level, slots in enumerate(needs)) else {}
 
 
 def _is_odd(claim: Claim, levels: int) -> bool:
     """Whether a seat blocks more, or less, than the job needs elsewhere."""
-    needs = demands(claim.pieces, levels)
-    return bool(claim.laid) and any(
-        _in_blocks(claim.laid, level) != slots for level, slots in enumerate(needs)
-    )
+    needs = demands(claim.pieces, levels) if claim.laid else ()
+    return any(_in_blocks(claim.laid, level) != slots for level, slots in enumerate(needs))
+
+
+def _in_blocks(seat: Mapping[int, int], level: int) -> int:
+    return sum(slots >> level << level for slots in seat.values())

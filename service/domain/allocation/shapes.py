@@ -14,7 +14,7 @@ of the allocation problem. Where nodes are alike and of a power of two, capacity
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 
 import numpy as np
 
@@ -35,7 +35,7 @@ class Shapes:
         node_slots: `R`, the slots of a whole node.
         slots: how many each takes.
         nodes: how many nodes it spans: the fewest possible, or more where no node has room for a whole piece.
-            A size that is not regular may span one or two more where nodes are crowded.
+            What is more than one piece on a node (3 = 2 + 1) may span more where nodes are crowded.
         unit: its largest piece that is sure to lie on one node, a power of two.
         regular: powers of two within a node, and whole nodes: sizes that leave no odd rests behind.
     """
@@ -69,7 +69,7 @@ def regular_sizes(node_slots: IntArray) -> IntArray:
     return np.unique(np.concatenate([powers, counts[counts <= most] * whole])).astype(np.int64)
 
 
-@cache
+@lru_cache(maxsize=1 << 16)
 def pieces_of(slots: int, node_slots: int, unit: int) -> tuple[int, ...]:
     """How many pieces of each power of two (1, 2, 4, ..., `unit`) a job of `slots` is cut into."""
     top = unit.bit_length() - 1

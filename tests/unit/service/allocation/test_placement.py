@@ -43,7 +43,7 @@ def lies_in_pieces(counts: list[int], want: Want, node_slots: int) -> bool:
 
 
 @given(rngs)
-@settings(max_examples=120)
+@settings(max_examples=100)
 def test_whatever_keeps_to_the_rows_is_placed(rng: random.Random) -> None:
     cluster = some_cluster(rng)
     wants = cluster.wants(random_choice(rng, cluster, change=rng.choice([0.3, 0.6, 1.0])))
@@ -63,7 +63,7 @@ def test_whatever_keeps_to_the_rows_is_placed(rng: random.Random) -> None:
 
 
 @given(rngs)
-@settings(max_examples=50)
+@settings(max_examples=40)
 def test_steps_tell_whose_slots_are_missing(rng: random.Random) -> None:
     cluster = some_cluster(rng)
     wants = cluster.wants(random_choice(rng, cluster, change=0.7))
@@ -82,7 +82,7 @@ def test_steps_tell_whose_slots_are_missing(rng: random.Random) -> None:
 
 
 @given(rngs)
-@settings(max_examples=50)
+@settings(max_examples=40)
 def test_everybody_gets_there_in_the_end(rng: random.Random) -> None:
     """Jobs that go, leave or give way free their slots, until all the others can go: nobody waits for ever."""
     cluster = some_cluster(rng)
@@ -96,7 +96,7 @@ def test_everybody_gets_there_in_the_end(rng: random.Random) -> None:
 
 
 @given(rngs)
-@settings(max_examples=50)
+@settings(max_examples=40)
 def test_nobody_moves_when_nothing_changes(rng: random.Random) -> None:
     cluster = some_cluster(rng)
     placements = place_all(cluster.wants(cluster.current), {KIND: cluster.pool})
@@ -162,12 +162,12 @@ def test_as_few_jobs_move_as_possible() -> None:
             assert moves <= fewest + 1
             needed += fewest
             moved += moves
-    assert needed > 10
+    assert needed >= 10
     assert moved <= 1.05 * needed
 
 
 @given(rngs, st.sampled_from([2, 4, 8]))
-@settings(max_examples=50)
+@settings(max_examples=40)
 def test_jobs_of_several_nodes_share_none(rng: random.Random, node_slots: int) -> None:
     """On like nodes, in whole nodes: two of them never meet, whatever small jobs do."""
     nodes = rng.randint(2, 8)
@@ -183,6 +183,28 @@ def test_jobs_of_several_nodes_share_none(rng: random.Random, node_slots: int) -
     used = [node for allocation in wide for node in allocation]
     assert len(used) == len(set(used))
     assert all(len(allocation) * node_slots == size_of(allocation) for allocation in wide)
+
+
+counts = st.dictionaries(st.sampled_from("abcdef"), st.integers(1, 8), min_size=1)
+
+
+def fewest(slots: int, counts: list[int]) -> int:
+    """How many of these counts make up `slots` at least."""
+    return next(n for n in range(len(counts) + 1) if sum(sorted(counts, reverse=True)[:n]) >= slots)
+
+
+@given(counts, st.data())
+@settings(max_examples=40)
+def test_where_any_slots_will_do_a_job_spans_as_few_nodes_as_possible(
+    room: dict[str, int], data: st.DataObject
+) -> None:
+    slots = data.draw(st.integers(1, sum(room.values())))
+    free = {node: tuple(range(count)) for node, count in room.items()}
+    new = place_all([want("x", slots, unit=1)], one_pool(8, **free))["x"]
+    assert len(new.allocation) == fewest(slots, list(room.values()))
+    smaller = place_all([want("x", slots, unit=1, **free)], one_pool(8, other=tuple(range(8))))["x"]
+    assert len(smaller.allocation) == fewest(slots, list(room.values()))
+    assert set(smaller.allocation) <= set(room)
 
 
 def one_pool(node_slots: int = 4, **free: tuple[int, ...]) -> dict[str, Pool]:
@@ -278,6 +300,7 @@ def test_more_than_the_rows_let_through_is_placed_as_far_as_it_goes() -> None:
     placements = place_all([want("x", 4), want("y", 4), want("z", 100)], one_pool(a=(0, 1, 2, 3), b=()))
     assert sorted(size_of(one.allocation) for one in placements.values()) == [0, 0, 4]
     assert {one.step for one in placements.values() if not one.allocation} == {Step.WAIT}
+    assert size_of(place_all([want("x", 2, unit=64)], one_pool(a=(0, 1)))["x"].allocation) == 2
     assert place_all([want("x", 1)], {})["x"].allocation == {}
     assert place_all([want("x", 1, a=(0,))], {})["x"].step is Step.WAIT
     assert place_all([want("x", -3), want("y", 0)], one_pool(a=(0,))) == {}
@@ -285,7 +308,7 @@ def test_more_than_the_rows_let_through_is_placed_as_far_as_it_goes() -> None:
 
 
 @given(rngs)
-@settings(max_examples=50)
+@settings(max_examples=40)
 def test_the_same_input_gives_the_same_places(rng: random.Random) -> None:
     cluster = some_cluster(rng)
     wants = cluster.wants(random_choice(rng, cluster, change=0.7))
