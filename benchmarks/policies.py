@@ -18,10 +18,12 @@ import argparse
 import dataclasses
 import json
 import time
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from benchmarks.replay.engine import Replay
-from benchmarks.replay.metrics import Summary, summarise
+from benchmarks.replay.metrics import summarise
 from benchmarks.replay.profiles import NoData, data_folder
 from benchmarks.replay.worlds import CLUSTERS, Rules, read_world
 from service.domain.allocation.knapsack.solver import solve
@@ -30,20 +32,32 @@ from service.domain.policies.registry import POLICIES, policy
 WORKLOADS = ("philly-1", "philly-2")
 DEFAULT = "goodput"
 PUBLISHED = ("pollux", "sia")
-CHANGES = {"restart": Rules(), "live": Rules(live_pause_s=1.0, on_events=True)}
+FIGURES = (
+    "avg_jct_h",
+    "p99_jct_h",
+    "makespan_h",
+    "gpu_h",
+    "worst_fairness",
+    "changes",
+    "unfinished",
+    "decision_p95_ms",
+)
+RESIZES = {"restart": Rules(), "live": Rules(live_pause_s=1.0, on_events=True)}
 
 
 def main() -> None:
     arguments = _parser().parse_args()
     try:
-        league = _league(arguments)
+        data = data_folder()
     except NoData as missing:
         raise SystemExit(str(missing)) from missing
-    result = {**_ratios(league), "league": league}
-    if arguments.json:
-        print(json.dumps(result))
-    else:
-        _print(league)
+    league = []
+    for row in _league(arguments, data):
+        league.append(row)
+        if not arguments.json:
+            _print(row)
+    ratios = _ratios(league)
+    print(json.dumps({**ratios, "league": league}) if arguments.json else json.dumps(ratios, indent=2))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -53,7 +67,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--json", action="store_true", help="print JSON only")
     parser.add_argument("--cluster", choices=tuple(CLUSTERS), help="default: both")
     parser.add_argument("--workload", choices=WORKLOADS, help="default: both")
-    parser.add_argument("--changes", choices=tuple(CHANGES), help="default: both")
+    parser.add_argument("--resize", choices=tuple(RESIZES), help="default: both")
     parser.add_argument(
         "--policy", action="append", choices=tuple(POLICIES), help="may be repeated; default: all"
     )
@@ -63,49 +77,41 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _league(arguments: argparse.Namespace) -> list[dict[str, Any]]:
-    """One row for each world, way of changing and policy."""
-    data = data_folder()
-    rows = []
+def _league(arguments: argparse.Namespace, data: Path) -> Iterator[dict[str, Any]]:
+    """One row for each world, way of resizing and policy."""
     for cluster in [arguments.cluster] if arguments.cluster else CLUSTERS:
         for workload in [arguments.workload] if arguments.workload else WORKLOADS:
             world = read_world(data, cluster, workload)
-            for changes in [arguments.changes] if arguments.changes else CHANGES:
-                rules = dataclasses.replace(CHANGES[changes], lengths_known=not arguments.unknown_lengths)
+            for resize in [arguments.resize] if arguments.resize else RESIZES:
+                rules = dataclasses.replace(RESIZES[resize], lengths_known=not arguments.unknown_lengths)
                 for name in arguments.policy or POLICIES:
-                    record = Replay(world, policy(name, {}), solve, rules, time.perf_counter).run()
+                    record = Replay(world, policy(name), solve, rules, time.perf_counter).run()
                     figures = dataclasses.asdict(summarise(world, record))
-                    key = {"cluster": cluster, "workload": workload, "changes": changes, "policy": name}
-                    rows.append({**key, **figures})
-    return rows
+                    key = {"cluster": cluster, "workload": workload, "resize": resize, "policy": name}
+                    yield {**key, **figures}
 
 
 def _ratios(league: list[dict[str, Any]]) -> dict[str, float]:
     """The default's mean completion time over the better of the published policies with restarts, in the worst world;
-    of those ways of changing that were replayed.
+    of those ways of resizing that were replayed.
     """
     found: dict[tuple[str, str], dict[tuple[str, str], float]] = {}
     for row in league:
         world = found.setdefault((row["cluster"], row["workload"]), {})
-        world[row["changes"], row["policy"]] = row["avg_jct_h"]
+        world[row["resize"], row["policy"]] = row["avg_jct_h"]
     ratios: dict[str, float] = {}
     for times_h in found.values():
         theirs_h = [times_h["restart", name] for name in PUBLISHED if ("restart", name) in times_h]
-        for changes in CHANGES:
-            if theirs_h and (changes, DEFAULT) in times_h:
-                ratio = times_h[changes, DEFAULT] / min(theirs_h)
-                ratios[f"ratio_{changes}"] = max(ratio, ratios.get(f"ratio_{changes}", 0.0))
+        for resize in RESIZES:
+            if theirs_h and (resize, DEFAULT) in times_h:
+                ratio = times_h[resize, DEFAULT] / min(theirs_h)
+                ratios[f"ratio_{resize}"] = max(ratio, ratios.get(f"ratio_{resize}", 0.0))
     return ratios
 
 
-def _print(league: list[dict[str, Any]]) -> None:
-    figures = [field.name for field in dataclasses.fields(Summary)]
-    world = None
-    for row in league:
-        if world != (world := (row["cluster"], row["workload"], row["changes"])):
-            print("\n" + ", ".join(world))
-            print(f"{'':12}" + "".join(f"{name:>16}" for name in figures))
-        print(f"{row['policy']:12}" + "".join(f"{row[name]:16.3f}" for name in figures))
+def _print(row: dict[str, Any]) -> None:
+    figures = "  ".join(f"{name} {row[name]:.3g}" for name in FIGURES)
+    print(f"{row['cluster']:13} {row['workload']} {row['resize']:7} {row['policy']:10} {figures}", flush=True)
 
 
 if __name__ == "__main__":
