@@ -26,6 +26,8 @@ _STATES = 20_000
 """States kept at a time; when there are more, the search is no proof any longer."""
 _WORK = 2_000_000
 """Partial choices weighed for an effort of one: about a second."""
+_POINTS = 500
+"""Points of a frontier."""
 _FIRST = 12
 """The first limit lets about so many other choices in."""
 
@@ -41,14 +43,15 @@ class _Found:
 
 @dataclass(frozen=True, slots=True)
 class _Rest:
-    """What is known of the jobs still to come: the least and the most that they take of each row, which rows they may
-    take from at all, and what they cost at least.
+    """What is known of the jobs still to come: what they must cost, row by row and for their kinds' own rows.
+
+    `frontiers` has for each row that they may take from, by ascending amounts that they could take in all, the least
+    that their losses come to less the price of the amount. A loss is divided among the rows in which an option differs
+    from the best, so that the rows' costs may be added up.
     """
 
-    least: FloatArray
-    most: FloatArray
-    takes: BoolArray
-    cost: float
+    frontiers: dict[int, tuple[FloatArray, FloatArray]]
+    own_rows: float
 
 
 class Finish:
@@ -149,23 +152,31 @@ class Finish:
         job, first, count = np.unique(moves.job[entries], return_index=True, return_counts=True)
         job, first, count = job[count > 1], first[count > 1], count[count > 1]
         options = [entries[start : start + length] for start, length in zip(first, count, strict=True)]
-        shape = (len(job), len(self._prices))
-        least = np.array([moves.demand[own].min(axis=0) for own in options]).reshape(shape)
-        most = np.array([moves.demand[own].max(axis=0) for own in options]).reshape(shape)
-        order = np.lexsort((-(most - least) @ self._prices, self._kind[job]))
-        least, most = _from_here_on(least[order]), _from_here_on(most[order])
-        kinds = self._kind[job[order]]
-        ahead = [
-            float(self._floor[np.unique(kinds[kinds > now])].sum()) if kind is None else 0.0 for now in kinds
-        ]
-        return (
-            job[order].tolist(),
-            [options[index] for index in order.tolist()],
-            [
-                _Rest(low, high, high > 0.0, cost)
-                for low, high, cost in zip(least, most, [0.0, *ahead], strict=True)
-            ],
-        )
+        counted = np.ones(len(self._prices), bool) if kind is None else self._own[:, kind]
+        spread = [float(np.ptp(moves.demand[own], axis=0) @ self._prices) for own in options]
+        order = np.lexsort((-np.array(spread), self._kind[job]))
+        job, options = job[order], [options[index] for index in order.tolist()]
+        starts = np.diff(self._kind[job], prepend=-1) > 0
+        floors = np.where(starts, self._floor[self._kind[job]], 0.0) if kind is None else np.zeros(len(job))
+        rests = [_Rest({}, 0.0)]
+        for own, floor in zip(options[::-1], floors[::-1].tolist(), strict=True):
+            frontiers = dict(rests[-1].frontiers)
+            self._add(frontiers, own, counted)
+            rests.append(_Rest(frontiers, rests[-1].own_rows + floor))
+        return job.tolist(), options, rests[::-1]
+
+    def _add(
+        self, frontiers: dict[int, tuple[FloatArray, FloatArray]], own: IntArray, counted: BoolArray
+    ) -> None:
+        """Put a job before those whose frontiers these are."""
+        demand, loss = self._moves.demand[own] * counted, self._moves.loss[own]
+        differs = demand != demand[loss.argmin()]
+        share = loss[:, None] * differs / np.maximum(differs.sum(axis=1, keepdims=True), 1)
+        for row in np.flatnonzero(demand.any(axis=0)).tolist():
+            amounts, costs = frontiers.get(row, (np.zeros(1), np.zeros(1)))
+            amounts = (amounts[:, None] + demand[:, row]).reshape(-1)
+            costs = (costs[:, None] + share[:, row] - self._prices[row] * demand[:, row]).reshape(-1)
+            frontiers[row] = _frontier(amounts, costs)
 
 
 class _States:
@@ -184,25 +195,38 @@ class _States:
         """Keep the states that can still keep every row for less than the limit, the cheapest of each usage; which
         those are, and whether that is all of them. The price of a row that nobody takes from any more is paid.
         """
-        low = self.cost + np.maximum(FULL - self.usage - rest.most, 0.0) @ self._prices + rest.cost
-        kept = np.flatnonzero((self.usage + rest.least <= FULL).all(axis=1) & (low < limit))
+        reach = self.cost + (FULL - self.usage) @ self._prices
+        reach = np.where(self.usage.max(axis=1, initial=0.0) > FULL, np.inf, reach)
+        for row, (amounts, costs) in rest.frontiers.items():
+            place = np.searchsorted(amounts, FULL - self.usage[:, row], side="right") - 1
+            reach += np.where(place >= 0, costs[place], np.inf)
+        low = np.maximum(reach, self.cost + rest.own_rows)
+        kept = np.flatnonzero(low < limit)
         kept = kept[_distinct(self.usage[kept], self.cost[kept])]
         every = len(kept) <= _STATES
         if not every:
             kept = kept[np.argpartition(low[kept], _STATES)[:_STATES]]
         self.usage, self.cost = self.usage[kept], self.cost[kept]
-        closed = ~rest.takes
+        closed = np.array([row not in rest.frontiers for row in range(self.usage.shape[1])], bool)
         self.cost += (FULL - self.usage[:, closed]) @ self._prices[closed]
         self.usage[:, closed] = 0.0
         self._prices[closed] = 0.0
         return kept, every
 
 
-def _from_here_on(amounts: FloatArray) -> FloatArray:
-    """Sums (M + 1, R) over each job and those after it."""
-    sums = np.zeros((len(amounts) + 1, amounts.shape[1]))
-    sums[:-1] = np.cumsum(amounts[::-1], axis=0)[::-1]
-    return sums
+def _frontier(amounts: FloatArray, costs: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Those that cost less than any smaller amount. Where they are too many, neighbours count as the smallest amount
+    and the least cost of them: nothing is foretold too dear.
+    """
+    order = np.lexsort((costs, amounts))
+    amounts, costs = amounts[order], costs[order]
+    least = np.minimum.accumulate(costs)
+    better = np.concatenate([[True], costs[1:] < least[:-1]])
+    amounts, costs = amounts[better], costs[better]
+    if len(amounts) > _POINTS:
+        first = np.linspace(0, len(amounts), _POINTS, endpoint=False).astype(np.int64)
+        amounts, costs = amounts[first], costs[np.append(first[1:], len(costs)) - 1]
+    return amounts, costs
 
 
 def _distinct(usage: FloatArray, cost: FloatArray) -> IntArray:

@@ -78,11 +78,11 @@ def _round(
 ) -> tuple[IntArray, float]:
     """The best choice found, and the most that any choice gains."""
     bound = dual.bound
-    enough = max(gap, _PROVEN) * abs(bound + core.idle)
     moves = rounding.switches(core, dual.prices)
     best = rounding.improve(core, moves, rounding.mixed(core, dual))
     if core.fits(current) and core.value(current) >= core.value(best):
         best = rounding.improve(core, moves, current)
+    enough = max(gap, _PROVEN) * min(abs(core.idle + core.value(best)), abs(core.idle + bound))
     if bound - core.value(best) <= enough or expired():
         return best, bound
     finish = exact.Finish(core, moves, dual.prices, effort=effort)
