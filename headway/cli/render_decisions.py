@@ -308,8 +308,7 @@ def usd(amount: float | None) -> str:
 def _score(score: PredictionScore) -> str:
     if not score.count or score.median_ratio is None or score.p90_error is None:
         return "no prediction of it could be checked yet"
-    text = (
-        f"{score.count} predictions checked: in the median {score.median_ratio:.2f} times what was measured"
-    )
+    checked = "1 prediction" if score.count == 1 else f"{score.count} predictions"
+    text = f"{checked} checked: in the median {score.median_ratio:.2f} times what was measured"
     inside = "" if score.coverage is None else f", {score.coverage:.0%} inside their intervals"
     return f"{text}, 9 of 10 within {score.p90_error:.0%}{inside}"
