@@ -11,7 +11,7 @@ import numpy as np
 from headway.contract.agents import NodeState
 from headway.contract.jobs import Reason, SizeOption
 from headway.contract.spec import Resize
-from service.domain.allocation.eligibility import Holding
+from service.domain.allocation.eligibility import Holding, is_left_over
 from service.domain.allocation.placement import Placement, describe_move
 from service.domain.allocation.round import MIN_GAIN, MIN_RUNTIME_S, Note, Round
 from service.domain.cluster import SlotKey, Snapshot
@@ -154,6 +154,8 @@ def why_change(case: Case, current: Allocation, placement: Placement) -> Sentenc
         return Sentence(Reason.BETTER_ALLOCATION, text)
     if int(case.round.columns.configurations.slots[case.column]) == case.job.pinned_size:
         return Sentence(Reason.USER_REQUEST, f"{step}, as requested")
+    if is_left_over(case.job, case.holding.size):
+        return Sentence(Reason.BETTER_ALLOCATION, f"{step}: a size that its job file allows")
     now, then = case.option(of_now=True), case.option(of_now=False)
     if now is not None and then is not None and then.speedup > now.speedup:
         return Sentence(Reason.BETTER_ALLOCATION, f"{step}: {_gain(now, then)}")

@@ -182,7 +182,7 @@ def _decide_job(case: Case, placements: Mapping[str, Placement], left: Sequence[
         return _decision(case, Action.KEEP, current, why_keep(case))
     if holding.size and backs_off(job, case.round.snapshot) and not _within(placement.allocation, current):
         return _decision(case, Action.KEEP, current, why_back_off(case))
-    if placement.step is not Step.GO:
+    if placement.step in {Step.WAIT, Step.YIELD}:
         if holding.whole and placement.step is Step.WAIT:
             return _decision(case, Action.KEEP, current, why_later(case, placement))
         action = Action.VACATE if holding.size else Action.WAIT
@@ -230,10 +230,15 @@ def _decision(case: Case, action: Action, allocation: Allocation, why: Sentence)
 
 
 def _expected(case: Case) -> Expected | None:
-    """The speed of what a job gets. Of one that adapts its batch nothing is said: its batch is chosen later."""
+    """The plain speed of what a job gets. Of one that adapts its batch nothing is said: its batch is chosen later."""
     round_, row, column = case.round, case.row, case.column
     known = round_.learned.measured[row] or round_.learned.related[row]
-    if not known or case.job.adapts or column == NOTHING:
-        return None
     table = round_.table
-    return Expected(*(float(one[row, column]) for one in (table.goodput, table.low, table.high)))
+    if not known or case.job.adapts or column == NOTHING or not table.efficiency[row, column] > 0:
+        return None
+    return Expected(
+        *(
+            float(one[row, column] / table.efficiency[row, column])
+            for one in (table.goodput, table.low, table.high)
+        )
+    )

@@ -141,9 +141,9 @@ def change_s(job: Job) -> float:
 def requested_slots(job: Job) -> int:
     """The size that a rigid scheduler would give the job: of those allowed, the one nearest to the geometric middle."""
     elastic = job.spec.elastic
-    middle = float(np.sqrt(elastic.min * elastic.max))
+    square = float(elastic.min * elastic.max)
     return job.pinned_size or min(
-        elastic.allowed_sizes(), key=lambda size: (abs(np.log(size / middle)), size)
+        elastic.allowed_sizes(), key=lambda size: (max(size**2 / square, square / size**2), size)
     )
 
 
@@ -180,10 +180,19 @@ def _given(
         changes=np.array([max(0, job.generation - 1) for job in jobs], dtype=np.int64),
         # What its user asks for is not weighed against what it costs.
         change_s=np.array([0.0 if job.pinned_size else change_s(job) for job in jobs]),
-        remaining=np.array([_remaining(job) for job in jobs]),
+        remaining=np.array([_remaining(job) for job in jobs]) * _worth_of_a_sample(current, table),
         requested_slots=np.array([requested_slots(job) for job in jobs], dtype=np.int64),
         job_class=job_classes(jobs),
     )
+
+
+def _worth_of_a_sample(current: IntArray, table: GoodputTable) -> FloatArray:
+    """(J,) reference samples that one of a job's samples stands for, in steps of the batch that it has or would have."""
+    if not table.goodput.size:
+        return np.ones(len(current))
+    column = np.where(current >= 0, current, table.goodput.argmax(axis=1))
+    worth = table.efficiency[np.arange(len(current)), column]
+    return np.where(worth > 0, worth, 1.0)
 
 
 def _remaining(job: Job) -> float:
@@ -204,9 +213,10 @@ def _observed(jobs: Sequence[Job], columns: Columns, snapshot: Snapshot) -> tupl
             kind = configurations.kinds.index(one.device_kind)
             same = (configurations.kind == kind) & (configurations.slots == one.slots)
             tried[row] |= same
+            # Spread over more nodes than the column promises, it was slower than that would be.
             entries += (
                 (row, column, one.samples_per_s, batch_of(one), one.steps)
-                for column in np.flatnonzero(same).tolist()
+                for column in np.flatnonzero(same & (configurations.nodes == one.nodes)).tolist()
             )
     table = np.array(entries, dtype=np.float64).reshape(len(entries), 5)
     return tried, Observed(
@@ -250,12 +260,13 @@ def _notes(
     table: GoodputTable,
 ) -> IntArray:
     allowed = _allowed(jobs, holdings, columns)
-    holders = np.flatnonzero(current >= 0)
-    allowed[holders, current[holders]] = True
+    for row, (job, holding) in enumerate(zip(jobs, holdings.values(), strict=True)):
+        if current[row] >= 0 and not is_left_over(job, holding.size):
+            allowed[row, current[row]] = True
     explored = explore(
         columns.configurations,
         allowed=allowed,
-        tried=tried & allowed,
+        tried=tried,
         current=current,
         goodput=table.goodput,
         high=table.high,

@@ -143,7 +143,7 @@ def test_slots_on_a_cordoned_node_take_nothing_from_others() -> None:
             strict=True,
         )
     )
-    assert demand == {1: 0, 2: 0, 4: 2} or demand == {1: 0, 2: 0, 3: 1, 4: 2}
+    assert demand == {1: 0, 2: 0, 3: 1, 4: 2}
     assert (round_.columns.private[round_.given.allowed[1]] == 0).all()
     assert round_.given.rows[0].capacity == 4
 
@@ -160,7 +160,7 @@ def test_a_job_that_must_leave_its_node_holds_nothing_worth_keeping() -> None:
     draining = replace(snapshot, nodes={"n": node_of("n", 8, state=NodeState.DRAINING), "m": node_of("m", 8)})
     round_ = build_round(draining)
     assert round_.given.current.tolist() == [-1]
-    assert offered(round_) == [1, 2, 4] or offered(round_) == [1, 2, 3, 4]
+    assert offered(round_) == [1, 2, 3, 4]
 
 
 def test_dollars_are_those_of_the_whole_configuration() -> None:
