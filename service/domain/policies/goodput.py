@@ -13,13 +13,12 @@ from service.domain.policies.parameter import parameter
 from service.domain.policies.policy import Choices, RoundInput
 from service.domain.policies.solving import solved
 from service.domain.policies.speedup import (
+    best_per_slot,
     changed,
     clean_goodput,
     finite,
     kept,
     known_length,
-    least_goodput,
-    remaining_s,
     restart_factor,
     usable_goodput,
     weights,
@@ -32,15 +31,15 @@ class Goodput:
 
     Maximises the sum of weight * rank ** shortest_first * patience * (speedup * change) ** p over the jobs:
 
-    - speedup: goodput over the job's least goodput. With p between 0 and 1 slots go where they help most, but the
-      first ones of a job always help more than another's last ones (p-mean fairness).
+    - speedup: goodput over the job's best goodput for a slot. With p between 0 and 1 slots go where they help most, but
+      the first ones of a job help more than another's last ones (p-mean fairness).
     - rank: 1 for the job with the longest time to go, up to the number of jobs for the shortest. With speedups k ** q
       the optimum for mean completion time gives an hour of a job's work a worth that grows as about rank ** q and does
       not depend on the sizes themselves (heSRPT: Berg, Vesilo and Harchol-Balter, 2020). Jobs of unknown length are
       in the middle: if no length is known, what is left is p-mean fairness.
     - change, where a running job would change: the share of its time on slots that it trains if it goes on being
-      changed as often as up to now (as Pollux and Sia have it), times the share of the time to its end that the change
-      leaves. To lose all slots costs a running job what is missing to 1, since it has to start again.
+      changed as often as up to now (as Pollux and Sia have it), times the share of the time to its end, where that is
+      known, that the change leaves. To lose all slots costs a running job what is missing to 1, since it has to start again.
     - patience: (1 + seconds waited in all / (seconds served + patience_s)) ** 2: without bound for a job that gets
       nothing, so that every job has its turn, and no more than the inverse square of its share for one that runs.
     """
@@ -62,9 +61,9 @@ class Goodput:
     def choose(self, given: RoundInput, solve: Solve) -> Choices:
         """See `Policy.choose`."""
         goodput = usable_goodput(given)
-        least = least_goodput(clean_goodput(given))
-        speedup = goodput / least[:, None]
-        to_go_s = remaining_s(given, least, given.served_slot_s)
+        per_slot = best_per_slot(clean_goodput(given), given.configurations.slots)
+        speedup = goodput / per_slot[:, None]
+        to_go_s = finite(given.remaining) / per_slot
         worth = self._weight(given, to_go_s)[:, None] * speedup**self.p
         left = _left_by_change(given, to_go_s, speedup)
         utility = worth * np.where(changed(given), left**self.p, 1.0)
@@ -82,10 +81,13 @@ class Goodput:
 
 
 def _left_by_change(given: RoundInput, to_go_s: FloatArray, speedup: FloatArray) -> FloatArray:
-    """(J, C) the share of a job's training that a change to a configuration now leaves, from 0 to 1."""
-    change_s = finite(given.change_s)[:, None]
-    left_s = to_go_s[:, None] / np.maximum(speedup, 1.0)
-    until_end = np.where(change_s > 0, left_s / np.maximum(left_s + change_s, 1e-9), 1.0)
+    """(J, C) the share of a job's training that a change to a configuration now leaves, from 0 to 1.
+
+    `to_go_s` (J,) are seconds at a speedup of 1; those of unknown lengths do not count.
+    """
+    lost_s = finite(given.change_s)[:, None] * speedup
+    until_end = to_go_s[:, None] / np.maximum(to_go_s[:, None] + lost_s, 1e-9)
+    until_end = np.where(known_length(given)[:, None] & (lost_s > 0), until_end, 1.0)
     trained = restart_factor(given, finite(given.served_s).sum(axis=1), given.change_s)
     return np.asarray(trained[:, None] * until_end)
 

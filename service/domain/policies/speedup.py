@@ -102,3 +102,13 @@ def least_goodput(goodput: FloatArray) -> FloatArray:
     """(J,) the smallest goodput above 0 of each job; 1 where it has none, so that one may divide by it."""
     least = np.where(goodput > 0, goodput, np.inf).min(axis=1, initial=np.inf)
     return np.where(np.isfinite(least), least, 1.0)
+
+
+def best_per_slot(goodput: FloatArray, slots: IntArray) -> FloatArray:
+    """(J,) the most goodput of each job for a slot, whatever the kind and size; 1 where it has none.
+
+    Goodput over it is the size in slots that are used as well as the job can. One configuration more or less, however
+    bad or large, hardly changes it, unlike the least or the largest goodput.
+    """
+    best = (goodput / np.maximum(slots, 1)[None, :]).max(axis=1, initial=0.0)
+    return np.where(best > 0, best, 1.0)

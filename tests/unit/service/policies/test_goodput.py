@@ -17,10 +17,10 @@ def exactly(problem: Problem) -> Solution:
 def by_hand(round_: RoundInput, choice: np.ndarray, policy: Goodput) -> float:
     """The sum that the policy maximises, job by job as its docstring says."""
     goodput = round_.goodput
-    least = np.array([row[row > 0].min(initial=np.inf) for row in goodput])
+    per_slot = np.array([(row / round_.configurations.slots).max() or 1.0 for row in goodput])
     known = np.isfinite(round_.remaining)
     jobs = len(choice)
-    to_go = np.where(known, round_.remaining / least, round_.served_slot_s)
+    to_go = round_.remaining / per_slot
     longest_first = sorted(np.flatnonzero(known), key=lambda job: -to_go[job])
     total = 0.0
     for job, column in enumerate(choice):
@@ -36,17 +36,18 @@ def by_hand(round_: RoundInput, choice: np.ndarray, policy: Goodput) -> float:
         ran, cost, held = round_.served_s[job].sum(), round_.change_s[job], round_.current[job]
 
         def after_change(speedup: float, job=job, ran=ran, cost=cost) -> float:
-            left = to_go[job] / max(speedup, 1.0)
-            return max(ran - round_.changes[job] * cost, 0) / (ran + cost) * left / (left + cost)
+            trained = max(ran - round_.changes[job] * cost, 0) / (ran + cost)
+            left = to_go[job] / speedup
+            return trained * left / (left + cost) if known[job] else trained
 
         if column >= 0:
             if goodput[job, column] == 0:
                 return -np.inf
-            speedup = goodput[job, column] / least[job]
+            speedup = goodput[job, column] / per_slot[job]
             moves = held >= 0 and column != held
             total += weight * (speedup * (after_change(speedup) if moves else 1.0)) ** policy.p
         elif held >= 0 and goodput[job, held] > 0:
-            speedup = goodput[job, held] / least[job]
+            speedup = goodput[job, held] / per_slot[job]
             total -= weight * speedup**policy.p * (1 - after_change(speedup))
     return total
 
@@ -185,6 +186,13 @@ def test_nearly_equal_choices_do_not_flap() -> None:
         )
         current = Goodput().choose(round_, brute_force if index == 1 else exactly).chosen
     assert current.tolist() == [1, 1, 1, 1]
+
+
+def test_a_bad_configuration_more_gives_a_job_no_weight() -> None:
+    """With goodput over its row's least, as Sia has it, the first job would count many times as much."""
+    table = [[10.0, 19.0, 28.0, 1e-3], [10.0, 19.0, 28.0, 0.0]]
+    round_ = a_round(table, [1, 2, 3, 4], capacity=4)
+    assert Goodput().choose(round_, brute_force).chosen.tolist() == [1, 1]
 
 
 def test_when_nodes_are_lost_everybody_goes_on_with_less() -> None:
