@@ -21,7 +21,7 @@ from headway.contract.jobs import JobState, JobView, Reason
 from headway.contract.spec import JobSpec, Resize
 from service.domain.allocation.round import Round, build_round
 from service.domain.cluster import SlotKey, Snapshot
-from service.domain.jobs import Job, class_of, size_of
+from service.domain.jobs import Job, class_of
 from service.domain.perf.forecast import Z90, Remaining, WorkSource, learn_totals, remaining_samples
 from service.domain.perf.scores import error_ratio, inside, score
 from service.usecases.curves import curve
@@ -110,11 +110,16 @@ def warnings_of(spec: JobSpec, round_: Round, *, knows_class: bool) -> list[str]
 
 def alone(snapshot: Snapshot, job: Job) -> Snapshot:
     """The snapshot as if only this job was decided about, whatever it does at the moment: all others stay."""
-    held = {SlotKey(node, slot) for node, slots in job.allocation.items() for slot in slots}
+    running = {SlotKey(node, slot) for node, slots in job.allocation.items() for slot in slots}
+    # Of a change under way only what still trains counts.
+    held = [key for key in snapshot.slots_held_by(job.id) if key in running]
     others = {key: holder for key, holder in snapshot.held.items() if holder != job.id}
+    allocation: dict[str, tuple[int, ...]] = {}
+    for key in held:
+        allocation[key.node_id] = (*allocation.get(key.node_id, ()), key.slot)
     elastic, pinned = job.spec.elastic, job.pinned_size
     if elastic.resize is Resize.NEVER and held:
-        pinned = size_of(job.allocation)
+        pinned = len(held)
         elastic = elastic.model_copy(update={"resize": Resize.RESTART})
     decidable = replace(
         job,
@@ -123,14 +128,11 @@ def alone(snapshot: Snapshot, job: Job) -> Snapshot:
         pinned_size=pinned,
         pause_requested=False,
         retry_at=None,
+        allocation=allocation,
         target=None,
         switch=None,
     )
-    return replace(
-        snapshot,
-        jobs={job.id: decidable},
-        held={**others, **{key: job.id for key in held if key not in others}},
-    )
+    return replace(snapshot, jobs={job.id: decidable}, held={**others, **dict.fromkeys(held, job.id)})
 
 
 def _planned(spec: JobSpec, now: datetime) -> Job:
