@@ -39,7 +39,8 @@ class Goodput:
       in the middle: if no length is known, what is left is p-mean fairness.
     - change, where a running job would change: the share of its time on slots that it trains if it goes on being
       changed as often as up to now (as Pollux and Sia have it), times the share of the time to its end, where that is
-      known, that the change leaves. To lose all slots costs a running job what is missing to 1, since it has to start again.
+      known, that the change leaves. To lose all slots costs a running job what is missing to 1, since it has to start
+      again.
     - patience: (1 + seconds waited in all / (seconds served + patience_s)) ** 2: without bound for a job that gets
       nothing, so that every job has its turn, and no more than the inverse square of its share for one that runs.
     """
