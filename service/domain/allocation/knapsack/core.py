@@ -67,9 +67,15 @@ class Core:
         usage: FloatArray = (taken.reshape(cells, width) @ self.demand.T) * self.counts.T
         return usage
 
-    def usage(self, choice: IntArray) -> FloatArray:
-        """The share of each row's capacity that is taken: (R,)."""
-        total: FloatArray = self.cell_usage(choice).sum(axis=0)
+    def usage(self, choice: IntArray, rows: IntArray | None = None) -> FloatArray:
+        """The share of each row's capacity that is taken: (R,), or of some rows only."""
+        demand, counts = (
+            (self.demand, self.counts) if rows is None else (self.demand[rows], self.counts[rows])
+        )
+        jobs = np.flatnonzero(choice != NOTHING)
+        total = np.zeros(len(demand))
+        for row in range(len(demand)):
+            total[row] = (demand[row, choice[jobs]] * counts[row, self.cell[jobs]]).sum()
         return total
 
     def gain_of(self, choice: IntArray) -> FloatArray:

@@ -22,6 +22,8 @@ _GRAIN = 2.0**44
 """Usages that differ by less than one part of it are the same state."""
 _ODD = -7046029254386353131
 """Makes one number of a usage's numbers."""
+_ROWS = 10
+"""So many rows make a partial choice twice as much work."""
 _STATES = 20_000
 """States kept at a time; when there are more, the search is no proof any longer."""
 _WORK = 2_000_000
@@ -115,11 +117,11 @@ class Finish:
 
     def _search(self, limit: float, kind: int | None = None) -> _Found:
         """The cheapest choice below the limit. With a kind: of its jobs only, as if there were only its own rows."""
-        jobs, options, rests = self._jobs(limit, kind)
-        counted = np.ones(len(self._prices), bool) if kind is None else self._own[:, kind]
+        rows = np.arange(len(self._prices)) if kind is None else np.flatnonzero(self._own[:, kind])
+        jobs, options, rests = self._jobs(limit, kind, rows)
         choice = self._best.copy() if kind is None else np.where(self._kind == kind, self._best, NOTHING)
         choice[jobs] = NOTHING
-        states = _States(self._core.usage(choice) * counted, np.where(counted, self._prices, 0.0))
+        states = _States(self._core.usage(choice, rows), self._prices[rows])
         complete = limit <= self._moves.horizon
         trail = []
         for index, rest in enumerate(rests):
@@ -129,10 +131,12 @@ class Finish:
             if not len(kept):
                 return _Found(None, limit, complete)
             if index < len(jobs):
-                self._work -= len(kept) * len(options[index])
+                self._work -= len(kept) * len(options[index]) * (1.0 + len(rows) / _ROWS)
                 if self._work < 0.0:
                     return _Found(None, limit, complete=False)
-                states.branch(self._moves.loss[options[index]], self._moves.demand[options[index]] * counted)
+                states.branch(
+                    self._moves.loss[options[index]], self._moves.demand[np.ix_(options[index], rows)]
+                )
         at = int(states.cost.argmin())
         cost = float(states.cost[at])
         for index in range(len(jobs) - 1, -1, -1):
@@ -140,7 +144,9 @@ class Finish:
             choice[jobs[index]] = self._moves.column[options[index][option]]
         return _Found(choice, cost, complete)
 
-    def _jobs(self, limit: float, kind: int | None) -> tuple[list[int], list[IntArray], list[_Rest]]:
+    def _jobs(
+        self, limit: float, kind: int | None, rows: IntArray
+    ) -> tuple[list[int], list[IntArray], list[_Rest]]:
         """The jobs that may stray, kind by kind and the largest first, each one's options, and what is to come from
         each of them on.
         """
@@ -152,7 +158,6 @@ class Finish:
         job, first, count = np.unique(moves.job[entries], return_index=True, return_counts=True)
         job, first, count = job[count > 1], first[count > 1], count[count > 1]
         options = [entries[start : start + length] for start, length in zip(first, count, strict=True)]
-        counted = np.ones(len(self._prices), bool) if kind is None else self._own[:, kind]
         spread = [float(np.ptp(moves.demand[own], axis=0) @ self._prices) for own in options]
         order = np.lexsort((-np.array(spread), self._kind[job]))
         job, options = job[order], [options[index] for index in order.tolist()]
@@ -161,21 +166,25 @@ class Finish:
         rests = [_Rest({}, 0.0)]
         for own, floor in zip(options[::-1], floors[::-1].tolist(), strict=True):
             frontiers = dict(rests[-1].frontiers)
-            self._add(frontiers, own, counted)
+            self._add(frontiers, own, rows)
             rests.append(_Rest(frontiers, rests[-1].own_rows + floor))
         return job.tolist(), options, rests[::-1]
 
     def _add(
-        self, frontiers: dict[int, tuple[FloatArray, FloatArray]], own: IntArray, counted: BoolArray
+        self, frontiers: dict[int, tuple[FloatArray, FloatArray]], own: IntArray, rows: IntArray
     ) -> None:
         """Put a job before those whose frontiers these are."""
-        demand, loss = self._moves.demand[own] * counted, self._moves.loss[own]
+        demand, loss, prices = (
+            self._moves.demand[np.ix_(own, rows)],
+            self._moves.loss[own],
+            self._prices[rows],
+        )
         differs = demand != demand[loss.argmin()]
         share = loss[:, None] * differs / np.maximum(differs.sum(axis=1, keepdims=True), 1)
         for row in np.flatnonzero(demand.any(axis=0)).tolist():
             amounts, costs = frontiers.get(row, (np.zeros(1), np.zeros(1)))
             amounts = (amounts[:, None] + demand[:, row]).reshape(-1)
-            costs = (costs[:, None] + share[:, row] - self._prices[row] * demand[:, row]).reshape(-1)
+            costs = (costs[:, None] + share[:, row] - prices[row] * demand[:, row]).reshape(-1)
             frontiers[row] = _frontier(amounts, costs)
 
 
