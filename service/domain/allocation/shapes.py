@@ -136,7 +136,7 @@ def packing_rows(
         demand[where] = _demand(shapes, level)
         implied = capacity >= _in_blocks(room.sum(), level) or not demand.any()
         if not implied and not (rows and np.array_equal(demand, rows[-1].demand)):
-            name = f"{kind} in blocks of {1 << level}"
+            name = f"packing/{kind}/{1 << level}"
             counts = None if exempt is None else ~exempt
             rows.append(Row(name=name, capacity=capacity, demand=demand, jobs=counts))
     return tuple(rows)

@@ -114,7 +114,7 @@ def test_a_job_is_squeezed_in_where_no_whole_node_is_left() -> None:
     assert shapes.unit.tolist() == [4, 4, 2, 1]
     assert shapes.nodes.tolist() == [1, 1, 2, 3]
     assert [(row.name, row.capacity) for row in packing_rows(shapes, kind="a100", room=ints(3, 3, 3))] == [
-        ("a100 in blocks of 2", 6.0)
+        ("packing/a100/2", 6.0)
     ]
 
 
@@ -123,8 +123,8 @@ def test_rows_of_nodes_that_are_partly_taken() -> None:
     shapes = shapes_of(ints(1, 2, 4, 8, 16), node_slots=ints(8, 8, 8, 8), room=room)
     rows = packing_rows(shapes, kind="a100", room=room, first=1, columns=7)
     assert [(row.name, row.capacity) for row in rows] == [
-        ("a100 in blocks of 8", 16.0),
-        ("a100 in blocks of 4", 20.0),
+        ("packing/a100/8", 16.0),
+        ("packing/a100/4", 20.0),
     ]
     assert rows[0].demand.tolist() == [0, 0, 0, 0, 8, 16, 0]
     assert rows[1].demand.tolist() == [0, 0, 0, 4, 8, 16, 0]
