@@ -42,7 +42,7 @@ MIN_RUNTIME_S = 10.0
 """A job that was just (re)started is not grown; it may be shrunk to make room. Where members change in place
 this does not hold: what was lost is to come back at once.
 """
-_WORTHLESS = 1e-6
+_WORTHLESS = 0.01
 """Of the goodput at the size that its user asked for, what any other is worth to a pinned job."""
 
 
