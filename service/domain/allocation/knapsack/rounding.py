@@ -16,7 +16,9 @@ from service.domain.allocation.knapsack.problem import NOTHING
 from service.domain.arrays import FloatArray, IntArray
 
 _NUMBERS = 200_000
-"""Switches looked at, times rows."""
+"""Switches looked at, times rows,"""
+_LEAST = 6_000
+"""but at least so many."""
 _PASSES = 40
 _PAIRED = 200
 """Switches of each side that are tried in pairs."""
@@ -48,7 +50,7 @@ def switches(core: Core, prices: FloatArray) -> Switches:
     places = np.arange(count) * (width + 1) + best
     loss = (net[np.arange(count), best][:, None] - net).reshape(-1)
     loss[places] = np.inf
-    wanted = _NUMBERS // max(1, len(core.row))
+    wanted = max(_LEAST, _NUMBERS // max(1, len(core.row)))
     horizon = np.inf if wanted >= len(loss) else float(np.partition(loss, wanted)[wanted])
     entries = np.flatnonzero(loss < horizon)
     if len(entries) < wanted and horizon < np.inf:
