@@ -23,7 +23,8 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """Samples per second of a job at a size on a device kind, over `steps` steps of one generation and batch.
+    """Samples per second of a job at a size on a device kind, over `steps` steps of one batch plan; `generation` is the
+    latest that had it.
 
     `step_s` and `step_s_spread` are mean and standard deviation of a step, `sync_s` the part in which rank 0 waited for
     its peers (None: unknown). `local_batch` is what a rank takes at once, `accumulation` how often before it steps.

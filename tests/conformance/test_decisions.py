@@ -110,6 +110,20 @@ async def test_several_ranks_that_never_waited_did_not_measure_it(
     assert one.sync_s == sync_s
 
 
+async def test_what_several_generations_measured_of_one_configuration_is_one_measurement(
+    database: Database,
+) -> None:
+    async with database.begin() as tx:
+        await store(tx, node_of("n1"), job_of("j1"))
+        for generation, noise in ((1, 5.0), (2, 7.0), (3, None)):
+            allocation = allocation_of("j1", {"n1": (0,)}, generation=generation)
+            progress = progress_of(gradient_sqr=noise, gradient_var=noise)
+            await tx.history.measure("j1", allocation, progress, NOW + timedelta(seconds=generation))
+    (one,) = (await snapshot(database)).measurements["j1"]
+    assert (one.steps, one.generation, one.step_s) == (60, 3, pytest.approx(0.2))
+    assert (one.gradient_sqr, one.gradient_var) == (7.0, 7.0)
+
+
 async def test_a_batch_plan_that_changes_is_the_last_one(database: Database) -> None:
     async with database.begin() as tx:
         await store(tx, node_of("n1"), job_of("j1"))

@@ -26,21 +26,25 @@ ENOUGH_STEPS = 10
 CLASS_JOBS = 20
 """So many jobs of a class, the latest that have started, say what its next one may be like."""
 
-_COLUMNS = (
-    "device_kind, slots, nodes, generation, global_batch, local_batch, accumulation, steps, step_s_sum, step_s_squares,"
-    " sync_s_sum, gradient_sqr, gradient_var"
-)
+_PLAN = "device_kind, slots, nodes, global_batch, local_batch, accumulation"
+_STATISTICS = f"""
+    {_PLAN}, max(generation), sum(steps), sum(step_s_sum), sum(step_s_squares), sum(sync_s_sum),
+    (array_agg(gradient_sqr ORDER BY updated_at DESC) FILTER (WHERE gradient_sqr IS NOT NULL))[1],
+    (array_agg(gradient_var ORDER BY updated_at DESC) FILTER (WHERE gradient_var IS NOT NULL))[1]
+"""
+"""Statistics add up: one row for all that was measured of one configuration and batch plan, however often a job had it.
+Of noise, which changes as training goes on, the last estimate counts.
+"""
 _MEASUREMENTS = text(
     f"""
-    SELECT job_id, {_COLUMNS} FROM measurements
+    SELECT job_id, {_STATISTICS} FROM measurements
     WHERE job_id = ANY(CAST(:jobs AS text[])) AND steps >= {ENOUGH_STEPS}
-    ORDER BY job_id, generation, global_batch
+    GROUP BY job_id, {_PLAN} ORDER BY job_id, max(generation), {_PLAN}
     """  # noqa: S608 - words and numbers of our own
 )
 _CLASS_MEASUREMENTS = text(
     f"""
-    SELECT latest.job_class, device_kind, slots, nodes, 0, global_batch, local_batch, accumulation, sum(steps),
-           sum(step_s_sum), sum(step_s_squares), sum(sync_s_sum), avg(gradient_sqr), avg(gradient_var)
+    SELECT latest.job_class, {_STATISTICS}
     FROM unnest(CAST(:classes AS text[])) AS wanted
     CROSS JOIN LATERAL (
         SELECT id, job_class FROM jobs
@@ -48,11 +52,9 @@ _CLASS_MEASUREMENTS = text(
         ORDER BY submitted_at DESC LIMIT {CLASS_JOBS}
     ) AS latest
     JOIN measurements ON measurements.job_id = latest.id AND steps >= {ENOUGH_STEPS}
-    GROUP BY latest.job_class, device_kind, slots, nodes, global_batch, local_batch, accumulation
-    ORDER BY latest.job_class, device_kind, slots, nodes, global_batch, local_batch, accumulation
+    GROUP BY latest.job_class, {_PLAN} ORDER BY latest.job_class, max(updated_at), {_PLAN}
     """  # noqa: S608
 )
-"""Statistics add up: one row for what several jobs of a class have measured of one configuration."""
 _SERVED = text(
     """
     SELECT job_id, device_kind, sum(seconds) AS seconds, sum(size * seconds) AS slot_s
@@ -124,7 +126,7 @@ async def measured_of_classes(
 
 
 def _by_owner(rows: Sequence[Row[Any]]) -> dict[str, tuple[Measurement, ...]]:
-    """Rows of an owner and the columns of `_COLUMNS`."""
+    """Rows of an owner and `_STATISTICS`."""
     found: dict[str, list[Measurement]] = {}
     for row in rows:
         found.setdefault(row[0], []).append(_measurement(row))
@@ -137,10 +139,10 @@ def _measurement(row: Sequence[Any]) -> Measurement:
         device_kind,
         slots,
         nodes,
-        generation,
         global_batch,
         local_batch,
         accumulation,
+        generation,
         total,
         step_s_sum,
         step_s_squares,
