@@ -4,7 +4,8 @@ At scaled prices y, `L(y) = sum(y) + sum over jobs of max(0, max over configurat
 what any choice within the rows can gain, whatever y is. L is convex and piecewise linear. It is minimised by cutting
 planes: each round the jobs choose at some prices, their choice is a new cut of each cell, and a linear program over
 prices and cells finds where the cuts are lowest. The next prices lie between that point and the best known, which
-keeps them from jumping about (in-out separation: Ben-Ameur and Neto, Networks 49, 2007).
+keeps them from jumping about (in-out separation: Ben-Ameur and Neto, Networks 49, 2007). The program is solved by CLP:
+GLOP ends as "abnormal" on some of these degenerate programs.
 """
 
 from __future__ import annotations

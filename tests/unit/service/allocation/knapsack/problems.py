@@ -38,7 +38,9 @@ def small(draw: st.DrawFn, *, odd: bool = False) -> Problem:
     jobs, columns = draw(st.integers(0, 5)), draw(st.integers(0, 4))
 
     def numbers(count: int, low: float, high: float) -> list[float]:
-        usual = st.one_of(st.integers(int(low), int(high)).map(float), st.floats(low, high))
+        usual = st.one_of(
+            st.integers(int(low), int(high)).map(float), st.floats(low, high).map(lambda one: round(one, 6))
+        )
         return draw(
             st.lists(st.one_of(usual, st.sampled_from(ODD)) if odd else usual, min_size=count, max_size=count)
         )
