@@ -198,6 +198,19 @@ async def test_predictions_are_scored_against_what_was_measured(harness: Harness
     assert found["headway_prediction_coverage_ratio", ""] == 0
 
 
+async def test_what_a_round_expects_of_a_start_is_compared_with_what_comes(harness: Harness) -> None:
+    """The class is known, so that the round that starts the next one has an opinion."""
+    agent = await harness.join(slots=2)
+    await stop(agent, await measured(harness, agent, "gpt-1", slots=1), 0, completed=True)
+    await measured(harness, agent, "gpt-2", slots=1)
+    seen = await forecast(harness, "gpt-2")
+    (one,) = seen.predictions
+    assert (one.generation, one.slots, one.device_kind) == (1, 1, "cpu")
+    assert one.low <= one.predicted <= one.high
+    assert one.predicted == pytest.approx(one.measured, rel=0.2)
+    assert (seen.score.count, seen.score.coverage) == (1, 1.0)
+
+
 async def metrics_of(harness: Harness) -> dict[tuple[str, str], float]:
     response = await harness.client.get("/metrics", headers={"Authorization": ""})
     assert response.status_code == 200, response.text
