@@ -128,6 +128,7 @@ class Gradients:
             self.model.module,
             device_ids=[self._device.index] if self._device.type == "cuda" else None,
             init_sync=False,
+            gradient_as_bucket_view=True,  # no copy of each gradient into its bucket and back
             **_NO_SYNC,  # type: ignore[arg-type]
         )
         # torch reads the hook's annotations, and takes none or its own class, not its name.

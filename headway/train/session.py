@@ -31,9 +31,9 @@ from headway.train.storage import open_storage
 from headway.train.team import Team
 from headway.train.training import Training
 
-_HELD_BESIDE_PARAMETERS = 5
-"""A gradient, two averages of it as a rule, and the buckets in which DDP averages, which it arranges anew in its second
-step. Sizes of all parameters.
+_HELD_BESIDE_PARAMETERS = 4
+"""Two averages of each as a rule, and a gradient in buckets, which DDP arranges anew in its second step. In sizes of all
+parameters.
 """
 
 
