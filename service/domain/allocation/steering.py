@@ -1,7 +1,8 @@
-"""A policy with a memory: the budget's price of delay follows what was really spent."""
+"""A policy with a memory: under a budget the price of delay follows what arrives, and what was really spent."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, fields, replace
 from datetime import datetime
@@ -10,7 +11,14 @@ from typing import Any
 import numpy as np
 
 from service.domain.allocation.round import Round
+from service.domain.jobs import class_of
 from service.domain.policies.budget import Budget, BudgetState, highest_mu, mu_for_present_jobs, steer
+from service.domain.policies.class_statistics import (
+    ClassStatistics,
+    expected_widths,
+    from_json,
+    observe_jobs,
+)
 from service.domain.policies.policy import Policy
 from service.domain.policies.widths import column_prices
 
@@ -22,24 +30,44 @@ def steered(policy: Policy, round_: Round) -> tuple[Policy, Mapping[str, Any]]:
     """The policy for this round, and what is to be carried over to the next one. Only a budget carries something."""
     if not isinstance(policy, Budget) or policy.mu_h_per_usd >= 0:
         return policy, {}
-    now, before = round_.snapshot.now, round_.snapshot.policy_state
-    state = _state(before)
+    before, now = round_.snapshot.policy_state, round_.snapshot.now
     elapsed_s = _elapsed_s(before, now)
-    if elapsed_s > 0:
-        configurations = round_.given.configurations
-        prices = column_prices(configurations.usd_per_h, configurations.slots)
-        state = steer(
-            state,
-            realised_usd=_usd_per_h(round_, owned=not np.any(configurations.usd_per_h > 0))
-            * elapsed_s
-            / 3600,
-            elapsed_s=elapsed_s,
-            budget_usd_per_h=policy.usd_per_h,
-            expected_h_per_usd=mu_for_present_jobs(round_.given, policy.usd_per_h),
-            highest_h_per_usd=highest_mu(prices),
-        )
-    carried = {**asdict(state), "at": now.isoformat()}
+    statistics = _observed(round_, from_json(before.get("classes", {})), elapsed_s)
+    state = _after_spending(policy, round_, statistics, _state(before.get("budget", {})), elapsed_s)
+    carried = {"budget": asdict(state), "classes": asdict(statistics), "at": now.isoformat()}
     return replace(policy, mu_h_per_usd=state.mu_h_per_usd), carried
+
+
+def _observed(round_: Round, statistics: ClassStatistics, elapsed_s: float) -> ClassStatistics:
+    """With the jobs that this round sees."""
+    totals = [job.progress.total_samples for job in round_.jobs]
+    return observe_jobs(
+        statistics,
+        round_.given,
+        elapsed_s=elapsed_s,
+        job_ids=[job.id for job in round_.jobs],
+        classes=[class_of(job.spec) for job in round_.jobs],
+        samples=np.array([math.nan if total is None else float(total) for total in totals]),
+    )
+
+
+def _after_spending(
+    policy: Budget, round_: Round, statistics: ClassStatistics, state: BudgetState, elapsed_s: float
+) -> BudgetState:
+    """The state after what was spent since the round before; as it is where that is not known."""
+    configurations = round_.given.configurations
+    widths = expected_widths(statistics, configurations, budget_usd_per_h=policy.usd_per_h)
+    expected = mu_for_present_jobs(round_.given, policy.usd_per_h) if widths is None else widths.mu_h_per_usd
+    prices = column_prices(configurations.usd_per_h, configurations.slots)
+    owned = not np.any(configurations.usd_per_h > 0)
+    return steer(
+        state,
+        realised_usd=_usd_per_h(round_, owned=owned) * elapsed_s / 3600,
+        elapsed_s=elapsed_s,
+        budget_usd_per_h=policy.usd_per_h,
+        expected_h_per_usd=expected,
+        highest_h_per_usd=highest_mu(prices),
+    )
 
 
 def _usd_per_h(round_: Round, *, owned: bool) -> float:

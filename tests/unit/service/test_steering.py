@@ -1,0 +1,95 @@
+"""A budget between rounds: what it carries over, and that it learns what arrives and what is spent."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from headway.contract.jobs import JobProgress, JobState
+from service.domain.allocation.knapsack.solver import solve
+from service.domain.allocation.plan import decide
+from service.domain.allocation.round import build_round
+from service.domain.allocation.steering import steered
+from service.domain.cluster import Measurement, Snapshot
+from service.domain.policies.budget import Budget
+from service.domain.policies.goodput import Goodput
+from tests.unit.service.builders import job_of, node_of, snapshot_of, spec_of
+
+
+def cluster(usd_per_slot_h: float = 1.0, holding: int = 4) -> Snapshot:
+    """Two measured jobs that could use eight slots each; the first one holds some."""
+    elastic = {"min": 1, "max": 8, "sizes": "pow2"}
+    progress = JobProgress(samples=0, total_samples=1_000_000)
+    jobs = [
+        job_of(
+            "gpt-1", JobState.RUNNING, age_s=600, spec=spec_of("gpt-1", elastic=elastic), progress=progress
+        ),
+        job_of("gpt-2", spec=spec_of("gpt-2", elastic=elastic), progress=progress, age_s=5),
+    ]
+    speed = tuple(Measurement("cpu", size, 100.0 * size**0.8, 500, global_batch=512) for size in (1, 2, 4, 8))
+    held = {"gpt-1": [("n", slot) for slot in range(holding)]}
+    snapshot = snapshot_of([node_of("n", slots=16)], jobs, held, {"gpt-1": speed, "gpt-2": speed})
+    return replace(snapshot, usd_per_slot_h={"cpu": usd_per_slot_h})
+
+
+def later(snapshot: Snapshot, state: Any, seconds: float) -> Snapshot:
+    return replace(
+        snapshot, now=snapshot.now + timedelta(seconds=seconds), policy_state=json.loads(json.dumps(state))
+    )
+
+
+def test_only_a_budget_remembers() -> None:
+    assert steered(Goodput(), build_round(cluster())) == (Goodput(), {})
+    fixed = Budget(usd_per_h=4.0, mu_h_per_usd=0.5)
+    assert steered(fixed, build_round(cluster())) == (fixed, {})
+
+
+def test_what_is_carried_over_survives_the_database() -> None:
+    snapshot = cluster()
+    _, state = steered(Budget(usd_per_h=4.0), build_round(snapshot))
+    _, again = steered(Budget(usd_per_h=4.0), build_round(later(snapshot, state, 10.0)))
+    assert again["budget"]["elapsed_s"] == 10.0
+    assert again["budget"]["spent_usd"] == pytest.approx(4 * 10 / 3600)
+    assert set(again["classes"]["classes"]) == {"default/gpt"}
+
+
+def test_slots_stand_for_dollars_where_nothing_has_a_price() -> None:
+    snapshot = cluster(usd_per_slot_h=0.0)
+    _, state = steered(Budget(usd_per_h=4.0), build_round(snapshot))
+    _, again = steered(Budget(usd_per_h=4.0), build_round(later(snapshot, state, 3600.0)))
+    assert again["budget"]["spent_usd"] == pytest.approx(4.0)
+
+
+@pytest.mark.parametrize(("holding", "rises"), [(16, True), (1, False)])
+def test_spending_moves_the_price_of_delay(holding: int, rises: bool) -> None:
+    snapshot, state = cluster(holding=holding), {}
+    mus = []
+    for _ in range(30):
+        policy, state = steered(Budget(usd_per_h=6.0), build_round(snapshot))  # type: ignore[assignment]
+        assert isinstance(policy, Budget)
+        mus.append(policy.mu_h_per_usd)
+        snapshot = later(snapshot, state, 600.0)
+    assert (mus[-1] > mus[1]) is rises
+
+
+def test_a_silence_says_nothing_of_what_was_spent() -> None:
+    snapshot = cluster()
+    _, state = steered(Budget(usd_per_h=4.0), build_round(snapshot))
+    _, again = steered(Budget(usd_per_h=4.0), build_round(later(snapshot, state, 7200.0)))
+    assert again["budget"]["spent_usd"] == 0.0
+
+
+def test_less_money_buys_fewer_slots() -> None:
+    def slots(usd_per_h: float) -> int:
+        round_ = build_round(cluster())
+        policy, _ = steered(Budget(usd_per_h=usd_per_h), round_)
+        return sum(
+            len(held) for one in decide(round_, policy, solve).decisions for held in one.allocation.values()
+        )
+
+    assert slots(2.0) <= slots(6.0) <= slots(16.0)
+    assert slots(2.0) < slots(16.0)
