@@ -124,8 +124,9 @@ def test_checkpoints_that_cannot_be_listed_are_not_taken_for_none(job: Callable[
 
 def test_only_so_many_checkpoints_are_kept(job: Callable[..., Job]) -> None:
     counted = counting(
-        job, "--epochs", 20, HEADWAY_CHECKPOINT_EVERY_S="0.000001", HEADWAY_CHECKPOINT_KEEP="2"
+        job, "--epochs", 60, HEADWAY_CHECKPOINT_EVERY_S="0.000001", HEADWAY_CHECKPOINT_KEEP="2"
     )
     finished = counted.run(1)
-    assert len(finished.messages(Checkpointed)) > 5
+    # One is written at a time, beside the training: how many there are depends on the machine.
+    assert len(finished.messages(Checkpointed)) > 2
     assert len(list(counted.checkpoints.iterdir())) == 2
