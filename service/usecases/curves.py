@@ -110,16 +110,23 @@ def _marks(round_: Round, shown: IntArray) -> dict[int, list[Mark]]:
 
 def _why_not_now(round_: Round, column: int) -> str:
     """Why the job cannot have the configuration while all others keep what they have."""
-    configurations, note = round_.given.configurations, Note(int(round_.notes[0, column]))
+    note = Note(int(round_.notes[0, column]))
     if note is Note.CURRENT:
         return ""
     for row in round_.given.rows:
         if row.demand[column] > row.capacity and (row.jobs is None or row.jobs[0]):
-            if not row.name.startswith("slots/"):
-                return f"no room of this shape is free ({row.name})"
-            kind, count = configurations.kinds[int(configurations.kind[column])], int(row.capacity)
-            return f"only {slots_of(count, kind)} {'is' if count == 1 else 'are'} free or its own"
+            return _used_up(row.name, int(row.capacity))
     return "tried once a size near it is measured" if note is Note.TOO_FAR else note_text(round_, 0, note)
+
+
+def _used_up(row: str, capacity: int) -> str:
+    """That the job alone would need more of a row than others leave."""
+    match row.split("/"):
+        case ["slots", kind]:
+            return f"only {slots_of(capacity, kind)} {'is' if capacity == 1 else 'are'} free or its own"
+        case ["packing", kind, size]:
+            return f"too few groups of {slots_of(int(size), kind)} on one node are free or its own"
+    return f"too little of {row} is left"
 
 
 def _number(value: float, known: bool) -> float | None:  # noqa: FBT001

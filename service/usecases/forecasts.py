@@ -28,6 +28,7 @@ from service.usecases.curves import curve
 from service.usecases.ports import Transaction
 
 _NOT_STORED = "plan"
+_ENDED = Work(samples=0, samples_p90=0, source=SourceView.SCRIPT, reason="the job has ended")
 
 
 async def forecast_job(
@@ -38,28 +39,18 @@ async def forecast_job(
     predictions = await tx.decision_queries.predictions(view.id)
     job = snapshot.jobs.get(view.id)
     if job is None:
-        ended = Work(samples=0, samples_p90=0, source=SourceView.SCRIPT, reason="the job has ended")
-        return _forecast(view, now, ended, None, None, predictions)
-    left = _left(job, await tx.decision_queries.ended_samples(class_of(job.spec)))
-    return _forecast(view, now, _work(left), build_round(alone(snapshot, job)), left, predictions)
-
-
-def _forecast(
-    view: JobView,
-    now: datetime,
-    work: Work,
-    round_: Round | None,
-    left: Remaining | None,
-    predictions: Sequence[ScoredPrediction],
-) -> ForecastView:
+        work, configurations = _ENDED, []
+    else:
+        left = _left(job, await tx.decision_queries.ended_samples(class_of(job.spec)))
+        work, configurations = _work(left), curve(build_round(alone(snapshot, job)), left)
     return ForecastView(
         job_id=view.id,
         name=view.name,
         at=now,
         work=work,
-        configurations=curve(round_, left) if round_ is not None and left is not None else [],
+        configurations=configurations,
         score=score_of(predictions),
-        predictions=list(predictions),
+        predictions=predictions,
     )
 
 
@@ -68,11 +59,10 @@ async def plan_job(
 ) -> PlanView:
     """What a job would take if it was submitted now. It must be the first thing that its transaction does."""
     snapshot = await tx.decisions.snapshot(now, usd_per_slot_h)
-    job_class = class_of(spec)
+    job, job_class = _planned(spec, now), class_of(spec)
     measured = await tx.decision_queries.measured_of_class(job_class)
-    left = _left(_planned(spec, now), await tx.decision_queries.ended_samples(job_class))
-    snapshot = replace(snapshot, class_measurements={job_class: measured})
-    round_ = build_round(alone(snapshot, _planned(spec, now)))
+    left = _left(job, await tx.decision_queries.ended_samples(job_class))
+    round_ = build_round(alone(replace(snapshot, class_measurements={job_class: measured}), job))
     return PlanView(
         name=spec.name,
         at=now,
