@@ -23,24 +23,23 @@ def curve(round_: Round, left: Remaining) -> list[ConfigurationForecast]:
     """Every configuration of the round's only job, kind by kind from the smallest on. `left` is what it has to do."""
     given, table = round_.given, round_.table
     configurations, current = given.configurations, int(given.current[0])
-    allowed = (round_.notes[0] != Note.NOT_ALLOWED) & (table.goodput[0] > 0)
-    shown = np.flatnonzero(allowed)
-    columns = np.arange(len(configurations.slots))
+    shown = np.flatnonzero((round_.notes[0] != Note.NOT_ALLOWED) & (table.goodput[0] > 0))
+    if not shown.size:
+        return []
+    kind, slots = configurations.kind, configurations.slots
     expected = forecast(
         goodput=table.goodput[0],
         low=table.low[0],
         remaining=left.samples,
         remaining_spread=left.spread,
         usd_per_h=configurations.usd_per_h,
-        pause_s=np.where((columns == current) | (current < 0), 0.0, change_s(round_.jobs[0])),
+        pause_s=np.where((np.arange(slots.size) == current) | (current < 0), 0.0, change_s(round_.jobs[0])),
     )
-    smallest = shown[np.argmin(configurations.slots[shown])] if shown.size else 0
-    one_slot = table.goodput[0, smallest] / max(configurations.slots[smallest], 1) if shown.size else 1.0
+    smallest = shown[slots[shown].argmin()]
+    one_slot = float(table.goodput[0, smallest] / slots[smallest])
     marks = _marks(round_, shown)
-    order = shown[np.lexsort((configurations.slots[shown], configurations.kind[shown]))]
-    return [
-        _row(round_, int(column), expected, float(one_slot), marks.get(int(column), [])) for column in order
-    ]
+    order = shown[np.lexsort((slots[shown], kind[shown]))]
+    return [_row(round_, column, expected, one_slot, marks.get(column, [])) for column in order.tolist()]
 
 
 def _row(
@@ -82,8 +81,6 @@ def _marks(round_: Round, shown: IntArray) -> dict[int, list[Mark]]:
     """Time and cost are those of one sample, which sort the configurations as those of all that is left do. Where nothing
     has a price, slot-hours stand for dollars.
     """
-    if not shown.size:
-        return {}
     configurations = round_.given.configurations
     price: FloatArray = configurations.usd_per_h[shown]
     if not price.any():
