@@ -27,9 +27,11 @@ def curve(round_: Round, left: Remaining) -> list[ConfigurationForecast]:
     if not shown.size:
         return []
     kind, slots = configurations.kind, configurations.slots
+    # What is left are plain samples: a larger batch takes them faster, although each is worth less.
+    plain = np.where(table.efficiency[0] > 0, table.efficiency[0], 1.0)
     expected = forecast(
-        goodput=table.goodput[0],
-        low=table.low[0],
+        goodput=table.goodput[0] / plain,
+        low=table.low[0] / plain,
         remaining=left.samples,
         remaining_spread=left.spread,
         usd_per_h=configurations.usd_per_h,
