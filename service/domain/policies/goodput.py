@@ -13,16 +13,16 @@ from service.domain.policies.parameter import parameter
 from service.domain.policies.policy import Choices, RoundInput
 from service.domain.policies.solving import solved
 from service.domain.policies.speedup import (
-    best_per_slot,
-    changed,
-    clean_goodput,
+    at_fair_share,
     finite,
     kept,
     known_length,
-    restart_factor,
     usable_goodput,
     weights,
 )
+
+_LASTS = 0.5
+"""Of the mean time between a job's changes: what it may count on. What is to come is not known to be as calm."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,29 +31,32 @@ class Goodput:
 
     Maximises the sum of weight * rank ** shortest_first * patience * (speedup * change) ** p over the jobs:
 
-    - speedup: goodput over the job's best goodput for a slot. With p between 0 and 1 slots go where they help most, but
-      the first ones of a job help more than another's last ones (p-mean fairness).
+    - speedup: goodput over the best goodput on a fair share of the slots (Pollux). With p between 0 and 1 slots go where
+      they help most, but the first ones of a job help more than another's last ones (p-mean fairness).
     - rank: 1 for the job with the longest time to go, up to the number of jobs for the shortest. With speedups k ** q
       the optimum for mean completion time gives an hour of a job's work a worth that grows as about rank ** q and does
       not depend on the sizes themselves (heSRPT: Berg, Vesilo and Harchol-Balter, 2020). Jobs of unknown length are
       in the middle: if no length is known, what is left is p-mean fairness.
-    - change, where a running job would change: the share of its time on slots that it trains if it goes on being
-      changed as often as up to now (as Pollux and Sia have it), times the share of the time to its end, where that is
-      known, that the change leaves. To lose all slots costs a running job what is missing to 1, since it has to start
-      again.
+    - change, where the job does not hold the configuration: the share of the time until its next change that this one
+      leaves for training. The next change is taken to come after half of the time that there was between its changes up
+      to now, but not within `settled_s`, or with its end, where that is known. A start costs as much: short jobs do not
+      gain much from many slots. To lose all slots costs a running job what is missing to 1, since it has to start again.
     - patience: (1 + seconds waited in all / (seconds served + patience_s)) ** 2: without bound for a job that gets
       nothing, so that every job has its turn, and no more than the inverse square of its share for one that runs.
     """
 
     name: ClassVar[str] = "goodput"
     p: float = parameter(
-        0.4,
+        0.8,
         "Fairness: towards 0 shares are more even, towards 1 they go where most is gained.",
         above=0,
         at_most=1,
     )
     shortest_first: float = parameter(
-        0.8, "How much more shorter jobs count; 0: as much as others.", at_least=0, at_most=2
+        0.6, "How much more shorter jobs count; 0: as much as others.", at_least=0, at_most=2
+    )
+    settled_s: float = parameter(
+        200.0, "Seconds for which a change is counted on at least: the fewer, the fewer changes.", at_least=1
     )
     patience_s: float = parameter(
         3600.0, "Seconds of waiting after which a job that never ran counts four times as much.", at_least=1
@@ -62,12 +65,12 @@ class Goodput:
     def choose(self, given: RoundInput, solve: Solve) -> Choices:
         """See `Policy.choose`."""
         goodput = usable_goodput(given)
-        per_slot = best_per_slot(clean_goodput(given), given.configurations.slots)
-        speedup = goodput / per_slot[:, None]
-        to_go_s = finite(given.remaining) / per_slot
+        share = at_fair_share(given)
+        speedup = goodput / share[:, None]
+        to_go_s = finite(given.remaining) / share
         worth = self._weight(given, to_go_s)[:, None] * speedup**self.p
-        left = _left_by_change(given, to_go_s, speedup)
-        utility = worth * np.where(changed(given), left**self.p, 1.0)
+        left = self._left_by_change(given, to_go_s, speedup)
+        utility = worth * np.where(kept(given), 1.0, left**self.p)
         stopped = np.where(kept(given), worth * (1 - left), 0.0).max(axis=1, initial=0.0)
         utility = np.where(goodput > 0, utility, -np.inf)
         return solved(given, solve, utility, -stopped, "weighted speedup ** p")
@@ -80,17 +83,17 @@ class Goodput:
         rank = _rank(to_go_s, known_length(given))
         return np.asarray(weights(given) * rank**self.shortest_first * patience)
 
+    def _left_by_change(self, given: RoundInput, to_go_s: FloatArray, speedup: FloatArray) -> FloatArray:
+        """(J, C) the share of a job's training that a change to a configuration now leaves, from 0 to 1.
 
-def _left_by_change(given: RoundInput, to_go_s: FloatArray, speedup: FloatArray) -> FloatArray:
-    """(J, C) the share of a job's training that a change to a configuration now leaves, from 0 to 1.
-
-    `to_go_s` (J,) are seconds at a speedup of 1; those of unknown lengths do not count.
-    """
-    lost_s = finite(given.change_s)[:, None] * speedup
-    until_end = to_go_s[:, None] / np.maximum(to_go_s[:, None] + lost_s, 1e-9)
-    until_end = np.where(known_length(given)[:, None] & (lost_s > 0), until_end, 1.0)
-    trained = restart_factor(given, finite(given.served_s).sum(axis=1), given.change_s)
-    return np.asarray(trained[:, None] * until_end)
+        `to_go_s` (J,) are seconds at a speedup of 1; those of unknown lengths do not count.
+        """
+        between_s = finite(given.age_s) / (1 + finite(given.changes))
+        usual_s = np.maximum(self.settled_s, _LASTS * between_s)[:, None]
+        end_s = np.where(known_length(given)[:, None], to_go_s[:, None] / np.maximum(speedup, 1e-9), np.inf)
+        lasts_s = np.minimum(usual_s, end_s)
+        change_s = finite(given.change_s)[:, None]
+        return np.asarray(np.where(change_s > 0, lasts_s / np.maximum(lasts_s + change_s, 1e-9), 1.0))
 
 
 def _rank(values: FloatArray, known: BoolArray) -> FloatArray:

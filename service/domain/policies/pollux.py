@@ -8,17 +8,13 @@ from typing import ClassVar
 import numpy as np
 
 from service.domain.allocation.knapsack.problem import Solve
-from service.domain.arrays import FloatArray
 from service.domain.policies.parameter import parameter
 from service.domain.policies.policy import Choices, RoundInput
 from service.domain.policies.solving import solved
 from service.domain.policies.speedup import (
-    best_where,
+    at_fair_share,
     changed,
-    clean_goodput,
-    kind_capacity,
     restart_factor,
-    smallest_size,
     usable_goodput,
     weights,
 )
@@ -46,20 +42,10 @@ class Pollux:
     def choose(self, given: RoundInput, solve: Solve) -> Choices:
         """See `Policy.choose`."""
         goodput = usable_goodput(given)
-        speedup = goodput / _at_fair_share(given)[:, None]
+        speedup = goodput / at_fair_share(given)[:, None]
         speedup = np.where(
             changed(given), restart_factor(given, given.age_s, self.restart_s)[:, None] * speedup, speedup
         )
         weight = weights(given)
         utility = np.where(goodput > 0, -weight[:, None] * (speedup + _NEARLY_NOTHING) ** self.p, -np.inf)
         return solved(given, solve, utility, -weight * _NEARLY_NOTHING**self.p, "fitness")
-
-
-def _at_fair_share(given: RoundInput) -> FloatArray:
-    """(J,) the best goodput on a fair share of the slots, or on the smallest size above it; 1 where there is none."""
-    goodput = clean_goodput(given)
-    slots = given.configurations.slots
-    fair = np.ceil(kind_capacity(given).sum() / max(len(goodput), 1))
-    limit = np.maximum(smallest_size(goodput, slots), max(fair, 1.0))
-    best = best_where(goodput, slots[None, :] <= limit[:, None])
-    return np.where(best > 0, best, 1.0)

@@ -104,11 +104,11 @@ def least_goodput(goodput: FloatArray) -> FloatArray:
     return np.where(np.isfinite(least), least, 1.0)
 
 
-def best_per_slot(goodput: FloatArray, slots: IntArray) -> FloatArray:
-    """(J,) the most goodput of each job for a slot, whatever the kind and size; 1 where it has none.
-
-    Goodput over it is the size in slots that are used as well as the job can. One configuration more or less, however
-    bad or large, hardly changes it, unlike the least or the largest goodput.
-    """
-    best = (goodput / np.maximum(slots, 1)[None, :]).max(axis=1, initial=0.0)
+def at_fair_share(given: RoundInput) -> FloatArray:
+    """(J,) the best goodput on a fair share of the slots, or on the smallest size above it; 1 where there is none."""
+    goodput = clean_goodput(given)
+    slots = given.configurations.slots
+    fair = np.ceil(kind_capacity(given).sum() / max(len(goodput), 1))
+    limit = np.maximum(smallest_size(goodput, slots), max(fair, 1.0))
+    best = best_where(goodput, slots[None, :] <= limit[:, None])
     return np.where(best > 0, best, 1.0)

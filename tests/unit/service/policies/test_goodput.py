@@ -17,10 +17,17 @@ def exactly(problem: Problem) -> Solution:
 def by_hand(round_: RoundInput, choice: np.ndarray, policy: Goodput) -> float:
     """The sum that the policy maximises, job by job as its docstring says."""
     goodput = round_.goodput
-    per_slot = np.array([(row / round_.configurations.slots).max() or 1.0 for row in goodput])
+    slots = round_.configurations.slots
+    fair = np.ceil(
+        sum(row.capacity for row in round_.rows[: len(round_.configurations.kinds)]) / len(goodput)
+    )
+    limits = [max(slots[row > 0].min(initial=10**9), fair) for row in goodput]
+    usual = np.array(
+        [row[slots <= limit].max(initial=0) or 1.0 for row, limit in zip(goodput, limits, strict=True)]
+    )
     known = np.isfinite(round_.remaining)
     jobs = len(choice)
-    to_go = round_.remaining / per_slot
+    to_go = round_.remaining / usual
     longest_first = sorted(np.flatnonzero(known), key=lambda job: -to_go[job])
     total = 0.0
     for job, column in enumerate(choice):
@@ -33,21 +40,20 @@ def by_hand(round_: RoundInput, choice: np.ndarray, policy: Goodput) -> float:
             * rank**policy.shortest_first
             * (1 + waited_s / (round_.served_s[job].sum() + policy.patience_s)) ** 2
         )
-        ran, cost, held = round_.served_s[job].sum(), round_.change_s[job], round_.current[job]
+        cost, held = round_.change_s[job], round_.current[job]
+        usual_s = max(policy.settled_s, 0.5 * round_.age_s[job] / (1 + round_.changes[job]))
 
-        def after_change(speedup: float, job=job, ran=ran, cost=cost) -> float:
-            trained = max(ran - round_.changes[job] * cost, 0) / (ran + cost)
-            left = to_go[job] / speedup
-            return trained * left / (left + cost) if known[job] else trained
+        def after_change(speedup: float, job=job, cost=cost, usual_s=usual_s) -> float:
+            lasts_s = min(usual_s, to_go[job] / speedup) if known[job] else usual_s
+            return lasts_s / (lasts_s + cost)
 
         if column >= 0:
             if goodput[job, column] == 0:
                 return -np.inf
-            speedup = goodput[job, column] / per_slot[job]
-            moves = held >= 0 and column != held
-            total += weight * (speedup * (after_change(speedup) if moves else 1.0)) ** policy.p
+            speedup = goodput[job, column] / usual[job]
+            total += weight * (speedup * (1.0 if column == held else after_change(speedup))) ** policy.p
         elif held >= 0 and goodput[job, held] > 0:
-            speedup = goodput[job, held] / per_slot[job]
+            speedup = goodput[job, held] / usual[job]
             total -= weight * speedup**policy.p * (1 - after_change(speedup))
     return total
 
@@ -127,7 +133,7 @@ def test_a_job_that_was_changed_often_is_left_alone() -> None:
             [1, 2, 3],
             capacity=3,
             current=[1],
-            change_s=[60.0],
+            change_s=[120.0],
             age_s=[3600.0],
             served_s=[[3600.0]],
             served_slot_s=[7200.0],
