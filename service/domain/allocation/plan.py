@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from headway.contract.agents import NodeState
 from headway.contract.jobs import Reason, SizeOption
 from service.domain.allocation.eligibility import backs_off
 from service.domain.allocation.explain import (
@@ -22,7 +21,8 @@ from service.domain.allocation.explain import (
     why_wait,
 )
 from service.domain.allocation.knapsack.problem import NOTHING, Solution, Solve
-from service.domain.allocation.placement import Placement, Pool, Step, Want, place_all
+from service.domain.allocation.placement import Placement, Step
+from service.domain.allocation.places import allocation_of, places_of
 from service.domain.allocation.round import Round
 from service.domain.cluster import SlotKey, Snapshot
 from service.domain.jobs import Allocation
@@ -104,7 +104,7 @@ def decide(
     choices = policy.choose(round_.given, solve)
     solved_s = clock_s()
     chosen = [int(column) for column in choices.chosen]
-    placements = place_all(_wants(round_, chosen), _pools(round_))
+    placements = places_of(round_, chosen)
     placed_s = clock_s()
     left = _left_over(snapshot, placements.values())
     decisions = [
@@ -135,44 +135,9 @@ def _with_batch(snapshot: Snapshot, decision: Decision) -> Decision:
     )
 
 
-def _wants(round_: Round, chosen: Sequence[int]) -> list[Want]:
-    """What was chosen for each job, and what it holds."""
-    configurations = round_.columns.configurations
-    wants = []
-    for row, (job, column) in enumerate(zip(round_.jobs, chosen, strict=True)):
-        holding = round_.holdings[job.id]
-        states = {key: round_.snapshot.nodes[key.node_id].state for key in holding.keepable}
-        unit = 1
-        if column != NOTHING and not round_.exempt[row]:
-            unit = round_.columns.unit_of(column)
-        wants.append(
-            Want(
-                job_id=job.id,
-                kind="" if column == NOTHING else configurations.kinds[configurations.kind[column]],
-                slots=0 if column == NOTHING else int(configurations.slots[column]),
-                unit=unit,
-                held_kind=holding.kind or "",
-                held=_allocation(key for key, state in states.items() if state is NodeState.READY),
-                private=_allocation(key for key, state in states.items() if state is NodeState.CORDONED),
-            )
-        )
-    return wants
-
-
-def _pools(round_: Round) -> dict[str, Pool]:
-    """The free slots of each kind."""
-    free: dict[str, list[SlotKey]] = {kind: [] for kind in round_.rooms}
-    for key in round_.snapshot.free_slots():
-        free[round_.snapshot.kind_of(key)].append(key)
-    return {
-        kind: Pool(free=_allocation(keys), node_slots=shapes.node_slots)
-        for (kind, keys), shapes in zip(free.items(), round_.columns.shapes, strict=True)
-    }
-
-
 def _decide_job(case: Case, placements: Mapping[str, Placement], left: Sequence[SlotKey]) -> Decision:
     job, holding = case.job, case.holding
-    current = _allocation(case.round.snapshot.slots_held_by(job.id))
+    current = allocation_of(case.round.snapshot.slots_held_by(job.id))
     placement = placements.get(job.id)
     if case.column == NOTHING or placement is None or not placement.allocation:
         if holding.size:
@@ -207,13 +172,6 @@ def _left_over(snapshot: Snapshot, placements: Iterable[Placement]) -> list[Slot
 def _within(allocation: Allocation, current: Allocation) -> bool:
     """Whether an allocation takes no slot beyond the current ones."""
     return all(set(slots) <= set(current.get(node, ())) for node, slots in allocation.items())
-
-
-def _allocation(keys: Iterable[SlotKey]) -> dict[str, tuple[int, ...]]:
-    allocation: dict[str, list[int]] = {}
-    for key in keys:
-        allocation.setdefault(key.node_id, []).append(key.slot)
-    return {node: tuple(sorted(allocation[node])) for node in sorted(allocation)}
 
 
 def _decision(case: Case, action: Action, allocation: Allocation, why: Sentence) -> Decision:

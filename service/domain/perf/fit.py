@@ -195,13 +195,25 @@ def _fit(data: _Data, class_prior: ThroughputModel | None) -> ThroughputModel:
         centre=_parameters(before, bend),
         pull=np.concatenate([np.repeat(pull, _BEND, axis=1), np.full(bend.shape, _BEND_PULL)], axis=1),
     )
-    # Where a share is next to nothing the loss hardly depends on it: start from what can be seen, not from the prior.
-    start = setting.centre.copy()
-    tried = (setting.features * data.weight[..., None]).any(axis=1)
-    usual = np.log(compute_time(before, mean_batch) / 5)[:, None]
-    start[:, 2:_GAMMA] = np.where(tried, np.maximum(start[:, 2:_GAMMA], usual), start[:, 2:_GAMMA])
-    found, determined = _levenberg_marquardt(data, setting, start)
+    found, determined = _levenberg_marquardt(data, setting, _start(data, setting, before))
     return _model(found, determined, data, setting, replace(before, batch_low=low, batch_high=high))
+
+
+def _start(data: _Data, setting: _Setting, before: ThroughputModel) -> FloatArray:
+    """Parameters to start from. Where a share is next to nothing the loss hardly depends on it: so synchronisation
+    starts from what is left of the measured steps, not from the prior.
+    """
+    start = setting.centre.copy()
+    compute = compute_time(before, data.batch)
+    left = np.log(np.maximum(data.step - (1 + data.passes) * compute, compute / 5))
+    for first, feature, number in ((2, 0, 2), (4, 2, 3)):  # within a node, and across nodes
+        weight = data.weight * setting.features[..., feature]
+        seen = weight.any(axis=1)
+        level = (left * weight).sum(axis=1) / np.where(seen, weight.sum(axis=1), 1.0)
+        tried = (setting.features[..., feature : feature + number] * data.weight[..., None]).any(axis=1)
+        times = slice(first, first + number)
+        start[:, times] = np.where(tried, np.maximum(start[:, times], level[:, None]), start[:, times])
+    return start
 
 
 def _mean(values: FloatArray, weight: FloatArray) -> FloatArray:

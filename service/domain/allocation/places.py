@@ -1,0 +1,122 @@
+"""Where everybody goes: a job's slots together, where that is worth the moves of others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from headway.contract.agents import NodeState
+from service.domain.allocation.knapsack.problem import NOTHING
+from service.domain.allocation.placement import Placement, Pool, Step, Want, place_all
+from service.domain.allocation.round import Round, change_s
+from service.domain.cluster import SlotKey
+from service.domain.jobs import size_of
+from service.domain.perf.throughput import step_time
+
+HORIZON_S = 600.0
+"""How long a place is counted on when its speed is weighed against the moves that it takes."""
+_CIRCLE = 2.0
+"""A job that gives up its slots before its next place is free stands still at least twice as long."""
+
+
+def places_of(round_: Round, chosen: Sequence[int]) -> dict[str, Placement]:
+    """A place for every job that gets a column (J,), by job id.
+
+    The shapes promise that jobs lie together, if others make room. Where that costs more training than it gains, those
+    that come or change take what is free, and nobody else moves.
+    """
+    wants, pools = _wants(round_, chosen), _pools(round_)
+    together = place_all(wants, pools)
+    moves_s = _moves_slot_s(round_, wants, together)
+    if moves_s <= 0.0:
+        return together
+    scattered = place_all([replace(want, unit=1) for want in wants], pools)
+    loss_s = _moves_slot_s(round_, wants, scattered) + _slower_slot_s(round_, chosen, together, scattered)
+    return scattered if loss_s < moves_s else together
+
+
+def allocation_of(keys: Iterable[SlotKey]) -> dict[str, tuple[int, ...]]:
+    """Slots by node, ascending."""
+    allocation: dict[str, list[int]] = {}
+    for key in keys:
+        allocation.setdefault(key.node_id, []).append(key.slot)
+    return {node: tuple(sorted(allocation[node])) for node in sorted(allocation)}
+
+
+def _moves_slot_s(round_: Round, wants: Sequence[Want], placements: Mapping[str, Placement]) -> float:
+    """Slot-seconds of training that are lost by jobs which keep kind and size and have to move all the same."""
+    jobs = round_.snapshot.jobs
+    lost_s = 0.0
+    for want in wants:
+        placement = placements.get(want.job_id)
+        could_stay = want.slots > 0 and (want.held_kind, want.slots) == (
+            want.kind,
+            size_of(want.held) + size_of(want.private),
+        )
+        if placement is not None and could_stay and placement.step is not Step.STAY:
+            factor = _CIRCLE if placement.step is Step.YIELD else 1.0
+            lost_s += factor * want.slots * change_s(jobs[want.job_id])
+    return lost_s
+
+
+def _slower_slot_s(
+    round_: Round,
+    chosen: Sequence[int],
+    together: Mapping[str, Placement],
+    scattered: Mapping[str, Placement],
+) -> float:
+    """Slot-seconds that are lost by jobs which lie on more nodes than they could."""
+    configurations, table = round_.columns.configurations, round_.table
+    lost_s = 0.0
+    for row, column in enumerate(chosen):
+        job_id = round_.jobs[row].id
+        if column == NOTHING or job_id not in scattered:
+            continue
+        few, many = len(together[job_id].allocation), len(scattered[job_id].allocation)
+        if few < many:
+            slots = int(configurations.slots[column])
+            model = round_.learned.models.throughput[row : row + 1, int(configurations.kind[column])]
+            plan = (table.local_batch[row, column], max(int(table.accumulation[row, column]) - 1, 0))
+            fast, slow = (
+                float(
+                    step_time(model, slots=slots, nodes=nodes, local_batch=plan[0], accumulation=plan[1])[0][
+                        0
+                    ]
+                )
+                for nodes in (few, many)
+            )
+            lost_s += HORIZON_S * slots * max(0.0, 1 - fast / slow)
+    return lost_s
+
+
+def _wants(round_: Round, chosen: Sequence[int]) -> list[Want]:
+    """What was chosen for each job, and what it holds."""
+    configurations = round_.columns.configurations
+    wants = []
+    for row, (job, column) in enumerate(zip(round_.jobs, chosen, strict=True)):
+        holding = round_.holdings[job.id]
+        states = {key: round_.snapshot.nodes[key.node_id].state for key in holding.keepable}
+        packed = column != NOTHING and not round_.exempt[row]
+        wants.append(
+            Want(
+                job_id=job.id,
+                kind="" if column == NOTHING else configurations.kinds[configurations.kind[column]],
+                slots=0 if column == NOTHING else int(configurations.slots[column]),
+                unit=round_.columns.unit_of(column) if packed else 1,
+                held_kind=holding.kind or "",
+                held=allocation_of(key for key, state in states.items() if state is NodeState.READY),
+                private=allocation_of(key for key, state in states.items() if state is NodeState.CORDONED),
+            )
+        )
+    return wants
+
+
+def _pools(round_: Round) -> dict[str, Pool]:
+    """The free slots of each kind."""
+    free: dict[str, list[SlotKey]] = {kind: [] for kind in round_.rooms}
+    for key in round_.snapshot.free_slots():
+        free[round_.snapshot.kind_of(key)].append(key)
+    return {
+        kind: Pool(free=allocation_of(keys), node_slots=shapes.node_slots)
+        for (kind, keys), shapes in zip(free.items(), round_.columns.shapes, strict=True)
+    }
