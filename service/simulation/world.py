@@ -1,0 +1,259 @@
+"""What a replay is given and what it comes to: values alone.
+
+`C` configurations, `K` device kinds, `E` phases of an application, `J` jobs, `R` rounds, `S` segments. Times are
+seconds since the start of the replay, dollars are per slot and hour.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from service.domain.allocation.knapsack.problem import NOTHING
+from service.domain.arrays import FloatArray, IntArray
+from service.domain.policies.policy import Configurations
+
+
+class BadInput(ValueError):
+    """What was given makes no world. The message is for people: file, row and column first, then what to do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpotTrace:
+    """How many spot nodes of a kind there are, tick after tick; the trace begins anew when it is over."""
+
+    gap_s: float
+    available: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """The nodes of one device kind.
+
+    Attributes:
+        name: of the kind.
+        node_slots: the slots of every node.
+        usd_per_slot_h: price of a slot.
+        spot_nodes: how many of the nodes, the last ones, come and go with `spot`.
+        spot: when they are there; None: always.
+    """
+
+    name: str
+    node_slots: tuple[int, ...]
+    usd_per_slot_h: float = 0.0
+    spot_nodes: int = 0
+    spot: SpotTrace | None = None
+
+    @property
+    def slots(self) -> int:
+        """All slots of the kind."""
+        return sum(self.node_slots)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Steps:
+    """How an application steps on each configuration, with the best batch: what its ranks would measure.
+
+    Attributes:
+        global_batch, accumulation, step_s, sync_s: (E, C) samples of a step, passes of it, and seconds of it, of these
+            in synchronisation; NaN where it cannot run.
+        noise_scale: (E,) gradient noise scale in samples; NaN where unknown.
+        reference_batch: samples of a step as its user wrote it.
+        max_batch: what they may grow to.
+        max_local: (K,) samples that a slot can take at once.
+    """
+
+    global_batch: FloatArray
+    accumulation: FloatArray
+    step_s: FloatArray
+    sync_s: FloatArray
+    noise_scale: FloatArray
+    reference_batch: float
+    max_batch: float
+    max_local: FloatArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Application:
+    """How a kind of job really progresses.
+
+    Attributes:
+        name: of the application.
+        boundaries: (E + 1,) reference samples at which its phases begin, the first 0, and its end.
+        goodput: (E, C) reference samples per second with the best batch, 0 where it cannot run. A column is 0 in all
+            phases or in none.
+        restart_s: a checkpoint, a start and a load.
+        steps: what would be measured of it; None: steps of one fixed batch, at the speed that `goodput` says.
+    """
+
+    name: str
+    boundaries: FloatArray
+    goodput: FloatArray
+    restart_s: float
+    steps: Steps | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arrival:
+    """A job that comes.
+
+    Attributes:
+        id: unique.
+        submit_s: when; not after the start (0 or less) for jobs that are there when the replay begins.
+        application: index among those of the world.
+        requested_slots: what a careful user asked for, and what a rigid policy gives.
+        min_slots, max_slots: bounds of its sizes; 0 is no upper bound.
+        work: reference samples of the whole job, over which the phases of its application are stretched; None: as many
+            as the application has.
+        done: reference samples done before the replay.
+        holds: the column that it holds when the replay begins; only for jobs that are there then.
+        declares_length: whether a policy may know how much work it has left.
+        weight: how much it counts.
+    """
+
+    id: str
+    submit_s: float
+    application: int
+    requested_slots: int = 1
+    min_slots: int = 1
+    max_slots: int = 0
+    work: float | None = None
+    done: float = 0.0
+    holds: int = NOTHING
+    declares_length: bool = True
+    weight: float = 1.0
+
+
+class View(StrEnum):
+    """What a policy sees of jobs: the truth, or what could be learned from noisy measurements of what ran so far."""
+
+    ORACLE = "oracle"
+    LEARNED = "learned"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """How the cluster works.
+
+    Attributes:
+        interval_s: between two rounds.
+        on_events: a round also when a job is submitted or ends, and when nodes come or go.
+        live_pause_s: training that a change of the slots of a running job costs where it is live; None: the restart of
+            its application. A start from nothing always costs the restart.
+        view: what policies see.
+        measurement_noise: standard deviation of the logarithm of a measured step time.
+        failures_per_node_h: how often a node fails.
+        repair_s: how long it is away then.
+        checkpoint_s: between two checkpoints of a job; what it did since the last is lost with a node.
+        give_up_s: the replay ends that long after the last submit, whatever is still running.
+    """
+
+    interval_s: float = 60.0
+    on_events: bool = False
+    live_pause_s: float | None = None
+    view: View = View.LEARNED
+    measurement_noise: float = 0.05
+    failures_per_node_h: float = 0.0
+    repair_s: float = 1800.0
+    checkpoint_s: float = 600.0
+    give_up_s: float = 14 * 86_400.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """What happens if nobody decides anything yet. The same world, policy and seed give the same replay.
+
+    Attributes:
+        kinds: the nodes; `configurations.kinds` are their names.
+        configurations: what jobs could be given (`clusters.configurations_of` makes them from the kinds).
+        applications: their tables are over these configurations.
+        arrivals: the jobs, in the order of their submits.
+        rejected: (id, reason) of jobs that can never run and are not among the arrivals.
+        rules: how the cluster works.
+        seed: of everything that happens by chance: measurements and failures.
+    """
+
+    kinds: tuple[Kind, ...]
+    configurations: Configurations
+    applications: tuple[Application, ...]
+    arrivals: tuple[Arrival, ...]
+    rejected: tuple[tuple[str, str], ...] = ()
+    rules: Rules = field(default_factory=Rules)
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobRows:
+    """What became of each job (J,), in the order of the arrivals.
+
+    Attributes:
+        id, application: names.
+        submit_s, start_s, end_s: when it came, first had slots, and ended; infinite for never.
+        requested_slots: as it asked.
+        served_slot_s: slot-seconds that it held.
+        usd: what these cost.
+        changes: how often its slots changed after the first start, to others or to none.
+        restarts: how often it started again from a checkpoint: changes that were not live, and losses of a node.
+        lost_s: seconds that it held slots and did not get on: starts, pauses, and work done twice.
+        alone_s: how long it takes on a fixed, equal share of the cluster (finish-time fairness, Themis, NSDI'20).
+    """
+
+    id: tuple[str, ...]
+    application: tuple[str, ...]
+    submit_s: FloatArray
+    start_s: FloatArray
+    end_s: FloatArray
+    requested_slots: IntArray
+    served_slot_s: FloatArray
+    usd: FloatArray
+    changes: IntArray
+    restarts: IntArray
+    lost_s: FloatArray
+    alone_s: FloatArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundRows:
+    """Each round (R,), after its decision.
+
+    Attributes:
+        time_s: when.
+        queued, running: jobs without and with slots.
+        slots_used, slots_present: slots that jobs hold, and that there are.
+        usd_per_h: what those that are held cost.
+        goodput: sum over running jobs of their goodput over that on their slowest configuration of fewest slots.
+        decision_s: real seconds that the policy took.
+        gap: of the solution to its bound, relative.
+    """
+
+    time_s: FloatArray
+    queued: IntArray
+    running: IntArray
+    slots_used: IntArray
+    slots_present: IntArray
+    usd_per_h: FloatArray
+    goodput: FloatArray
+    decision_s: FloatArray
+    gap: FloatArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segments:
+    """Times in which a job held the same column (S,), in the order of their ends: `job` and `column` are indices."""
+
+    job: IntArray
+    column: IntArray
+    from_s: FloatArray
+    to_s: FloatArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replay:
+    """What happened to a world under a policy until `end_s`."""
+
+    world: World
+    policy: str
+    end_s: float
+    jobs: JobRows
+    rounds: RoundRows
+    segments: Segments
