@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -29,6 +30,10 @@ from service.usecases.orders import Launch, crew_of
 from service.usecases.ports import Transaction, Transactions
 from service.usecases.records import Bell, Prediction
 from service.usecases.round_views import change_view, round_view
+
+EXACT_UP_TO = 100
+"""Jobs: so many are decided about without a gap."""
+GAP = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +122,8 @@ def _think(
     round_ = build_round(snapshot)
     built_s = clock_s()
     follows, state = steered(chosen_policy(snapshot.policy), round_)
-    plan = decide(round_, follows, solve, clock_s=clock_s)
+    gap = 0.0 if len(round_.jobs) <= EXACT_UP_TO else GAP
+    plan = decide(round_, follows, partial(solve, gap=gap), clock_s=clock_s)
     return plan, state, {"tables_s": built_s - began_s}
 
 
