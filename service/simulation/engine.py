@@ -1,0 +1,240 @@
+"""The replay itself: rounds in virtual time, with the policies and the solver of the service."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+import numpy as np
+
+from service.domain.allocation.knapsack.problem import NOTHING, Solve
+from service.domain.allocation.knapsack.solver import solve as production_solve
+from service.domain.arrays import BoolArray, FloatArray, IntArray
+from service.domain.policies.policy import Choices, Policy, RoundInput
+from service.simulation.jobs import Jobs, Tables
+from service.simulation.metrics import job_rows
+from service.simulation.nodes import Nodes
+from service.simulation.seen import Learned, Oracle
+from service.simulation.steering import Steering
+from service.simulation.world import Replay, RoundRows, View, World
+
+Progress = Callable[[float], None]
+"""Is told the share of the jobs that have ended, from 0 to 1, every few rounds. What it raises ends the replay."""
+_TELL_EVERY = 32
+"""Rounds."""
+
+
+class BrokenChoice(Exception):
+    """A policy gave out more than there is, or what a job may not have."""
+
+
+class Sight(Protocol):
+    """What a policy sees of the jobs' speed."""
+
+    def look(self, rows: IntArray, phase: IntArray) -> tuple[FloatArray, BoolArray]:
+        """Goodput (n, C), and what each job may be given now (n, C), of jobs in these phases (n,)."""
+        ...
+
+
+def replay(
+    world: World,
+    policy: Policy,
+    *,
+    solve: Solve = production_solve,
+    clock: Callable[[], float] = time.perf_counter,
+    on_progress: Progress | None = None,
+) -> Replay:
+    """Everything that happens until the last job ended, or `rules.give_up_s` after the last submit.
+
+    `clock` gives real seconds, to time decisions; nothing else depends on it. Raises BrokenChoice.
+    """
+    return _Run(world, policy, solve, clock).run(on_progress)
+
+
+class _Run:
+    """A world under one policy."""
+
+    def __init__(self, world: World, policy: Policy, solve: Solve, clock: Callable[[], float]) -> None:
+        self._world, self._policy, self._solve, self._clock = world, policy, solve, clock
+        self._tables = Tables(world)
+        self._jobs = Jobs(world, self._tables)
+        self._nodes = Nodes(world)
+        self._sight: Sight = (
+            Oracle(world, self._tables, self._jobs)
+            if world.rules.view is View.ORACLE
+            else Learned(world, self._tables, self._jobs)
+        )
+        self._steering = Steering(world)
+        self._unit = _unit_goodput(world, self._tables)
+        arrivals = world.arrivals
+        self._requested = np.array([one.requested_slots for one in arrivals], dtype=np.int64)
+        self._weight = np.array([one.weight for one in arrivals])
+        self._declares = np.array([one.declares_length for one in arrivals], dtype=np.bool_)
+        self._active = np.zeros(0, dtype=np.int64)
+        self._next = 0
+        """The first arrival that has not come."""
+        self._rounds: list[tuple[float, ...]] = []
+
+    def run(self, tell: Progress | None) -> Replay:
+        world, jobs = self._world, self._jobs
+        last_s = max(float(jobs.submit_s.max(initial=0.0)), 0.0) + world.rules.give_up_s
+        now_s = 0.0
+        self._begin()
+        while (self._next < len(world.arrivals) or len(self._active)) and now_s <= last_s:
+            round_s = self._round_s(now_s)
+            now_s = min(round_s, self._nodes.next_s)
+            self._advance(now_s)
+            if self._nodes.next_s <= now_s:
+                for rows, checkpoint_s in self._nodes.advance(now_s):
+                    jobs.loses_node(rows, now_s, checkpoint_s)
+            if now_s == round_s or world.rules.on_events:
+                self._arrive(now_s)
+                if len(self._active):
+                    self._round(now_s)
+            if tell is not None and len(self._rounds) % _TELL_EVERY == 0:
+                tell((self._next - len(self._active)) / len(world.arrivals))
+        end_s = now_s if len(self._active) else float(jobs.end_s.max(initial=0.0))
+        if tell is not None:
+            tell(1.0)
+        return self._replay(end_s)
+
+    def _begin(self) -> None:
+        """Jobs that hold slots from the start."""
+        holds = np.array([one.holds for one in self._world.arrivals], dtype=np.int64)
+        rows = np.flatnonzero(holds != NOTHING)
+        self._arrive(0.0, only_holders=True)
+        self._jobs.holds_already(rows, holds[rows])
+        self._nodes.place(rows, holds[rows])
+
+    def _arrive(self, now_s: float, *, only_holders: bool = False) -> None:
+        arrivals, first = self._world.arrivals, self._next
+        while self._next < len(arrivals) and arrivals[self._next].submit_s <= now_s:
+            if only_holders and arrivals[self._next].holds == NOTHING:
+                break
+            self._next += 1
+        if self._next > first:
+            self._active = np.concatenate([self._active, np.arange(first, self._next)])
+
+    def _round_s(self, now_s: float) -> float:
+        """When the next round is due."""
+        rules, arrivals = self._world.rules, self._world.arrivals
+        arrival_s = math.inf
+        if self._next < len(arrivals):
+            arrival_s = max(now_s, arrivals[self._next].submit_s)
+        from_s = now_s if len(self._active) else max(now_s, math.nextafter(arrival_s, -math.inf))
+        tick_s = (math.floor(from_s / rules.interval_s) + 1) * rules.interval_s
+        if tick_s <= now_s:
+            tick_s += rules.interval_s
+        if not rules.on_events:
+            return tick_s
+        return min(tick_s, arrival_s, float(self._jobs.ends_s[self._active].min(initial=np.inf)))
+
+    def _advance(self, now_s: float) -> None:
+        ended = self._jobs.advance(self._active, now_s)
+        if ended.any():
+            self._nodes.place(self._active[ended], np.full(int(ended.sum()), NOTHING))
+            self._active = self._active[~ended]
+
+    def _round(self, now_s: float) -> None:
+        jobs, active = self._jobs, self._active
+        progress = jobs.progress_at(active, now_s)
+        phase = jobs.phase_at(active, progress)
+        given = self._input(now_s, progress, phase)
+        policy = self._steering.steered(self._policy, given, active, jobs, now_s)
+        began_s = self._clock()
+        choices = policy.choose(given, self._solve)
+        decision_s = self._clock() - began_s
+        self._check(given, choices)
+        changed = np.flatnonzero(choices.chosen != given.current)
+        if len(changed):
+            rows, columns = active[changed], choices.chosen[changed]
+            jobs.give(rows, columns, now_s, self._world.rules)
+            self._nodes.place(rows, columns)
+        self._note(now_s, phase, decision_s, choices.solution.gap)
+
+    def _input(self, now_s: float, progress: FloatArray, phase: IntArray) -> RoundInput:
+        jobs, active, rules = self._jobs, self._active, self._world.rules
+        goodput, allowed = self._sight.look(active, phase)
+        restart_s = jobs.restart_s[active]
+        return RoundInput(
+            configurations=self._world.configurations,
+            rows=self._nodes.rows,
+            goodput=goodput,
+            allowed=allowed,
+            current=jobs.column[active],
+            weight=self._weight[active],
+            age_s=now_s - jobs.submit_s[active],
+            waited_s=np.where(jobs.column[active] == NOTHING, now_s - jobs.held_until_s[active], 0.0),
+            served_s=jobs.served_s[active],
+            served_slot_s=jobs.served_slot_s[active],
+            changes=jobs.changes[active],
+            change_s=restart_s if rules.live_pause_s is None else np.full(len(active), rules.live_pause_s),
+            remaining=np.where(self._declares[active], jobs.total[active] - progress, np.nan),
+            requested_slots=self._requested[active],
+            job_class=jobs.application[active],
+        )
+
+    def _check(self, given: RoundInput, choices: Choices) -> None:
+        chosen = choices.chosen
+        has = chosen != NOTHING
+        if not given.allowed[np.flatnonzero(has), chosen[has]].all():
+            raise BrokenChoice(f"{self._policy.name} gave a job what it may not have")
+        for row in given.rows:
+            counts = has if row.jobs is None else has & row.jobs
+            taken = float(row.demand[chosen[counts]].sum())
+            if taken > row.capacity * (1 + 1e-9):
+                raise BrokenChoice(f"{self._policy.name} gave out {taken:g} of {row.capacity:g} {row.name}")
+
+    def _note(self, now_s: float, phase: IntArray, decision_s: float, gap: float) -> None:
+        jobs, configurations = self._jobs, self._world.configurations
+        column = jobs.column[self._active]
+        runs = column != NOTHING
+        held = column[runs]
+        application = jobs.application[self._active][runs]
+        goodput = self._tables.goodput[application, phase[runs], held]
+        self._rounds.append(
+            (
+                now_s,
+                len(column) - len(held),
+                len(held),
+                float(configurations.slots[held].sum()),
+                self._nodes.slots,
+                float(configurations.usd_per_h[held].sum()),
+                float((goodput / self._unit[application, phase[runs]]).sum()),
+                decision_s,
+                gap,
+            )
+        )
+
+    def _replay(self, end_s: float) -> Replay:
+        table = np.array(self._rounds, dtype=np.float64).reshape(len(self._rounds), 9)
+        rounds = RoundRows(
+            time_s=table[:, 0],
+            queued=table[:, 1].astype(np.int64),
+            running=table[:, 2].astype(np.int64),
+            slots_used=table[:, 3].astype(np.int64),
+            slots_present=table[:, 4].astype(np.int64),
+            usd_per_h=table[:, 5],
+            goodput=table[:, 6],
+            decision_s=table[:, 7],
+            gap=table[:, 8],
+        )
+        return Replay(
+            world=self._world,
+            policy=self._policy.name,
+            end_s=end_s,
+            jobs=job_rows(self._world, self._tables, self._jobs, rounds, end_s),
+            rounds=rounds,
+            segments=self._jobs.segments(end_s),
+        )
+
+
+def _unit_goodput(world: World, tables: Tables) -> FloatArray:
+    """(A, E) goodput on the slowest of the configurations with the fewest slots that an application runs on."""
+    slots, runs = world.configurations.slots, tables.goodput > 0
+    fewest = np.where(runs, slots, np.iinfo(np.int64).max).min(axis=2, initial=np.iinfo(np.int64).max)
+    smallest = runs & (slots == fewest[:, :, None])
+    unit = np.where(smallest, tables.goodput, np.inf).min(axis=2, initial=np.inf)
+    return np.where(np.isfinite(unit), unit, 1.0)

@@ -1,0 +1,192 @@
+"""All jobs of a replay at once: how far they are, what they hold, and what it cost them.
+
+A job that keeps its column has its own clock: seconds of training from its start to any point of its work on that column,
+piecewise linear over the phases of its application. So progress and end are exact however long a round is.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from service.domain.allocation.knapsack.problem import NOTHING
+from service.domain.arrays import BoolArray, FloatArray, IntArray
+from service.simulation.world import Rules, Segments, World
+
+
+class Tables:
+    """The applications of a world (A) side by side, the shorter ones padded: `boundaries` (A, E + 1), `goodput`
+    (A, E, C), `clock_s` (A, E + 1, C) seconds of training until each boundary, infinite where it cannot run, and
+    `phases` (A,).
+    """
+
+    def __init__(self, world: World) -> None:
+        applications = world.applications
+        columns = len(world.configurations.slots)
+        self.phases = np.array([len(one.goodput) for one in applications], dtype=np.int64)
+        most = int(self.phases.max(initial=1))
+        self.boundaries = np.zeros((len(applications), most + 1))
+        self.goodput = np.zeros((len(applications), most, columns))
+        for index, one in enumerate(applications):
+            phases = len(one.goodput)
+            self.boundaries[index] = one.boundaries[-1]
+            self.boundaries[index, : phases + 1] = one.boundaries
+            self.goodput[index] = one.goodput[-1]
+            self.goodput[index, :phases] = one.goodput
+        runs = self.goodput > 0
+        work = np.diff(self.boundaries, axis=1)[:, :, None]
+        phase_s = np.where(runs, work / np.where(runs, self.goodput, 1.0), np.inf)
+        self.clock_s = np.concatenate(
+            [np.zeros((len(applications), 1, columns)), np.cumsum(phase_s, axis=1)], axis=1
+        )
+        self.restart_s = np.array([one.restart_s for one in applications])
+
+
+class Jobs:
+    """The state of the jobs (J,) of a world; `rows` are indices into them. Times are seconds since the start."""
+
+    def __init__(self, world: World, tables: Tables) -> None:
+        arrivals, configurations = world.arrivals, world.configurations
+        number = len(arrivals)
+        self._tables, self._configurations = tables, configurations
+        self.submit_s = np.array([one.submit_s for one in arrivals], dtype=np.float64)
+        self.application = np.array([one.application for one in arrivals], dtype=np.int64)
+        own = tables.boundaries[self.application, -1]
+        self.total = np.array([math.nan if one.work is None else one.work for one in arrivals])
+        self.total = np.where(np.isnan(self.total), own, self.total)
+        self.stretch = self.total / own
+        """How much longer than its application's each job's work is."""
+        self.progress = np.array([one.done for one in arrivals], dtype=np.float64)
+        """Reference samples when `column` was given."""
+        self.column = np.full(number, NOTHING, dtype=np.int64)
+        self.trains_from_s = np.full(number, np.inf)
+        """When training goes on after the last change,"""
+        self.clock_s = np.zeros(number)
+        """and where on its clock the job was then."""
+        self.ends_s = np.full(number, np.inf)
+        """When it will have finished if it keeps what it has."""
+        self.held_until_s = self.submit_s.copy()
+        """When it last held slots, or came."""
+        self.held_from_s = np.zeros(number)
+        self.start_s, self.end_s = np.full(number, np.inf), np.full(number, np.inf)
+        self.served_s = np.zeros((number, len(configurations.kinds)))
+        self.served_slot_s, self.usd, self.lost_s = np.zeros(number), np.zeros(number), np.zeros(number)
+        self.changes, self.restarts = np.zeros(number, dtype=np.int64), np.zeros(number, dtype=np.int64)
+        self.restart_s = tables.restart_s[self.application]
+        self._segments: list[tuple[IntArray, IntArray, FloatArray, FloatArray]] = []
+
+    def progress_at(self, rows: IntArray, now_s: float) -> FloatArray:
+        """(n,) reference samples done."""
+        progress = self.progress[rows].copy()
+        training = np.flatnonzero(self.trains_from_s[rows] < now_s)
+        if len(training):
+            rows = rows[training]
+            progress[training] = self._work_at(rows, self.clock_s[rows] + now_s - self.trains_from_s[rows])
+        return progress
+
+    def phase_at(self, rows: IntArray, progress: FloatArray) -> IntArray:
+        """(n,) the phase that each is in."""
+        done = progress / self.stretch[rows]
+        application = self.application[rows]
+        passed = (self._tables.boundaries[application] <= done[:, None]).sum(axis=1) - 1
+        return np.asarray(np.clip(passed, 0, self._tables.phases[application] - 1))
+
+    def advance(self, rows: IntArray, now_s: float) -> BoolArray:
+        """Lets time pass for `rows` (n,); which of them have ended."""
+        holding = rows[self.column[rows] != NOTHING]
+        if not len(holding):
+            return np.zeros(len(rows), dtype=np.bool_)
+        column, since_s = self.column[holding], self.held_until_s[holding]
+        until_s = np.maximum(np.minimum(now_s, self.ends_s[holding]), since_s)
+        held_s = until_s - since_s
+        trains_s = self.trains_from_s[holding]
+        self.served_s[holding, self._configurations.kind[column]] += held_s
+        self.served_slot_s[holding] += held_s * self._configurations.slots[column]
+        self.usd[holding] += held_s / 3600.0 * self._configurations.usd_per_h[column]
+        self.lost_s[holding] += np.minimum(until_s, trains_s) - np.minimum(since_s, trains_s)
+        self.held_until_s[holding] = until_s
+        done = holding[self.ends_s[holding] <= now_s]
+        if len(done):
+            self.end_s[done], self.progress[done] = self.ends_s[done], self.total[done]
+            self._let_go(done)
+        return np.asarray(np.isfinite(self.end_s[rows]))
+
+    def give(self, rows: IntArray, columns: IntArray, now_s: float, rules: Rules) -> None:
+        """`rows` (n,), which were advanced to now, get other columns (n,), or nothing."""
+        live = np.full(len(rows), rules.live_pause_s is not None) & (self.column[rows] != NOTHING)
+        self.progress[rows] = self.progress_at(rows, now_s)
+        self._let_go(rows[self.column[rows] != NOTHING])
+        has = columns != NOTHING
+        rows, columns, live = rows[has], columns[has], live[has]
+        again = np.isfinite(self.start_s[rows])
+        self.changes[rows] += again
+        self.restarts[rows] += again & ~live
+        self.start_s[rows] = np.minimum(self.start_s[rows], now_s)
+        pause_s = np.where(live, rules.live_pause_s or 0.0, self.restart_s[rows])
+        self._hold(rows, columns, now_s, now_s + pause_s)
+
+    def holds_already(self, rows: IntArray, columns: IntArray) -> None:
+        """`rows` (n,) hold these columns (n,) when the replay begins, and train."""
+        self.start_s[rows] = np.minimum(self.submit_s[rows], 0.0)
+        self._hold(rows, columns, 0.0, np.zeros(len(rows)))
+
+    def loses_node(self, rows: IntArray, now_s: float, checkpoint_s: float) -> None:
+        """`rows` (n,) lose what they hold, and what they did since the last of their checkpoints, which they made every so
+        many seconds of training; with 0, just now.
+        """
+        trained_s = np.maximum(now_s - self.trains_from_s[rows], 0.0)
+        twice_s = np.mod(trained_s, checkpoint_s) if checkpoint_s > 0 else np.zeros(len(rows))
+        clock_s = self.clock_s[rows] + trained_s - twice_s
+        self.progress[rows] = np.where(trained_s > 0, self._work_at(rows, clock_s), self.progress[rows])
+        self.lost_s[rows] += twice_s
+        self._let_go(rows)
+
+    def segments(self, end_s: float) -> Segments:
+        """Everything that was held, also what still is."""
+        self._close(np.flatnonzero(self.column != NOTHING), end_s)
+        job, column, from_s, to_s = (
+            np.concatenate([part[index] for part in self._segments]) if self._segments else np.zeros(0)
+            for index in range(4)
+        )
+        order = np.argsort(to_s, kind="stable")
+        return Segments(
+            job=job[order].astype(np.int64),
+            column=column[order].astype(np.int64),
+            from_s=from_s[order],
+            to_s=to_s[order],
+        )
+
+    def _hold(self, rows: IntArray, columns: IntArray, now_s: float, trains_from_s: FloatArray) -> None:
+        application, stretch = self.application[rows], self.stretch[rows]
+        bounds, clock_s = self._tables.boundaries[application], self._tables.clock_s[application, :, columns]
+        self.clock_s[rows] = stretch * _interpolated(self.progress[rows] / stretch, bounds, clock_s)
+        self.column[rows], self.trains_from_s[rows] = columns, trains_from_s
+        self.ends_s[rows] = trains_from_s + np.maximum(stretch * clock_s[:, -1] - self.clock_s[rows], 0.0)
+        self.held_until_s[rows] = self.held_from_s[rows] = now_s
+
+    def _let_go(self, rows: IntArray) -> None:
+        self._close(rows, self.held_until_s[rows])
+        self.column[rows], self.ends_s[rows], self.trains_from_s[rows] = NOTHING, np.inf, np.inf
+
+    def _close(self, rows: IntArray, to_s: FloatArray | float) -> None:
+        if len(rows):
+            to = np.broadcast_to(np.asarray(to_s, dtype=np.float64), rows.shape).copy()
+            self._segments.append((rows, self.column[rows].copy(), self.held_from_s[rows].copy(), to))
+
+    def _work_at(self, rows: IntArray, clock_s: FloatArray) -> FloatArray:
+        """(n,) reference samples done where each is on the clock of its column."""
+        application, stretch = self.application[rows], self.stretch[rows]
+        bounds = self._tables.boundaries[application]
+        clocks = self._tables.clock_s[application, :, self.column[rows]]
+        done = stretch * _interpolated(clock_s / stretch, clocks, bounds)
+        return np.asarray(np.minimum(done, self.total[rows]))
+
+
+def _interpolated(at: FloatArray, x: FloatArray, y: FloatArray) -> FloatArray:
+    """(n,) what `np.interp` gives for each row of x and y (n, P)."""
+    rows = np.arange(len(at))
+    before = np.clip((x <= at[:, None]).sum(axis=1) - 1, 0, x.shape[1] - 2)
+    low, width = x[rows, before], x[rows, before + 1] - x[rows, before]
+    share = np.clip((at - low) / np.where(width > 0, width, 1.0), 0.0, 1.0)
+    return np.asarray(y[rows, before] + share * (y[rows, before + 1] - y[rows, before]))

@@ -1,0 +1,124 @@
+"""What a policy sees of the speed of jobs: the truth, or what the service would have learned of it by then.
+
+Learned: whatever ran was measured, with noise; models are fitted to that, of a class and of its jobs, and sizes are
+tried step by step, all by the code of the service (`service.domain.perf`). As in the service, the batch of a job that
+runs follows what it measures: it trains with the best one, also where the model does not know it yet.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from service.domain.allocation.knapsack.problem import NOTHING
+from service.domain.allocation.round import MIN_GAIN
+from service.domain.arrays import BoolArray, FloatArray, IntArray
+from service.domain.perf.exploration import explore
+from service.domain.perf.fit import Observations, fit
+from service.domain.perf.tables import JobModels, goodput_table
+from service.domain.perf.throughput import ThroughputModel
+from service.domain.perf.transfer import across_kinds
+from service.simulation.jobs import Jobs, Tables
+from service.simulation.measuring import Measurements, steps_of
+from service.simulation.world import Steps, World
+
+
+def sizes_of(world: World, tables: Tables) -> BoolArray:
+    """(J, C) where each job may run: its application can, and it may have that many slots."""
+    slots = world.configurations.slots
+    least = np.array([one.min_slots for one in world.arrivals], dtype=np.int64)
+    most = np.array([one.max_slots or np.iinfo(np.int64).max for one in world.arrivals], dtype=np.int64)
+    application = np.array([one.application for one in world.arrivals], dtype=np.int64)
+    runs = tables.goodput[:, 0] > 0
+    return np.asarray(runs[application] & (slots >= least[:, None]) & (slots <= most[:, None]))
+
+
+class Oracle:
+    """The true goodput of the phase that a job is in, on all configurations."""
+
+    def __init__(self, world: World, tables: Tables, jobs: Jobs) -> None:
+        self._tables, self._jobs = tables, jobs
+        self._sizes = sizes_of(world, tables)
+
+    def look(self, rows: IntArray, phase: IntArray) -> tuple[FloatArray, BoolArray]:
+        """See `engine.Sight`."""
+        allowed = self._sizes[rows]
+        return np.where(allowed, self._tables.goodput[self._jobs.application[rows], phase], 0.0), allowed
+
+
+class Learned:
+    """What was measured up to now, and the models of it."""
+
+    def __init__(self, world: World, tables: Tables, jobs: Jobs) -> None:
+        self._world, self._jobs = world, jobs
+        self._sizes = sizes_of(world, tables)
+        self._steps: list[Steps] = [steps_of(one, world.configurations) for one in world.applications]
+        self._measured = Measurements(world, self._steps, jobs)
+        shape = (len(world.arrivals), len(world.configurations.slots))
+        self._goodput, self._high = np.zeros(shape), np.zeros(shape)
+        self._known = np.zeros(shape[0], dtype=np.bool_)
+        """Jobs whose row of the tables is what is believed now."""
+        self._class_models = self._fitted(self._measured.of_classes(), len(self._steps), None)
+
+    def look(self, rows: IntArray, phase: IntArray) -> tuple[FloatArray, BoolArray]:
+        """See `engine.Sight`."""
+        news = self._measured.measure(rows, phase)
+        if news.classes.size:
+            self._class_models = self._fitted(self._measured.of_classes(), len(self._steps), None)
+            # What was never measured itself is believed to be as its class.
+            fresh = ~self._measured.tried.any(axis=1)
+            self._known[fresh & np.isin(self._jobs.application, news.classes)] = False
+        self._known[news.jobs] = False
+        stale = rows[~self._known[rows]]
+        if len(stale):
+            self._learn(stale)
+        return self._offer(rows)
+
+    def _learn(self, rows: IntArray) -> None:
+        """Models and tables of `rows` (n,) anew."""
+        application = self._jobs.application[rows]
+        steps = [self._steps[index] for index in application.tolist()]
+        own, observed = self._measured.of_jobs(rows)
+        reference = np.array([one.reference_batch for one in steps])
+        models = JobModels(
+            throughput=self._fitted(own, len(rows), self._class_models[application]),
+            noise_scale=self._measured.noise_of(rows),
+            reference_batch=reference,
+            global_batch=reference,
+            max_global=np.array([one.max_batch for one in steps]),
+            max_local=np.stack([one.max_local for one in steps]),
+            adapts=np.array([one.max_batch > one.reference_batch for one in steps], dtype=np.bool_),
+        )
+        table = goodput_table(models, self._world.configurations, observed)
+        self._goodput[rows], self._high[rows] = table.goodput, table.high
+        self._known[rows] = True
+
+    def _fitted(
+        self, observations: Observations, owners: int, before: ThroughputModel | None
+    ) -> ThroughputModel:
+        """(owners, K) models; `before` (owners, K) is believed where there is no better."""
+        kinds = len(self._world.kinds)
+        number = owners * kinds
+        grid = np.arange(number).reshape(owners, kinds)
+        flat = None if before is None else before[np.divmod(np.arange(number), kinds)]
+        return across_kinds(fit(observations, number, flat)[grid])
+
+    def _offer(self, rows: IntArray) -> tuple[FloatArray, BoolArray]:
+        """Goodput and what may be chosen, steadied as in a round of the service: what may be noise is no gain."""
+        current, slots = self._jobs.column[rows], self._world.configurations.slots
+        goodput, high, sizes = self._goodput[rows], self._high[rows], self._sizes[rows]
+        allowed = explore(
+            self._world.configurations,
+            allowed=sizes & (goodput > 0),
+            tried=self._measured.tried[rows],
+            current=current,
+            goodput=goodput,
+            high=high,
+        ).mask
+        running = np.flatnonzero(current != NOTHING)
+        held = current[running]
+        now = goodput[running, held][:, None]
+        near = goodput[running] < MIN_GAIN * now
+        allowed[running] &= ~(near & (slots >= slots[held][:, None]))
+        allowed[running, held] = True
+        goodput[running] = np.where(near & (goodput[running] > now), now, goodput[running])
+        return goodput, allowed

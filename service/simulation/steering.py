@@ -1,0 +1,63 @@
+"""The memory of a policy under a budget, as `service.domain.allocation.steering` keeps it for the live cluster."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from service.domain.allocation.knapsack.problem import NOTHING
+from service.domain.arrays import IntArray
+from service.domain.policies.budget import Budget, BudgetState, highest_mu, mu_for_present_jobs, steer
+from service.domain.policies.class_statistics import ClassStatistics, expected_widths, observe_jobs
+from service.domain.policies.policy import Policy, RoundInput
+from service.domain.policies.widths import column_prices
+from service.simulation.jobs import Jobs
+from service.simulation.world import World
+
+
+class Steering:
+    """What was spent and what arrived up to now."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._state, self._statistics = BudgetState(), ClassStatistics()
+        self._before_s = 0.0
+        configurations = world.configurations
+        owned = not np.any(configurations.usd_per_h > 0)
+        self._usd_per_h = configurations.slots * 1.0 if owned else configurations.usd_per_h
+
+    def steered(self, policy: Policy, given: RoundInput, rows: IntArray, jobs: Jobs, now_s: float) -> Policy:
+        """The policy for this round, of the jobs `rows` (n,). Only a budget that is not fixed changes."""
+        if not isinstance(policy, Budget) or policy.mu_h_per_usd >= 0:
+            return policy
+        elapsed_s = now_s - self._before_s
+        self._before_s = now_s
+        self._observe(given, rows, jobs, elapsed_s)
+        configurations = given.configurations
+        widths = expected_widths(self._statistics, configurations, budget_usd_per_h=policy.usd_per_h)
+        held = given.current[given.current != NOTHING]
+        self._state = steer(
+            self._state,
+            realised_usd=float(self._usd_per_h[held].sum()) * elapsed_s / 3600.0,
+            elapsed_s=elapsed_s,
+            budget_usd_per_h=policy.usd_per_h,
+            expected_h_per_usd=mu_for_present_jobs(given, policy.usd_per_h)
+            if widths is None
+            else widths.mu_h_per_usd,
+            highest_h_per_usd=highest_mu(column_prices(configurations.usd_per_h, configurations.slots)),
+        )
+        return replace(policy, mu_h_per_usd=self._state.mu_h_per_usd)
+
+    def _observe(self, given: RoundInput, rows: IntArray, jobs: Jobs, elapsed_s: float) -> None:
+        arrivals, applications = self._world.arrivals, self._world.applications
+        names = [applications[index].name for index in jobs.application[rows].tolist()]
+        declared = np.isfinite(given.remaining)
+        self._statistics = observe_jobs(
+            self._statistics,
+            given,
+            elapsed_s=elapsed_s,
+            job_ids=[arrivals[row].id for row in rows.tolist()],
+            classes=names,
+            samples=np.where(declared, jobs.total[rows], np.nan),
+        )
