@@ -7,9 +7,10 @@ report's checkboxes hide it. Text from outside is escaped here.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
+from itertools import pairwise
 
 import numpy as np
 
@@ -19,9 +20,18 @@ WIDTH, HEIGHT = 480.0, 280.0
 """Of a line chart, in SVG units: text of 13 units stays readable where the chart is as wide as a phone."""
 _LEFT, _RIGHT, _TOP, _BOTTOM = 52.0, 10.0, 12.0, 42.0
 _UNITS = ((86_400.0, "d"), (3600.0, "h"), (60.0, "min"), (1.0, "s"))
-_ROUND_TIMES_S = (0.1, 1, 10, 60, 600, 3600, 36_000, 4 * 86_400, 40 * 86_400, 400 * 86_400)
+_ROUND_TIMES_S = (
+    *(0.01, 0.1, 1.0, 5.0, 20.0),
+    *(60.0 * minutes for minutes in (1, 5, 20)),
+    *(3600.0 * hours for hours in (1, 5)),
+    *(86_400.0 * days for days in (1, 5, 20, 100, 500)),
+)
+_ROUND_RATIOS = tuple(factor * 10.0**power for power in range(-4, 6) for factor in (1, 2, 5))
+_MOST_MARKS = 8
 _LANE = 9.0
 """SVG units from one job to the next."""
+SHADES = 5
+"""Steps of darkness in `lanes_chart`, from few slots to the most, and as many layers at most in `area_chart`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,10 +54,10 @@ class Axis:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """The line of one policy through points (N,)."""
+    """The line of one policy through points (N,); without an index, of something else to compare with."""
 
     name: str
-    index: int
+    index: int | None
     x: FloatArray
     y: FloatArray
 
@@ -72,21 +82,32 @@ class Lane:
     held: FloatArray
 
 
-def duration(seconds: float) -> str:
-    """Seconds as people say them: 45 s, 3.2 min, 4.51 h, 2.3 d."""
+def duration(seconds: float, like_s: float | None = None) -> str:
+    """Seconds as people say them: 45.0 s, 3.20 min, 4.51 h, 2.30 d; in the unit that suits `like_s` where it is given."""
     if not math.isfinite(seconds):
         return "-"
-    size_s, unit = next((one for one in _UNITS if abs(seconds) >= 1.5 * one[0]), _UNITS[-1])
-    return f"{number(seconds / size_s)} {unit}"
+    size_s, unit = _unit(seconds if like_s is None else like_s, 1.5)
+    return f"{figure(seconds / size_s)} {unit}"
 
 
-def number(value: float) -> str:
-    """Three figures, with commas from a thousand on."""
+def _unit(seconds: float, from_: float) -> tuple[float, str]:
+    """The largest unit of which there are at least `from_`."""
+    return next((one for one in _UNITS if abs(seconds) >= from_ * one[0]), _UNITS[-1])
+
+
+def figure(value: float) -> str:
+    """Three figures, with commas from a thousand on: 0.120, 7.00, 45.2, 1,234."""
     if not math.isfinite(value):
         return "-"
     if abs(value) >= 99.95:
         return f"{value:,.0f}"
-    return f"{value:.3g}"
+    return f"{value:#.3g}" if abs(value) >= 0.001 else "0"
+
+
+def number(value: float) -> str:
+    """As `figure`, without zeros at the end: 0.12, 7."""
+    text = figure(value)
+    return text.rstrip("0").rstrip(".") if "." in text else text
 
 
 def plain_axis(label: str, high: float) -> Axis:
@@ -99,7 +120,7 @@ def plain_axis(label: str, high: float) -> Axis:
 
 def time_axis(label: str, high_s: float) -> Axis:
     """From 0 to `high_s`, in the unit that suits it."""
-    size_s, unit = next((one for one in _UNITS if high_s >= 2 * one[0]), _UNITS[-1])
+    size_s, unit = _unit(high_s, 2.0)
     step = _step(high_s / size_s)
     marks = tuple((mark * size_s, number(mark)) for mark in _marks(high_s / size_s, step))
     return Axis(label=f"{label} [{unit}]", low=0.0, high=max(high_s, 1e-9), marks=marks)
@@ -107,11 +128,28 @@ def time_axis(label: str, high_s: float) -> Axis:
 
 def log_time_axis(label: str, low_s: float, high_s: float) -> Axis:
     """From `low_s` to `high_s`, both above 0, by factors."""
-    high_s = max(high_s, 1.2 * low_s)
-    marks = tuple((mark, duration(mark)) for mark in _ROUND_TIMES_S if low_s <= mark <= high_s)
+    return _log_axis(label, low_s, high_s, _ROUND_TIMES_S, _round_time)
+
+
+def log_axis(label: str, low: float, high: float) -> Axis:
+    """From `low` to `high`, both above 0, by factors."""
+    return _log_axis(label, low, high, _ROUND_RATIOS, number)
+
+
+def _log_axis(
+    label: str, low: float, high: float, round_values: Sequence[float], text: Callable[[float], str]
+) -> Axis:
+    high = max(high, 1.2 * low)
+    marks = tuple((mark, text(mark)) for mark in round_values if low <= mark <= high)
     if len(marks) < 2:
-        marks = tuple((mark, duration(mark)) for mark in (low_s, math.sqrt(low_s * high_s), high_s))
-    return Axis(label=label, low=low_s, high=high_s, marks=marks, log=True)
+        marks = tuple((mark, text(mark)) for mark in (low, math.sqrt(low * high), high))
+    every = math.ceil(len(marks) / _MOST_MARKS)
+    return Axis(label=label, low=low, high=high, marks=marks[::every], log=True)
+
+
+def _round_time(seconds: float) -> str:
+    size_s, unit = _unit(seconds, 1.0)
+    return f"{number(seconds / size_s)} {unit}"
 
 
 def _step(high: float) -> float:
@@ -133,13 +171,11 @@ def line_chart(*, title: str, description: str, x: Axis, y: Axis, lines: Sequenc
     for line in reversed(lines):  # the first lies on top
         points = zip(_LEFT + across * x.at(line.x), _TOP + down * (1 - y.at(line.y)), strict=True)
         path = " ".join(f"{left:.1f},{top:.1f}" for left, top in points)
+        kind = "limit" if line.index is None else f"p{line.index}"
         parts.append(
-            f'<polyline class="line p{line.index}" points="{path}"><title>{escape(line.name)}</title></polyline>'
+            f'<polyline class="line {kind}" points="{path}"><title>{escape(line.name)}</title></polyline>'
         )
-    return (
-        f'<svg viewBox="0 0 {WIDTH:g} {HEIGHT:g}" role="img" aria-label="{escape(f"{title}. {description}")}">'
-        f"{''.join(parts)}</svg>"
-    )
+    return _svg(title, description, "".join(parts))
 
 
 def _grid(x: Axis, y: Axis, across: float, down: float) -> str:
@@ -159,6 +195,25 @@ def _grid(x: Axis, y: Axis, across: float, down: float) -> str:
         f'<text class="middle label" x="{_LEFT + across / 2:g}" y="{HEIGHT - 6:g}">{escape(x.label)}</text>'
     )
     return "".join(parts)
+
+
+def area_chart(*, title: str, description: str, x: Axis, y: Axis, at: FloatArray, layers: FloatArray) -> str:
+    """An SVG of layers (L, N) at points (N,), one upon the other, the last the darkest; their names are the caller's."""
+    across, down = WIDTH - _LEFT - _RIGHT, HEIGHT - _TOP - _BOTTOM
+    left = _LEFT + across * x.at(at)
+    tops = _TOP + down * (1 - y.at(np.cumsum(np.vstack([np.zeros(len(at)), layers]), axis=0)))
+    parts = [_grid(x, y, across, down)]
+    for layer, (below, above) in enumerate(pairwise(tops)):
+        around = zip(np.concatenate([left, left[::-1]]), np.concatenate([above, below[::-1]]), strict=True)
+        path = " ".join(f"{one:.1f},{top:.1f}" for one, top in around)
+        shade = SHADES - len(layers) + layer
+        parts.append(f'<polygon class="layer{shade}" points="{path}"/>')
+    return _svg(title, description, "".join(parts))
+
+
+def _svg(title: str, description: str, content: str) -> str:
+    said = escape(f"{title}. {description}")
+    return f'<svg viewBox="0 0 {WIDTH:g} {HEIGHT:g}" role="img" aria-label="{said}">{content}</svg>'
 
 
 def bar_table(*, title: str, bars: Sequence[Bar], parts: Sequence[str] = ()) -> str:
@@ -205,10 +260,6 @@ def lanes_chart(*, title: str, lanes: Sequence[Lane], end_s: float, most_slots: 
         f'<svg viewBox="0 0 {width:g} {down + 44:g}" role="img" aria-label="{escape(title)}">'
         f"{''.join(parts)}</svg></div>"
     )
-
-
-SHADES = 5
-"""Steps of darkness in `lanes_chart`, from few slots to the most."""
 
 
 def _lane(lane: Lane, middle: float, left: float, scale: float, most_slots: float) -> str:

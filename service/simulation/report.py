@@ -1,0 +1,363 @@
+"""The report of a simulation: one HTML page that needs nothing else, for people who did not write the simulator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from html import escape
+from importlib.resources import files
+from string import Template
+
+import numpy as np
+
+from service.domain.arrays import FloatArray
+from service.simulation import charts
+from service.simulation.charts import Bar, Lane, Line, bar_table, line_chart, plain_axis
+from service.simulation.results import Result, Results, mean_figures
+from service.simulation.words import FIGURES, Figure, best_of, findings, warnings
+
+_COLOURS = 12
+_POINTS = 240
+"""Of a line over time, and of a distribution."""
+_LEAST = 0.005
+"""Share of the values of a distribution that lie left of its axis, drawn at its edge."""
+_MOST_LANES = 300
+"""Jobs that are shown one by one; more are summed up by the size that they asked for."""
+_BANDS = ((1, 1), (2, 4), (5, 8), (9, 32), (33, None))
+"""Sizes asked for, from and to, where jobs are summed up."""
+
+
+def render(results: Results) -> str:
+    """The page. Everything is in it: style, script and pictures."""
+    assets = files("service.simulation") / "assets"
+    policies = results.policies
+    return Template((assets / "report.html").read_text(encoding="utf-8")).substitute(
+        title=escape(f"Simulation: {results.name}"),
+        style=(assets / "report.css").read_text(encoding="utf-8"),
+        script=(assets / "report.js").read_text(encoding="utf-8"),
+        world=escape(_world(results)),
+        words=_words(results),
+        choice=_choice(list(policies)) if len(policies) > 1 else "",
+        body=_summary(policies) + _figures(policies) + _by_job(policies),
+        footer=_footer(results),
+    )
+
+
+def _world(results: Results) -> str:
+    world = results.runs[0].replay.world
+    kinds = ", ".join(f"{kind.slots:,} {kind.name}" for kind in world.kinds)
+    pause_s = world.rules.live_pause_s
+    change = (
+        "its application's restart"
+        if pause_s is None
+        else f"{charts.number(pause_s)} s (live), a start its application's restart"
+    )
+    seeds = len({one.replay.world.seed for one in results.runs})
+    return (
+        f"{len(world.arrivals):,} jobs on {sum(kind.slots for kind in world.kinds):,} slots ({kinds}); a round every "
+        f"{charts.number(world.rules.interval_s)} s{' and on every event' if world.rules.on_events else ''}; a change of "
+        f"a running job costs {change}; {seeds} {'seed' if seeds == 1 else 'seeds'}."
+    )
+
+
+def _words(results: Results) -> str:
+    items = "".join(f"<li>{escape(sentence)}</li>" for sentence in findings(results))
+    careful = "".join(f'<p class="warn">{escape(sentence)}</p>' for sentence in warnings(results))
+    return f'<ul class="words">{items}</ul>{careful}'
+
+
+def _choice(names: Sequence[str]) -> str:
+    boxes = "".join(
+        f'<label><input type="checkbox" data-policy="{index}" checked>'
+        f'<svg viewBox="0 0 30 10" aria-hidden="true"><path class="line p{_colour(index)}" d="M0 5h30"/></svg>'
+        f"{escape(name)}</label>"
+        for index, name in enumerate(names)
+    )
+    return f'<fieldset><legend>Policies shown</legend><div class="choice">{boxes}</div></fieldset>'
+
+
+def _colour(index: int) -> int:
+    return index % _COLOURS
+
+
+def _summary(policies: Mapping[str, list[Result]]) -> str:
+    means = {name: mean_figures(runs) for name, runs in policies.items()}
+    shown = [
+        one for one in FIGURES if one.key != "usd" or any(figures["usd"] > 0 for figures in means.values())
+    ]
+    heads = "".join(
+        f'<th scope="col" title="{escape(one.meaning)}">{escape(one.heading)}</th>' for one in shown
+    )
+    best = {one.key: best_of(one, means) for one in shown}
+    rows = []
+    for index, (name, runs) in enumerate(policies.items()):
+        cells = [
+            _cell(one, means, [result.figures[one.key] for result in runs], first=name in best[one.key])
+            for one in shown
+        ]
+        rows.append(f'<tr class="p{_colour(index)}"><th scope="row">{escape(name)}</th>{"".join(cells)}</tr>')
+    meanings = "".join(
+        f"<li><strong>{escape(one.heading)}</strong>: {escape(one.meaning)}.</li>" for one in shown
+    )
+    marked = "The best of each column is green and bold. " if len(policies) > 1 else ""
+    seeds = max(len(runs) for runs in policies.values())
+    spread = (
+        f"Means over {seeds} seeds, and below how far the farthest seed was from them. " if seeds > 1 else ""
+    )
+    return (
+        '<section><h2 id="summary">The figures</h2>'
+        f'<p class="note">{marked}{spread}</p>'
+        '<div class="wide" tabindex="0" role="group" aria-labelledby="summary"><table class="summary">'
+        f'<thead><tr><th scope="col">policy</th>{heads}</tr></thead><tbody>{"".join(rows)}</tbody></table></div>'
+        f"<details><summary>What the columns mean</summary><ul>{meanings}</ul></details></section>"
+    )
+
+
+def _cell(
+    of: Figure, means: Mapping[str, Mapping[str, float]], values: Sequence[float], *, first: bool
+) -> str:
+    like = float(np.median([figures[of.key] for figures in means.values()]))
+    mean = float(np.mean(values))
+    text = escape(of.text(mean, like))
+    if first:
+        text = f'<strong class="best">{text}<span class="unseen"> (best)</span></strong>'
+    farthest = max(abs(value - mean) for value in values)
+    spread = f'<span class="spread">± {escape(of.text(farthest, like))}</span>' if farthest > 0.0 else ""
+    return f"<td>{text}{spread}</td>"
+
+
+def _figures(policies: Mapping[str, list[Result]]) -> str:
+    firsts = {name: runs[0] for name, runs in policies.items()}
+    parts = [
+        _completion(policies),
+        _waiting(policies),
+        _over_time(
+            firsts,
+            "Slots in use over time",
+            "Slots that jobs hold; dotted: those that there are. A dip while jobs wait is capacity wasted.",
+            "slots_used",
+        ),
+        _over_time(firsts, "Queue over time", "Jobs that have no slots at the moment.", "queued"),
+        _over_time(
+            firsts,
+            "Goodput over time",
+            "How much faster all jobs together get on than each would on its smallest, slowest size: higher is better.",
+            "goodput",
+        ),
+        _cost(policies),
+        _slot_hours(policies),
+        _fairness(policies),
+    ]
+    return f'<section><div class="grid-of">{"".join(parts)}</div></section>'
+
+
+def _figure(title: str, caption: str, content: str) -> str:
+    return f"<figure><h2>{escape(title)}</h2><figcaption>{escape(caption)}</figcaption>{content}</figure>"
+
+
+def _completion(policies: Mapping[str, list[Result]]) -> str:
+    return _distribution(
+        policies,
+        "How long jobs took",
+        "Share of jobs that were done within a time, from their submit: the further left a line, the better.",
+        lambda one: one.completion_s,
+        partial(charts.log_time_axis, "from submit to end"),
+    )
+
+
+def _waiting(policies: Mapping[str, list[Result]]) -> str:
+    return _distribution(
+        policies,
+        "How long jobs waited",
+        "Share of jobs that had their first slots within a time, from their submit.",
+        lambda one: np.maximum(one.replay.jobs.start_s - one.replay.jobs.submit_s, 1.0),
+        partial(charts.log_time_axis, "from submit to the first slots"),
+    )
+
+
+def _fairness(policies: Mapping[str, list[Result]]) -> str:
+    return _distribution(
+        policies,
+        "Fairness",
+        "Share of jobs by completion time over that on a fixed, equal share of the cluster. Right of 1, jobs had less "
+        "than their share.",
+        lambda one: one.fairness,
+        partial(charts.log_axis, "completion time over that on an equal share"),
+    )
+
+
+def _distribution(
+    policies: Mapping[str, list[Result]],
+    title: str,
+    caption: str,
+    values_of: Callable[[Result], FloatArray],
+    axis_of: Callable[[float, float], charts.Axis],
+) -> str:
+    """Cumulative shares of jobs over all seeds; what is infinite is never reached."""
+    values = {name: np.concatenate([values_of(one) for one in of]) for name, of in policies.items()}
+    finite = {name: np.sort(each[np.isfinite(each)]) for name, each in values.items()}
+    every = np.concatenate(list(finite.values()))
+    if not len(every):
+        return _figure(title, caption, "<p>There was none.</p>")
+    lines = []
+    for index, (name, ordered) in enumerate(finite.items()):
+        some = np.unique(np.linspace(0, len(ordered) - 1, min(len(ordered), _POINTS)).astype(int))
+        share = (some + 1) / max(len(values[name]), 1)
+        steps = np.concatenate(([0.0], np.repeat(share, 2)[:-1])) if len(some) else share
+        lines.append(Line(name=name, index=_colour(index), x=np.repeat(ordered[some], 2), y=steps))
+    marks = tuple((part / 4, f"{25 * part} %") for part in range(5))
+    shares = charts.Axis(label="share of jobs", low=0.0, high=1.0, marks=marks)
+    axis = axis_of(max(float(np.quantile(every, _LEAST)), 1e-3), float(every.max()))
+    described = f"Lines of {', '.join(values)}; the table of figures has their averages and percentiles"
+    chart = line_chart(title=title, description=described, x=axis, y=shares, lines=lines)
+    return _figure(title, caption, chart)
+
+
+def _over_time(firsts: Mapping[str, Result], title: str, caption: str, column: str) -> str:
+    end_s = max(one.replay.end_s for one in firsts.values())
+    edges = np.linspace(0.0, max(end_s, 1e-9), _POINTS + 1)
+    lines = []
+    for index, (name, one) in enumerate(firsts.items()):
+        mine = np.append(edges[edges < one.replay.end_s], one.replay.end_s)
+        level = np.asarray(getattr(one.replay.rounds, column), dtype=np.float64)
+        y = binned(one.replay.rounds.time_s, level, mine)
+        lines.append(Line(name=name, index=_colour(index), x=np.repeat(mine, 2)[1:-1], y=np.repeat(y, 2)))
+    if column == "slots_used":
+        present = next(iter(firsts.values())).replay.rounds
+        y = binned(present.time_s, present.slots_present.astype(np.float64), edges)
+        lines.append(
+            Line(name="slots that there are", index=None, x=np.repeat(edges, 2)[1:-1], y=np.repeat(y, 2))
+        )
+    most = max((float(line.y.max(initial=0.0)) for line in lines), default=0.0)
+    x = charts.time_axis("since the start", max(end_s, 1e-9))
+    described = f"{caption} Lines of {', '.join(firsts)}"
+    chart = line_chart(title=title, description=described, x=x, y=plain_axis("", most), lines=lines)
+    return _figure(title, caption, chart)
+
+
+def binned(time_s: FloatArray, level: FloatArray, edges: FloatArray) -> FloatArray:
+    """Means (B,) between edges (B + 1,) of a level that is `level[i]` from `time_s[i]` to the next, and 0 before."""
+    if not len(time_s):
+        return np.zeros(len(edges) - 1)
+    last_s = max(float(edges[-1]), float(time_s[-1]))
+    times = np.concatenate(([min(0.0, float(time_s[0]))], time_s, [last_s]))
+    area = np.concatenate(([0.0], np.cumsum(np.concatenate(([0.0], level)) * np.diff(times))))
+    return np.asarray(np.diff(np.interp(edges, times, area)) / np.maximum(np.diff(edges), 1e-12))
+
+
+def _cost(policies: Mapping[str, list[Result]]) -> str:
+    usd = {name: mean_figures(runs)["usd"] for name, runs in policies.items()}
+    if not any(value > 0.0 for value in usd.values()):
+        return _figure("Cost", "The cluster's file names no prices (usd_per_slot_h).", "")
+    bars = [
+        Bar(name=name, index=_colour(index), parts=(value,), text=f"${value:,.2f}")
+        for index, (name, value) in enumerate(usd.items())
+    ]
+    return _figure("Cost", "Of all slots that jobs held.", bar_table(title="Cost", bars=bars))
+
+
+def _slot_hours(policies: Mapping[str, list[Result]]) -> str:
+    bars = []
+    for index, (name, runs) in enumerate(policies.items()):
+        held_h = float(np.mean([one.replay.jobs.served_slot_s.sum() for one in runs])) / 3600
+        lost_h = float(np.mean([_lost_slot_s(one) for one in runs])) / 3600
+        text = f"{charts.number(held_h)} h, {charts.number(100 * lost_h / held_h if held_h else 0.0)} % lost"
+        bars.append(Bar(name=name, index=_colour(index), parts=(held_h - lost_h, lost_h), text=text))
+    title = "Slot-hours, and what changes took of them"
+    caption = "Lost: held during starts, pauses and work that was done twice."
+    return _figure(title, caption, bar_table(title=title, bars=bars, parts=("training", "lost")))
+
+
+def _lost_slot_s(one: Result) -> float:
+    """A job's lost seconds, at its average number of slots."""
+    jobs, segments = one.replay.jobs, one.replay.segments
+    held_s = np.bincount(segments.job, segments.to_s - segments.from_s, minlength=len(jobs.id))
+    mean_slots = np.divide(jobs.served_slot_s, held_s, out=np.zeros(len(jobs.id)), where=held_s > 0.0)
+    return float(np.minimum(jobs.lost_s * mean_slots, jobs.served_slot_s).sum())
+
+
+def _by_job(policies: Mapping[str, list[Result]]) -> str:
+    firsts = {name: runs[0] for name, runs in policies.items()}
+    end_s = max(one.replay.end_s for one in firsts.values())
+    single = len(next(iter(firsts.values())).replay.jobs.id) <= _MOST_LANES
+    if single:
+        title = "Slots over time, job by job"
+        caption = "One line for each job, in the order of their submits: thin while it waits, darker with more slots."
+    else:
+        title = "Slots over time, by the size that jobs asked for"
+        caption = "Slots held by jobs of each size asked for; there are too many jobs to show each."
+    draw = _lanes if single else _bands
+    parts = [
+        f'<details class="p{_colour(index)}"{" open" if index == 0 else ""}><summary>{escape(name)}</summary>'
+        f"{draw(f'{title}, {name}', one, end_s)}</details>"
+        for index, (name, one) in enumerate(firsts.items())
+    ]
+    return f'<section><h2>{title}</h2><p class="note">{caption}</p>{"".join(parts)}</section>'
+
+
+def _lanes(title: str, one: Result, end_s: float) -> str:
+    jobs, segments = one.replay.jobs, one.replay.segments
+    slots = one.replay.world.configurations.slots[segments.column]
+    held = np.stack([segments.from_s, segments.to_s, slots.astype(np.float64)], axis=1)
+    by_job = np.argsort(segments.job, kind="stable")
+    starts = np.searchsorted(segments.job[by_job], np.arange(len(jobs.id) + 1))
+    lanes = [
+        Lane(
+            title=_lane_title(one, row),
+            submit_s=max(float(jobs.submit_s[row]), 0.0),
+            end_s=float(min(jobs.end_s[row], one.replay.end_s)),
+            held=held[by_job[starts[row] : starts[row + 1]]],
+        )
+        for row in range(len(jobs.id))
+    ]
+    most = float(slots.max(initial=1))
+    return charts.lanes_chart(title=title, lanes=lanes, end_s=max(end_s, 1e-9), most_slots=most)
+
+
+def _lane_title(one: Result, row: int) -> str:
+    jobs = one.replay.jobs
+    waited = charts.duration(float(jobs.start_s[row] - jobs.submit_s[row]))
+    took = charts.duration(float(one.completion_s[row]))
+    ended = f"done after {took}" if took != "-" else "not done"
+    return (
+        f"{jobs.id[row]} ({jobs.application[row]}): asked for {jobs.requested_slots[row]} slots, waited {waited}, {ended}, "
+        f"{jobs.changes[row]} changes"
+    )
+
+
+def _bands(title: str, one: Result, end_s: float) -> str:
+    segments = one.replay.segments
+    asked = one.replay.jobs.requested_slots[segments.job]
+    slots = one.replay.world.configurations.slots[segments.column].astype(np.float64)
+    edges = np.linspace(0.0, max(end_s, 1e-9), _POINTS + 1)
+    layers = []
+    for low, high in _BANDS:
+        of_band = (asked >= low) & (asked <= (high or np.inf))
+        times = np.concatenate([segments.from_s[of_band], segments.to_s[of_band]])
+        changes = np.concatenate([slots[of_band], -slots[of_band]])
+        order = np.argsort(times, kind="stable")
+        layers.append(binned(times[order], np.cumsum(changes[order]), edges))
+    names = [
+        str(low) if low == high else f"{low} to {high}" if high else f"{low} and more" for low, high in _BANDS
+    ]
+    legend = "".join(f'<span><i class="layer{band}"></i>{name}</span>' for band, name in enumerate(names))
+    stacked = np.array(layers)
+    chart = charts.area_chart(
+        title=title,
+        description=f"Layers, from below: {', '.join(names)} slots asked for",
+        x=charts.time_axis("since the start", max(end_s, 1e-9)),
+        y=plain_axis("slots", float(stacked.sum(axis=0).max())),
+        at=(edges[:-1] + edges[1:]) / 2,
+        layers=stacked,
+    )
+    return f'{chart}<p class="shades">slots asked for: {legend}</p>'
+
+
+def _footer(results: Results) -> str:
+    seed = min(one.replay.world.seed for one in results.runs)
+    several = len({one.replay.world.seed for one in results.runs}) > 1
+    which = f"What is drawn over time is seed {seed}. " if several else ""
+    return (
+        f"{which}The rows behind this page are beside it: <code>summary.json</code>, <code>jobs.csv</code>, "
+        "<code>rounds.csv</code>, <code>slots.csv</code>."
+    )
