@@ -25,6 +25,7 @@ from service.adapters.postgres.database import Database
 from service.adapters.postgres.leadership import PostgresLeadership
 from service.adapters.postgres.schema import is_current, migrate
 from service.adapters.redis import RedisBells, RedisCommandQueue, connect, stream_of
+from service.adapters.simulator import ProcessSimulator
 from service.adapters.storage import ObjectStorage
 from service.api.app import create_app
 from service.api.context import ApiContext
@@ -39,6 +40,7 @@ from service.usecases.orders import Launch
 log = structlog.get_logger()
 
 _BEAT_S = 2.0
+_SIMULATION_LIMIT_S = 900.0
 
 
 def now() -> datetime:
@@ -126,6 +128,7 @@ class Service:
             queue=RedisCommandQueue(self.redis),
             storage=self.storage,
             bells=self.bells,
+            simulator=ProcessSimulator(_SIMULATION_LIMIT_S),
             launch=self.launch,
             intervals=Intervals(silence_s=self.settings.silence_s, keep_days=self.settings.keep_days),
             now=now,

@@ -68,6 +68,12 @@ class TooLarge(HeadwayServiceError):
     code = "too_large"
 
 
+class SimulationEnded(HeadwayServiceError):
+    """A what-if simulation ended without an answer; the message says why."""
+
+    code = "simulation_ended"
+
+
 class Unavailable(HeadwayServiceError):
     """A store that the request needs does not answer; trying again later helps."""
 

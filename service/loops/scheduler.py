@@ -1,4 +1,4 @@
-"""The scheduler's loops: rounds, delivery, expiry, retention."""
+"""The scheduler's loops: rounds, delivery, what-if simulations, expiry, retention."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ from service.usecases.ports import CommandQueue, Storage, Transactions
 from service.usecases.records import Bell
 from service.usecases.retain import retain
 from service.usecases.schedule import run_round
+from service.usecases.simulation_ports import Simulator
+from service.usecases.simulations import run_next
 
 log = structlog.get_logger()
 
@@ -50,6 +52,7 @@ class Scheduler:
     queue: CommandQueue
     storage: Storage
     bells: Hearing
+    simulator: Simulator
     launch: Launch
     intervals: Intervals
     now: Callable[[], datetime]
@@ -66,6 +69,10 @@ class Scheduler:
             (
                 Loop(name="deliver", run_once=self.deliver, min_interval_s=0.005, max_interval_s=2.0),
                 Bell.COMMANDS,
+            ),
+            (
+                Loop(name="simulate", run_once=self.simulate, min_interval_s=0.05, max_interval_s=5.0),
+                Bell.SIMULATIONS,
             ),
             (Loop(name="expire", run_once=self.expire, min_interval_s=1.0, max_interval_s=1.0), None),
             (Loop(name="retain", run_once=self.retain, min_interval_s=600.0, max_interval_s=600.0), None),
@@ -113,6 +120,17 @@ class Scheduler:
         pushed = await deliver(self.transactions, self.queue, now=self.now())
         if pushed:
             log.info("delivered", commands=pushed)
+
+    async def simulate(self) -> None:
+        """Answer what-if questions until none waits."""
+        while True:
+            began_s = self.clock_s()
+            taken = await run_next(
+                self.transactions, self.simulator, usd_per_slot_h=self.usd_per_slot_h, now=self.now
+            )
+            if taken is None:
+                return
+            log.info("simulated", simulation=taken.id, took_s=round(self.clock_s() - began_s, 3))
 
     async def expire(self) -> None:
         """Notice silent nodes, and changes in place that take too long."""

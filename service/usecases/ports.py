@@ -30,6 +30,7 @@ from service.usecases.records import (
     PendingCommand,
     Submitted,
 )
+from service.usecases.simulation_ports import Simulations
 
 
 class Jobs(Protocol):
@@ -280,6 +281,7 @@ class Transaction(Protocol):
     decisions: Decisions
     cluster_settings: ClusterSettings
     bundles: Bundles
+    simulations: Simulations
     job_queries: JobQueries
     history_queries: HistoryQueries
     node_queries: NodeQueries

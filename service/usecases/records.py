@@ -10,6 +10,7 @@ from typing import Any
 
 from headway.contract.agents import NodeState, SlotInfo
 from headway.contract.jobs import JobState, Reason
+from headway.contract.simulations import SimulationRequest, SimulationView
 from service.domain.jobs import Allocation, Job
 from service.domain.membership import Members
 
@@ -21,6 +22,7 @@ class Bell(StrEnum):
     COMMANDS = "commands"
     EVENTS = "events"
     LOGS = "logs"
+    SIMULATIONS = "simulations"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,6 +139,26 @@ class Submitted:
     job: Job
     request_digest: str
     created: bool
+
+
+@dataclass(frozen=True, slots=True)
+class AskedSimulation:
+    """The simulation stored under a request, or an older one under the same idempotency key."""
+
+    view: SimulationView
+    request_digest: str
+    created: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TakenSimulation:
+    """A simulation that is to run now. `attempt` counts how often it was taken up, from 1; `request` is None where it was
+    stored by a version that knew other changes.
+    """
+
+    id: str
+    request: SimulationRequest | None
+    attempt: int
 
 
 @dataclass(frozen=True, slots=True)

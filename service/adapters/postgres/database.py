@@ -24,8 +24,9 @@ from service.adapters.postgres.queries import (
     PostgresNodeQueries,
 )
 from service.adapters.postgres.retention import PostgresRetention
+from service.adapters.postgres.simulations import PostgresSimulations
 from service.domain.errors import Unavailable
-from service.usecases import ports, query_ports
+from service.usecases import ports, query_ports, simulation_ports
 from service.usecases.records import Bell
 
 Ring = Callable[[Bell, str], Awaitable[None]]
@@ -54,6 +55,7 @@ class PostgresTransaction:
         self.decisions: ports.Decisions = PostgresDecisions(connection)
         self.cluster_settings: ports.ClusterSettings = PostgresClusterSettings(connection)
         self.bundles: ports.Bundles = PostgresBundles(connection)
+        self.simulations: simulation_ports.Simulations = PostgresSimulations(connection)
         self.job_queries: query_ports.JobQueries = PostgresJobQueries(connection)
         self.history_queries: query_ports.HistoryQueries = PostgresHistoryQueries(connection)
         self.node_queries: query_ports.NodeQueries = PostgresNodeQueries(connection)

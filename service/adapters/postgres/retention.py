@@ -14,11 +14,13 @@ from service.adapters.postgres.tables import (
     jobs,
     metrics,
     rounds,
+    simulations,
     slot_grants,
 )
 
 _COMMANDS_KEPT = timedelta(days=1)
 _ROUNDS_KEPT = timedelta(days=7)
+_SIMULATIONS_KEPT = timedelta(days=7)
 _PROCESSES_KEPT = timedelta(hours=1)
 _BATCH = 500
 
@@ -36,6 +38,9 @@ class PostgresRetention:
             delete(commands).where(commands.c.acknowledged_at < now - _COMMANDS_KEPT)
         )
         await self._connection.execute(delete(rounds).where(rounds.c.at < now - _ROUNDS_KEPT))
+        await self._connection.execute(
+            delete(simulations).where(simulations.c.finished_at < now - _SIMULATIONS_KEPT)
+        )
         await self._connection.execute(delete(metrics).where(metrics.c.at < kept_from))
         await self._connection.execute(delete(slot_grants).where(slot_grants.c.released_at < kept_from))
         await self._connection.execute(

@@ -22,6 +22,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 
 from headway.contract.agents import NodeState
 from headway.contract.jobs import TERMINAL_STATES, JobState
+from headway.contract.simulations import ENDED, SimulationStatus
 
 metadata = MetaData(
     naming_convention={
@@ -307,6 +308,36 @@ cluster_settings = Table(
 """What operators choose at run time: one row, or none as long as everything is at its default. `policy_state` is what
 the policy carries from round to round.
 """
+
+simulations = Table(
+    "simulations",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("idempotency_key", Text),
+    Column("request", JSONB(none_as_null=True), nullable=False),
+    Column("request_digest", Text, nullable=False),
+    Column("status", Text, nullable=False),
+    Column("attempt", Integer, nullable=False, server_default="0"),
+    Column("progress", Float, nullable=False, server_default="0"),
+    Column("message", Text, nullable=False),
+    Column("result", JSONB(none_as_null=True)),
+    Column("created_at", Moment, nullable=False),
+    Column("started_at", Moment),
+    Column("finished_at", Moment),
+    CheckConstraint(f"status IN ({_listed([*SimulationStatus])})", name="status_known"),
+    CheckConstraint(
+        f"(finished_at IS NOT NULL) = (status IN ({_listed([*ENDED])}))", name="finished_when_ended"
+    ),
+    Index(
+        "uq_simulations_idempotency_key",
+        "idempotency_key",
+        unique=True,
+        postgresql_where=text("idempotency_key IS NOT NULL"),
+    ),
+    Index("ix_simulations_listing", "created_at", "id"),
+    Index("ix_simulations_open", "created_at", "id", postgresql_where=text("finished_at IS NULL")),
+)
+"""What-if simulations. `attempt` is which try of running it this is: who runs an older one has lost it."""
 
 bundles = Table(
     "bundles",

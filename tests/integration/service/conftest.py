@@ -18,6 +18,7 @@ from redis.asyncio import Redis
 from headway.contract.agents import COMMAND_FIELD, COMMANDS, AnyCommand, JoinReply, ReportReply, RunCommand
 from headway.contract.jobs import JobView
 from service.adapters.redis import RedisCommandQueue, connect
+from service.adapters.simulator import ProcessSimulator
 from service.loops.scheduler import Intervals, Scheduler
 from service.main import Service
 from service.settings import Settings
@@ -159,6 +160,7 @@ async def harness_of(settings: Settings) -> AsyncIterator[Harness]:
         queue=RedisCommandQueue(connect(settings.redis_url)),
         storage=service.storage,
         bells=service.bells,
+        simulator=ProcessSimulator(60.0),
         launch=service.launch,
         intervals=Intervals(),
         now=clock.now,

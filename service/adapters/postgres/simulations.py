@@ -1,0 +1,166 @@
+"""What-if simulations: one table that is queue, state and results."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from pydantic import ValidationError
+from sqlalchemy import Row, select, tuple_, update
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from headway.contract.jobs import Page
+from headway.contract.simulations import (
+    SimulationRequest,
+    SimulationResult,
+    SimulationStatus,
+    SimulationView,
+)
+from service.adapters.postgres.cursors import read_cursor, write_cursor
+from service.adapters.postgres.tables import simulations
+from service.domain.errors import NotFound
+from service.usecases.records import AskedSimulation, TakenSimulation
+
+_LISTED = [column for column in simulations.c if column is not simulations.c.result]
+
+
+class PostgresSimulations:
+    """Implements `usecases.ports.Simulations`."""
+
+    def __init__(self, connection: AsyncConnection) -> None:
+        self._connection = connection
+
+    async def insert(
+        self,
+        simulation_id: str,
+        request: SimulationRequest,
+        *,
+        idempotency_key: str | None,
+        request_digest: str,
+        now: datetime,
+    ) -> AskedSimulation:
+        """Store a question; the one stored before under the same idempotency key."""
+        values = {
+            "id": simulation_id,
+            "idempotency_key": idempotency_key,
+            "request": request.model_dump(mode="json", by_alias=True),
+            "request_digest": request_digest,
+            "status": SimulationStatus.QUEUED,
+            "message": "waits for its turn",
+            "created_at": now,
+        }
+        statement = insert(simulations).values(**values).on_conflict_do_nothing().returning(simulations)
+        row = (await self._connection.execute(statement)).first()
+        if row is not None:
+            return AskedSimulation(_view(row), request_digest, created=True)
+        query = select(*_LISTED).where(simulations.c.idempotency_key == idempotency_key)
+        before = (await self._connection.execute(query)).one()
+        return AskedSimulation(_view(before), before.request_digest, created=False)
+
+    async def get(self, simulation_id: str) -> SimulationView:
+        """A simulation with its result."""
+        row = await self._find(select(simulations).where(simulations.c.id == simulation_id), simulation_id)
+        return _view(row)
+
+    async def page(self, *, limit: int, cursor: str | None) -> Page[SimulationView]:
+        """Simulations without results, newest first."""
+        order = simulations.c.created_at, simulations.c.id
+        query = select(*_LISTED).order_by(*(one.desc() for one in order)).limit(limit + 1)
+        if cursor is not None:
+            query = query.where(tuple_(*order) < tuple_(*read_cursor(cursor)))
+        rows = (await self._connection.execute(query)).all()
+        last = rows[limit - 1] if len(rows) > limit else None
+        return Page(
+            items=[_view(row) for row in rows[:limit]],
+            next_cursor=write_cursor(last.created_at, last.id) if last is not None else None,
+        )
+
+    async def take(self, now: datetime) -> TakenSimulation | None:
+        """The oldest that has not ended."""
+        oldest = (
+            select(simulations.c.id)
+            .where(simulations.c.finished_at.is_(None))
+            .order_by(simulations.c.created_at, simulations.c.id)
+            .limit(1)
+            .with_for_update(skip_locked=True)
+            .scalar_subquery()
+        )
+        statement = (
+            update(simulations)
+            .where(simulations.c.id == oldest)
+            .values(
+                status=SimulationStatus.RUNNING,
+                attempt=simulations.c.attempt + 1,
+                progress=0.0,
+                message="is played through",
+                started_at=now,
+            )
+            .returning(simulations.c.id, simulations.c.request, simulations.c.attempt)
+        )
+        row = (await self._connection.execute(statement)).first()
+        if row is None:
+            return None
+        return TakenSimulation(row.id, _request(row.request), row.attempt)
+
+    async def report(self, taken: TakenSimulation, progress: float) -> bool:
+        """How far a run is; whether it is still wanted."""
+        return await self._change(taken, progress=progress)
+
+    async def end(
+        self,
+        taken: TakenSimulation,
+        status: SimulationStatus,
+        message: str,
+        now: datetime,
+        result: SimulationResult | None = None,
+    ) -> None:
+        """What came of a run, unless it is not wanted any more."""
+        values: dict[str, Any] = {"status": status, "message": message, "finished_at": now}
+        if result is not None:
+            values |= {"progress": 1.0, "result": result.model_dump(mode="json")}
+        await self._change(taken, **values)
+
+    async def cancel(self, simulation_id: str, now: datetime) -> None:
+        """Have it end without a result."""
+        await self._find(
+            select(simulations.c.id).where(simulations.c.id == simulation_id).with_for_update(), simulation_id
+        )
+        await self._connection.execute(
+            update(simulations)
+            .where(simulations.c.id == simulation_id, simulations.c.finished_at.is_(None))
+            .values(status=SimulationStatus.CANCELLED, message="was cancelled", finished_at=now)
+        )
+
+    async def _find(self, query: Any, simulation_id: str) -> Row[Any]:
+        row: Row[Any] | None = (await self._connection.execute(query)).first()
+        if row is None:
+            raise NotFound(f"no simulation has the id {simulation_id!r}; they are kept for some days only.")
+        return row
+
+    async def _change(self, taken: TakenSimulation, **values: Any) -> bool:
+        """Whether it was still whoever took it that runs it."""
+        statement = (
+            update(simulations)
+            .where(
+                simulations.c.id == taken.id,
+                simulations.c.attempt == taken.attempt,
+                simulations.c.status == SimulationStatus.RUNNING,
+            )
+            .values(**values)
+        )
+        return (await self._connection.execute(statement)).rowcount > 0
+
+
+def _request(stored: dict[str, Any]) -> SimulationRequest | None:
+    try:
+        return SimulationRequest.model_validate(stored)
+    except ValidationError:
+        return None
+
+
+def _view(row: Row[Any]) -> SimulationView:
+    values = row._mapping  # noqa: SLF001 - SQLAlchemy's public name for it
+    return SimulationView.model_validate(
+        {name: values[name] for name in SimulationView.model_fields if name in values}
+    )

@@ -1,0 +1,111 @@
+"""What-if simulations in a process of their own, one for each question."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pickle
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+
+from headway.contract.simulations import SimulationRequest, SimulationResult
+from service.domain.cluster import Snapshot
+from service.domain.errors import SimulationEnded
+from service.simulation.worker import Line, Question
+from service.usecases.simulation_ports import Wanted
+
+_LOOK_S = 1.0
+"""How often it is asked whether the answer is still wanted."""
+_LONGEST_LINE_BYTES = 1 << 28
+_LAST_WORDS_BYTES = 2000
+
+
+class ProcessSimulator:
+    """Implements `usecases.ports.Simulator`."""
+
+    def __init__(self, limit_s: float) -> None:
+        self._limit_s = limit_s
+
+    async def simulate(
+        self,
+        snapshot: Snapshot,
+        request: SimulationRequest,
+        ended_samples: Mapping[str, Sequence[float]],
+        wanted: Wanted,
+    ) -> SimulationResult:
+        """The answer. Raises SimulationEnded without one; the process is gone then."""
+        question = Question(snapshot=snapshot, request=request, ended_samples=ended_samples)
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "service.simulation.worker",
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            limit=_LONGEST_LINE_BYTES,
+            # It answers for one core; the others are for jobs and rounds.
+            env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+        )
+        errors = asyncio.create_task(_last_of(process.stderr))
+        answer = _Answer()
+        tasks = (
+            asyncio.create_task(answer.read(process, await asyncio.to_thread(pickle.dumps, question))),
+            asyncio.create_task(_watch(answer, wanted)),
+        )
+        try:
+            async with asyncio.timeout(self._limit_s):
+                await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                if answer.result is None and not answer.refused and tasks[0].done():
+                    await tasks[0]
+                    raise SimulationEnded(f"the simulation broke off: {await errors or 'it was killed'}")
+        except TimeoutError:
+            raise SimulationEnded(
+                f"it took longer than {self._limit_s:g} s; ask for fewer seeds, policies or days"
+            ) from None
+        finally:
+            for task in tasks:
+                task.cancel()
+            with suppress(ProcessLookupError):
+                process.kill()
+            await asyncio.gather(*tasks, errors, process.wait(), return_exceptions=True)
+        if answer.result is None:
+            raise SimulationEnded(answer.refused or "nobody waits for it any more")
+        return answer.result
+
+
+class _Answer:
+    """What a worker has said so far."""
+
+    def __init__(self) -> None:
+        self.done = 0.0
+        self.refused = ""
+        self.result: SimulationResult | None = None
+
+    async def read(self, process: asyncio.subprocess.Process, question: bytes) -> None:
+        """Ask, and listen until the worker has said all."""
+        assert process.stdin is not None
+        assert process.stdout is not None
+        with suppress(ConnectionError):
+            process.stdin.write(question)
+            await process.stdin.drain()
+            process.stdin.close()
+        async for text in process.stdout:
+            line = Line.model_validate_json(text)
+            self.done, self.refused, self.result = line.progress, line.refused or "", line.result
+
+
+async def _watch(answer: _Answer, wanted: Wanted) -> None:
+    """Until nobody wants the answer any more."""
+    while True:
+        if not await wanted(answer.done):
+            return
+        await asyncio.sleep(_LOOK_S)
+
+
+async def _last_of(stream: asyncio.StreamReader | None) -> str:
+    """The last line that is written to a stream, at its end."""
+    last = b""
+    while stream is not None and (part := await stream.read(1 << 16)):
+        last = (last + part)[-_LAST_WORDS_BYTES:]
+    return (last.decode(errors="replace").strip().splitlines() or [""])[-1]

@@ -1,0 +1,69 @@
+"""`/api/v1/simulations`: what if."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, Depends, Request
+from fastapi.responses import Response
+
+from headway.contract.jobs import Page, Problem
+from headway.contract.simulations import SimulationRequest, SimulationView
+from service.api.context import Context, Cursor, IdempotencyKey, Limit, new_id, require_user
+from service.api.render import as_json, as_page
+from service.usecases.simulations import ask
+
+_PROBLEM: dict[str, Any] = {"model": Problem, "description": "application/problem+json"}
+router = APIRouter(
+    prefix="/api/v1/simulations",
+    tags=["simulations"],
+    dependencies=[Depends(require_user)],
+    responses={401: _PROBLEM, 404: _PROBLEM, 422: _PROBLEM, 503: _PROBLEM},
+)
+
+
+@router.post("", operation_id="simulate", status_code=202, response_model=SimulationView)
+async def simulate(
+    context: Context, request: SimulationRequest, idempotency_key: IdempotencyKey = None
+) -> Response:
+    """Play through what would come of the cluster with changes. The answer is ready later, at `Location`."""
+    now = context.now()
+    asked = await ask(
+        context.transactions,
+        request,
+        simulation_id=new_id("s", now),
+        idempotency_key=idempotency_key,
+        now=now,
+    )
+    headers = {"Location": f"/api/v1/simulations/{asked.view.id}"}
+    return as_json(asked.view, 202 if asked.created else 200, headers)
+
+
+@router.get("", operation_id="list_simulations", response_model=Page[SimulationView])
+async def list_simulations(
+    request: Request, context: Context, limit: Limit = 100, cursor: Cursor = None
+) -> Response:
+    """Simulations without their results, newest first."""
+    async with context.transactions.begin() as tx:
+        page = await tx.simulations.page(limit=limit, cursor=cursor)
+    return as_page(request, page)
+
+
+@router.get("/{simulation_id}", operation_id="get_simulation", response_model=SimulationView)
+async def get_simulation(context: Context, simulation_id: str) -> Response:
+    """One simulation, with its result once there is one."""
+    async with context.transactions.begin() as tx:
+        return as_json(await tx.simulations.get(simulation_id))
+
+
+@router.post(
+    "/{simulation_id}/cancel",
+    operation_id="cancel_simulation",
+    status_code=202,
+    response_model=SimulationView,
+)
+async def cancel_simulation(context: Context, simulation_id: str) -> Response:
+    """Have a simulation end without a result. One that has ended stays as it is."""
+    async with context.transactions.begin() as tx:
+        await tx.simulations.cancel(simulation_id, context.now())
+        return as_json(await tx.simulations.get(simulation_id), 202)

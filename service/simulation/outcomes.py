@@ -1,0 +1,205 @@
+"""What runs from the live cluster came to: for each job and on average, side by side, and in words. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from headway.contract.simulations import JobComparison, JobOutcome, Outcome
+from service.domain.arrays import BoolArray, FloatArray
+from service.domain.cluster import PolicySetting
+
+_HOUR_S = 3600.0
+_NAMED = 3
+"""So many jobs are named in words, of those that gain and of those that lose most."""
+_NOTHING = 0.005
+"""A relative difference below it is none."""
+_MOMENT_S = 5.0
+"""Nor is an absolute one below it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Runs:
+    """All runs of one case: S seeds, J jobs. Times (S, J) are seconds from now, infinite for what never happens before
+    the horizon, as `usd`, `slot_h` and `changes` (S, J) count from now on.
+
+    Attributes:
+        label: of the case.
+        setting: the policy.
+        ids, names: (J,) of the jobs.
+        endless: (J,) jobs that nobody knows the end of: no average counts them.
+        submit_s: (J,) when each is submitted, 0 for those that are there.
+        slots: that there are.
+    """
+
+    label: str
+    setting: PolicySetting
+    ids: tuple[str, ...]
+    names: tuple[str, ...]
+    endless: BoolArray
+    submit_s: FloatArray
+    start_s: FloatArray
+    end_s: FloatArray
+    usd: FloatArray
+    slot_h: FloatArray
+    changes: FloatArray
+    slots: int
+
+
+def outcome_of(runs: Runs, horizon_s: float) -> Outcome:
+    """The figures of one case."""
+    counted = ~runs.endless
+    took_s = _completion_s(runs, horizon_s)[:, counted]
+    wait_s = np.minimum(runs.start_s, horizon_s) - runs.submit_s
+    last_s = _last_s(runs, horizon_s)
+    present_h = runs.slots * last_s.mean() / _HOUR_S
+    slot_h = float(runs.slot_h.sum(axis=1).mean())
+    return Outcome(
+        label=runs.label,
+        policy=runs.setting.name,
+        parameters=dict(runs.setting.parameters),
+        jobs=len(runs.ids),
+        unfinished=float(np.isinf(runs.end_s[:, counted]).sum(axis=1).mean()),
+        avg_s=_mean(took_s),
+        median_s=float(np.median(took_s)) if took_s.size else 0.0,
+        p90_s=float(np.quantile(took_s, 0.9)) if took_s.size else 0.0,
+        last_s=float(last_s.mean()),
+        wait_s=_mean(wait_s),
+        usd=float(runs.usd.sum(axis=1).mean()),
+        slot_h=slot_h,
+        utilisation=min(slot_h / present_h, 1.0) if present_h > 0 else 0.0,
+        changes_per_job=_mean(runs.changes),
+    )
+
+
+def comparisons(cases: Sequence[Runs]) -> list[JobComparison]:
+    """Every job in each of the cases, in the order of their submits."""
+    places = [{job: place for place, job in enumerate(one.ids)} for one in cases]
+    names = {job: name for one in cases for job, name in zip(one.ids, one.names, strict=True)}
+    return [
+        JobComparison(
+            job_id=job,
+            name=name,
+            outcomes=[
+                _of_job(one, places_of[job]) if job in places_of else None
+                for one, places_of in zip(cases, places, strict=True)
+            ],
+        )
+        for job, name in names.items()
+    ]
+
+
+def differences(before: Runs, after: Runs, horizon_s: float) -> Iterator[str]:
+    """What is different after changes, in words: of the jobs that are in both, then the money, then single jobs."""
+    common = [job for job in before.ids if job in set(after.ids)]
+    of_before = np.array([before.ids.index(job) for job in common], dtype=np.int64)
+    of_after = np.array([after.ids.index(job) for job in common], dtype=np.int64)
+    counted = ~(before.endless[of_before] | after.endless[of_after])
+    was_s = _completion_s(before, horizon_s)[:, of_before[counted]]
+    is_s = _completion_s(after, horizon_s)[:, of_after[counted]]
+    if was_s.size:
+        yield _sooner(_mean(was_s), _mean(is_s))
+    yield from _unfinished(before, after)
+    was_usd, is_usd = (float(one.usd.sum(axis=1).mean()) for one in (before, after))
+    if was_usd > 0 or is_usd > 0:
+        yield _dearer(was_usd, is_usd)
+    names = [before.names[place] for place in of_before[counted].tolist()]
+    yield from _single_jobs(names, was_s, is_s)
+    for count, what in (
+        (set(after.ids) - set(before.ids), "more"),
+        (set(before.ids) - set(after.ids), "fewer"),
+    ):
+        if count:
+            yield f"there are {len(count)} {what} jobs; the comparison of times is of the others"
+
+
+def _sooner(was_s: float, is_s: float) -> str:
+    times = f"{duration(is_s)} instead of {duration(was_s)}"
+    if not _differs(was_s, is_s):
+        return f"jobs end as soon as before on average, after {duration(is_s)}"
+    if is_s < was_s:
+        return f"jobs end {1 - is_s / was_s:.0%} sooner on average: after {times}"
+    if was_s <= 0:
+        return f"jobs end later on average: after {times}"
+    return f"jobs end {is_s / was_s - 1:.0%} later on average: after {times}"
+
+
+def _dearer(was_usd: float, is_usd: float) -> str:
+    if abs(is_usd - was_usd) <= max(_NOTHING * was_usd, 0.005):
+        return f"it costs the same, ${is_usd:,.2f}"
+    more = f"{abs(is_usd / was_usd - 1):.0%} " if was_usd > 0 else ""
+    return (
+        f"it costs {more}{'more' if is_usd > was_usd else 'less'}: ${is_usd:,.2f} instead of ${was_usd:,.2f}"
+    )
+
+
+def _unfinished(before: Runs, after: Runs) -> Iterator[str]:
+    was, is_ = (float(np.isinf(one.end_s[:, ~one.endless]).sum(axis=1).mean()) for one in (before, after))
+    if abs(is_ - was) >= 0.5:
+        yield f"{is_:.0f} jobs have not ended within the horizon, instead of {was:.0f}"
+
+
+def _single_jobs(names: Sequence[str], was_s: FloatArray, is_s: FloatArray) -> Iterator[str]:
+    """Those that gain and lose most, by the medians of their runs."""
+    if not was_s.size:
+        return
+    was, is_ = np.median(was_s, axis=0), np.median(is_s, axis=0)
+    for sign, word in ((-1.0, "sooner"), (1.0, "later")):
+        more = sign * (is_ - was)
+        found = [
+            f"{names[job]} by {duration(more[job])}"
+            for job in np.argsort(-more, kind="stable")[:_NAMED].tolist()
+            if more[job] > 0 and _differs(was[job], is_[job])
+        ]
+        if found:
+            yield f"{word} ends: {', '.join(found)}"
+
+
+def _differs(was_s: float, is_s: float) -> bool:
+    return abs(is_s - was_s) > max(_MOMENT_S, _NOTHING * was_s)
+
+
+def _completion_s(runs: Runs, horizon_s: float) -> FloatArray:
+    """(S, J) from now, or a later submit, to the end; the horizon where there is none."""
+    return np.minimum(runs.end_s, horizon_s) - runs.submit_s
+
+
+def _last_s(runs: Runs, horizon_s: float) -> FloatArray:
+    """(S,) when the last job has ended; the horizon where one goes on."""
+    ends_s = np.minimum(runs.end_s, horizon_s)
+    return ends_s.max(axis=1) if ends_s.size else np.zeros(len(ends_s))
+
+
+def _of_job(runs: Runs, job: int) -> JobOutcome:
+    ends_s = runs.end_s[:, job]
+    return JobOutcome(
+        start_s=_time(float(np.median(runs.start_s[:, job]))),
+        end_s=_time(float(np.quantile(ends_s, 0.5, method="higher"))),
+        end_low_s=_time(float(ends_s.min())),
+        end_high_s=_time(float(ends_s.max())),
+        usd=float(np.median(runs.usd[:, job])),
+        slot_h=float(np.median(runs.slot_h[:, job])),
+        changes=float(np.mean(runs.changes[:, job])),
+    )
+
+
+def _time(value: float) -> float | None:
+    return value if np.isfinite(value) else None
+
+
+def _mean(values: FloatArray) -> float:
+    return float(values.mean()) if values.size else 0.0
+
+
+def duration(seconds: float) -> str:
+    """`45 s`, `3m20s`, `2h05m`, `4d02h`."""
+    whole = max(int(seconds), 0)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60}m{whole % 60:02}s"
+    if whole < 86400:
+        return f"{whole // 3600}h{whole % 3600 // 60:02}m"
+    return f"{whole // 86400}d{whole % 86400 // 3600:02}h"
