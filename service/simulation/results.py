@@ -8,10 +8,10 @@ from __future__ import annotations
 import csv
 import json
 import math
-import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ import numpy as np
 from service.domain.arrays import FloatArray
 from service.simulation.world import BadInput, Replay
 
-SUMMARY = "summary.json"
+SUMMARY, REPORT = "summary.json", "report.html"
 _JOBS = (
     "policy,seed,id,application,requested_slots,submit_s,start_s,end_s,completion_s,"
     "served_slot_s,usd,changes,restarts,lost_s,fairness"
@@ -115,28 +115,23 @@ def check_folder(folder: Path) -> None:
 
 
 def write(folder: Path, results: Results, report: str) -> None:
-    """Write everything; results of before are replaced, and until the last moment they are what is there.
+    """Write everything. Files of results of before are replaced when all new ones are whole; others stay.
 
     Raises:
         BadInput: the folder is something else (`check_folder`).
         OSError: it cannot be written.
     """
     check_folder(folder)
-    folder = folder.absolute()
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    new, old = (folder.with_name(f".{folder.name}.{age}") for age in ("new", "old"))
-    for left_behind in (new, old):
-        shutil.rmtree(left_behind, ignore_errors=True)
-    new.mkdir()
-    _write_csv(new / "jobs.csv", _JOBS, (row for one in results.runs for row in _job_rows(one)))
-    _write_csv(new / "rounds.csv", _ROUNDS, (row for one in results.runs for row in _round_rows(one)))
-    _write_csv(new / "slots.csv", _SLOTS, (row for one in results.runs for row in _slot_rows(one)))
-    (new / "report.html").write_text(report, encoding="utf-8")
-    (new / SUMMARY).write_text(json.dumps(summary(results), indent=2, allow_nan=False) + "\n")
-    if folder.exists():
-        folder.rename(old)
-    new.rename(folder)
-    shutil.rmtree(old, ignore_errors=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(prefix=".new-", dir=folder) as unfinished:
+        new = Path(unfinished)
+        _write_csv(new / "jobs.csv", _JOBS, (row for one in results.runs for row in _job_rows(one)))
+        _write_csv(new / "rounds.csv", _ROUNDS, (row for one in results.runs for row in _round_rows(one)))
+        _write_csv(new / "slots.csv", _SLOTS, (row for one in results.runs for row in _slot_rows(one)))
+        (new / REPORT).write_text(report, encoding="utf-8")
+        (new / SUMMARY).write_text(json.dumps(summary(results), indent=2, allow_nan=False) + "\n")
+        for file in sorted(new.iterdir()):
+            file.replace(folder / file.name)
 
 
 def _write_csv(file: Path, header: str, rows: Iterable[Sequence[object]]) -> None:
