@@ -217,7 +217,14 @@ def test_noise_that_was_not_measured_is_not_known() -> None:
 
 @pytest.mark.parametrize(
     ("samples_per_s", "steps", "true"),
-    [(100.0, 1, True), (math.nan, 9, False), (math.inf, 9, False), (-1.0, 9, False), (0.0, 9, False), (1.0, 0, False)],
+    [
+        (100.0, 1, True),
+        (math.nan, 9, False),
+        (math.inf, 9, False),
+        (-1.0, 9, False),
+        (0.0, 9, False),
+        (1.0, 0, False),
+    ],
 )
 def test_what_cannot_be_true_is_not_believed(samples_per_s: float, steps: int, true: bool) -> None:
     assert Measurement("cpu", 1, samples_per_s, steps).believable is true
