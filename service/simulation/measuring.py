@@ -44,9 +44,12 @@ def steps_of(application: Application, configurations: Configurations) -> Steps:
 
 @dataclass(frozen=True, slots=True)
 class News:
-    """The jobs, and the applications, of which something new was measured."""
+    """The jobs that were measured on something new, those that showed new gradient noise, and the applications that were
+    measured on something new.
+    """
 
-    jobs: IntArray
+    measured: IntArray
+    heard: IntArray
     classes: IntArray
 
 
@@ -56,11 +59,8 @@ class Measurements:
     """
 
     def __init__(self, world: World, steps: list[Steps], jobs: Jobs) -> None:
-        self._jobs, self._configurations, self._noise = (
-            jobs,
-            world.configurations,
-            world.rules.measurement_noise,
-        )
+        self._jobs, self._configurations = jobs, world.configurations
+        self._noise = world.rules.measurement_noise
         self._random = np.random.default_rng([world.seed, 2])
         self._kinds = len(world.kinds)
         phases = max((len(one.step_s) for one in steps), default=1)
@@ -88,8 +88,9 @@ class Measurements:
         shows = np.flatnonzero(np.isfinite(step_s) & (trained_s >= _ENOUGH_STEPS * step_s))
         batch = self._batch[at]
         size = np.rint(_APART * np.log2(np.where(np.isfinite(batch), batch, 1.0))).astype(np.int64)
-        changed = self._hear(rows[shows], application[shows], phase[shows])
-        jobs, classes = set(changed.tolist()), set()
+        heard = self._hear(rows[shows], application[shows], phase[shows])
+        jobs: set[int] = set()
+        classes: set[int] = set()
         for index in shows.tolist():
             row, key = int(rows[index]), (int(column[index]), int(size[index]))
             entries = self._own.setdefault(row, {})
@@ -102,11 +103,11 @@ class Measurements:
             if key not in self._shared.setdefault(where[0], {}):
                 self._shared[where[0]][key] = entries[key]
                 classes.add(where[0])
-        return News(np.array(sorted(jobs), dtype=np.int64), np.array(sorted(classes), dtype=np.int64))
+        return News(_sorted(jobs), heard, _sorted(classes))
 
-    def of_jobs(self, rows: IntArray) -> tuple[Observations, Observed]:
+    def of_jobs(self, rows: IntArray) -> Observations:
         """What is known of each (n,): an owner is a job on a kind."""
-        return self._observations([self._own.get(row, {}) for row in rows.tolist()]), self._observed(rows)
+        return self._observations([self._own.get(row, {}) for row in rows.tolist()])
 
     def of_classes(self) -> Observations:
         """What is known of the applications (A,): an owner is an application on a kind."""
@@ -157,7 +158,8 @@ class Measurements:
             count=table[:, 8],
         )
 
-    def _observed(self, rows: IntArray) -> Observed:
+    def observed(self, rows: IntArray) -> Observed:
+        """What `rows` (n,) measured on exactly one configuration."""
         entries = [
             (index, column, one[8] / one[5], one[8], one[7])
             for index, row in enumerate(rows.tolist())
@@ -171,6 +173,10 @@ class Measurements:
             global_batch=table[:, 3],
             steps=table[:, 4],
         )
+
+
+def _sorted(rows: set[int]) -> IntArray:
+    return np.array(sorted(rows), dtype=np.int64)
 
 
 def _padded(tables: list[FloatArray], phases: int) -> FloatArray:

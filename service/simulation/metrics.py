@@ -43,7 +43,7 @@ def summary(replay: Replay) -> dict[str, float]:
     ended = np.isfinite(jobs.end_s)
     ends_s, starts_s = np.minimum(jobs.end_s, replay.end_s), np.minimum(jobs.start_s, replay.end_s)
     jct_h = (ends_s - jobs.submit_s) / HOUR_S
-    fairness = (ends_s - jobs.submit_s) / jobs.alone_s
+    fairness = (ends_s - jobs.submit_s) / np.maximum(jobs.alone_s, 1e-9)
     held_s = float((replay.segments.to_s - replay.segments.from_s).sum())
     there_slot_s = float(rounds.slots_present @ _lengths_s(rounds, replay.end_s))
     decision_ms = 1e3 * rounds.decision_s
@@ -68,7 +68,7 @@ def summary(replay: Replay) -> dict[str, float]:
         "rounds": len(decision_ms),
         "decision_p50_ms": _quantile(decision_ms, 0.5),
         "decision_p95_ms": _quantile(decision_ms, 0.95),
-        "gap_max": float(rounds.gap.max(initial=0.0)),
+        "gap_max": float(np.nan_to_num(rounds.gap).max(initial=0.0)),
     }
 
 

@@ -7,6 +7,8 @@ runs follows what it measures: it trains with the best one, also where the model
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 import numpy as np
 
 from service.domain.allocation.knapsack.problem import NOTHING
@@ -15,7 +17,7 @@ from service.domain.arrays import BoolArray, FloatArray, IntArray
 from service.domain.perf.exploration import explore
 from service.domain.perf.fit import Observations, fit
 from service.domain.perf.tables import JobModels, goodput_table
-from service.domain.perf.throughput import ThroughputModel
+from service.domain.perf.throughput import ThroughputModel, prior
 from service.domain.perf.transfer import across_kinds
 from service.simulation.jobs import Jobs, Tables
 from service.simulation.measuring import Measurements, steps_of
@@ -55,8 +57,11 @@ class Learned:
         self._measured = Measurements(world, self._steps, jobs)
         shape = (len(world.arrivals), len(world.configurations.slots))
         self._goodput, self._high = np.zeros(shape), np.zeros(shape)
-        self._known = np.zeros(shape[0], dtype=np.bool_)
-        """Jobs whose row of the tables is what is believed now."""
+        number = (shape[0], len(world.kinds))
+        self._models = prior(compute_s=np.ones(number), local_batch=np.ones(number))
+        self._fitted_now = np.zeros(shape[0], dtype=np.bool_)
+        self._known_now = np.zeros(shape[0], dtype=np.bool_)
+        """Jobs whose models, and whose rows of the tables, are what is believed now."""
         self._class_models = self._fitted(self._measured.of_classes(), len(self._steps), None)
 
     def look(self, rows: IntArray, phase: IntArray) -> tuple[FloatArray, BoolArray]:
@@ -65,22 +70,27 @@ class Learned:
         if news.classes.size:
             self._class_models = self._fitted(self._measured.of_classes(), len(self._steps), None)
             # What was never measured itself is believed to be as its class.
-            fresh = ~self._measured.tried.any(axis=1)
-            self._known[fresh & np.isin(self._jobs.application, news.classes)] = False
-        self._known[news.jobs] = False
-        stale = rows[~self._known[rows]]
+            fresh = rows[~self._measured.tried[rows].any(axis=1)]
+            self._fitted_now[fresh[np.isin(self._jobs.application[fresh], news.classes)]] = False
+        self._fitted_now[news.measured] = False
+        self._known_now[news.heard] = False
+        stale = rows[~(self._known_now[rows] & self._fitted_now[rows])]
         if len(stale):
             self._learn(stale)
         return self._offer(rows)
 
     def _learn(self, rows: IntArray) -> None:
-        """Models and tables of `rows` (n,) anew."""
-        application = self._jobs.application[rows]
-        steps = [self._steps[index] for index in application.tolist()]
-        own, observed = self._measured.of_jobs(rows)
+        """Tables of `rows` (n,) anew, and models where something was measured."""
+        unfitted = rows[~self._fitted_now[rows]]
+        if len(unfitted):
+            before = self._class_models[self._jobs.application[unfitted]]
+            news = self._fitted(self._measured.of_jobs(unfitted), len(unfitted), before)
+            for one in fields(news):
+                getattr(self._models, one.name)[unfitted] = getattr(news, one.name)
+        steps = [self._steps[index] for index in self._jobs.application[rows].tolist()]
         reference = np.array([one.reference_batch for one in steps])
         models = JobModels(
-            throughput=self._fitted(own, len(rows), self._class_models[application]),
+            throughput=self._models[rows],
             noise_scale=self._measured.noise_of(rows),
             reference_batch=reference,
             global_batch=reference,
@@ -88,9 +98,9 @@ class Learned:
             max_local=np.stack([one.max_local for one in steps]),
             adapts=np.array([one.max_batch > one.reference_batch for one in steps], dtype=np.bool_),
         )
-        table = goodput_table(models, self._world.configurations, observed)
+        table = goodput_table(models, self._world.configurations, self._measured.observed(rows))
         self._goodput[rows], self._high[rows] = table.goodput, table.high
-        self._known[rows] = True
+        self._fitted_now[rows] = self._known_now[rows] = True
 
     def _fitted(
         self, observations: Observations, owners: int, before: ThroughputModel | None
