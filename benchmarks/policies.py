@@ -1,15 +1,23 @@
-"""Every policy over the same streams of jobs, replayed on measured profiles in virtual time.
+"""The league: every policy over the same streams of jobs, replayed on measured profiles in virtual time.
 
     python -m benchmarks.policies --json
+    python -m benchmarks.policies --quick
     python -m benchmarks.policies --json --cluster homogeneous --workload philly-1 --policy goodput --policy sia
 
 The profiles and streams are read from `HEADWAY_DATA`, else from `../shared/data` beside the repository.
 
-A policy is called as the service calls it: arrays in, the shared solver, choices out. It sees the true goodput of the
-epoch that a job is in, for all configurations, with the best batch in each; and how much work is left, unless
-`--unknown-lengths`. `restart`: rounds every 60 s, every change costs the application's measured restart. `live`: a
-change of a running job costs 1 s, and there is also a round whenever a job comes or ends; starts from nothing cost as
-much as before. `jct` are completion times, from submit to end.
+The wind tunnel (`service.simulation`) calls a policy as the service does. By `--view oracle` (the default, so that a league
+compares policies and nothing else) it sees the true goodput of the epoch that a job is in; by `--view learned` what
+could be learned from noisy measurements of what ran before. It sees how much work is left, unless `--unknown-lengths`.
+`restart`: rounds every 60 s, every change costs the application's measured restart. `live`: a change of a running job
+costs 1 s, and there is also a round whenever a job comes or ends; starts from nothing cost as much as before. The
+first seed is the stream as it was published; in the others every submit is moved by up to 15 minutes, to tell a
+difference between policies from luck.
+
+A row of `league` has the means over the seeds, and in `avg_jct_h_by_seed` their spread. `jct` are completion times,
+from submit to end. `ratio_restart` and `ratio_live` are the default's mean completion time over that of the better of
+`pollux` and `sia` with restarts, in the worst world, and `p99_ratio_*` the same of the 99th percentile; `ratios` has them
+for every world.
 """
 
 from __future__ import annotations
@@ -17,45 +25,75 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import time
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.replay.engine import Replay
-from benchmarks.replay.metrics import summarise
-from benchmarks.replay.profiles import NoData, data_folder
-from benchmarks.replay.worlds import CLUSTERS, Rules, read_world
-from service.domain.allocation.knapsack.solver import solve
-from service.domain.policies.registry import POLICIES, policy
+import numpy as np
+
+from service.domain.policies.registry import DEFAULT, POLICIES, policy
+from service.simulation.engine import replay
+from service.simulation.inputs import world_of
+from service.simulation.laws import LawOfJobs, amdahl
+from service.simulation.metrics import summary
+from service.simulation.profiles import data_folder
+from service.simulation.streams import read_stream
+from service.simulation.world import BadInput, Kind, Rules, View, World
 
 WORKLOADS = ("philly-1", "philly-2")
-DEFAULT = "goodput"
+CLUSTERS = {
+    "homogeneous": (Kind(name="t4", node_slots=(4,) * 16, usd_per_slot_h=1.0),),
+    "heterogeneous": (
+        Kind(name="t4", node_slots=(4,) * 6, usd_per_slot_h=1.0),
+        Kind(name="rtx2080ti", node_slots=(8,) * 3, usd_per_slot_h=1.6),
+        Kind(name="a100", node_slots=(8,) * 2, usd_per_slot_h=4.0),
+    ),
+}
+"""Those of the published simulations, of 64 slots each. Prices are in proportion to what clouds ask; only policies that
+look at prices mind them."""
+RESIZES = {"restart": Rules(), "live": Rules(live_pause_s=1.0, on_events=True)}
 PUBLISHED = ("pollux", "sia")
-FIGURES = (
+LIVE = (DEFAULT, *PUBLISHED, "elastic-dp")
+"""Policies that change sizes for gain, so that cheaper changes are of use to them."""
+SEEDS = 3
+MOVED_S = 900.0
+SHOWN = (
     "avg_jct_h",
+    "median_jct_h",
     "p99_jct_h",
     "makespan_h",
     "gpu_h",
     "worst_fairness",
     "changes",
     "unfinished",
-    "decision_p95_ms",
 )
-RESIZES = {"restart": Rules(), "live": Rules(live_pause_s=1.0, on_events=True)}
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """One replay of the league."""
+
+    cluster: str
+    workload: str
+    resize: str
+    policy: str
+    seed: int
+    view: View
+    lengths_known: bool
 
 
 def main() -> None:
     arguments = _parser().parse_args()
-    try:
-        data = data_folder()
-    except NoData as missing:
-        raise SystemExit(str(missing)) from missing
     league = []
-    for row in _league(arguments, data):
-        league.append(row)
-        if not arguments.json:
-            _print(row)
+    try:
+        for row in _league(_matches(arguments), arguments.processes):
+            league.append(row)
+            if not arguments.json:
+                key = f"{row['cluster']:13} {row['workload']} {row['resize']:7} {row['policy']:10}"
+                print(key, *(f" {name} {row[name]:.3g}" for name in SHOWN), flush=True)
+    except BadInput as missing:
+        raise SystemExit(str(missing)) from missing
     ratios = _ratios(league)
     print(json.dumps({**ratios, "league": league}) if arguments.json else json.dumps(ratios, indent=2))
 
@@ -65,53 +103,110 @@ def _parser() -> argparse.ArgumentParser:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--json", action="store_true", help="print JSON only")
+    parser.add_argument(
+        "--quick", action="store_true", help="the default and the two published policies, one seed"
+    )
     parser.add_argument("--cluster", choices=tuple(CLUSTERS), help="default: both")
     parser.add_argument("--workload", choices=WORKLOADS, help="default: both")
     parser.add_argument("--resize", choices=tuple(RESIZES), help="default: both")
     parser.add_argument(
         "--policy", action="append", choices=tuple(POLICIES), help="may be repeated; default: all"
     )
+    parser.add_argument("--seeds", type=int, default=SEEDS, help="default: %(default)s")
+    parser.add_argument("--view", type=View, choices=tuple(View), default=View.ORACLE)
+    parser.add_argument("--processes", type=int, default=2, help="replays at a time; default: %(default)s")
     parser.add_argument(
         "--unknown-lengths", action="store_true", help="no job says how much work it has left"
     )
     return parser
 
 
-def _league(arguments: argparse.Namespace, data: Path) -> Iterator[dict[str, Any]]:
-    """One row for each world, way of resizing and policy."""
-    for cluster in [arguments.cluster] if arguments.cluster else CLUSTERS:
-        for workload in [arguments.workload] if arguments.workload else WORKLOADS:
-            world = read_world(data, cluster, workload)
-            for resize in [arguments.resize] if arguments.resize else RESIZES:
-                rules = dataclasses.replace(RESIZES[resize], lengths_known=not arguments.unknown_lengths)
-                for name in arguments.policy or POLICIES:
-                    record = Replay(world, policy(name), solve, rules, time.perf_counter).run()
-                    figures = dataclasses.asdict(summarise(world, record))
-                    key = {"cluster": cluster, "workload": workload, "resize": resize, "policy": name}
-                    yield {**key, **figures}
+def _matches(arguments: argparse.Namespace) -> list[list[Match]]:
+    """Every replay that was asked for; a list for each row, with its seeds."""
+    named = arguments.policy or ((DEFAULT, *PUBLISHED) if arguments.quick else None)
+    seeds = range(1 if arguments.quick else max(arguments.seeds, 1))
+    return [
+        [
+            Match(cluster, workload, resize, name, seed, arguments.view, not arguments.unknown_lengths)
+            for seed in seeds
+        ]
+        for cluster in ([arguments.cluster] if arguments.cluster else CLUSTERS)
+        for workload in ([arguments.workload] if arguments.workload else WORKLOADS)
+        for resize in ([arguments.resize] if arguments.resize else RESIZES)
+        for name in (named or (LIVE if resize == "live" else POLICIES))
+    ]
 
 
-def _ratios(league: list[dict[str, Any]]) -> dict[str, float]:
-    """The default's mean completion time over the better of the published policies with restarts, in the worst world;
-    of those ways of resizing that were replayed.
-    """
-    found: dict[tuple[str, str], dict[tuple[str, str], float]] = {}
-    for row in league:
-        world = found.setdefault((row["cluster"], row["workload"]), {})
-        world[row["resize"], row["policy"]] = row["avg_jct_h"]
-    ratios: dict[str, float] = {}
-    for times_h in found.values():
-        theirs_h = [times_h["restart", name] for name in PUBLISHED if ("restart", name) in times_h]
-        for resize in RESIZES:
-            if theirs_h and (resize, DEFAULT) in times_h:
-                ratio = times_h[resize, DEFAULT] / min(theirs_h)
-                ratios[f"ratio_{resize}"] = max(ratio, ratios.get(f"ratio_{resize}", 0.0))
-    return ratios
+def _league(rows: Sequence[Sequence[Match]], processes: int) -> Iterator[dict[str, Any]]:
+    """Each row when all of its seeds are there; the same whatever the number of processes, but for decision times."""
+    with ProcessPoolExecutor(max(processes, 1)) as pool:
+        played = pool.map(figures, [match for row in rows for match in row])
+        for row in rows:
+            first, found = row[0], [next(played) for _ in row]
+            yield {
+                "cluster": first.cluster,
+                "workload": first.workload,
+                "resize": first.resize,
+                "policy": first.policy,
+                "seeds": len(row),
+                **{name: float(np.mean([one[name] for one in found])) for name in found[0]},
+                "avg_jct_h_by_seed": [one["avg_jct_h"] for one in found],
+            }
 
 
-def _print(row: dict[str, Any]) -> None:
-    figures = "  ".join(f"{name} {row[name]:.3g}" for name in FIGURES)
-    print(f"{row['cluster']:13} {row['workload']} {row['resize']:7} {row['policy']:10} {figures}", flush=True)
+def figures(match: Match) -> dict[str, float]:
+    """What the replay comes to. Raises BadInput where the measured data are not there."""
+    rules = dataclasses.replace(RESIZES[match.resize], view=match.view)
+    world = published_world(
+        CLUSTERS[match.cluster], match.workload, rules, match.seed, lengths_known=match.lengths_known
+    )
+    return summary(replay(world, policy(match.policy)))
+
+
+def published_world(
+    kinds: Sequence[Kind], workload: str, rules: Rules, seed: int, *, lengths_known: bool = True
+) -> World:
+    """A published stream on a cluster; with a seed other than 0 each submit is moved. Raises BadInput."""
+    data = data_folder()
+    file = data / "workloads" / f"{workload}.csv"
+    stream = read_stream(file)
+    if seed:
+        moved_s = np.random.default_rng(seed).uniform(-MOVED_S, MOVED_S, len(stream))
+        stream = tuple(
+            sorted(
+                (
+                    dataclasses.replace(job, submit_s=max(job.submit_s + by_s, 0.0))
+                    for job, by_s in zip(stream, moved_s.tolist(), strict=True)
+                ),
+                key=lambda job: job.submit_s,
+            )
+        )
+    return world_of(
+        file,
+        stream,
+        kinds,
+        law=LawOfJobs(law=amdahl(1.0)),  # of jobs without a profile, which these streams do not have
+        profiles=data / "profiles",
+        rules=rules,
+        seed=seed,
+        declares_length=lengths_known,
+    )
+
+
+def _ratios(league: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The default against the better of the published policies with restarts; of what was replayed."""
+    worlds: dict[str, dict[str, float]] = {}
+    rows = {(f"{row['cluster']} {row['workload']}", row["resize"], row["policy"]): row for row in league}
+    for world, resize, name in rows:
+        theirs = [rows[world, "restart", one] for one in PUBLISHED if (world, "restart", one) in rows]
+        if name == DEFAULT and theirs:
+            of_world = worlds.setdefault(world, {})
+            for prefix, figure in (("", "avg_jct_h"), ("median_", "median_jct_h"), ("p99_", "p99_jct_h")):
+                best = min(one[figure] for one in theirs)
+                of_world[f"{prefix}ratio_{resize}"] = rows[world, resize, name][figure] / best
+    names = sorted({name for of_world in worlds.values() for name in of_world})
+    worst = {name: max(of_world[name] for of_world in worlds.values()) for name in names}
+    return {**worst, "ratios": worlds}
 
 
 if __name__ == "__main__":
