@@ -10,7 +10,7 @@ import typer
 from rich.text import Text
 from typer.core import TyperGroup
 
-from headway.cli import agent, decisions, doctor, follow, jobs, local, nodes
+from headway.cli import agent, decisions, doctor, follow, jobs, local, nodes, simulate, whatif
 from headway.cli.context import Cli, of
 from headway.errors import HeadwayError
 
@@ -72,7 +72,15 @@ def version(context: typer.Context) -> None:
 _PANELS: dict[str, tuple[Callable[..., None], ...]] = {
     "This machine": (local.up, local.down, doctor.doctor, agent.agent, version),
     "Jobs": (jobs.submit, jobs.ps, jobs.describe, follow.logs, follow.events),
-    "Decisions": (decisions.plan, decisions.forecast, decisions.explain, decisions.rounds, decisions.policy),
+    "Decisions": (
+        decisions.plan,
+        decisions.forecast,
+        decisions.explain,
+        decisions.rounds,
+        decisions.policy,
+        whatif.whatif,
+        simulate.simulate,
+    ),
     "Steering jobs": (jobs.resize, jobs.pause, jobs.resume, jobs.cancel),
     "Nodes": (nodes.nodes, nodes.drain, nodes.cordon, nodes.uncordon),
 }

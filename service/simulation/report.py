@@ -15,6 +15,7 @@ from service.simulation import charts
 from service.simulation.charts import Bar, Lane, Line, bar_table, line_chart, plain_axis
 from service.simulation.results import Result, Results, mean_figures
 from service.simulation.words import FIGURES, Figure, best_of, findings, warnings
+from service.simulation.world import View
 
 _COLOURS = 12
 _POINTS = 240
@@ -52,11 +53,12 @@ def _world(results: Results) -> str:
         if pause_s is None
         else f"{charts.number(pause_s)} s (live), a start its application's restart"
     )
+    sight = "the true speeds" if world.rules.view is View.ORACLE else "what was learned by then"
     seeds = len({one.replay.world.seed for one in results.runs})
     return (
         f"{len(world.arrivals):,} jobs on {sum(kind.slots for kind in world.kinds):,} slots ({kinds}); a round every "
         f"{charts.number(world.rules.interval_s)} s{' and on every event' if world.rules.on_events else ''}; a change of "
-        f"a running job costs {change}; {seeds} {'seed' if seeds == 1 else 'seeds'}."
+        f"a running job costs {change}; policies see {sight}; {seeds} {'seed' if seeds == 1 else 'seeds'}."
     )
 
 
@@ -144,9 +146,9 @@ def _figures(policies: Mapping[str, list[Result]]) -> str:
             "How much faster all jobs together get on than each would on its smallest, slowest size: higher is better.",
             "goodput",
         ),
+        _fairness(policies),
         _cost(policies),
         _slot_hours(policies),
-        _fairness(policies),
     ]
     return f'<section><div class="grid-of">{"".join(parts)}</div></section>'
 

@@ -1,0 +1,184 @@
+"""`python -m service.simulation`: files in, a folder with a report out. `headway simulate` runs this program.
+
+Exit codes: 0; 2 for input that makes no sense, with one sentence on stderr; 130 after Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import multiprocessing
+import signal
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from service.domain.errors import InvalidField
+from service.domain.policies.policy import Policy
+from service.domain.policies.registry import DEFAULT, POLICIES, policy
+from service.simulation.inputs import read_world
+from service.simulation.laws import LawOfJobs, law_of
+from service.simulation.metrics import summary
+from service.simulation.report import render
+from service.simulation.results import REPORT, Result, Results, check_folder, write
+from service.simulation.sweep import Engine, sweep
+from service.simulation.world import BadInput, Rules, View, World
+
+_LIVE_PAUSE_S = 1.0
+"""Of a change in place; docs/benchmarks.md has what was measured."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the program; its exit code."""
+    arguments = _parser().parse_args(argv)
+    try:
+        policies = _policies(arguments.policy)
+        check_folder(arguments.out)
+        world = _world(arguments)
+        results = _simulated(world, policies, arguments)
+        write(arguments.out, results, render(results))
+    except BadInput as error:
+        return _refuse(str(error))
+    except OSError as error:
+        return _refuse(f"{error.filename}: {error.strerror}")
+    except KeyboardInterrupt:
+        return 130
+    sys.stdout.write(f"{arguments.out / REPORT}\n")
+    return 0
+
+
+def _refuse(why: str) -> int:
+    sys.stderr.write(why + "\n")
+    return 2
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m service.simulation", description="Replay jobs against policies in virtual time."
+    )
+    add = parser.add_argument
+    add("--jobs", type=Path, required=True, metavar="FILE", help="the jobs that come (CSV)")
+    add("--cluster", type=Path, required=True, metavar="FILE", help="the nodes that there are (YAML)")
+    add("--policy", default=f"{DEFAULT},fifo", metavar="A,B,C", help="NAME or NAME:KEY=VALUE, or all")
+    add("--seeds", type=_count, default=1, metavar="N", help="of measurement noise and failures")
+    changes = parser.add_mutually_exclusive_group()
+    changes.add_argument("--live-resize", action="store_true", help="running jobs change in place")
+    changes.add_argument("--restart", dest="live_resize", action="store_false", help="by a restart")
+    add("--law", default="power:0.8", help="speedup of jobs without profiles: amdahl:PART, power:EXPONENT")
+    add("--profiles", type=Path, metavar="DIR", help="measured profiles, a folder for each application")
+    add("--interval", type=_positive, default=60.0, metavar="S", help="seconds between two rounds")
+    add("--failures", type=_rate, default=0.0, metavar="RATE", help="failures of a node in an hour")
+    add("--oracle", action="store_true", help="policies see true speeds, not what was learned so far")
+    add("--unknown-lengths", action="store_true", help="no job says how much work it has left")
+    add("--out", type=Path, default=Path("simulation"), metavar="DIR", help="folder for the results")
+    add("--parallel", type=_count, default=1, metavar="N", help="replays at a time")
+    add("--engine", type=Engine, default=Engine.PROCESSES, choices=tuple(Engine), help="that runs them")
+    add("--progress", action="store_true", help="JSON lines on stderr: the share that is done")
+    return parser
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number of at least 1")
+    return int(text)
+
+
+def _rate(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0.0 <= value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of at least 0")
+    return value
+
+
+def _positive(text: str) -> float:
+    value = _rate(text)
+    if value < 1.0:
+        raise argparse.ArgumentTypeError(f"{text} is less than 1")
+    return value
+
+
+def _policies(text: str) -> dict[str, Policy]:
+    """By what they are called in the results: as they were asked for. Raises BadInput."""
+    asked = list(POLICIES) if text == "all" else [part.strip() for part in text.split(",") if part.strip()]
+    if not asked:
+        raise BadInput("--policy names none")
+    return {one: _policy(one) for one in asked}
+
+
+def _policy(text: str) -> Policy:
+    name, *settings = text.split(":")
+    parameters = {}
+    for setting in settings:
+        key, _, value = setting.partition("=")
+        try:
+            parameters[key] = float(value)
+        except ValueError:
+            raise BadInput(f"--policy {text}: {setting!r} is not of the form key=number") from None
+    try:
+        return policy(name, parameters)
+    except InvalidField as error:
+        raise BadInput(f"--policy {text}: {error.message}") from None
+
+
+def _world(arguments: argparse.Namespace) -> World:
+    """Raises BadInput."""
+    live = arguments.live_resize
+    rules = Rules(
+        interval_s=arguments.interval,
+        on_events=live,
+        live_pause_s=_LIVE_PAUSE_S if live else None,
+        view=View.ORACLE if arguments.oracle else View.LEARNED,
+        failures_per_node_h=arguments.failures,
+    )
+    return read_world(
+        arguments.jobs,
+        arguments.cluster,
+        law=LawOfJobs(law=law_of(arguments.law)),
+        profiles=arguments.profiles,
+        rules=rules,
+        declares_length=not arguments.unknown_lengths,
+    )
+
+
+def _simulated(world: World, policies: dict[str, Policy], arguments: argparse.Namespace) -> Results:
+    if not world.arrivals:
+        raise BadInput(f"{arguments.jobs}: none of its jobs can ever run on this cluster")
+
+    def tell(share: float) -> None:
+        if arguments.progress:
+            sys.stderr.write(json.dumps({"done": round(share, 4)}) + "\n")
+
+    replays = sweep(
+        world,
+        policies,
+        range(arguments.seeds),
+        parallel=arguments.parallel,
+        engine=arguments.engine,
+        on_progress=tell,
+    )
+    runs = tuple(
+        Result(replay=replace(found, policy=point.policy), figures=summary(found)) for point, found in replays
+    )
+    return Results(name=f"{arguments.jobs.stem} on {arguments.cluster.stem}", runs=runs)
+
+
+def _stop_on_signals() -> None:
+    """End what runs in other processes first: nothing waits for a replay that nobody wants."""
+
+    def stop(_number: int, _frame: object) -> None:
+        for child in multiprocessing.active_children():
+            child.terminate()
+        raise KeyboardInterrupt
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, stop)
+
+
+if __name__ == "__main__":
+    _stop_on_signals()
+    raise SystemExit(main())
