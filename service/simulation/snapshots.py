@@ -10,20 +10,21 @@ import hashlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import timedelta
 
 import numpy as np
 
 from headway.contract.agents import NodeState
 from headway.contract.jobs import JobState
 from headway.contract.spec import Resize
+from service.domain.allocation.knapsack.problem import NOTHING
 from service.domain.allocation.round import LIVE_CHANGE_S, RESTART_S, Note, Round, build_round
-from service.domain.arrays import BoolArray, FloatArray
+from service.domain.arrays import BoolArray, FloatArray, IntArray
 from service.domain.cluster import Node, SlotKey, Snapshot
 from service.domain.jobs import Allocation, Job, class_of
 from service.domain.perf.forecast import Z90, Remaining, WorkSource, learn_totals, remaining_samples
 from service.domain.policies.policy import Configurations
 from service.simulation.changes import Changed
+from service.simulation.clusters import configurations_of
 from service.simulation.world import Application, Arrival, Kind, Rules, View, World
 
 _LEAST_INTERVAL_S, _MOST_INTERVAL_S = 60.0, 3600.0
@@ -31,6 +32,9 @@ _ROUNDS = 100
 """So many rounds, beside those in which something happens, are held in the time that the longest job takes at least. The
 live system looks more often; where nothing has happened it decides the same.
 """
+_NAMED = 5
+"""Jobs that are named in a warning."""
+_NONE = np.zeros(0, dtype=np.int64)
 _LONG = 2.0
 """Times the horizon: as long as jobs train that nobody knows the end of."""
 
@@ -64,43 +68,55 @@ def picture_of(
     """
     calm, left_out = settled(changed.snapshot)
     round_ = build_round(calm)
-    goodput = _goodput(round_)
-    runs = (goodput > 0).any(axis=1) if goodput.size else np.zeros(len(round_.jobs), dtype=np.bool_)
+    table = _table(round_)
     left = _left(round_, changed.samples, ended_samples)
-    work, endless = _work(round_, goodput, left, horizon_s)
-    columns = len(goodput[0]) if len(goodput) else 0
-    keep = sorted(
-        np.flatnonzero(runs).tolist(), key=lambda row: changed.after_s.get(round_.jobs[row].id, 0.0)
-    )
-    kinds = _kinds(round_)
+    work, endless = _work(round_, table, left, horizon_s)
+    runs = table.goodput.max(axis=1, initial=0.0) > 0
+    submit_s = np.array([changed.after_s.get(job.id, -_age_s(job, calm)) for job in round_.jobs])
+    # Those that are there come first, in the order of their submits.
+    keep = np.flatnonzero(runs)[np.argsort(np.maximum(submit_s[runs], 0.0), kind="stable")]
     world = World(
-        kinds=kinds,
-        configurations=_public(round_),
+        kinds=table.kinds,
+        configurations=table.configurations,
         applications=tuple(
             Application(
                 name=class_of(round_.jobs[row].spec),
                 boundaries=np.array([0.0, work[row]]),
-                goodput=goodput[row].reshape(1, columns),
+                goodput=table.goodput[None, row],
                 restart_s=RESTART_S,
             )
-            for row in keep
+            for row in keep.tolist()
         ),
-        arrivals=tuple(_arrival(round_, row, index, changed.after_s, left) for index, row in enumerate(keep)),
+        arrivals=tuple(
+            Arrival(
+                id=round_.jobs[row].id,
+                submit_s=float(submit_s[row]),
+                application=index,
+                requested_slots=int(round_.given.requested_slots[row]),
+                holds=int(table.holds[row]),
+                declares_length=int(left.source[row]) == WorkSource.SCRIPT,
+                weight=float(round_.given.weight[row]),
+            )
+            for index, row in enumerate(keep.tolist())
+        ),
         rejected=tuple(
             (round_.jobs[row].name, _never(round_, row)) for row in np.flatnonzero(~runs).tolist()
         ),
-        rules=replace(
-            _rules(round_, [round_.jobs[row] for row in keep], changed.after_s, horizon_s),
-            interval_s=_interval_s(work[keep], goodput[keep], horizon_s),
+        rules=Rules(
+            interval_s=_interval_s(work[keep], table.goodput[keep], horizon_s),
+            on_events=True,
+            live_pause_s=_live_pause_s([round_.jobs[row] for row in keep.tolist()]),
+            view=View.ORACLE,
+            give_up_s=horizon_s - float(submit_s[keep].max(initial=-np.inf) if len(keep) else 0.0),
         ),
     )
     return Picture(
         world=world,
-        names=tuple(round_.jobs[row].name for row in keep),
+        names=tuple(round_.jobs[row].name for row in keep.tolist()),
         endless=endless[keep],
         work_spread=np.where(endless, 0.0, left.spread)[keep],
-        speed_spread=_speed_spread(round_, goodput)[keep],
-        warnings=(*left_out, *_warnings(round_, keep, left, endless, world.rejected)),
+        speed_spread=table.speed_spread[keep],
+        warnings=(*left_out, *_warnings(round_, keep.tolist(), left, endless, world.rejected)),
     )
 
 
@@ -193,39 +209,90 @@ def _settled_job(job: Job, keys: Sequence[SlotKey]) -> Job:
     )
 
 
-def _goodput(round_: Round) -> FloatArray:
-    """(J, C) goodput of the columns of everybody, 0 where a job may never run."""
-    possible = round_.notes != Note.NOT_ALLOWED
-    current = round_.given.current
-    running = np.flatnonzero(current >= 0)
-    possible[running, current[running]] = True
-    everybody = round_.columns.private == 0
-    return np.where(possible, round_.table.goodput, 0.0)[:, everybody]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Table:
+    """What jobs (J,) really do on the columns (C,) of a world.
+
+    Attributes:
+        goodput: (J, C) reference samples per second, 0 where a job may never run.
+        holds: (J,) the column that each has, -1 for none.
+        worth: (J,) reference samples that one of a job's samples stands for, in the batch that it has or would have.
+        speed_spread: (J,) standard deviation of the logarithm of its speed there.
+    """
+
+    kinds: tuple[Kind, ...]
+    configurations: Configurations
+    goodput: FloatArray
+    holds: IntArray
+    worth: FloatArray
+    speed_spread: FloatArray
 
 
-def _public(round_: Round) -> Configurations:
-    """The columns of everybody."""
-    everybody = round_.columns.private == 0
-    given = round_.columns.configurations
-    return replace(
-        given,
-        kind=given.kind[everybody],
-        slots=given.slots[everybody],
-        nodes=given.nodes[everybody],
-        usd_per_h=given.usd_per_h[everybody],
-    )
-
-
-def _kinds(round_: Round) -> tuple[Kind, ...]:
+def _table(round_: Round) -> _Table:
+    """A world has columns of sizes that cut up its nodes; other sizes count as the next larger one."""
     prices = round_.snapshot.usd_per_slot_h
-    return tuple(
+    kinds = tuple(
         Kind(
             name=name,
             node_slots=tuple(slots for slots in room.slots.tolist() if slots),
             usd_per_slot_h=max(0.0, prices.get(name, 0.0)),
         )
         for name, room in round_.rooms.items()
+        if room.slots.any()
     )
+    jobs, current = len(round_.jobs), round_.given.current
+    if not kinds:
+        nothing = np.zeros((jobs, 0))
+        empty = Configurations(kinds=(), kind=_NONE, slots=_NONE, nodes=_NONE, usd_per_h=np.zeros(0))
+        holds = np.full(jobs, NOTHING, dtype=np.int64)
+        ones = np.ones(jobs)
+        return _Table(
+            kinds=(), configurations=empty, goodput=nothing, holds=holds, worth=ones, speed_spread=0.0 * ones
+        )
+    possible = round_.notes != Note.NOT_ALLOWED
+    running = np.flatnonzero(current >= 0)
+    possible[running, current[running]] = True
+    known = np.where(possible, round_.table.goodput, 0.0)
+    column = np.where(current >= 0, current, known.argmax(axis=1))
+    at = np.arange(jobs), column
+    low, high, worth = (getattr(round_.table, name)[at] for name in ("low", "high", "efficiency"))
+    sure = (low > 0) & (high >= low)
+    configurations = configurations_of(kinds)
+    place = _places(round_.columns.configurations, configurations)
+    goodput = np.zeros((jobs, len(configurations.slots)))
+    for index in np.flatnonzero(place != NOTHING):
+        goodput[:, place[index]] = np.maximum(goodput[:, place[index]], known[:, index])
+    return _Table(
+        kinds=kinds,
+        configurations=configurations,
+        goodput=goodput,
+        holds=_fitting(np.where(current >= 0, place[current], NOTHING), configurations, kinds),
+        worth=np.where(worth > 0, worth, 1.0),
+        speed_spread=np.where(sure, np.log(np.where(sure, high, 1.0) / np.where(sure, low, 1.0)), 0.0)
+        / (2 * Z90),
+    )
+
+
+def _places(given: Configurations, configurations: Configurations) -> IntArray:
+    """(C',) for each column of a round the one of a world: of its kind, and the fewest slots that are enough."""
+    names = np.array([*given.kinds, ""])
+    alike = names[given.kind][:, None] == np.array(configurations.kinds)[configurations.kind]
+    enough = alike & (configurations.slots >= given.slots[:, None])
+    fewest = np.where(enough, configurations.slots, np.iinfo(np.int64).max).argmin(axis=1)
+    return np.where(enough.any(axis=1), fewest, NOTHING)
+
+
+def _fitting(holds: IntArray, configurations: Configurations, kinds: Sequence[Kind]) -> IntArray:
+    """What jobs hold, as far as there are slots for it: rounded up to larger columns it may be too much."""
+    free = [kind.slots for kind in kinds]
+    fitting = holds.copy()
+    for job in np.flatnonzero(holds != NOTHING).tolist():
+        kind, slots = int(configurations.kind[holds[job]]), int(configurations.slots[holds[job]])
+        if slots > free[kind]:
+            fitting[job] = NOTHING
+        else:
+            free[kind] -= slots
+    return fitting
 
 
 def _left(
@@ -233,10 +300,15 @@ def _left(
 ) -> Remaining:
     """What each job (J,) has left, in samples."""
     classes = sorted({class_of(job.spec) for job in round_.jobs})
-    ended = [(index, one) for index, name in enumerate(classes) for one in ended_samples.get(name, ())]
+    said = [samples.get(job.id, job.progress.total_samples) for job in round_.jobs]
+    # What jobs say that still run is as good as what others took.
+    ended = [(index, one) for index, name in enumerate(classes) for one in ended_samples.get(name, ())] + [
+        (classes.index(class_of(job.spec)), total)
+        for job, total in zip(round_.jobs, said, strict=True)
+        if total is not None
+    ]
     of_class, took = np.array(ended, dtype=np.float64).reshape(len(ended), 2).T
     totals = learn_totals(of_class.astype(np.int64), took, len(classes))
-    said = [samples.get(job.id, job.progress.total_samples) for job in round_.jobs]
     return remaining_samples(
         np.array([job.progress.samples for job in round_.jobs], dtype=np.float64),
         np.array([math.nan if total is None else float(total) for total in said], dtype=np.float64),
@@ -245,60 +317,25 @@ def _left(
     )
 
 
-def _work(
-    round_: Round, goodput: FloatArray, left: Remaining, horizon_s: float
-) -> tuple[FloatArray, BoolArray]:
+def _work(round_: Round, table: _Table, left: Remaining, horizon_s: float) -> tuple[FloatArray, BoolArray]:
     """(J,) reference samples left, and where nobody knows."""
-    if not goodput.size:
-        return np.ones(len(round_.jobs)), np.ones(len(round_.jobs), dtype=np.bool_)
-    current = round_.given.current
-    column = np.where(current >= 0, current, goodput.argmax(axis=1))
-    worth = round_.table.efficiency[np.arange(len(current)), column]
     known_speed = round_.learned.measured | round_.learned.related
     endless = ~(np.isfinite(left.samples) & known_speed)
-    some = np.maximum(np.where(endless, 1.0, left.samples), 1.0) * np.where(worth > 0, worth, 1.0)
-    return np.where(endless, _LONG * horizon_s * np.maximum(goodput.max(axis=1), 1e-9), some), endless
+    work = np.maximum(np.where(endless, 1.0, left.samples), 1.0) * table.worth
+    fastest = table.goodput.max(axis=1, initial=0.0)
+    return np.where(endless, np.maximum(_LONG * horizon_s * fastest, 1.0), work), endless
 
 
-def _speed_spread(round_: Round, goodput: FloatArray) -> FloatArray:
-    """(J,) of a job's speed, at what it has or would have."""
-    if not goodput.size:
-        return np.zeros(len(round_.jobs))
-    current = round_.given.current
-    column = np.where(current >= 0, current, goodput.argmax(axis=1))
-    rows = np.arange(len(current))
-    low, high = round_.table.low[rows, column], round_.table.high[rows, column]
-    known = (low > 0) & (high >= low)
-    return np.where(known, np.log(np.where(known, high, 1.0) / np.where(known, low, 1.0)), 0.0) / (2 * Z90)
+def _age_s(job: Job, snapshot: Snapshot) -> float:
+    return max(0.0, (snapshot.now - job.submitted_at).total_seconds())
 
 
-def _arrival(round_: Round, row: int, index: int, after_s: Mapping[str, float], left: Remaining) -> Arrival:
-    job, given = round_.jobs[row], round_.given
-    return Arrival(
-        id=job.id,
-        submit_s=after_s.get(job.id, -float(given.age_s[row])),
-        application=index,
-        requested_slots=int(given.requested_slots[row]),
-        holds=int(given.current[row]),
-        declares_length=int(left.source[row]) == WorkSource.SCRIPT,
-        weight=float(given.weight[row]),
-    )
-
-
-def _rules(round_: Round, jobs: Sequence[Job], after_s: Mapping[str, float], horizon_s: float) -> Rules:
-    """Changes are in place where most jobs change so."""
+def _live_pause_s(jobs: Sequence[Job]) -> float | None:
+    """What a change in place costs, where most jobs change so; None: changes are restarts."""
     live = [job for job in jobs if job.live or (job.follows_orders and job.state is JobState.PENDING)]
-    pauses = [min(job.progress.pause_s or LIVE_CHANGE_S, RESTART_S) for job in live]
-    ages_s = [(round_.snapshot.now - job.submitted_at) / timedelta(seconds=1) for job in jobs]
-    last_s = max(
-        (after_s.get(job.id, -max(age_s, 0.0)) for job, age_s in zip(jobs, ages_s, strict=True)), default=0.0
-    )
-    return Rules(
-        on_events=True,
-        live_pause_s=float(np.median(pauses)) if 2 * len(live) >= len(jobs) and live else None,
-        view=View.ORACLE,
-        give_up_s=horizon_s - last_s,
-    )
+    if not live or 2 * len(live) < len(jobs):
+        return None
+    return float(np.median([min(job.progress.pause_s or LIVE_CHANGE_S, RESTART_S) for job in live]))
 
 
 def _interval_s(work: FloatArray, goodput: FloatArray, horizon_s: float) -> float:
@@ -316,7 +353,7 @@ def _never(round_: Round, row: int) -> str:
     }
     if not any(usable.values()):
         return f"no node has {' or '.join(kinds) or 'any slot'}"
-    return f"it needs at least {least} slots of one kind, and no kind has more than {max(usable.values())}"
+    return f"it needs at least {least} slots together, of {max(usable.values())} that there are of one kind"
 
 
 def _warnings(
@@ -328,9 +365,12 @@ def _warnings(
 ) -> Iterator[str]:
     for name, why in rejected:
         yield f"{name} can never run: {why}"
+    reasons: dict[str, list[str]] = {}
     for row in keep:
-        name = round_.jobs[row].name
-        if endless[row] and math.isfinite(left.samples[row]):
-            yield f"{name}: nothing was measured of it or its class; it is taken to go on, and not counted in averages"
-        elif endless[row]:
-            yield f"{name}: {WorkSource.UNKNOWN.reason}; it is taken to go on, and not counted in averages"
+        if endless[row]:
+            unmeasured = math.isfinite(left.samples[row])
+            why = "nothing was measured of it or its class" if unmeasured else WorkSource.UNKNOWN.reason
+            reasons.setdefault(why, []).append(round_.jobs[row].name)
+    for why, names in reasons.items():
+        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+        yield f"taken to go on for ever, and in no average: {', '.join(names[:_NAMED])}{more} ({why})"

@@ -104,7 +104,11 @@ async def test_nothing_of_an_old_job_stays(database: Database) -> None:
         await store(tx, node_of("n1"))
         await live_a_whole_life(tx, "j1", NOW)
     before = await counts(database)
-    assert {table for table, rows in before.items() if rows == 0} == {"bundles", "cluster_settings"}
+    assert {table for table, rows in before.items() if rows == 0} == {
+        "bundles",
+        "cluster_settings",
+        "simulations",
+    }
     assert await delete_old(database, NOW + timedelta(days=KEEP_DAYS, seconds=1)) == ["j1"]
     assert {table: rows for table, rows in (await counts(database)).items() if rows} == {"nodes": 1}
 
