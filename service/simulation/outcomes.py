@@ -93,9 +93,9 @@ def comparisons(cases: Sequence[Runs]) -> list[JobComparison]:
 
 def differences(before: Runs, after: Runs, horizon_s: float) -> Iterator[str]:
     """What is different after changes, in words: of the jobs that are in both, then the money, then single jobs."""
-    common = [job for job in before.ids if job in set(after.ids)]
-    of_before = np.array([before.ids.index(job) for job in common], dtype=np.int64)
-    of_after = np.array([after.ids.index(job) for job in common], dtype=np.int64)
+    places = {job: place for place, job in enumerate(after.ids)}
+    common = [(place, places[job]) for place, job in enumerate(before.ids) if job in places]
+    of_before, of_after = np.array(common, dtype=np.int64).reshape(len(common), 2).T
     counted = ~(before.endless[of_before] | after.endless[of_after])
     was_s = _completion_s(before, horizon_s)[:, of_before[counted]]
     is_s = _completion_s(after, horizon_s)[:, of_after[counted]]
@@ -107,12 +107,9 @@ def differences(before: Runs, after: Runs, horizon_s: float) -> Iterator[str]:
         yield _dearer(was_usd, is_usd)
     names = [before.names[place] for place in of_before[counted].tolist()]
     yield from _single_jobs(names, was_s, is_s)
-    for count, what in (
-        (set(after.ids) - set(before.ids), "more"),
-        (set(before.ids) - set(after.ids), "fewer"),
-    ):
+    for count, word in ((len(after.ids) - len(common), "more"), (len(before.ids) - len(common), "fewer")):
         if count:
-            yield f"there are {len(count)} {what} jobs; the comparison of times is of the others"
+            yield f"{count} job{'s' if count > 1 else ''} {word}; times are compared of the others"
 
 
 def _sooner(was_s: float, is_s: float) -> str:
@@ -138,7 +135,12 @@ def _dearer(was_usd: float, is_usd: float) -> str:
 def _unfinished(before: Runs, after: Runs) -> Iterator[str]:
     was, is_ = (float(np.isinf(one.end_s[:, ~one.endless]).sum(axis=1).mean()) for one in (before, after))
     if abs(is_ - was) >= 0.5:
-        yield f"{is_:.0f} jobs have not ended within the horizon, instead of {was:.0f}"
+        word = "more" if is_ > was else "fewer"
+        yield f"{_jobs(abs(is_ - was), word)} not ended within the horizon"
+
+
+def _jobs(count: float, word: str) -> str:
+    return f"1 {word} job has" if round(count) == 1 else f"{count:.0f} {word} jobs have"
 
 
 def _single_jobs(names: Sequence[str], was_s: FloatArray, is_s: FloatArray) -> Iterator[str]:

@@ -241,13 +241,18 @@ def _table(round_: Round) -> _Table:
         if room.slots.any()
     )
     jobs, current = len(round_.jobs), round_.given.current
-    if not kinds:
+    if not round_.table.goodput.size:
         nothing = np.zeros((jobs, 0))
         empty = Configurations(kinds=(), kind=_NONE, slots=_NONE, nodes=_NONE, usd_per_h=np.zeros(0))
         holds = np.full(jobs, NOTHING, dtype=np.int64)
         ones = np.ones(jobs)
         return _Table(
-            kinds=(), configurations=empty, goodput=nothing, holds=holds, worth=ones, speed_spread=0.0 * ones
+            kinds=kinds,
+            configurations=empty,
+            goodput=nothing,
+            holds=holds,
+            worth=ones,
+            speed_spread=0.0 * ones,
         )
     possible = round_.notes != Note.NOT_ALLOWED
     running = np.flatnonzero(current >= 0)
