@@ -256,7 +256,7 @@ class Client:
 
     def simulate(self, request: SimulationRequest, *, idempotency_key: str | None = None) -> SimulationView:
         """Ask what would come of the cluster with changes. The answer is ready later: see `wait_simulation`."""
-        body = request.model_dump(mode="json", by_alias=True, exclude_unset=True)
+        body = request.model_dump(mode="json", by_alias=True)
         headers = {"Idempotency-Key": idempotency_key or str(uuid.uuid4())}
         return self._post(f"{_API}/simulations", SimulationView, json=body, headers=headers)
 
