@@ -25,42 +25,47 @@ _TOLD_S, _PATIENCE_S = 0.5, 10.0
 """For the program to end after Ctrl-C, before it is told, and before it is killed."""
 
 
+_Jobs = Annotated[Path, typer.Option(metavar="FILE", help="the jobs that come (CSV)")]
+_Cluster = Annotated[Path, typer.Option(metavar="FILE", help="the nodes that there are (YAML)")]
+_Policy = Annotated[
+    str, typer.Option(metavar="A,B,C", help="policies to compare, NAME or NAME:KEY=NUMBER; or all")
+]
+_Seeds = Annotated[int, typer.Option(min=1, help="repeat with so many seeds of noise and failures")]
+_Live = Annotated[
+    bool, typer.Option("--live-resize/--restart", help="running jobs change in place, or by a restart")
+]
+_Law = Annotated[str, typer.Option(metavar="LAW", help="speedup of jobs without profiles; or amdahl:0.95")]
+_Profiles = Annotated[
+    Path | None,
+    typer.Option(metavar="DIR", help="measured profiles, a folder for each application of the jobs"),
+]
+_Interval = Annotated[float, typer.Option(min=1.0, metavar="S", help="seconds between two rounds")]
+_Failures = Annotated[float, typer.Option(min=0.0, metavar="RATE", help="failures of a node in an hour")]
+_Oracle = Annotated[
+    bool, typer.Option("--oracle", help="policies see true speeds, not what was learned so far")
+]
+_Unknown = Annotated[bool, typer.Option("--unknown-lengths", help="no job says how much work it has left")]
+_Out = Annotated[Path, typer.Option(metavar="DIR", help="folder for the report and its rows")]
+_Parallel = Annotated[int, typer.Option(min=1, metavar="N", help="replays at a time")]
+_Engine = Annotated[str, typer.Option(metavar="NAME", help="what runs them: processes, joblib or ray")]
+
+
 def simulate(
     context: typer.Context,
-    jobs: Annotated[Path, typer.Option(metavar="FILE", help="the jobs that come (CSV)")],
-    cluster: Annotated[Path, typer.Option(metavar="FILE", help="the nodes that there are (YAML)")],
-    policy: Annotated[
-        str, typer.Option(metavar="A,B,C", help="policies to compare, NAME or NAME:KEY=NUMBER; or all")
-    ] = "goodput,fifo",
-    seeds: Annotated[int, typer.Option(min=1, help="repeat with so many seeds of noise and failures")] = 1,
-    live_resize: Annotated[
-        bool,
-        typer.Option("--live-resize/--restart", help="running jobs change in place, or by a restart"),
-    ] = False,
-    law: Annotated[
-        str, typer.Option(metavar="LAW", help="speedup of jobs without profiles; or amdahl:0.95")
-    ] = "power:0.8",
-    profiles: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="measured profiles, a folder for each application of the jobs"),
-    ] = None,
-    interval: Annotated[float, typer.Option(min=1.0, metavar="S", help="seconds between two rounds")] = 60.0,
-    failures: Annotated[
-        float, typer.Option(min=0.0, metavar="RATE", help="failures of a node in an hour")
-    ] = 0.0,
-    oracle: Annotated[
-        bool, typer.Option("--oracle", help="policies see true speeds, not what was learned so far")
-    ] = False,
-    unknown_lengths: Annotated[
-        bool, typer.Option("--unknown-lengths", help="no job says how much work it has left")
-    ] = False,
-    out: Annotated[Path, typer.Option(metavar="DIR", help="folder for the report and its rows")] = Path(
-        "simulation"
-    ),
-    parallel: Annotated[int, typer.Option(min=1, metavar="N", help="replays at a time")] = 1,
-    engine: Annotated[
-        str, typer.Option(metavar="NAME", help="that runs them: processes, joblib or ray")
-    ] = "processes",
+    jobs: _Jobs,
+    cluster: _Cluster,
+    policy: _Policy = "goodput,fifo",
+    seeds: _Seeds = 1,
+    live_resize: _Live = False,
+    law: _Law = "power:0.8",
+    profiles: _Profiles = None,
+    interval: _Interval = 60.0,
+    failures: _Failures = 0.0,
+    oracle: _Oracle = False,
+    unknown_lengths: _Unknown = False,
+    out: _Out = Path("simulation"),
+    parallel: _Parallel = 1,
+    engine: _Engine = "processes",
     output: Output = Format.TABLE,
 ) -> None:
     """Replay a stream of jobs against policies, in virtual time: who is done when, at what cost. Nothing runs.

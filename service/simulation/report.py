@@ -118,7 +118,8 @@ def _summary(policies: Mapping[str, list[Result]]) -> str:
 def _cell(
     of: Figure, means: Mapping[str, Mapping[str, float]], values: Sequence[float], *, first: bool
 ) -> str:
-    like = float(np.median([figures[of.key] for figures in means.values()]))
+    column = np.array([figures[of.key] for figures in means.values()])
+    like = float(np.exp(np.log(column[column > 0.0]).mean())) if (column > 0.0).any() else 0.0
     mean = float(np.mean(values))
     text = escape(of.text(mean, like))
     if first:

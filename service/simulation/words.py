@@ -20,14 +20,14 @@ class Figure:
 
     Attributes:
         text: of a value, in a unit that suits another.
-        best: the least or the greatest; None where neither is better.
+        less_is_better: False where neither is.
     """
 
     key: str
     heading: str
     meaning: str
     text: Callable[[float, float], str]
-    best: Callable[[Sequence[float]], float] | None = min
+    less_is_better: bool = True
 
 
 def _hours(value: float, like: float | None = None) -> str:
@@ -83,7 +83,7 @@ FIGURES = (
         heading="in use",
         meaning="slot-hours held, over those there were",
         text=_percent,
-        best=None,
+        less_is_better=False,
     ),
     Figure(
         key="changes", heading="changes", meaning="of a job's slots after its start, on average", text=_number
@@ -102,7 +102,7 @@ FIGURES = (
         heading="decision",
         meaning="real time of a round's decision, P95",
         text=_milliseconds,
-        best=None,
+        less_is_better=False,
     ),
 )
 
@@ -110,9 +110,9 @@ FIGURES = (
 def best_of(of: Figure, means: Mapping[str, Mapping[str, float]]) -> frozenset[str]:
     """The policies that are best by a figure, none where all are alike or there is no better."""
     values = {name: figures[of.key] for name, figures in means.items()}
-    if of.best is None or len(values) < 2:
+    if not of.less_is_better or len(values) < 2:
         return frozenset()
-    best = of.best(list(values.values()))
+    best = min(values.values())
     first = frozenset(name for name, value in values.items() if of.text(value, best) == of.text(best, best))
     return first if len(first) < len(values) else frozenset()
 
