@@ -116,15 +116,17 @@ class Jobs:
         """`rows` (n,), which were advanced to now, get other columns (n,), or nothing."""
         live = np.full(len(rows), rules.live_pause_s is not None) & (self.column[rows] != NOTHING)
         self.progress[rows] = self.progress_at(rows, now_s)
+        # A change in place does not shorten a start that is under way.
+        ready_s = np.where(live, np.maximum(self.trains_from_s[rows], now_s), now_s)
         self._let_go(rows[self.column[rows] != NOTHING])
         has = columns != NOTHING
-        rows, columns, live = rows[has], columns[has], live[has]
+        rows, columns, live, ready_s = rows[has], columns[has], live[has], ready_s[has]
         again = np.isfinite(self.start_s[rows])
         self.changes[rows] += again
         self.restarts[rows] += again & ~live
         self.start_s[rows] = np.minimum(self.start_s[rows], now_s)
         pause_s = np.where(live, rules.live_pause_s or 0.0, self.restart_s[rows])
-        self._hold(rows, columns, now_s, now_s + pause_s)
+        self._hold(rows, columns, now_s, ready_s + pause_s)
 
     def holds_already(self, rows: IntArray, columns: IntArray) -> None:
         """`rows` (n,) hold these columns (n,) when the replay begins, and train."""

@@ -23,23 +23,29 @@ _ENOUGH_STEPS = 20.0
 _FIELDS = 9
 
 
-def steps_of(application: Application, configurations: Configurations) -> Steps:
-    """The steps of an application; of one fixed batch where only its speed is known."""
+def steps_of(application: Application, configurations: Configurations) -> tuple[Steps, float]:
+    """The steps of an application, and how many of the samples in them are a reference sample.
+
+    Where only its speed is known: a second each on its slowest configuration, of one fixed batch that can be spread over
+    all slots, whatever a reference sample is.
+    """
     if application.steps is not None:
-        return application.steps
+        return application.steps, 1.0
     batch = _SAMPLES_A_SLOT * float(configurations.slots.max(initial=1))
     runs = application.goodput > 0
     shape = application.goodput.shape
-    return Steps(
+    slowest = float(np.where(runs, application.goodput, np.inf).min(initial=np.inf)) if runs.any() else 1.0
+    steps = Steps(
         global_batch=np.where(runs, batch, np.nan),
         accumulation=np.ones(shape),
-        step_s=np.where(runs, batch / np.where(runs, application.goodput, 1.0), np.nan),
+        step_s=np.where(runs, slowest / np.where(runs, application.goodput, 1.0), np.nan),
         sync_s=np.full(shape, np.nan),
         noise_scale=np.full(shape[0], np.nan),
         reference_batch=batch,
         max_batch=batch,
         max_local=np.full(len(configurations.kinds), np.inf),
     )
+    return steps, batch / slowest
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,7 +53,10 @@ class Learned:
     def __init__(self, world: World, tables: Tables, jobs: Jobs) -> None:
         self._world, self._jobs = world, jobs
         self._sizes = sizes_of(world, tables)
-        self._steps: list[Steps] = [steps_of(one, world.configurations) for one in world.applications]
+        known = [steps_of(one, world.configurations) for one in world.applications]
+        self._steps: list[Steps] = [steps for steps, _ in known]
+        self._samples = np.array([samples for _, samples in known])
+        """Of a step, that are a reference sample (A,)."""
         self._measured = Measurements(world, self._steps, jobs)
         shape = (len(world.arrivals), len(world.configurations.slots))
         self._goodput, self._high = np.zeros(shape), np.zeros(shape)
@@ -99,7 +102,8 @@ class Learned:
             adapts=np.array([one.max_batch > one.reference_batch for one in steps], dtype=np.bool_),
         )
         table = goodput_table(models, self._world.configurations, self._measured.observed(rows))
-        self._goodput[rows], self._high[rows] = table.goodput, table.high
+        samples = self._samples[self._jobs.application[rows], None]
+        self._goodput[rows], self._high[rows] = table.goodput / samples, table.high / samples
         self._fitted_now[rows] = self._known_now[rows] = True
 
     def _fitted(
