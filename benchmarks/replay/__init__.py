@@ -1,1 +1,0 @@
-"""A replay of job streams over measured profiles: the policies that the service uses, in virtual time."""
