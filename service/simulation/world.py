@@ -192,8 +192,8 @@ class JobRows:
         requested_slots: as it asked.
         served_slot_s: slot-seconds that it held.
         usd: what these cost.
-        changes: how often its slots changed after the first start, to others or to none.
-        restarts: how often it started again from a checkpoint: changes that were not live, and losses of a node.
+        changes: how often it was given slots after its first start.
+        restarts: how many of these were not live: it started again from a checkpoint.
         lost_s: seconds that it held slots and did not get on: starts, pauses, and work done twice.
         alone_s: how long it takes on a fixed, equal share of the cluster (finish-time fairness, Themis, NSDI'20).
     """

@@ -28,7 +28,7 @@ def queue(submits_s: FloatArray, works_s: FloatArray) -> World:
     application = Application(
         name="job",
         boundaries=np.array([0.0, 1.0]),
-        goodput=configurations.slots[None, :] * 1.0,
+        goodput=configurations.slots[None, :].astype(np.float64),
         restart_s=0.0,
     )
     arrivals = tuple(
@@ -56,7 +56,7 @@ def first_come(given: RoundInput) -> list[int]:
     chosen = given.current.copy()
     waiting = np.flatnonzero(chosen == NOTHING)
     chosen[waiting[: SERVERS - (len(chosen) - len(waiting))]] = 0
-    return chosen.tolist()
+    return [int(column) for column in chosen]
 
 
 def lindley_waits_s(submits_s: FloatArray, works_s: FloatArray) -> FloatArray:
