@@ -266,7 +266,7 @@ def _lane(lane: Lane, middle: float, left: float, scale: float, most_slots: floa
     shades: list[list[str]] = [[] for _ in range(SHADES)]
     for from_s, until_s, slots in lane.held.tolist():
         part = math.log(max(slots, 1.0)) / math.log(most_slots) if most_slots > 1 else 1.0
-        wide = max((until_s - from_s) * scale, 0.3)
+        wide = max((until_s - from_s) * scale, 0.8)
         shades[min(int(part * SHADES), SHADES - 1)].append(
             f"M{left + from_s * scale:.1f} {middle:g}h{wide:.1f}"
         )

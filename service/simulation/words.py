@@ -124,7 +124,7 @@ def findings(results: Results) -> list[str]:
     first = ranking[0]
     return [
         _soonest(means, ranking),
-        *_tail(means, first),
+        _tail(means, first),
         _queue(means, first),
         *_cost(means, first),
         _fairness(means, first),
@@ -132,29 +132,29 @@ def findings(results: Results) -> list[str]:
 
 
 def _soonest(means: Mapping[str, Mapping[str, float]], ranking: Sequence[str]) -> str:
-    first, *others = ranking
+    first = ranking[0]
     hours = means[first]["avg_jct_h"]
+    after = f"after {_hours(hours)} on average"
+    alike = [name for name in ranking if means[name]["avg_jct_h"] <= 1.005 * hours]
+    others = ranking[len(alike) :]
     if not others:
-        return f"{first} finished jobs after {_hours(hours)} on average, half of them within {_hours(means[first]['median_jct_h'])}."
+        who = first if len(ranking) == 1 else f"All policies alike ({', '.join(ranking)})"
+        return f"{who} finished jobs {after}, half of them within {_hours(means[first]['median_jct_h'])}."
     against = [f"{_sooner(hours, means[others[0]]['avg_jct_h'])} {others[0]}, the next"]
     if len(others) > 1:
         against.append(f"{_sooner(hours, means[others[-1]]['avg_jct_h'])} {others[-1]}, the last")
-    return f"{first} finished jobs soonest, after {_hours(hours)} on average: {', and '.join(against)}."
+    return f"{' and '.join(alike)} finished jobs soonest, {after}: {', and '.join(against)}."
 
 
 def _sooner(value: float, other: float) -> str:
-    part = 1.0 - value / other if other > 0.0 else 0.0
-    return "as soon as" if part < 0.005 else f"{100 * part:.0f} % sooner than"
+    return f"{100 * (1.0 - value / other):.0f} % sooner than"
 
 
-def _tail(means: Mapping[str, Mapping[str, float]], first: str) -> Iterator[str]:
+def _tail(means: Mapping[str, Mapping[str, float]], first: str) -> str:
     best = min(means, key=lambda name: means[name]["p99_jct_h"])
     mine, least = means[first]["p99_jct_h"], means[best]["p99_jct_h"]
     said = f"Of 100 jobs, 99 were done within {_hours(mine)} under {first}"
-    if _hours(mine) == _hours(least):
-        yield f"{said}{', sooner than under any other' if len(means) > 1 else ''}."
-    else:
-        yield f"{said}; under {best} within {_hours(least)}, which is the least."
+    return f"{said}." if _hours(mine) == _hours(least) else f"{said}; under {best} within {_hours(least)}."
 
 
 def _queue(means: Mapping[str, Mapping[str, float]], first: str) -> str:
@@ -169,10 +169,8 @@ def _cost(means: Mapping[str, Mapping[str, float]], first: str) -> Iterator[str]
     mine, least = means[first]["usd"], means[cheapest]["usd"]
     if mine <= 0.0:
         return
-    if mine > 1.005 * least:
-        yield f"Under {first} the jobs cost {_dollars(mine)}; {cheapest} was the cheapest, with {_dollars(least)}."
-    else:
-        yield f"Under {first} the jobs cost {_dollars(mine)}{', the least of all' if len(means) > 1 else ''}."
+    cheaper = f"; {cheapest} was the cheapest, with {_dollars(least)}" if mine > 1.005 * least else ""
+    yield f"Under {first} the jobs cost {_dollars(mine)}{cheaper}."
 
 
 def _fairness(means: Mapping[str, Mapping[str, float]], first: str) -> str:
