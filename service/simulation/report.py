@@ -333,21 +333,25 @@ def _bands(title: str, one: Result, end_s: float) -> str:
     asked = one.replay.jobs.requested_slots[segments.job]
     slots = one.replay.world.configurations.slots[segments.column].astype(np.float64)
     edges = np.linspace(0.0, max(end_s, 1e-9), _POINTS + 1)
-    layers = []
+    layers: dict[str, FloatArray] = {}
     for low, high in _BANDS:
         of_band = (asked >= low) & (asked <= (high or np.inf))
-        times = np.concatenate([segments.from_s[of_band], segments.to_s[of_band]])
-        changes = np.concatenate([slots[of_band], -slots[of_band]])
-        order = np.argsort(times, kind="stable")
-        layers.append(binned(times[order], np.cumsum(changes[order]), edges))
-    names = [
-        str(low) if low == high else f"{low} to {high}" if high else f"{low} and more" for low, high in _BANDS
-    ]
-    legend = "".join(f'<span><i class="layer{band}"></i>{name}</span>' for band, name in enumerate(names))
-    stacked = np.array(layers)
+        if of_band.any():
+            times = np.concatenate([segments.from_s[of_band], segments.to_s[of_band]])
+            changes = np.concatenate([slots[of_band], -slots[of_band]])
+            order = np.argsort(times, kind="stable")
+            name = str(low) if low == high else f"{low} to {high}" if high else f"{low} and more"
+            layers[name] = binned(times[order], np.cumsum(changes[order]), edges)
+    if not layers:
+        return "<p>No job held a slot.</p>"
+    stacked = np.array(list(layers.values()))
+    darkest = charts.SHADES - len(layers)
+    legend = "".join(
+        f'<span><i class="layer{darkest + layer}"></i>{name}</span>' for layer, name in enumerate(layers)
+    )
     chart = charts.area_chart(
         title=title,
-        description=f"Layers, from below: {', '.join(names)} slots asked for",
+        description=f"Layers, from below: {', '.join(layers)} slots asked for",
         x=charts.time_axis("since the start", max(end_s, 1e-9)),
         y=plain_axis("slots", float(stacked.sum(axis=0).max())),
         at=(edges[:-1] + edges[1:]) / 2,
