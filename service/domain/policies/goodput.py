@@ -23,6 +23,8 @@ from service.domain.policies.speedup import (
 
 _LASTS = 0.5
 """Of the mean time between a job's changes: what it may count on. What is to come is not known to be as calm."""
+_AND_BACK = 2.0
+"""Times its cost, what a change is charged with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +40,10 @@ class Goodput:
       not depend on the sizes themselves (heSRPT: Berg, Vesilo and Harchol-Balter, 2020). Jobs of unknown length are
       in the middle: if no length is known, what is left is p-mean fairness.
     - change, where the job does not hold the configuration: the share of the time until its next change that this one
-      leaves for training. The next change is taken to come after half of the time that there was between its changes up
-      to now, but not within `settled_s`, or with its end, where that is known. A start costs as much: short jobs do not
-      gain much from many slots. To lose all slots costs a running job what is missing to 1, since it has to start again.
+      leaves for training. It is charged twice: a job that gives up slots today wants them back when others have ended.
+      The next change is taken to come after half of the time that there was between its changes up to now, but not
+      within `settled_s`, or with its end, where that is known. A start costs as much: short jobs do not gain much from
+      many slots. To lose all slots costs a running job what is missing to 1, since it has to start again.
     - patience: (1 + seconds waited in all / (seconds served + patience_s)) ** 2: without bound for a job that gets
       nothing, so that every job has its turn, and no more than the inverse square of its share for one that runs.
     """
@@ -92,7 +95,7 @@ class Goodput:
         usual_s = np.maximum(self.settled_s, _LASTS * between_s)[:, None]
         end_s = np.where(known_length(given)[:, None], to_go_s[:, None] / np.maximum(speedup, 1e-9), np.inf)
         lasts_s = np.minimum(usual_s, end_s)
-        change_s = finite(given.change_s)[:, None]
+        change_s = _AND_BACK * finite(given.change_s)[:, None]
         return np.asarray(np.where(change_s > 0, lasts_s / np.maximum(lasts_s + change_s, 1e-9), 1.0))
 
 

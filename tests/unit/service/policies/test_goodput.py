@@ -40,7 +40,7 @@ def by_hand(round_: RoundInput, choice: np.ndarray, policy: Goodput) -> float:
             * rank**policy.shortest_first
             * (1 + waited_s / (round_.served_s[job].sum() + policy.patience_s)) ** 2
         )
-        cost, held = round_.change_s[job], round_.current[job]
+        cost, held = 2 * round_.change_s[job], round_.current[job]
         usual_s = max(policy.settled_s, 0.5 * round_.age_s[job] / (1 + round_.changes[job]))
 
         def after_change(speedup: float, job=job, cost=cost, usual_s=usual_s) -> float:
