@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from enum import StrEnum
+from functools import lru_cache
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
@@ -67,13 +68,19 @@ class Elastic(Part):
 
     def allowed_sizes(self) -> tuple[int, ...]:
         """Every size that the job may have, ascending."""
-        if self.sizes == "any":
-            return tuple(range(self.min, self.max + 1))
-        if self.sizes == "pow2":
-            powers = {2**exponent for exponent in range(MAX_SLOTS.bit_length())}
-            inside = {size for size in powers if self.min <= size <= self.max}
-            return tuple(sorted(inside | {self.min, self.max}))
-        return tuple(sorted({size for size in self.sizes if self.min <= size <= self.max}))
+        return _sizes_between(self.min, self.max, self.sizes)
+
+
+@lru_cache(maxsize=4096)
+def _sizes_between(low: int, high: int, sizes: str | tuple[int, ...]) -> tuple[int, ...]:
+    """A round asks for it several times for every job."""
+    if sizes == "any":
+        return tuple(range(low, high + 1))
+    if sizes == "pow2":
+        powers = {2**exponent for exponent in range(MAX_SLOTS.bit_length())}
+        inside = {size for size in powers if low <= size <= high}
+        return tuple(sorted(inside | {low, high}))
+    return tuple(sorted({size for size in sizes if isinstance(size, int) and low <= size <= high}))
 
 
 class Batch(Part):
@@ -148,6 +155,16 @@ class JobSpec(Part):
     retry: Retry = Retry()
     priority: Annotated[int, Field(ge=0, le=100)] = 50
     project: Annotated[str, Field(pattern=NAME_PATTERN)] = "default"
+
+    @model_validator(mode="after")
+    def _batch_reaches_every_rank(self) -> Self:
+        most, least = self.batch.max_global or self.batch.global_, self.elastic.allowed_sizes()[0]
+        if most is not None and most < least:
+            raise ValueError(
+                f"batch.global ({most}) is smaller than the smallest size ({least} slots): every rank needs a sample "
+                "of each step"
+            )
+        return self
 
     @field_validator("run")
     @classmethod

@@ -94,13 +94,18 @@ def is_left_over(job: Job, size: int) -> bool:
     return size > 0 and job.live and size not in job.spec.elastic.allowed_sizes()
 
 
+def is_silent(job: Job, snapshot: Snapshot) -> bool:
+    """Whether the job runs for so long without a measurement that it will never send one."""
+    ran_s = (snapshot.now - job.state_since).total_seconds()
+    return job.state is JobState.RUNNING and not snapshot.measurements.get(job.id, ()) and ran_s >= SILENT_S
+
+
 def explores(job: Job, snapshot: Snapshot) -> bool:
     """Whether the job's sizes are tried one after another. Not if it is to have one size, if it can never have another,
     or if nothing is ever measured of it.
     """
-    ran_s = (snapshot.now - job.state_since).total_seconds()
-    silent = job.state is JobState.RUNNING and not snapshot.measurements.get(job.id, ()) and ran_s >= SILENT_S
-    return job.pinned_size is None and not silent and job.spec.elastic.resize is not Resize.NEVER
+    rigid = job.spec.elastic.resize is Resize.NEVER
+    return job.pinned_size is None and not rigid and not is_silent(job, snapshot)
 
 
 def acceptable_kinds(job: Job, kinds: tuple[str, ...]) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -72,6 +72,29 @@ class Case:
         return next((one for one in self.options if (one.device_kind, one.slots) == (kind, slots)), None)
 
 
+def all_options(round_: Round, choices: Choices) -> list[tuple[SizeOption, ...]]:
+    """`options_of` every job (J,). Jobs that wait and are alike, as in a long queue, share theirs."""
+    shared: dict[tuple[bytes, ...], tuple[SizeOption, ...]] = {}
+    known = round_.learned.measured | round_.learned.related
+    found = []
+    for row, job in enumerate(round_.jobs):
+        if round_.holdings[job.id].size:
+            found.append(options_of(round_, row, choices))
+            continue
+        parts = (
+            round_.notes[row],
+            round_.table.goodput[row],
+            choices.utility[row],
+            round_.tried[row],
+            known[row],
+        )
+        key = tuple(part.tobytes() for part in parts)
+        if key not in shared:
+            shared[key] = options_of(round_, row, choices)
+        found.append(shared[key])
+    return found
+
+
 def options_of(round_: Round, row: int, choices: Choices) -> tuple[SizeOption, ...]:
     """Every configuration that the round weighed for a job, whether it may be chosen or not."""
     notes = round_.notes[row]
@@ -113,6 +136,8 @@ def note_text(round_: Round, row: int, note: Note) -> str:
         case Note.NO_GAIN:
             change = "pause" if job.live else "restart"
             return f"less than {MIN_GAIN - 1:.0%} faster than now: not worth a {change}"
+        case Note.NOT_MEASURED:
+            return "nothing is measured of it: it is not restarted for a guess a second time"
         case Note.NOT_WORTH_IT:
             return "not expected to be faster than fewer slots, as measured"
     return ""
@@ -157,7 +182,7 @@ def why_change(case: Case, current: Allocation, placement: Placement) -> Sentenc
     if is_left_over(case.job, case.holding.size):
         return Sentence(Reason.BETTER_ALLOCATION, f"{step}: a size that its job file allows")
     now, then = case.option(of_now=True), case.option(of_now=False)
-    if now is not None and then is not None and then.speedup > now.speedup:
+    if now is not None and then is not None and then.speedup > now.speedup > 0:
         return Sentence(Reason.BETTER_ALLOCATION, f"{step}: {_gain(now, then)}")
     return Sentence(Reason.BETTER_ALLOCATION, f"{step}: makes room for jobs that gain more from the slots")
 
@@ -187,41 +212,74 @@ def why_vacate(case: Case) -> Sentence:
     forced = _forced_out(case)
     if forced is not None:
         return Sentence(forced.reason, f"{forced.message} and no other node has room; waits")
+    if is_left_over(case.job, case.holding.size):
+        return Sentence(
+            Reason.WAITING_FOR_CAPACITY,
+            f"was left with {case.present}, which its job file does not allow, and no size that it allows has room; "
+            "waits",
+        )
     return Sentence(
         Reason.PREEMPTED, "its slots go to jobs that gain more from them; goes on when there is room"
     )
 
 
-def why_wait(case: Case, free: Sequence[SlotKey]) -> Sentence:
-    """Why a job gets nothing. `free` are the slots that this round leaves over."""
-    job, snapshot = case.job, case.round.snapshot
-    alive = [node for node in snapshot.nodes.values() if node.state is not NodeState.LOST]
-    if not alive:
+@dataclass(frozen=True, slots=True)
+class Census:
+    """What the sentences of all jobs that wait have in common.
+
+    Attributes:
+        any_node: whether there is a node that is not lost.
+        in_service: slots by kind of nodes that take jobs.
+        left: of these, by kind, what the round gives to nobody.
+        held_by: who holds most, for people.
+    """
+
+    any_node: bool
+    in_service: Mapping[str, int]
+    left: Mapping[str, int]
+    held_by: str
+
+
+def census_of(snapshot: Snapshot, left: Iterable[SlotKey]) -> Census:
+    """The census of a round that leaves these slots over."""
+    nodes = snapshot.nodes.values()
+    return Census(
+        any_node=any(node.state is not NodeState.LOST for node in nodes),
+        in_service=Counter(
+            kind for node in nodes if node.state is NodeState.READY for kind in node.slots.values()
+        ),
+        left=Counter(snapshot.kind_of(key) for key in left),
+        held_by=_holders(snapshot),
+    )
+
+
+def why_wait(case: Case, census: Census) -> Sentence:
+    """Why a job gets nothing."""
+    job, present = case.job, census.in_service
+    if not census.any_node:
         return Sentence(
             Reason.WAITING_FOR_CAPACITY,
             "no node has joined the cluster; start one with `headway agent` or `headway up`",
         )
-    present = Counter(kind for node in alive if node.state is NodeState.READY for kind in node.slots.values())
     wanted = job.spec.resources.devices or tuple(sorted(present))
-    in_service = sum(present[kind] for kind in wanted)
+    in_service = sum(present.get(kind, 0) for kind in wanted)
     if wanted and not in_service:
         there = ", ".join(sorted(present)) or "none in service"
         return Sentence(
             Reason.NO_SUCH_DEVICE, f"no node in service has {' or '.join(wanted)}; there is: {there}"
         )
     need = slots_of(min(job.sizes), None)
-    largest = max((present[kind] for kind in wanted), default=0)
+    largest = max((present.get(kind, 0) for kind in wanted), default=0)
     if min(job.sizes) > largest:
         return Sentence(
             Reason.WAITING_FOR_CAPACITY,
             f"needs at least {need} of one kind, and the nodes in service have {largest}",
         )
-    left = sum(1 for key in free if snapshot.kind_of(key) in wanted)
-    held_by = _holders(snapshot)
+    left = sum(census.left.get(kind, 0) for kind in wanted)
     return Sentence(
         Reason.WAITING_FOR_CAPACITY,
         f"needs at least {need}; {left} of {in_service} are left"
-        + (f"; held by {held_by}" if held_by else ""),
+        + (f"; held by {census.held_by}" if census.held_by else ""),
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from headway.contract.agents import NodeState
+from service.domain.allocation.eligibility import backs_off
 from service.domain.allocation.knapsack.problem import NOTHING
 from service.domain.allocation.placement import Placement, Pool, Step, Want, place_all
 from service.domain.allocation.round import Round, change_s
@@ -95,6 +96,8 @@ def _wants(round_: Round, chosen: Sequence[int]) -> list[Want]:
     wants = []
     for row, (job, column) in enumerate(zip(round_.jobs, chosen, strict=True)):
         holding = round_.holdings[job.id]
+        if holding.whole and column == round_.given.current[row] and backs_off(job, round_.snapshot):
+            continue  # it cannot be moved: what it holds is nobody else's
         states = {key: round_.snapshot.nodes[key.node_id].state for key in holding.keepable}
         packed = column != NOTHING and not round_.exempt[row]
         wants.append(

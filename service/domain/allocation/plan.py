@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
@@ -10,8 +10,10 @@ from headway.contract.jobs import Reason, SizeOption
 from service.domain.allocation.eligibility import backs_off
 from service.domain.allocation.explain import (
     Case,
+    Census,
     Sentence,
-    options_of,
+    all_options,
+    census_of,
     why_back_off,
     why_change,
     why_keep,
@@ -106,9 +108,10 @@ def decide(
     chosen = [int(column) for column in choices.chosen]
     placements = places_of(round_, chosen)
     placed_s = clock_s()
-    left = _left_over(snapshot, placements.values())
+    census = census_of(snapshot, _left_over(snapshot, placements.values()))
+    options = all_options(round_, choices)
     decisions = [
-        _decide_job(Case(round_, row, column, options_of(round_, row, choices)), placements, left)
+        _decide_job(Case(round_, row, column, options[row]), placements, census)
         for row, column in enumerate(chosen)
     ]
     return Plan(
@@ -135,27 +138,34 @@ def _with_batch(snapshot: Snapshot, decision: Decision) -> Decision:
     )
 
 
-def _decide_job(case: Case, placements: Mapping[str, Placement], left: Sequence[SlotKey]) -> Decision:
+def _decide_job(case: Case, placements: Mapping[str, Placement], census: Census) -> Decision:
     job, holding = case.job, case.holding
     current = allocation_of(case.round.snapshot.slots_held_by(job.id))
     placement = placements.get(job.id)
+    if placement is None and holding.whole and case.column == case.round.given.current[case.row]:
+        placement = Placement(allocation=current, step=Step.STAY)
     if case.column == NOTHING or placement is None or not placement.allocation:
         if holding.size:
             return _decision(case, Action.VACATE, {}, why_vacate(case))
-        return _decision(case, Action.WAIT, {}, why_wait(case, left))
+        return _decision(case, Action.WAIT, {}, why_wait(case, census))
     if placement.allocation == current:
         return _decision(case, Action.KEEP, current, why_keep(case))
     if holding.size and backs_off(job, case.round.snapshot) and not _within(placement.allocation, current):
         return _decision(case, Action.KEEP, current, why_back_off(case))
     if placement.step in {Step.WAIT, Step.YIELD}:
-        if holding.whole and placement.step is Step.WAIT:
-            return _decision(case, Action.KEEP, current, why_later(case, placement))
-        action = Action.VACATE if holding.size else Action.WAIT
-        return _decision(case, action, {}, why_later(case, placement))
+        return _later(case, placement, current)
     if holding.size:
         why = why_change(case, current, placement)
         return _decision(case, Action.CHANGE, placement.allocation, why)
     return _decision(case, Action.START, placement.allocation, why_start(case, placement.allocation))
+
+
+def _later(case: Case, placement: Placement, current: Allocation) -> Decision:
+    """What is chosen is not free yet, or never will be while the job holds what it has."""
+    why, holding = why_later(case, placement), case.holding
+    if holding.whole and placement.step is Step.WAIT:
+        return _decision(case, Action.KEEP, current, why)
+    return _decision(case, Action.VACATE if holding.size else Action.WAIT, {}, why)
 
 
 def _left_over(snapshot: Snapshot, placements: Iterable[Placement]) -> list[SlotKey]:

@@ -20,6 +20,7 @@ from service.domain.allocation.eligibility import (
     explores,
     holding_of,
     is_left_over,
+    is_silent,
     weight_of,
 )
 from service.domain.allocation.knapsack.problem import Row
@@ -38,9 +39,9 @@ LIVE_CHANGE_S = 0.5
 """The same of a change in place that was never measured."""
 MIN_GAIN = 1.05
 """A running job grows, or moves by its own choice, only for at least this factor of goodput."""
-MIN_RUNTIME_S = 10.0
-"""A job that was just (re)started is not grown; it may be shrunk to make room. Where members change in place
-this does not hold: what was lost is to come back at once.
+MIN_RUNTIME_S = 30.0
+"""A job that was just started or changed is not changed again by its own choice; it may be shrunk to make room. After a
+loss this does not hold: what was lost is to come back at once.
 """
 _WORTHLESS = 0.01
 """Of the goodput at the size that its user asked for, what any other is worth to a pinned job."""
@@ -57,6 +58,7 @@ class Note(IntEnum):
     BACK_OFF = 5
     TOO_YOUNG = 6
     NO_GAIN = 7
+    NOT_MEASURED = 8
 
 
 @dataclass(frozen=True)  # with slots there could be no cached_property
@@ -130,6 +132,12 @@ def build_round(snapshot: Snapshot) -> Round:
     )
 
 
+def is_young(job: Job, snapshot: Snapshot) -> bool:
+    """Whether the job was only just started or changed, and not because of a loss."""
+    ran_s = (snapshot.now - job.state_since).total_seconds()
+    return ran_s < MIN_RUNTIME_S and not (job.live and job.samples_at_loss is not None)
+
+
 def change_s(job: Job) -> float:
     """Seconds of training that a change of the job's slots costs."""
     if not job.live:
@@ -164,7 +172,7 @@ def _given(
     return RoundInput(
         configurations=columns.configurations,
         rows=rows,
-        goodput=_steadied(jobs, columns, current, table.goodput),
+        goodput=_steadied(snapshot, jobs, columns, current, table.goodput),
         allowed=(notes == Note.OFFERED) | (notes == Note.CURRENT),
         current=current,
         weight=np.array([weight_of(job) for job in jobs]),
@@ -261,7 +269,8 @@ def _notes(
 ) -> IntArray:
     allowed = _allowed(jobs, holdings, columns)
     for row, (job, holding) in enumerate(zip(jobs, holdings.values(), strict=True)):
-        if current[row] >= 0 and not is_left_over(job, holding.size):
+        stays = not is_left_over(job, holding.size) or backs_off(job, snapshot)
+        if current[row] >= 0 and stays:
             allowed[row, current[row]] = True
     explored = explore(
         columns.configurations,
@@ -299,30 +308,43 @@ def _of_running(
     slots = columns.configurations.slots
     offer = notes == Note.OFFERED
     pinned = slots == (job.pinned_size or 0)
-    ran_s = (snapshot.now - job.state_since).total_seconds()
     notes = notes.copy()
     if current >= 0 and not is_left_over(job, size):
         no_gain = (slots >= size) & (goodput < MIN_GAIN * goodput[current])
         notes[offer & ~pinned & no_gain] = Note.NO_GAIN
-        if ran_s < MIN_RUNTIME_S and not job.live:
+        if is_young(job, snapshot):
             notes[offer & ~pinned & (slots > size)] = Note.TOO_YOUNG
-    if backs_off(job, snapshot):
-        notes[offer & (slots > size)] = Note.BACK_OFF
+        if is_silent(job, snapshot) and job.generation > 1:
+            notes[offer & ~pinned & (slots > size)] = Note.NOT_MEASURED
+    waits = backs_off(job, snapshot)
+    if waits:
+        kind = columns.configurations.kind
+        elsewhere = kind != kind[current] if current >= 0 else np.zeros_like(offer)
+        notes[offer & ((slots > size) | elsewhere)] = Note.BACK_OFF
     if current >= 0:
-        leaves = is_left_over(job, size) and job.pinned_size != size
+        leaves = is_left_over(job, size) and job.pinned_size != size and not waits
         notes[current] = Note.NOT_ALLOWED if leaves else Note.CURRENT
     return notes
 
 
-def _steadied(jobs: Sequence[Job], columns: Columns, current: IntArray, goodput: FloatArray) -> FloatArray:
+def _steadied(
+    snapshot: Snapshot, jobs: Sequence[Job], columns: Columns, current: IntArray, goodput: FloatArray
+) -> FloatArray:
     """Goodput as policies are to count it (J, C): a difference that may be noise is none, else jobs would go to and fro,
     and the size that a user asked for is what counts.
     """
     steadied = goodput.copy()
     running = np.flatnonzero(current >= 0)
     now = goodput[running, current[running]][:, None]
-    near = (goodput[running] > now) & (goodput[running] < MIN_GAIN * now)
+    young = np.array([is_young(job, snapshot) for job in jobs], dtype=np.bool_)[running, None]
+    near = (goodput[running] > now) & (young | (goodput[running] < MIN_GAIN * now))
     steadied[running] = np.where(near, now, goodput[running])
+    if steadied.size:
+        # A model that knows no speed of a job forbids it nothing: where it runs it runs, and elsewhere it may try.
+        steadied[~(goodput > 0).any(axis=1)] = columns.configurations.slots
+        held = steadied[running, current[running]]
+        least = _WORTHLESS * steadied[running].max(axis=1)
+        steadied[running, current[running]] = np.where(held > 0, held, least)
     for row, job in enumerate(jobs):
         if job.pinned_size is not None:
             steadied[row, columns.configurations.slots != job.pinned_size] *= _WORTHLESS

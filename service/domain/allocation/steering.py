@@ -84,6 +84,8 @@ def _state(carried: Mapping[str, Any]) -> BudgetState:
 
 def _elapsed_s(carried: Mapping[str, Any], now: datetime) -> float:
     """Seconds since the round before; 0 where there was none, or one too long ago."""
-    at = carried.get("at")
-    elapsed_s = (now - datetime.fromisoformat(at)).total_seconds() if isinstance(at, str) else 0.0
+    try:
+        elapsed_s = (now - datetime.fromisoformat(carried["at"])).total_seconds()
+    except (KeyError, TypeError, ValueError):
+        return 0.0
     return elapsed_s if elapsed_s <= _LONGEST_S else 0.0

@@ -38,7 +38,7 @@ class Noise:
     @property
     def known(self) -> bool:
         """Whether it says anything."""
-        return self.sqr >= 0.0 and self.var >= 0.0 and 0.0 < self.sqr + self.var < _LOUDEST
+        return self.sqr >= 0.0 and self.var >= 0.0 and 1 / _LOUDEST < self.sqr + self.var < _LOUDEST
 
     def efficiency(self, batch: int, reference: int) -> float:
         """The progress of a sample in steps of `batch`, against one in steps of `reference`."""

@@ -48,7 +48,7 @@ def learn(
 ) -> Learned:
     """Models of every job on every kind; `class_measurements` are by `class_of`."""
     classes = sorted({class_of(job.spec) for job in jobs})
-    of_class = np.array([classes.index(class_of(job.spec)) for job in jobs], dtype=np.int64)
+    of_class = job_classes(jobs)
     own = [[one for one in measurements.get(job.id, ()) if one.believable] for job in jobs]
     shared = [[one for one in class_measurements.get(name, ()) if one.believable] for name in classes]
     related = np.array([bool(shared[index]) for index in of_class], dtype=np.bool_)

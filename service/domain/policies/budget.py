@@ -58,7 +58,7 @@ class Budget:
     narrow_share: float = parameter(
         0.0, "Share of its jobs that have the cheaper one.", at_least=0, at_most=1
     )
-    horizon_s: float = parameter(3600.0, "Seconds that a change is for, at most.", above=0)
+    horizon_s: float = parameter(3600.0, "Seconds that a change is for, at most.", at_least=1)
 
     def choose(self, given: RoundInput, solve: Solve) -> Choices:
         """See `Policy.choose`."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
@@ -145,9 +145,15 @@ def configuration_keys(configurations: Configurations) -> list[str]:
 
 
 def from_json(kept: Mapping[str, Any]) -> ClassStatistics:
-    """What `dataclasses.asdict` made of statistics; none of a dictionary that is empty."""
-    classes = {name: ClassLoad(**one) for name, one in kept.get("classes", {}).items()}
-    return ClassStatistics(**{**kept, "classes": classes})
+    """What `dataclasses.asdict` made of statistics; none of a dictionary that is empty. What another version kept beside
+    it is left out.
+    """
+    classes = {name: ClassLoad(**_known(ClassLoad, one)) for name, one in kept.get("classes", {}).items()}
+    return ClassStatistics(**{**_known(ClassStatistics, kept), "classes": classes})
+
+
+def _known(kind: type[ClassLoad | ClassStatistics], kept: Mapping[str, Any]) -> dict[str, Any]:
+    return {one.name: kept[one.name] for one in fields(kind) if one.name in kept}
 
 
 def loads(statistics: ClassStatistics, names: Sequence[str]) -> FloatArray:

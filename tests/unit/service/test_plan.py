@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from headway.contract.agents import NodeState
-from headway.contract.jobs import JobState, Reason
+from headway.contract.jobs import JobProgress, JobState, Reason
 from service.domain.allocation.knapsack.solver import solve
 from service.domain.allocation.plan import Action, Decision, Plan
 from service.domain.allocation.plan import decide as decide_round
@@ -171,7 +171,7 @@ def test_a_job_that_stays_says_why_not_otherwise() -> None:
     one = round_of(snapshot)["j"]
     assert (one.action, one.reason) == (Action.KEEP, Reason.PROGRESSING)
     assert one.message == (
-        "1 cpu slot is the best choice now; 2 slots: started 3 s ago; a change waits until 10 s"
+        "1 cpu slot is the best choice now; 2 slots: started 3 s ago; a change waits until 30 s"
     )
 
 
@@ -247,3 +247,58 @@ def test_a_live_job_whose_newcomers_fail_stays_where_it_is_for_a_while() -> None
     later = replace(snapshot, now=NOW + timedelta(seconds=20))
     (decision,) = decide(later).decisions
     assert decision.action is Action.CHANGE
+
+
+def test_a_job_whose_size_the_model_finds_impossible_stops_nobodys_round() -> None:
+    odd = job("odd", RUNNING, high=4, live=True, generation=1, progress=JobProgress(global_batch=2))
+    plan = round_of(snapshot_of([node_of("n", 8)], [odd, job("other")], {"odd": on("n", 0, 1, 2, 3)}))
+    assert plan["other"].action is Action.START
+    assert plan["odd"].action in {Action.KEEP, Action.CHANGE}
+
+
+@pytest.mark.parametrize("var", [0.0, 5e-324])
+def test_noise_too_small_to_be_true_stops_nobodys_round(var: float) -> None:
+    batch = {"policy": "adaptive", "global": 64, "max_global": 1024}
+    adaptive = job_of(
+        "j",
+        RUNNING,
+        age_s=100,
+        spec=spec_of("j", batch=batch),
+        live=True,
+        generation=1,
+        progress=JobProgress(global_batch=128, max_global_batch=1024),
+    )
+    one = Measurement(
+        "cpu", 1, 500.0, 200, generation=1, global_batch=128, gradient_sqr=5e-324, gradient_var=var
+    )
+    plan = round_of(snapshot_of([node_of("n", 1)], [adaptive], {"j": on("n", 0)}, {"j": (one,)}))
+    assert plan["j"].action is Action.KEEP
+
+
+def test_nobody_makes_room_for_a_job_that_cannot_come() -> None:
+    """Another kind would be far better for `a`, but its newcomers did not come up: `b` stays where it is."""
+    waits = NOW + timedelta(seconds=300)
+    a = job("a", RUNNING, 2, 2, live=True, generation=1, grow_after=waits, growth_failures=1, priority=100)
+    b = job("b", RUNNING, 2, 2, live=True, generation=1, priority=0)
+    measured = {
+        "a": (Measurement("cpu", 2, 10.0, 200), Measurement("h100", 2, 1000.0, 200)),
+        "b": (Measurement("cpu", 2, 10.0, 200), Measurement("h100", 2, 11.0, 200)),
+    }
+    nodes = [node_of("n"), node_of("g", kind="h100")]
+    plan = round_of(snapshot_of(nodes, [a, b], {"a": on("n", 0, 1), "b": on("g", 0, 1)}, measured))
+    assert {one.action for one in plan.values()} == {Action.KEEP}
+
+
+def test_a_job_left_below_its_sizes_stays_there_while_newcomers_cannot_come() -> None:
+    waits = NOW + timedelta(seconds=300)
+    left = job("j", RUNNING, 3, 6, live=True, generation=1, grow_after=waits, growth_failures=1)
+    snapshot = snapshot_of([node_of("n", 8)], [left], {"j": on("n", 0, 1)})
+    assert round_of(snapshot)["j"].action is Action.KEEP
+    assert round_of(replace(snapshot, now=waits))["j"].action is Action.CHANGE
+
+
+def test_a_job_that_no_allowed_size_has_room_for_is_told_so() -> None:
+    left = job("j", RUNNING, 3, 6, live=True, generation=1)
+    one = round_of(snapshot_of([node_of("n", 2)], [left], {"j": on("n", 0, 1)}))["j"]
+    assert one.action is Action.VACATE
+    assert "which its job file does not allow" in one.message

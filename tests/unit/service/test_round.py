@@ -110,9 +110,52 @@ def test_a_difference_that_may_be_noise_is_none() -> None:
     assert round_.given.goodput[0, two] == round_.given.goodput[0, four]
 
 
-@pytest.mark.parametrize(("live", "note"), [(False, Note.TOO_YOUNG), (True, Note.OFFERED)])
-def test_a_job_that_just_started_is_grown_in_place_only(live: bool, note: Note) -> None:
-    assert noted(build_round(running(2, age_s=MIN_RUNTIME_S - 1, live=live)))[4] is note
+@pytest.mark.parametrize("live", [False, True])
+def test_a_job_that_was_just_changed_is_not_changed_by_its_own_choice(live: bool) -> None:
+    young = running(2, ((1, 130.0), (2, 100.0), (4, 180.0)), age_s=MIN_RUNTIME_S - 1, live=live)
+    round_ = build_round(young)
+    assert noted(round_)[4] is Note.TOO_YOUNG
+    one, two = (round_.columns.configurations.slots.tolist().index(size) for size in (1, 2))
+    assert round_.given.goodput[0, one] == round_.given.goodput[0, two], "smaller ones to make room only"
+
+
+def test_what_was_lost_comes_back_at_once() -> None:
+    lost = running(2, ((2, 100.0), (4, 180.0)), age_s=1.0, live=True, samples_at_loss=640)
+    assert noted(build_round(lost))[4] is Note.OFFERED
+
+
+def test_a_job_of_which_nothing_is_measured_is_restarted_for_a_guess_once() -> None:
+    assert noted(build_round(running(2, (), generation=1)))[4] is Note.OFFERED
+    notes = noted(build_round(running(2, (), generation=2)))
+    assert (notes[1], notes[4]) == (Note.OFFERED, Note.NOT_MEASURED)
+
+
+def test_a_job_that_backs_off_is_offered_nothing_elsewhere() -> None:
+    job = job_of(
+        "j",
+        RUNNING,
+        age_s=600,
+        spec=spec_of("j", **elastic(2, 2)),
+        live=True,
+        grow_after=NOW + timedelta(seconds=9),
+    )
+    points = {"j": (*measured((2, 10.0)), *measured((2, 1000.0), kind="a100"))}
+    nodes = [node_of("n"), node_of("g", kind="a100")]
+    round_ = build_round(snapshot_of(nodes, [job], {"j": [("n", 0), ("n", 1)]}, points))
+    kinds = round_.columns.configurations.kind[round_.given.allowed[0]].tolist()
+    assert [round_.columns.configurations.kinds[kind] for kind in kinds] == ["cpu"]
+
+
+def test_where_a_job_runs_it_can_run_whatever_the_model_says() -> None:
+    """Its steps take fewer samples than it has ranks."""
+    job = job_of(
+        "j", RUNNING, age_s=600, spec=spec_of("j", **elastic(4, 4)), progress=JobProgress(global_batch=2)
+    )
+    points = {"j": (Measurement("cpu", 4, 500.0, 200, global_batch=2, local_batch=1),)}
+    held = {"j": [("n", slot) for slot in range(4)]}
+    assert build_round(snapshot_of([node_of("n", 8)], [job], held, points)).given.goodput.max() > 0
+    waiting = job_of("j", spec=spec_of("j", **elastic(4, 4)), progress=JobProgress(global_batch=2))
+    assert build_round(snapshot_of([node_of("n", 8)], [waiting], {}, points)).given.goodput.max() > 0
 
 
 def test_growth_waits_after_newcomers_that_did_not_come_up() -> None:

@@ -93,3 +93,17 @@ def test_less_money_buys_fewer_slots() -> None:
 
     assert slots(2.0) <= slots(6.0) <= slots(16.0)
     assert slots(2.0) < slots(16.0)
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [
+        {"classes": {"classes": {}, "observed_s": 1.0, "of_tomorrow": 2}},
+        {"at": "yesterday"},
+        {"at": "2026-11-01T12:00:00"},
+        {"budget": {"of_tomorrow": 1}},
+    ],
+)
+def test_what_another_version_has_carried_over_stops_nothing(kept: dict[str, Any]) -> None:
+    policy, _ = steered(Budget(usd_per_h=4.0), build_round(replace(cluster(), policy_state=kept)))
+    assert isinstance(policy, Budget)
