@@ -104,15 +104,17 @@ class _Run:
         """Jobs that hold slots from the start."""
         holds = np.array([one.holds for one in self._world.arrivals], dtype=np.int64)
         rows = np.flatnonzero(holds != NOTHING)
-        self._arrive(0.0, only_holders=True)
+        if not len(rows):
+            return
+        self._arrive(0.0)
         self._jobs.holds_already(rows, holds[rows])
         self._nodes.place(rows, holds[rows])
+        if self._world.rules.on_events:
+            self._round(0.0)
 
-    def _arrive(self, now_s: float, *, only_holders: bool = False) -> None:
+    def _arrive(self, now_s: float) -> None:
         arrivals, first = self._world.arrivals, self._next
         while self._next < len(arrivals) and arrivals[self._next].submit_s <= now_s:
-            if only_holders and arrivals[self._next].holds == NOTHING:
-                break
             self._next += 1
         if self._next > first:
             self._active = np.concatenate([self._active, np.arange(first, self._next)])

@@ -6,6 +6,7 @@ seconds since the start of the replay, dollars are per slot and hour.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -158,6 +159,16 @@ class Rules:
     checkpoint_s: float = 600.0
     give_up_s: float = 14 * 86_400.0
 
+    def __post_init__(self) -> None:
+        """Raises BadInput for a number that no cluster can have."""
+        if not 0.0 < self.interval_s < math.inf:
+            raise BadInput(f"rounds are held every few seconds, not every {self.interval_s:g} s")
+        for name in ("measurement_noise", "failures_per_node_h", "repair_s", "checkpoint_s", "give_up_s"):
+            if not 0.0 <= getattr(self, name) < math.inf:
+                raise BadInput(f"{name} is a number of at least 0, not {getattr(self, name):g}")
+        if self.live_pause_s is not None and not 0.0 <= self.live_pause_s < math.inf:
+            raise BadInput(f"a pause takes some seconds or none, not {self.live_pause_s:g}")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class World:
@@ -180,6 +191,24 @@ class World:
     rejected: tuple[tuple[str, str], ...] = ()
     rules: Rules = field(default_factory=Rules)
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Raises BadInput for jobs that cannot be."""
+        before_s = -math.inf
+        for one in self.arrivals:
+            if not before_s <= one.submit_s < math.inf:
+                raise BadInput(
+                    f"{one.id} is submitted at {one.submit_s:g} s; give jobs in the order of their submits"
+                )
+            if one.work is not None and not 0.0 < one.work < math.inf:
+                raise BadInput(f"the work of {one.id} is a positive number, not {one.work:g}")
+            if not 0.0 <= one.done < math.inf:
+                raise BadInput(f"what {one.id} has done is a number of at least 0, not {one.done:g}")
+            if one.holds != NOTHING and one.submit_s > 0:
+                raise BadInput(
+                    f"{one.id} holds slots from the start and is submitted only at {one.submit_s:g} s"
+                )
+            before_s = one.submit_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +17,7 @@ from service.domain.policies.policy import RoundInput
 from service.domain.policies.registry import policy
 from service.simulation.engine import BrokenChoice, replay
 from service.simulation.metrics import summary
-from service.simulation.world import Arrival, Replay, Rules, View, World
+from service.simulation.world import Arrival, BadInput, Replay, Rules, View, World
 from tests.unit.simulation.scenes import (
     CONFIGURATIONS,
     EVERY_MINUTE,
@@ -143,6 +145,36 @@ def test_a_world_without_jobs_is_over_at_once(view: View) -> None:
     figures = summary(found)
     assert found.end_s == 0.0
     assert set(figures.values()) == {0}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"interval_s": 0.0},
+        {"interval_s": math.nan},
+        {"failures_per_node_h": -1.0},
+        {"live_pause_s": math.inf},
+    ],
+)
+def test_rules_that_no_cluster_can_have_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(BadInput):
+        replace(EVERY_MINUTE, **wrong)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"submit_s": math.nan},
+        {"work": 0.0},
+        {"work": math.inf},
+        {"done": -1.0},
+        {"submit_s": 1.0, "holds": 0},
+    ],
+)
+def test_jobs_that_cannot_be_are_refused(wrong: dict[str, Any]) -> None:
+    scene = world((0.0, STEADY))
+    with pytest.raises(BadInput, match="job-0"):
+        replace(scene, arrivals=(replace(scene.arrivals[0], **wrong),))
 
 
 def test_progress_is_told_and_can_end_it() -> None:
