@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from pathlib import Path
 from typing import Annotated
 
@@ -122,6 +123,8 @@ def _parameter(text: str) -> tuple[str, ParameterValue]:
     try:
         numbers = [float(part) for part in value.split(",") if part.strip()]
     except ValueError:
+        numbers = []
+    if not all(math.isfinite(number) for number in numbers):
         numbers = []
     if not equals or not key or not numbers:
         raise HeadwayError(

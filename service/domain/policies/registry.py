@@ -109,7 +109,12 @@ def _checked(key: str, value: object, field: dataclasses.Field[Any]) -> float | 
         return _number(key, value, allowed)
     if not isinstance(value, list | tuple):
         raise InvalidField(f"parameters.{key}", f"{key} is a list of numbers, not {value!r}")
-    return tuple(_number(key, one, allowed) for one in value)
+    numbers = tuple(_number(key, one, allowed) for one in value)
+    if not numbers or sorted(set(numbers)) != list(numbers):
+        raise InvalidField(
+            f"parameters.{key}", f"{key} is a list of at least one number, ascending, not {value!r}"
+        )
+    return numbers
 
 
 def _number(key: str, value: object, allowed: Meaning) -> float:

@@ -47,6 +47,8 @@ def test_parameters_replace_defaults() -> None:
         ("goodput", {"p": "0.5"}, "parameters.p", "is a number"),
         ("las", {"queue_limits_slot_s": 3250}, "parameters.queue_limits_slot_s", "list of numbers"),
         ("las", {"queue_limits_slot_s": [-1]}, "parameters.queue_limits_slot_s", "at least 0"),
+        ("las", {"queue_limits_slot_s": []}, "parameters.queue_limits_slot_s", "at least one number"),
+        ("las", {"queue_limits_slot_s": [5, 1]}, "parameters.queue_limits_slot_s", "ascending"),
     ],
 )
 def test_what_makes_no_sense_is_refused_with_a_reason(name, parameters, field, says) -> None:
