@@ -125,7 +125,9 @@ def _cell(
     if first:
         text = f'<strong class="best">{text}<span class="unseen"> (best)</span></strong>'
     farthest = max(abs(value - mean) for value in values)
-    spread = f'<span class="spread">± {escape(of.text(farthest, like))}</span>' if farthest > 0.0 else ""
+    spread = (
+        f'<span class="spread">± {100 * farthest / mean:.0f} %</span>' if farthest >= 0.005 * mean > 0 else ""
+    )
     return f"<td>{text}{spread}</td>"
 
 
