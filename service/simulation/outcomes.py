@@ -178,7 +178,7 @@ def _of_job(runs: Runs, job: int) -> JobOutcome:
     ends_s = runs.end_s[:, job]
     return JobOutcome(
         start_s=_time(float(np.median(runs.start_s[:, job]))),
-        end_s=_time(float(np.quantile(ends_s, 0.5, method="higher"))),
+        end_s=_time(float(np.median(ends_s))),
         end_low_s=_time(float(ends_s.min())),
         end_high_s=_time(float(ends_s.max())),
         usd=float(np.median(runs.usd[:, job])),
