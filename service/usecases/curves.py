@@ -121,6 +121,8 @@ def _why_not_now(round_: Round, column: int) -> str:
 def _used_up(row: str, capacity: int) -> str:
     """That the job alone would need more of a row than others leave."""
     match row.split("/"):
+        case ["slots", kind] if capacity == 0:
+            return f"every slot of {kind} is taken: it would wait, or others would shrink"
         case ["slots", kind]:
             return f"only {slots_of(capacity, kind)} {'is' if capacity == 1 else 'are'} free or its own"
         case ["packing", kind, size]:
