@@ -36,6 +36,7 @@ class ProcessSimulator:
     ) -> SimulationResult:
         """The answer. Raises SimulationEnded without one; the process is gone then."""
         question = Question(snapshot=snapshot, request=request, ended_samples=ended_samples)
+        asked = await asyncio.to_thread(pickle.dumps, question)
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
@@ -50,14 +51,15 @@ class ProcessSimulator:
         errors = asyncio.create_task(_last_of(process.stderr))
         answer = _Answer()
         tasks = (
-            asyncio.create_task(answer.read(process, await asyncio.to_thread(pickle.dumps, question))),
+            asyncio.create_task(answer.read(process, asked)),
             asyncio.create_task(_watch(answer, wanted)),
         )
         try:
             async with asyncio.timeout(self._limit_s):
-                await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-                if answer.result is None and not answer.refused and tasks[0].done():
-                    await tasks[0]
+                done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    task.result()
+                if answer.result is None and not answer.refused and tasks[0] in done:
                     raise SimulationEnded(f"the simulation broke off: {await errors or 'it was killed'}")
         except TimeoutError:
             raise SimulationEnded(
