@@ -339,7 +339,9 @@ def test_a_parameter_alone_keeps_the_policy_and_its_others(service: StubService)
     assert service.body("PUT /api/v1/cluster") == {"policy": "budget", "parameters": {"a": 1.0, "b": 3.0}}
 
 
-@pytest.mark.parametrize("wrong", ["usd_per_h=nan", "usd_per_h=1e400", "usd_per_h", "=1", "a=", "a=much", "a=,"])
+@pytest.mark.parametrize(
+    "wrong", ["usd_per_h=nan", "usd_per_h=1e400", "usd_per_h", "=1", "a=", "a=much", "a=,"]
+)
 def test_a_parameter_that_is_none_is_refused_before_anything_is_sent(service: StubService, wrong: str):
     result = run(service, "policy", "budget", "--set", wrong)
     assert (result.exit_code, service.requests) == (1, [])
