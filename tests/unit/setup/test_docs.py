@@ -9,6 +9,7 @@ import yaml
 from pydantic import BaseModel
 
 from headway.contract.spec import RESERVED_ENV, JobSpec
+from service.simulation.clusters import read_cluster
 
 ROOT = Path(__file__).parents[3]
 PAGES = sorted(
@@ -71,8 +72,13 @@ def yaml_blocks() -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("page", "block"), yaml_blocks())
-def test_a_job_file_in_the_pages_is_valid(page: str, block: str) -> None:
-    assert JobSpec.model_validate(yaml.safe_load(block)).name, page
+def test_a_job_file_or_a_cluster_in_the_pages_is_valid(page: str, block: str, tmp_path: Path) -> None:
+    if "kinds:" in block:
+        file = tmp_path / "cluster.yaml"
+        file.write_text(block.replace("spot_file:", "# spot_file:"))
+        assert len(read_cluster(file)) == 2, page
+    else:
+        assert JobSpec.model_validate(yaml.safe_load(block)).name, page
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
