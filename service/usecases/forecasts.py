@@ -26,6 +26,7 @@ from service.domain.perf.forecast import Z90, Remaining, WorkSource, learn_total
 from service.domain.perf.scores import error_ratio, inside, score
 from service.usecases.curves import curve
 from service.usecases.ports import Transaction
+from service.usecases.submit import check_devices
 
 _NOT_STORED = "plan"
 _ENDED = Work(samples=0, samples_p90=0, source=SourceView.SCRIPT, reason="the job has ended")
@@ -57,8 +58,12 @@ async def forecast_job(
 async def plan_job(
     tx: Transaction, spec: JobSpec, *, usd_per_slot_h: Mapping[str, float], now: datetime
 ) -> PlanView:
-    """What a job would take if it was submitted now. It must be the first thing that its transaction does."""
+    """What a job would take if it was submitted now. It must be the first thing that its transaction does.
+
+    Raises InvalidField for a device kind that nobody knows, as a submit does.
+    """
     snapshot = await tx.decisions.snapshot(now, usd_per_slot_h)
+    await check_devices(tx, spec)
     job, job_class = _planned(spec, now), class_of(spec)
     measured = await tx.decision_queries.measured_of_class(job_class)
     left = _left(job, await tx.decision_queries.ended_samples(job_class))

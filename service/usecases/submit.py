@@ -25,7 +25,7 @@ async def submit(
         NameTaken: a live job of the project has this name.
         IdempotencyConflict: the key was used for another spec.
     """
-    await _check_devices(tx, spec)
+    await check_devices(tx, spec)
     await _check_bundle(tx, spec)
     job = Job(
         id=job_id,
@@ -64,7 +64,8 @@ def _without_effect(spec: JobSpec) -> list[str]:
     return [f"this version does not act on {', '.join(unmet)}"] if unmet else []
 
 
-async def _check_devices(tx: Transaction, spec: JobSpec) -> None:
+async def check_devices(tx: Transaction, spec: JobSpec) -> None:
+    """Raises InvalidField for a device kind that nobody knows: a typo would wait for ever."""
     unknown = [kind for kind in spec.resources.devices if kind not in KNOWN_DEVICE_KINDS]
     if not unknown:
         return
