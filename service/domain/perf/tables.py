@@ -30,10 +30,10 @@ _MOST_EFFECT: Final = 10.0
 
 _MODEL_ERROR: Final = 0.05
 """Standard deviation of the logarithm by which a model is at least wrong about a single configuration."""
-_MEASURED_ERROR: Final = 0.02
-"""The same of a measurement however long it is,"""
+_MEASURED_ERROR: Final = 0.05
+"""The same of a measurement however long it is, since a machine is not equally fast all day;"""
 _STEP_ERROR: Final = 0.3
-"""of one step,"""
+"""of one step besides,"""
 _BATCH_ERROR: Final = 0.1
 """and what each doubling between the batch that was measured and the one planned adds."""
 _SLOWEST, _FASTEST = 1e-9, 1e15
