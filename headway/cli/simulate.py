@@ -112,10 +112,16 @@ def _run(cli: Cli, argv: list[str]) -> None:
         typer.Exit: Ctrl-C.
     """
     command = [sys.executable, "-m", _PROGRAM, "--progress", *argv]
+    came: list[int] = []
+    # A Ctrl-C while the program is being started must not leave it without us.
+    before = signal.signal(signal.SIGINT, lambda number, _frame: came.append(number))
     with subprocess.Popen(
         command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, encoding="utf-8"
     ) as program:
         try:
+            signal.signal(signal.SIGINT, before)
+            if came:
+                raise KeyboardInterrupt  # noqa: TRY301 - to where one that comes later goes
             said = _follow(cli.err, program)
             code = program.wait()
         except KeyboardInterrupt:
