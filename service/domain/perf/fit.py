@@ -14,8 +14,8 @@ much as within. So the model is hopeful where it knows nothing, and what it hope
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from dataclasses import dataclass, fields, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -81,6 +81,10 @@ class Observations:
     step_s: FloatArray
     sync_s: FloatArray
     count: FloatArray
+
+    def __getitem__(self, index: Any) -> Observations:
+        """Those that a numpy index selects."""
+        return Observations(**{one.name: getattr(self, one.name)[index] for one in fields(self)})
 
 
 class _Data(NamedTuple):

@@ -91,10 +91,16 @@ def _fitted(
     number = len(owners) * len(kinds)
     observations = _observations(owners, kinds)
     grid = np.arange(number).reshape(shape)
-    models = fit(observations, number)
-    if before is not None and guided is not None and guided.any():
+    if before is None or guided is None or not guided.any():
+        models = fit(observations, number)
+    else:
+        # Each owner is fitted once: a fit passes over those that it has no observations of.
+        own_way = np.repeat(guided, len(kinds))
+        by_class = own_way[observations.owner]
         flat = before[np.divmod(np.arange(number), max(len(kinds), 1))]
-        models = fit(observations, number, flat).where(np.repeat(guided, len(kinds)), models)
+        models = fit(observations[by_class], number, flat).where(
+            own_way, fit(observations[~by_class], number)
+        )
     return across_kinds(models[grid]) if number else models[grid]
 
 
