@@ -7,11 +7,11 @@ from dataclasses import replace
 import numpy as np
 
 from service.domain.allocation.knapsack.problem import NOTHING
+from service.domain.allocation.steering import after_spending
 from service.domain.arrays import IntArray
-from service.domain.policies.budget import Budget, BudgetState, highest_mu, mu_for_present_jobs, steer
-from service.domain.policies.class_statistics import ClassStatistics, expected_widths, observe_jobs
+from service.domain.policies.budget import Budget, BudgetState
+from service.domain.policies.class_statistics import ClassStatistics, observe_jobs
 from service.domain.policies.policy import Policy, RoundInput
-from service.domain.policies.widths import column_prices
 from service.simulation.jobs import Jobs
 from service.simulation.world import World
 
@@ -34,18 +34,14 @@ class Steering:
         elapsed_s = now_s - self._before_s
         self._before_s = now_s
         self._observe(given, rows, jobs, elapsed_s)
-        configurations = given.configurations
-        widths = expected_widths(self._statistics, configurations, budget_usd_per_h=policy.usd_per_h)
         held = given.current[given.current != NOTHING]
-        self._state = steer(
+        self._state = after_spending(
+            policy,
+            given,
+            self._statistics,
             self._state,
-            realised_usd=float(self._usd_per_h[held].sum()) * elapsed_s / 3600.0,
+            usd_per_h=float(self._usd_per_h[held].sum()),
             elapsed_s=elapsed_s,
-            budget_usd_per_h=policy.usd_per_h,
-            expected_h_per_usd=mu_for_present_jobs(given, policy.usd_per_h)
-            if widths is None
-            else widths.mu_h_per_usd,
-            highest_h_per_usd=highest_mu(column_prices(configurations.usd_per_h, configurations.slots)),
         )
         return replace(policy, mu_h_per_usd=self._state.mu_h_per_usd)
 

@@ -19,7 +19,7 @@ from service.domain.policies.class_statistics import (
     from_json,
     observe_jobs,
 )
-from service.domain.policies.policy import Policy
+from service.domain.policies.policy import Policy, RoundInput
 from service.domain.policies.widths import column_prices
 
 _LONGEST_S = 3600.0
@@ -33,7 +33,14 @@ def steered(policy: Policy, round_: Round) -> tuple[Policy, Mapping[str, Any]]:
     before, now = round_.snapshot.policy_state, round_.snapshot.now
     elapsed_s = _elapsed_s(before, now)
     statistics = _observed(round_, from_json(before.get("classes", {})), elapsed_s)
-    state = _after_spending(policy, round_, statistics, _state(before.get("budget", {})), elapsed_s)
+    state = after_spending(
+        policy,
+        round_.given,
+        statistics,
+        _state(before.get("budget", {})),
+        usd_per_h=_usd_per_h(round_),
+        elapsed_s=elapsed_s,
+    )
     carried = {"budget": asdict(state), "classes": asdict(statistics), "at": now.isoformat()}
     return replace(policy, mu_h_per_usd=state.mu_h_per_usd), carried
 
@@ -51,28 +58,33 @@ def _observed(round_: Round, statistics: ClassStatistics, elapsed_s: float) -> C
     )
 
 
-def _after_spending(
-    policy: Budget, round_: Round, statistics: ClassStatistics, state: BudgetState, elapsed_s: float
+def after_spending(
+    policy: Budget,
+    given: RoundInput,
+    statistics: ClassStatistics,
+    state: BudgetState,
+    *,
+    usd_per_h: float,
+    elapsed_s: float,
 ) -> BudgetState:
-    """The state after what was spent since the round before; as it is where that is not known."""
-    configurations = round_.given.configurations
+    """The state after `elapsed_s` seconds in which so much was spent; as it is where these are not known (0)."""
+    configurations = given.configurations
     widths = expected_widths(statistics, configurations, budget_usd_per_h=policy.usd_per_h)
-    expected = mu_for_present_jobs(round_.given, policy.usd_per_h) if widths is None else widths.mu_h_per_usd
-    prices = column_prices(configurations.usd_per_h, configurations.slots)
-    owned = not np.any(configurations.usd_per_h > 0)
     return steer(
         state,
-        realised_usd=_usd_per_h(round_, owned=owned) * elapsed_s / 3600,
+        realised_usd=usd_per_h * elapsed_s / 3600,
         elapsed_s=elapsed_s,
         budget_usd_per_h=policy.usd_per_h,
-        expected_h_per_usd=expected,
-        highest_h_per_usd=highest_mu(prices),
+        expected_h_per_usd=mu_for_present_jobs(given, policy.usd_per_h)
+        if widths is None
+        else widths.mu_h_per_usd,
+        highest_h_per_usd=highest_mu(column_prices(configurations.usd_per_h, configurations.slots)),
     )
 
 
-def _usd_per_h(round_: Round, *, owned: bool) -> float:
+def _usd_per_h(round_: Round) -> float:
     """What all slots that are held cost now; slots themselves where nothing has a price."""
-    snapshot = round_.snapshot
+    snapshot, owned = round_.snapshot, not np.any(round_.given.configurations.usd_per_h > 0)
     kinds = [snapshot.kind_of(key) for key in snapshot.held]
     return sum(1.0 if owned else max(0.0, snapshot.usd_per_slot_h.get(kind, 0.0)) for kind in kinds)
 
