@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -74,6 +74,14 @@ class SlotKey:
 
     node_id: str
     slot: int
+
+
+def allocation_of(keys: Iterable[SlotKey]) -> dict[str, tuple[int, ...]]:
+    """Slots by node, ascending."""
+    allocation: dict[str, list[int]] = {}
+    for key in keys:
+        allocation.setdefault(key.node_id, []).append(key.slot)
+    return {node: tuple(sorted(allocation[node])) for node in sorted(allocation)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

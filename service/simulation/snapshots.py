@@ -15,7 +15,7 @@ import numpy as np
 
 from headway.contract.agents import NodeState
 from headway.contract.jobs import JobState
-from headway.contract.spec import Resize
+from service.domain.allocation.eligibility import settled_job
 from service.domain.allocation.knapsack.problem import NOTHING
 from service.domain.allocation.round import LIVE_CHANGE_S, RESTART_S, Note, Round, build_round
 from service.domain.arrays import BoolArray, FloatArray, IntArray
@@ -159,7 +159,7 @@ def settled(snapshot: Snapshot) -> tuple[Snapshot, tuple[str, ...]]:
             continue
         keys = _keeps(job, snapshot, nodes)
         held |= dict.fromkeys(keys, job.id)
-        jobs[job.id] = _settled_job(job, keys)
+        jobs[job.id] = replace(settled_job(job, keys), grow_after=None)
     nodes = {
         node.id: replace(
             node,
@@ -186,27 +186,6 @@ def _keeps(job: Job, snapshot: Snapshot, nodes: Mapping[str, Node]) -> tuple[Slo
     kinds = {nodes[key.node_id].slots.get(key.slot, "") if key.node_id in nodes else "" for key in keys}
     whole = all(snapshot.held.get(key) == job.id for key in keys)
     return keys if whole and len(kinds) == 1 and "" not in kinds else ()
-
-
-def _settled_job(job: Job, keys: Sequence[SlotKey]) -> Job:
-    elastic, pinned = job.spec.elastic, job.pinned_size
-    if elastic.resize is Resize.NEVER and keys:
-        pinned = len(keys)
-        elastic = elastic.model_copy(update={"resize": Resize.RESTART})
-    allocation: dict[str, tuple[int, ...]] = {}
-    for key in keys:
-        allocation[key.node_id] = (*allocation.get(key.node_id, ()), key.slot)
-    return replace(
-        job,
-        state=JobState.RUNNING if keys else JobState.PENDING,
-        spec=job.spec.model_copy(update={"elastic": elastic}),
-        pinned_size=pinned,
-        allocation=allocation,
-        target=None,
-        switch=None,
-        retry_at=None,
-        grow_after=None,
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -353,9 +332,7 @@ def _never(round_: Round, row: int) -> str:
     """Why a job can never run here."""
     job = round_.jobs[row]
     kinds, least = job.spec.resources.devices, min(job.sizes)
-    usable = {
-        kind: int(room.slots.sum()) for kind, room in round_.rooms.items() if not kinds or kind in kinds
-    }
+    usable = round_.usable_slots(job.spec)
     if not any(usable.values()):
         return f"no node has {' or '.join(kinds) or 'any slot'}"
     return f"it needs at least {least} slots together, of {max(usable.values())} that there are of one kind"

@@ -18,7 +18,8 @@ from headway.contract.forecasts import (
 )
 from headway.contract.forecasts import WorkSource as SourceView
 from headway.contract.jobs import JobState, JobView, Reason
-from headway.contract.spec import JobSpec, Resize
+from headway.contract.spec import JobSpec
+from service.domain.allocation.eligibility import settled_job
 from service.domain.allocation.round import Round, build_round
 from service.domain.cluster import SlotKey, Snapshot
 from service.domain.jobs import Job, class_of
@@ -80,10 +81,7 @@ async def plan_job(
 
 def warnings_of(spec: JobSpec, round_: Round, *, knows_class: bool) -> list[str]:
     """What its user should know before submitting."""
-    wanted = spec.resources.devices
-    usable = {
-        kind: int(room.slots.sum()) for kind, room in round_.rooms.items() if not wanted or kind in wanted
-    }
+    wanted, usable = spec.resources.devices, round_.usable_slots(spec)
     found = []
     if not usable:
         there = ", ".join(round_.rooms) or "none yet"
@@ -109,25 +107,9 @@ def alone(snapshot: Snapshot, job: Job) -> Snapshot:
     # Of a change under way only what still trains counts.
     held = [key for key in snapshot.slots_held_by(job.id) if key in running]
     others = {key: holder for key, holder in snapshot.held.items() if holder != job.id}
-    allocation: dict[str, tuple[int, ...]] = {}
-    for key in held:
-        allocation[key.node_id] = (*allocation.get(key.node_id, ()), key.slot)
-    elastic, pinned = job.spec.elastic, job.pinned_size
-    if elastic.resize is Resize.NEVER and held:
-        pinned = len(held)
-        elastic = elastic.model_copy(update={"resize": Resize.RESTART})
-    decidable = replace(
-        job,
-        state=JobState.RUNNING if held else JobState.PENDING,
-        spec=job.spec.model_copy(update={"elastic": elastic}),
-        pinned_size=pinned,
-        pause_requested=False,
-        retry_at=None,
-        allocation=allocation,
-        target=None,
-        switch=None,
+    return replace(
+        snapshot, jobs={job.id: settled_job(job, held)}, held={**others, **dict.fromkeys(held, job.id)}
     )
-    return replace(snapshot, jobs={job.id: decidable}, held={**others, **dict.fromkeys(held, job.id)})
 
 
 def _planned(spec: JobSpec, now: datetime) -> Job:

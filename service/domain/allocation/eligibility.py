@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from headway.contract.agents import NodeState
 from headway.contract.jobs import JobState
 from headway.contract.spec import Resize
-from service.domain.cluster import SlotKey, Snapshot
+from service.domain.cluster import SlotKey, Snapshot, allocation_of
 from service.domain.jobs import Job, size_of
 
 SILENT_S = 20.0
@@ -51,6 +52,28 @@ def is_movable(job: Job, snapshot: Snapshot) -> bool:
     """
     whole = len(snapshot.slots_held_by(job.id)) == size_of(job.allocation)
     return job.state is JobState.RUNNING and whole and job.spec.elastic.resize is not Resize.NEVER
+
+
+def settled_job(job: Job, keys: Sequence[SlotKey]) -> Job:
+    """The job as a round could decide about it if nothing of it was under way: it runs on these slots, or waits.
+
+    One that never changes has the size that it has, and no other.
+    """
+    elastic, pinned = job.spec.elastic, job.pinned_size
+    if elastic.resize is Resize.NEVER and keys:
+        pinned = len(keys)
+        elastic = elastic.model_copy(update={"resize": Resize.RESTART})
+    return replace(
+        job,
+        state=JobState.RUNNING if keys else JobState.PENDING,
+        spec=job.spec.model_copy(update={"elastic": elastic}),
+        pinned_size=pinned,
+        pause_requested=False,
+        retry_at=None,
+        allocation=allocation_of(keys),
+        target=None,
+        switch=None,
+    )
 
 
 def deciding_jobs(snapshot: Snapshot) -> tuple[Job, ...]:

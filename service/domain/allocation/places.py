@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from headway.contract.agents import NodeState
@@ -10,7 +10,7 @@ from service.domain.allocation.eligibility import backs_off
 from service.domain.allocation.knapsack.problem import NOTHING
 from service.domain.allocation.placement import Placement, Pool, Step, Want, place_all
 from service.domain.allocation.round import Round, change_s
-from service.domain.cluster import SlotKey
+from service.domain.cluster import SlotKey, allocation_of
 from service.domain.jobs import size_of
 from service.domain.perf.throughput import step_time
 
@@ -34,14 +34,6 @@ def places_of(round_: Round, chosen: Sequence[int]) -> dict[str, Placement]:
     scattered = place_all([replace(want, unit=1) for want in wants], pools)
     loss_s = _moves_slot_s(round_, wants, scattered) + _slower_slot_s(round_, chosen, together, scattered)
     return scattered if loss_s < moves_s else together
-
-
-def allocation_of(keys: Iterable[SlotKey]) -> dict[str, tuple[int, ...]]:
-    """Slots by node, ascending."""
-    allocation: dict[str, list[int]] = {}
-    for key in keys:
-        allocation.setdefault(key.node_id, []).append(key.slot)
-    return {node: tuple(sorted(allocation[node])) for node in sorted(allocation)}
 
 
 def _moves_slot_s(round_: Round, wants: Sequence[Want], placements: Mapping[str, Placement]) -> float:

@@ -24,9 +24,9 @@ from service.domain.allocation.explain import (
 )
 from service.domain.allocation.knapsack.problem import NOTHING, Solution, Solve
 from service.domain.allocation.placement import Placement, Step
-from service.domain.allocation.places import allocation_of, places_of
+from service.domain.allocation.places import places_of
 from service.domain.allocation.round import Round
-from service.domain.cluster import SlotKey, Snapshot
+from service.domain.cluster import SlotKey, Snapshot, allocation_of
 from service.domain.jobs import Allocation
 from service.domain.perf.batch import choose_batch
 from service.domain.policies.policy import Choices, Policy

@@ -11,6 +11,7 @@ from functools import cached_property
 
 import numpy as np
 
+from headway.contract.spec import JobSpec
 from service.domain.allocation.columns import Columns, KindRoom, columns_of, rooms_of, rows_of
 from service.domain.allocation.eligibility import (
     Holding,
@@ -85,6 +86,13 @@ class Round:
     notes: IntArray
     exempt: BoolArray
     given: RoundInput
+
+    def usable_slots(self, spec: JobSpec) -> dict[str, int]:
+        """All slots in service of each kind that a job may run on."""
+        wanted = spec.resources.devices
+        return {
+            kind: int(room.slots.sum()) for kind, room in self.rooms.items() if not wanted or kind in wanted
+        }
 
     @cached_property
     def digest(self) -> str:
