@@ -25,11 +25,11 @@ class Ledger:
 
     def add(self, indices: NDArray[np.int64]) -> Ledger:
         """With the samples of one more step."""
-        unsigned = indices.astype(np.uint64)
+        unsigned = indices.view(np.uint64)
         return Ledger(
             self.count + len(indices),
-            (self.total + int(unsigned.sum(dtype=np.uint64))) % MODULUS,
-            (self.squares + int(np.square(unsigned).sum(dtype=np.uint64))) % MODULUS,
+            (self.total + int(np.add.reduce(unsigned))) % MODULUS,
+            (self.squares + int(np.dot(unsigned, unsigned))) % MODULUS,
         )
 
     def __add__(self, other: Ledger) -> Ledger:

@@ -40,7 +40,7 @@ class Superseded(Exception):  # likewise
 class Pending:
     """Numbers of every rank that are being gathered."""
 
-    def __init__(self, mine: torch.Tensor, everyone: torch.Tensor, work: Any) -> None:
+    def __init__(self, mine: torch.Tensor, everyone: list[torch.Tensor], work: Any) -> None:
         self._mine = mine  # the collective reads it until it is done
         self._everyone = everyone
         self._work = work
@@ -53,8 +53,7 @@ class Pending:
         """
         with _peers_may_be_lost():
             self._work.wait()
-        numbers: list[list[int]] = self._everyone.tolist()
-        return numbers
+        return [numbers.tolist() for numbers in self._everyone]
 
 
 class Alone:
@@ -172,9 +171,10 @@ class Peers:
         if self._control is None:
             return Alone(numbers)
         mine = torch.tensor(numbers, dtype=torch.int64)
-        everyone = torch.empty(self.world_size, len(numbers), dtype=torch.int64)
+        everyone = [torch.empty_like(mine) for _ in range(self.world_size)]
         with _peers_may_be_lost():
-            work = dist.all_gather(list(everyone.unbind()), mine, group=self._control, async_op=True)
+            # The group's own: `dist.all_gather` takes 0.1 ms longer, at every step.
+            work = self._control.allgather(everyone, mine)
         return Pending(mine, everyone, work)
 
     def gather(self, *numbers: int) -> list[list[int]]:

@@ -155,7 +155,7 @@ specs = st.fixed_dictionaries(
     optional={
         "priority": st.integers(0, 100),
         "checkpoint": st.fixed_dictionaries({"every": st.sampled_from(["auto", "30s", "5m", 12.5])}),
-        "batch": st.fixed_dictionaries({"global": st.integers(1, 2**30)}),
+        "batch": st.fixed_dictionaries({"global": st.integers(4, 2**30)}),
         "elastic": st.fixed_dictionaries({"min": st.integers(1, 4), "max": st.integers(4, 9)}),
         "env": st.dictionaries(
             st.just("A_1"), st.text(st.characters(exclude_characters="\0", codec="utf-8"))
