@@ -18,7 +18,8 @@ _numbers = itertools.count()
 settings.register_profile(
     "headway",
     deadline=None,  # a busy machine is no failure
-    derandomize="CI" in os.environ,  # there, red must mean that the change broke it; searching is for everywhere else
+    derandomize="CI"
+    in os.environ,  # there, red must mean that the change broke it; searching is for everywhere else
 )
 settings.load_profile("headway")
 
