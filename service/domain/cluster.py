@@ -8,17 +8,23 @@ from datetime import datetime
 from typing import Any
 
 from headway.contract.agents import NodeState
+from headway.contract.markets import Market
 from service.domain.jobs import Job
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """A host. `slots` maps slot index to device kind."""
+    """A host. `slots` maps slot index to device kind. `usd_per_slot_h` is None where the prices by device kind hold;
+    `reclaim_at` is when a spot machine is taken away, once that is known.
+    """
 
     id: str
     name: str
     state: NodeState
     slots: Mapping[int, str]
+    market: Market = Market.ON_DEMAND
+    usd_per_slot_h: float | None = None
+    reclaim_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)

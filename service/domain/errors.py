@@ -56,6 +56,18 @@ class IllegalTransition(HeadwayServiceError):
     code = "illegal_transition"
 
 
+class NoCapacity(HeadwayServiceError):
+    """A provider has no machine of the type there now. Temporary."""
+
+    code = "no_capacity"
+
+
+class ProviderRefused(HeadwayServiceError):
+    """A provider will never launch what it was asked for, as it was asked for. Permanent."""
+
+    code = "provider_refused"
+
+
 class WrongToken(HeadwayServiceError):
     """The bearer token is missing or not valid for this request."""
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from headway.contract.agents import NodeState, SlotInfo
 from headway.contract.jobs import JobState, Reason
+from headway.contract.markets import Market
 from headway.contract.simulations import SimulationRequest, SimulationView
 from service.domain.jobs import Allocation, Job
 from service.domain.membership import Members
@@ -59,6 +60,13 @@ class NodeRecord:
     joined_at: datetime
     seen_at: datetime
     last_sequence: int = 0
+    market: Market = Market.ON_DEMAND
+    machine_id: str | None = None
+    """The rented machine that it is; None for a host that nobody rented."""
+    usd_per_slot_h: float | None = None
+    """None where the prices by device kind hold."""
+    reclaim_at: datetime | None = None
+    """When a spot machine is taken away, once that is known."""
 
 
 @dataclass(frozen=True, slots=True)

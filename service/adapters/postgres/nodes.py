@@ -11,6 +11,7 @@ from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from headway.contract.agents import NodeState, SlotInfo
+from headway.contract.markets import Market
 from service.adapters.postgres.tables import api_processes, nodes
 from service.domain.errors import NotFound
 from service.usecases.records import NodeRecord
@@ -34,6 +35,10 @@ def row_to_node(row: Row[Any]) -> NodeRecord:
         joined_at=row.joined_at,
         seen_at=row.seen_at,
         last_sequence=row.last_sequence,
+        market=Market(row.market),
+        machine_id=row.machine_id,
+        usd_per_slot_h=row.usd_per_slot_h,
+        reclaim_at=row.reclaim_at,
     )
 
 
@@ -77,6 +82,10 @@ class PostgresNodes:
             "last_sequence": node.last_sequence,
             "joined_at": node.joined_at,
             "seen_at": node.seen_at,
+            "market": node.market,
+            "machine_id": node.machine_id,
+            "usd_per_slot_h": node.usd_per_slot_h,
+            "reclaim_at": node.reclaim_at,
         }
         statement = upsert(nodes).values(id=node.id, name=node.name, **values)
         await self._connection.execute(statement.on_conflict_do_update(index_elements=["id"], set_=values))

@@ -11,6 +11,7 @@ from sqlalchemy import Row, select, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from headway.contract.agents import NodeState
+from headway.contract.markets import Market
 from service.adapters.postgres.jobs import row_to_job
 from service.adapters.postgres.tables import (
     TERMINAL_SQL,
@@ -99,6 +100,9 @@ async def take_snapshot(
                 name=row.name,
                 state=NodeState(row.state),
                 slots={slot["index"]: slot["device_kind"] for slot in row.slots},
+                market=Market(row.market),
+                usd_per_slot_h=row.usd_per_slot_h,
+                reclaim_at=row.reclaim_at,
             )
             for row in node_rows
         },

@@ -22,6 +22,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 
 from headway.contract.agents import NodeState
 from headway.contract.jobs import TERMINAL_STATES, JobState
+from headway.contract.markets import Market
 from headway.contract.simulations import ENDED, SimulationStatus
 
 metadata = MetaData(
@@ -35,11 +36,12 @@ metadata = MetaData(
 )
 
 
-def _listed(values: list[str]) -> str:
+def listed(values: list[str]) -> str:
+    """Values for `IN (...)`."""
     return ", ".join(f"'{value}'" for value in sorted(values))
 
 
-TERMINAL_SQL = f"state IN ({_listed([*TERMINAL_STATES])})"
+TERMINAL_SQL = f"state IN ({listed([*TERMINAL_STATES])})"
 """Derived from the lifecycle, like the CHECKs below."""
 
 Moment = DateTime(timezone=True)
@@ -78,7 +80,7 @@ jobs = Table(
     Column("state_since", Moment, nullable=False),
     Column("started_at", Moment),
     Column("finished_at", Moment),
-    CheckConstraint(f"state IN ({_listed([*JobState])})", name="state_known"),
+    CheckConstraint(f"state IN ({listed([*JobState])})", name="state_known"),
     CheckConstraint("generation >= 0", name="generation_grows_from_zero"),
     CheckConstraint("newest_generation >= generation", name="newest_generation_is_newest"),
     CheckConstraint(f"(finished_at IS NOT NULL) = ({TERMINAL_SQL})", name="finished_when_terminal"),
@@ -123,8 +125,16 @@ nodes = Table(
     Column("last_sequence", BigInteger, nullable=False, server_default="0"),
     Column("joined_at", Moment, nullable=False),
     Column("seen_at", Moment, nullable=False),
-    CheckConstraint(f"state IN ({_listed([*NodeState])})", name="state_known"),
+    Column("market", Text, nullable=False, server_default="on-demand"),
+    Column("machine_id", Text),
+    Column("usd_per_slot_h", Float),
+    Column("reclaim_at", Moment),
+    CheckConstraint(f"state IN ({listed([*NodeState])})", name="state_known"),
+    CheckConstraint(f"market IN ({listed([*Market])})", name="market_known"),
 )
+"""`machine_id` is null for hosts that nobody rented, and `usd_per_slot_h` where the prices by device kind hold.
+`reclaim_at` is when a spot machine is taken away, once that is known.
+"""
 
 allocations = Table(
     "allocations",
@@ -324,9 +334,9 @@ simulations = Table(
     Column("created_at", Moment, nullable=False),
     Column("started_at", Moment),
     Column("finished_at", Moment),
-    CheckConstraint(f"status IN ({_listed([*SimulationStatus])})", name="status_known"),
+    CheckConstraint(f"status IN ({listed([*SimulationStatus])})", name="status_known"),
     CheckConstraint(
-        f"(finished_at IS NOT NULL) = (status IN ({_listed([*ENDED])}))", name="finished_when_ended"
+        f"(finished_at IS NOT NULL) = (status IN ({listed([*ENDED])}))", name="finished_when_ended"
     ),
     Index(
         "uq_simulations_idempotency_key",
