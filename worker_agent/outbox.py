@@ -21,16 +21,13 @@ from typing import Any, TypeAlias
 
 from pydantic import TypeAdapter
 
-from headway.contract.agents import RankExited, RankMessage, RanksStarted, Released, ReportEntry, StartFailed
+from headway.contract.agents import AnyEntry, RankMessage, ReportEntry
 from headway.contract.runtime import Metrics, Progress
 
-_ENTRY: TypeAdapter[RanksStarted | RankExited | StartFailed | Released | RankMessage] = TypeAdapter(
-    ReportEntry
-)
+_ENTRY: TypeAdapter[AnyEntry] = TypeAdapter(ReportEntry)
 _DROPPABLE = frozenset({Progress.TYPE, Metrics.TYPE})
 """Later messages of these kinds make up for a lost one; nothing makes up for a lost exit."""
 _COMPACT_LINES = 2000
-AnyEntry: TypeAlias = RanksStarted | RankExited | StartFailed | Released | RankMessage
 Draft: TypeAlias = Callable[[int, datetime], AnyEntry]
 """Makes an entry from its sequence number and time."""
 

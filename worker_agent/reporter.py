@@ -9,10 +9,10 @@ from typing import Protocol
 
 import structlog
 
-from headway.contract.agents import Holding, JoinReply, JoinRequest, SlotInfo
+from headway.contract.agents import AnyEntry, Holding, JoinReply, JoinRequest, SlotInfo
 from headway.contract.agents import ReportRequest as Request
 from worker_agent.folders import boot_s
-from worker_agent.outbox import AnyEntry, Outbox
+from worker_agent.outbox import Outbox
 from worker_agent.service_api import Backoff, Membership, NotJoined, Refused, ServiceApi, Unreachable
 
 _log = structlog.get_logger()

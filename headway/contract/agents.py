@@ -247,9 +247,31 @@ class RankMessage(Entry):
     message: dict[str, Any]
 
 
-ReportEntry: TypeAlias = Annotated[
-    RanksStarted | RankExited | StartFailed | Released | RankMessage, Field(discriminator="kind")
-]
+class InterruptionKind(StrEnum):
+    """TERMINATE: the machine is taken away at a known time. REBALANCE: it probably will be, nobody knows when."""
+
+    TERMINATE = "terminate"
+    REBALANCE = "rebalance"
+
+
+class InterruptionNotice(BaseModel):
+    """The provider has told the host that it is going to take it away. It is about the node, not about a job."""
+
+    kind: Literal["interruption_notice"] = "interruption_notice"
+    sequence: int
+    at: datetime
+    """When the agent saw it, on its clock."""
+    what: InterruptionKind
+    action: Annotated[str, Field(max_length=64)]
+    """The provider's word for what it does: `terminate`, `stop`, `hibernate`, `rebalance`."""
+    reclaim_at: datetime | None = None
+    """When the machine is gone. None for REBALANCE."""
+
+
+RankEntry: TypeAlias = RanksStarted | RankExited | StartFailed | Released | RankMessage
+"""What is about the processes of a job."""
+AnyEntry: TypeAlias = RankEntry | InterruptionNotice
+ReportEntry: TypeAlias = Annotated[AnyEntry, Field(discriminator="kind")]
 
 
 class Holding(BaseModel):

@@ -8,12 +8,13 @@ from datetime import datetime
 
 from headway.contract.agents import (
     Holding,
+    InterruptionNotice,
     NodeState,
+    RankEntry,
     RankExited,
     RankMessage,
     RanksStarted,
     Released,
-    ReportEntry,
     ReportReply,
     ReportRequest,
     StartFailed,
@@ -27,6 +28,7 @@ from service.domain.lifecycle import JobEvent
 from service.domain.membership import Crew
 from service.usecases.ends import rank_ended
 from service.usecases.generations import release_node
+from service.usecases.notices import take_notice
 from service.usecases.orders import Launch, crew_of
 from service.usecases.ports import Transaction
 from service.usecases.progress import take_in_message
@@ -54,7 +56,10 @@ async def ingest(
         raise WrongToken(f"node {node.name} now belongs to another agent; stop this one or rename it.")
     await tx.commands.acknowledge(node.id, report.acknowledged, now)
     fresh = [entry for entry in report.entries if entry.sequence > node.last_sequence]
-    await _take_in(tx, node, fresh, launch, now)
+    for notice in (entry for entry in fresh if isinstance(entry, InterruptionNotice)):
+        node = await take_notice(tx, node, notice, now)
+    news = [entry for entry in fresh if not isinstance(entry, InterruptionNotice)]
+    await _take_in(tx, node, news, launch, now)
     stop = await _not_its_own(tx, node.id, report.holding)
     back = node.state is NodeState.LOST and not stop
     if back:
@@ -81,7 +86,7 @@ async def _not_its_own(tx: Transaction, node_id: str, holding: Sequence[Holding]
 
 
 async def _take_in(
-    tx: Transaction, node: NodeRecord, entries: Sequence[ReportEntry], launch: Launch, now: datetime
+    tx: Transaction, node: NodeRecord, entries: Sequence[RankEntry], launch: Launch, now: datetime
 ) -> None:
     jobs = await tx.jobs.lock_many(sorted({entry.job_id for entry in entries}))
     crews = {job.id: await crew_of(tx, job) for job in jobs.values()}
@@ -100,7 +105,7 @@ async def _take_in(
 
 
 async def _note_exits(
-    tx: Transaction, entries: Sequence[ReportEntry], crews: Mapping[str, Crew], now: datetime
+    tx: Transaction, entries: Sequence[RankEntry], crews: Mapping[str, Crew], now: datetime
 ) -> None:
     """Note every exit before any is acted on: of ranks that ended together, none is taken for a survivor."""
     for entry in entries:
@@ -122,7 +127,7 @@ def _exit_of(entry: RankExited) -> RankExit:
 
 
 async def _take_in_entry(
-    tx: Transaction, node: NodeRecord, job: Job, crew: Crew, entry: ReportEntry, now: datetime
+    tx: Transaction, node: NodeRecord, job: Job, crew: Crew, entry: RankEntry, now: datetime
 ) -> Job:
     match entry:
         case RanksStarted():
