@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
 from headway.contract.agents import NodeState
 from headway.contract.markets import Market
@@ -75,6 +75,23 @@ class PolicySetting:
 
 
 @dataclass(frozen=True, slots=True)
+class Cap:
+    """A hard limit on dollars per hour of all slots that are held together: of one project, or (None) of all."""
+
+    name: str
+    project: str | None
+    usd_per_h: float
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """What a job may still spend until its end, in dollars, and what it does where that is not enough."""
+
+    left_usd: float
+    on_budget: Literal["shrink", "pause", "stop"] = "shrink"
+
+
+@dataclass(frozen=True, slots=True)
 class SlotKey:
     """One slot of one node."""
 
@@ -107,6 +124,11 @@ class Snapshot:
     """By job id."""
     usd_per_slot_h: Mapping[str, float] = field(default_factory=dict)
     """By device kind; a kind that is not here costs nothing."""
+    hazard_per_h: Mapping[str, float] = field(default_factory=dict)
+    """By name of a pool (`pools.pool_name`): how often an hour one of its machines is taken away; not here: never."""
+    caps: tuple[Cap, ...] = ()
+    limits: Mapping[str, Limit] = field(default_factory=dict)
+    """By job id; a job that is not here may spend what it takes."""
     policy: PolicySetting = PolicySetting()
     policy_state: Mapping[str, Any] = field(default_factory=dict)
     """What the policy has carried over from earlier rounds, as JSON; empty at first, and when the policy was changed."""
