@@ -149,7 +149,7 @@ async def go_on(tx: Transaction, job: Job, launch: Launch, now: datetime) -> Job
     oldest = min((one.born_generation for one in crew.running), default=job.generation)
     exits = exits_to_judge(crew, await tx.history.exits(job.id, oldest))
     job = replace(job, switch=None)
-    verdict = judge(exits)
+    verdict = await _reclaimed(tx, job, judge(exits))
     moving = job.state is JobState.RESIZING and not job.pause_requested
     if moving and job.target is not None and verdict.ending is not Ending.DONE:
         return await start_generation(
@@ -172,6 +172,17 @@ async def go_on(tx: Transaction, job: Job, launch: Launch, now: datetime) -> Job
         message = f"it exited with code {EXIT_STOPPED}, but nobody had asked it to stop"
         verdict = Verdict(Ending.INFRASTRUCTURE, Reason.RETRY_REQUESTED, message)
     return await _recover(tx, job, verdict, now)
+
+
+async def _reclaimed(tx: Transaction, job: Job, verdict: Verdict) -> Verdict:
+    """The verdict, with the reason of the agent that stopped its ranks by itself before its machine was taken away."""
+    if verdict.ending is not Ending.STOPPED:
+        return verdict
+    nodes = (await tx.nodes.many(tuple(job.allocation))).values()
+    taken = [node for node in nodes if node.reclaim_at is not None]
+    if not taken:
+        return verdict
+    return replace(verdict, reason=Reason.SPOT_RECLAIMED, message=f"node {taken[0].name} is taken away")
 
 
 async def _wait_again(tx: Transaction, job: Job, now: datetime) -> Job:

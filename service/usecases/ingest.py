@@ -28,7 +28,7 @@ from service.domain.lifecycle import JobEvent
 from service.domain.membership import Crew
 from service.usecases.ends import rank_ended
 from service.usecases.generations import release_node
-from service.usecases.notices import take_notice
+from service.usecases.notices import take_notices
 from service.usecases.orders import Launch, crew_of
 from service.usecases.ports import Transaction
 from service.usecases.progress import take_in_message
@@ -56,9 +56,10 @@ async def ingest(
         raise WrongToken(f"node {node.name} now belongs to another agent; stop this one or rename it.")
     await tx.commands.acknowledge(node.id, report.acknowledged, now)
     fresh = [entry for entry in report.entries if entry.sequence > node.last_sequence]
-    for notice in (entry for entry in fresh if isinstance(entry, InterruptionNotice)):
-        node = await take_notice(tx, node, notice, now)
     news = [entry for entry in fresh if not isinstance(entry, InterruptionNotice)]
+    notices = [entry for entry in fresh if isinstance(entry, InterruptionNotice)]
+    if notices:
+        node = await take_notices(tx, node, notices, {entry.job_id for entry in news}, now)
     await _take_in(tx, node, news, launch, now)
     stop = await _not_its_own(tx, node.id, report.holding)
     back = node.state is NodeState.LOST and not stop

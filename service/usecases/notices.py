@@ -2,45 +2,58 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime
 
 from headway.contract.agents import InterruptionKind, InterruptionNotice, NodeState
 from headway.contract.jobs import Reason
+from service.domain.jobs import Job
 from service.usecases.ports import Transaction
 from service.usecases.records import Bell, NodeRecord
 from service.usecases.transition import record
 
 
-async def take_notice(
-    tx: Transaction, node: NodeRecord, notice: InterruptionNotice, now: datetime
+async def take_notices(
+    tx: Transaction,
+    node: NodeRecord,
+    notices: Sequence[InterruptionNotice],
+    reported_jobs: Collection[str],
+    now: datetime,
 ) -> NodeRecord:
-    """The locked node after the notice, not saved yet; a notice that says nothing new changes nothing.
+    """The locked node after its notices, saved; one that says nothing new changes nothing.
 
     The next round moves its jobs. A node that will only probably be taken away keeps them, and gets no new ones.
+    `reported_jobs` are locked by the same report later: all at once, so that two reports never wait for one another.
     """
-    if notice.what is InterruptionKind.REBALANCE:
-        return _keep_free(tx, node)
-    deadline = notice.reclaim_at or notice.at
-    if node.reclaim_at == deadline:
-        return node
-    message = f"its {node.market} machine is taken away at {deadline:%H:%M:%S} UTC"
-    await _tell_jobs(tx, node, notice, deadline, now)
+    here = {job_id for job_id, _ in await tx.grants.on_node(node.id)}
+    jobs = await tx.jobs.lock_many(sorted(here | set(reported_jobs)))
+    for notice in notices:
+        if notice.what is InterruptionKind.REBALANCE:
+            node = _kept_free(node)
+        elif node.reclaim_at != (notice.reclaim_at or notice.at):
+            node = _reclaimed(node, notice)
+            await _tell(tx, [job for job in jobs.values() if job.id in here], node, notice, now)
+    await tx.nodes.save(node)
     tx.ring(Bell.ROUND)
-    empty = node.state is NodeState.DRAINED
+    return node
+
+
+def _reclaimed(node: NodeRecord, notice: InterruptionNotice) -> NodeRecord:
+    deadline = notice.reclaim_at or notice.at
+    stays = node.state in {NodeState.DRAINED, NodeState.LOST}
     return replace(
         node,
-        state=node.state if empty or node.state is NodeState.LOST else NodeState.DRAINING,
+        state=node.state if stays else NodeState.DRAINING,
         wanted_state=NodeState.DRAINING,
-        message=message,
+        message=f"its provider takes it away at {deadline:%H:%M:%S} UTC",
         reclaim_at=deadline,
     )
 
 
-def _keep_free(tx: Transaction, node: NodeRecord) -> NodeRecord:
+def _kept_free(node: NodeRecord) -> NodeRecord:
     if node.wanted_state is not NodeState.READY:
         return node
-    tx.ring(Bell.ROUND)
     return replace(
         node,
         state=NodeState.CORDONED if node.state is NodeState.READY else node.state,
@@ -49,13 +62,13 @@ def _keep_free(tx: Transaction, node: NodeRecord) -> NodeRecord:
     )
 
 
-async def _tell_jobs(
-    tx: Transaction, node: NodeRecord, notice: InterruptionNotice, deadline: datetime, now: datetime
+async def _tell(
+    tx: Transaction, jobs: Iterable[Job], node: NodeRecord, notice: InterruptionNotice, now: datetime
 ) -> None:
-    jobs = await tx.jobs.lock_many(sorted({job_id for job_id, _ in await tx.grants.on_node(node.id)}))
+    deadline = notice.reclaim_at or notice.at
     left_s = (deadline - now).total_seconds()
     when = f"in {left_s:.0f} s" if left_s > 0 else "now"
-    for job in jobs.values():
+    for job in jobs:
         await record(
             tx,
             job,
