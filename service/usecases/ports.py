@@ -30,6 +30,7 @@ from service.usecases.records import (
     PendingCommand,
     Submitted,
 )
+from service.usecases.rental_ports import Machines
 from service.usecases.simulation_ports import Simulations
 
 
@@ -275,6 +276,7 @@ class Transaction(Protocol):
     grants: Grants
     allocations: Allocations
     nodes: Nodes
+    machines: Machines
     silence: Silence
     commands: Commands
     history: History

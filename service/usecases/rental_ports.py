@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
-from service.domain.rental.machines import Machine
+from headway.contract.jobs import Page
+from headway.contract.machines import MachineView
+from service.domain.rental.machines import Found, Machine
 from service.domain.rental.offers import Offer
+
+__all__ = ["Found", "JoinBy", "Machines", "Provider"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,21 +22,6 @@ class JoinBy:
     url: str
     token: str
     node_name: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """A machine of this cluster in its provider's own list. `machine_id` is the tag that its launch gave it.
-
-    `ended` machines cost nothing any more. `billed_to` is None while it costs.
-    """
-
-    external_id: str
-    machine_id: str
-    ended: bool
-    billed_from: datetime
-    billed_to: datetime | None = None
-    message: str = ""
 
 
 class Provider(Protocol):
@@ -61,4 +50,42 @@ class Provider(Protocol):
         """Every machine with this cluster's tag, those that ended lately among them. What is not in it may still exist:
         providers need a while to list what they have just launched.
         """
+        ...
+
+
+class Machines(Protocol):
+    """Rows of machines."""
+
+    async def insert(self, machine: Machine) -> None:
+        """Store a new machine."""
+        ...
+
+    async def lock(self, machine_id: str) -> Machine:
+        """The machine, locked until the transaction ends. Raises NotFound."""
+        ...
+
+    async def save(self, machine: Machine) -> None:
+        """Store a locked machine."""
+        ...
+
+    async def of_token(self, token_sha256: str) -> Machine | None:
+        """The machine that joins with this token, locked."""
+        ...
+
+    async def open(self) -> list[Machine]:
+        """Those that are neither GONE nor FAILED, oldest first."""
+        ...
+
+    async def known(self, machine_ids: Collection[str]) -> list[Machine]:
+        """Those of the machines that there are rows of, ended ones too."""
+        ...
+
+    async def requested_since(self, moment: datetime) -> list[Machine]:
+        """Those that were wanted since a moment, ended ones too, oldest first."""
+        ...
+
+    async def views(
+        self, now: datetime, *, open_only: bool, limit: int, cursor: str | None
+    ) -> Page[MachineView]:
+        """Machines as the API shows them, newest first."""
         ...

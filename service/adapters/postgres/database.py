@@ -17,6 +17,7 @@ from service.adapters.postgres.decisions import PostgresClusterSettings, Postgre
 from service.adapters.postgres.grants import PostgresAllocations, PostgresGrants
 from service.adapters.postgres.history import PostgresHistory
 from service.adapters.postgres.jobs import PostgresJobs
+from service.adapters.postgres.machines import PostgresMachines
 from service.adapters.postgres.nodes import PostgresNodes, PostgresSilence
 from service.adapters.postgres.queries import (
     PostgresHistoryQueries,
@@ -26,7 +27,7 @@ from service.adapters.postgres.queries import (
 from service.adapters.postgres.retention import PostgresRetention
 from service.adapters.postgres.simulations import PostgresSimulations
 from service.domain.errors import Unavailable
-from service.usecases import ports, query_ports, simulation_ports
+from service.usecases import ports, query_ports, rental_ports, simulation_ports
 from service.usecases.records import Bell
 
 Ring = Callable[[Bell, str], Awaitable[None]]
@@ -49,6 +50,7 @@ class PostgresTransaction:
         self.grants: ports.Grants = PostgresGrants(connection)
         self.allocations: ports.Allocations = PostgresAllocations(connection)
         self.nodes: ports.Nodes = PostgresNodes(connection)
+        self.machines: rental_ports.Machines = PostgresMachines(connection)
         self.silence: ports.Silence = PostgresSilence(connection)
         self.commands: ports.Commands = PostgresCommands(connection)
         self.history: ports.History = PostgresHistory(connection)

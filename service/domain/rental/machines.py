@@ -23,6 +23,33 @@ class MachineState(StrEnum):
     FAILED = "failed"
 
 
+class MachineReason(StrEnum):
+    """Why a machine is in its state: for programs. The sentence beside it is for people."""
+
+    WORTH_IT = "WORTH_IT"
+    """Rented: jobs gain more by it than it costs."""
+    LAUNCHED = "LAUNCHED"
+    JOINED = "JOINED"
+    NO_CAPACITY = "NO_CAPACITY"
+    REFUSED = "REFUSED"
+    GIVEN_UP = "GIVEN_UP"
+    """Its provider did not answer for too long."""
+    NEVER_JOINED = "NEVER_JOINED"
+    AGENT_LOST = "AGENT_LOST"
+    IDLE = "IDLE"
+    NOT_WORTH_IT = "NOT_WORTH_IT"
+    DUPLICATE = "DUPLICATE"
+    """A launch made two machines: this is the one too many."""
+    LEFT_OVER = "LEFT_OVER"
+    """It was found running after its lease had ended."""
+    SPOT_RECLAIMED = "SPOT_RECLAIMED"
+    """Its provider takes it, or took it, away."""
+    ENDED_BY_PROVIDER = "ENDED_BY_PROVIDER"
+    VANISHED = "VANISHED"
+    """Its provider has not listed it for long."""
+    GIVEN_BACK = "GIVEN_BACK"
+
+
 ENDED = frozenset({MachineState.GONE, MachineState.FAILED})
 
 
@@ -58,3 +85,31 @@ class Machine:
     def usd_per_slot_h(self) -> float:
         """Its price, spread over its slots."""
         return self.usd_per_h / max(self.slots, 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """A machine of this cluster in its provider's own list. `machine_id` is the tag that its launch gave it.
+
+    `ended` machines cost nothing any more. `billed_to` is None while it costs.
+    """
+
+    external_id: str
+    machine_id: str
+    ended: bool
+    billed_from: datetime
+    billed_to: datetime | None = None
+    message: str = ""
+
+
+def billed_s(machine: Machine, now: datetime) -> float:
+    """Seconds that are paid for by `now`: to the provider's second, and no fewer than the least that it bills."""
+    if machine.billed_from is None:
+        return 0.0
+    until = machine.billed_to if machine.billed_to is not None else max(now, machine.billed_from)
+    return max((until - machine.billed_from).total_seconds(), machine.min_billed_s)
+
+
+def cost_usd(machine: Machine, now: datetime) -> float:
+    """What it has cost by `now`."""
+    return billed_s(machine, now) * machine.usd_per_h / 3600.0

@@ -1,0 +1,40 @@
+"""Rented machines, as the API shows them."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from pydantic import BaseModel
+
+from headway.contract.markets import Market
+
+
+class MachineView(BaseModel):
+    """A machine that was rented, and what it costs.
+
+    `state`: wanted, launching, running, ending, gone or failed. `reason` is for programs, `message` for people.
+    `external_id` is its provider's name for it, `node` that of the node that it has joined as. It is paid for from
+    `billed_from` to `billed_to` (None: still), at least for `min_billed_s` seconds.
+    """
+
+    id: str
+    provider: str
+    region: str
+    zone: str
+    instance_type: str
+    device_kind: str
+    slots: int
+    market: Market
+    usd_per_h: float
+    state: str
+    reason: str
+    message: str
+    external_id: str | None
+    node: str | None
+    requested_at: datetime
+    state_since: datetime
+    billed_from: datetime | None
+    billed_to: datetime | None
+    min_billed_s: float
+    cost_usd: float
+    """So far."""

@@ -1,0 +1,102 @@
+"""Rows of rented machines."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import asdict
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Row, Select, insert, select, text, tuple_, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from headway.contract.jobs import Page
+from headway.contract.machines import MachineView
+from headway.contract.markets import Market
+from service.adapters.postgres.cursors import read_cursor, write_cursor
+from service.adapters.postgres.money_tables import ENDED_SQL, machines
+from service.adapters.postgres.tables import nodes
+from service.domain.errors import NotFound
+from service.domain.rental.machines import Machine, MachineState, cost_usd
+
+
+def row_to_machine(row: Row[Any]) -> Machine:
+    """The machine in a row of `machines`."""
+    fields = {column.name: getattr(row, column.name) for column in machines.columns}
+    return Machine(**{**fields, "market": Market(row.market), "state": MachineState(row.state)})
+
+
+class PostgresMachines:
+    """Implements `usecases.rental_ports.Machines`."""
+
+    def __init__(self, connection: AsyncConnection) -> None:
+        self._connection = connection
+
+    async def insert(self, machine: Machine) -> None:
+        """Store a new machine."""
+        await self._connection.execute(insert(machines).values(asdict(machine)))
+
+    async def lock(self, machine_id: str) -> Machine:
+        """The machine, locked."""
+        query = select(machines).where(machines.c.id == machine_id).with_for_update()
+        row = (await self._connection.execute(query)).first()
+        if row is None:
+            raise NotFound(f"no machine has the id {machine_id!r}; `headway machines` lists them.")
+        return row_to_machine(row)
+
+    async def save(self, machine: Machine) -> None:
+        """Store a locked machine."""
+        values = asdict(machine)
+        await self._connection.execute(
+            update(machines).where(machines.c.id == values.pop("id")).values(values)
+        )
+
+    async def of_token(self, token_sha256: str) -> Machine | None:
+        """The machine that joins with this token, locked."""
+        query = select(machines).where(machines.c.join_token_sha256 == token_sha256).with_for_update()
+        row = (await self._connection.execute(query)).first()
+        return None if row is None else row_to_machine(row)
+
+    async def open(self) -> list[Machine]:
+        """Those that are neither GONE nor FAILED, oldest first."""
+        return await self._all(select(machines).where(text(f"NOT ({ENDED_SQL})")))
+
+    async def known(self, machine_ids: Collection[str]) -> list[Machine]:
+        """Those of the machines that there are rows of, ended ones too."""
+        return await self._all(select(machines).where(machines.c.id.in_(machine_ids)))
+
+    async def requested_since(self, moment: datetime) -> list[Machine]:
+        """Those that were wanted since a moment, ended ones too, oldest first."""
+        return await self._all(select(machines).where(machines.c.requested_at >= moment))
+
+    async def _all(self, query: Select[Any]) -> list[Machine]:
+        ordered = query.order_by(machines.c.requested_at, machines.c.id)
+        return [row_to_machine(row) for row in (await self._connection.execute(ordered)).all()]
+
+    async def views(
+        self, now: datetime, *, open_only: bool, limit: int, cursor: str | None
+    ) -> Page[MachineView]:
+        """Machines as the API shows them, newest first."""
+        query = (
+            select(machines, nodes.c.name.label("node"))
+            .outerjoin(nodes, nodes.c.machine_id == machines.c.id)
+            .order_by(machines.c.requested_at.desc(), machines.c.id.desc())
+            .limit(limit + 1)
+        )
+        if open_only:
+            query = query.where(text(f"NOT (machines.{ENDED_SQL})"))
+        if cursor is not None:
+            query = query.where(tuple_(machines.c.requested_at, machines.c.id) < tuple_(*read_cursor(cursor)))
+        rows = (await self._connection.execute(query)).all()
+        last = rows[limit - 1] if len(rows) > limit else None
+        return Page(
+            items=[_view(row, now) for row in rows[:limit]],
+            next_cursor=write_cursor(last.requested_at, last.id) if last is not None else None,
+        )
+
+
+def _view(row: Row[Any], now: datetime) -> MachineView:
+    machine = row_to_machine(row)
+    fields = asdict(machine)
+    del fields["join_token_sha256"]
+    return MachineView(**fields, node=row.node, cost_usd=cost_usd(machine, now))
