@@ -23,6 +23,8 @@ from worker_agent.folders import StateFolder
 from worker_agent.identity import Identity, identify
 from worker_agent.launcher_link import LauncherLink
 from worker_agent.logs import LogShipper
+from worker_agent.metadata import Metadata
+from worker_agent.notices import NoticeWatcher
 from worker_agent.options import Options, parse
 from worker_agent.outbox import Outbox
 from worker_agent.preparing import Host, Preparer
@@ -89,6 +91,15 @@ class Agent:
             stopping=self._stopping,
         )
         self._commands = CommandReader(membership, self._supervisor.handle, self._stopping)
+        self._bodies = [self._reporter.run, self._commands.run, self._shipper.run, self._tidy]
+        if options.metadata_url is not None:
+            watcher = NoticeWatcher(
+                metadata=Metadata(options.metadata_url),
+                outbox=self._outbox,
+                reclaimed=self._supervisor.reclaimed,
+                stopping=self._stopping,
+            )
+            self._bodies.append(watcher.run)
 
     def run(self) -> None:
         """Work until a signal.
@@ -99,7 +110,7 @@ class Agent:
         leaving = threading.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: self._supervisor.post(leaving.set))
-        for body in (self._reporter.run, self._commands.run, self._shipper.run, self._tidy):
+        for body in self._bodies:
             self._spawn(body)
         _log.info(
             "agent started", name=self._options.name, url=self._options.url, state=str(self._state.path)

@@ -11,6 +11,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from headway.contract.spec import NAME_PATTERN
+from worker_agent.metadata import EC2_URL
 from worker_agent.ports import Ports
 
 _KIND = re.compile(r"^[a-z0-9][a-z0-9._-]{0,62}$")
@@ -22,6 +23,9 @@ stopped with it). SIGTERM or SIGINT ends it.
 
 exit codes: 0 ended by a signal; 2 wrong usage; 78 refused for good (wrong token, name taken, folder in
 use): starting it again will not help.
+
+On a machine that its provider may take away, set HEADWAY_METADATA=ec2 (or HEADWAY_METADATA_URL to a service
+with the same answers): a notice empties the node in time.
 
 example:
   headway agent --url http://10.0.0.1:8123 --token "$HEADWAY_JOIN_TOKEN" --slots 2
@@ -42,6 +46,8 @@ class Options:
     ports: Ports | None
     pass_env: tuple[str, ...]
     own_jobs: bool
+    metadata_url: str | None = None
+    """Where the provider announces that it takes the host away; None where it does not."""
 
 
 def parse(argv: Sequence[str], env: Mapping[str, str]) -> Options:
@@ -63,7 +69,18 @@ def parse(argv: Sequence[str], env: Mapping[str, str]) -> Options:
         ports=args.ports,
         pass_env=args.pass_env,
         own_jobs=args.own_jobs,
+        metadata_url=_metadata_url(parser, env),
     )
+
+
+def _metadata_url(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> str | None:
+    """From `HEADWAY_METADATA_URL`, or `HEADWAY_METADATA=ec2` for EC2's own."""
+    url, provider = env.get("HEADWAY_METADATA_URL"), env.get("HEADWAY_METADATA")
+    if url and urlsplit(url).scheme not in {"http", "https"}:
+        parser.error(f"HEADWAY_METADATA_URL: {url!r} is not a URL; write it like {EC2_URL}")
+    if provider not in {None, "", "ec2"}:
+        parser.error(f"HEADWAY_METADATA: {provider!r} is not known; the only one is ec2")
+    return url or (EC2_URL if provider else None)
 
 
 def own_address(url: str) -> str:

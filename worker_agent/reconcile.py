@@ -14,7 +14,9 @@ Rules, in the order in which they bind:
    has failed where the training library runs, since its peers then wait for it in vain; plain scripts may
    leave the checkpoint to one rank, so there it has not. While a live run is not being stopped, the service
    does this: its survivors may go on without the rank.
-5. A run is released when nothing of it is alive, and of a live run each slot when nothing of its rank is.
+5. When the host is taken away, the service moves its runs. A run that it has not asked to end when just the time for a
+   checkpoint is left is stopped by the agent itself (`last_call_s`), whether the service answers or not.
+6. A run is released when nothing of it is alive, and of a live run each slot when nothing of its rank is.
 
 Times are in seconds of the boot-time clock.
 """
@@ -29,6 +31,8 @@ from typing import TypeAlias
 from headway.contract.runtime import EXIT_DONE, EXIT_STOPPED
 
 GANG_GRACE_S = 2.0
+_RECLAIM_MARGIN_S = 2.0
+"""Everything on a host that is taken away has ended so long before: its last words must still get through."""
 
 
 class Phase(StrEnum):
@@ -126,6 +130,20 @@ def stopped(run: RunState, *, kill: bool, grace_s: float, now_s: float) -> RunSt
         terminate=run.terminate or not kill,
         kill_at_s=due_s if run.kill_at_s is None else min(run.kill_at_s, due_s),
     )
+
+
+def last_call_s(grace_s: float, noticed_s: float, reclaim_s: float) -> float:
+    """When a run on a host that is gone at `reclaim_s` must be stopped at the latest to have its grace.
+
+    Of a short notice, half is the service's: it may move the run in place, which loses nothing.
+    """
+    end_s = max(reclaim_s - _RECLAIM_MARGIN_S, noticed_s)
+    return end_s - min(grace_s, (end_s - noticed_s) / 2)
+
+
+def reclaimed(run: RunState, *, reclaim_s: float, now_s: float) -> RunState:
+    """The run after its last call: SIGTERM now, SIGKILL shortly before the host is gone."""
+    return stopped(run, kill=False, grace_s=max(reclaim_s - _RECLAIM_MARGIN_S - now_s, 0.0), now_s=now_s)
 
 
 def failed(exit_code: int | None, *, completed: bool) -> bool:

@@ -28,6 +28,7 @@ from worker_agent.logs import LogShipper
 from worker_agent.news import News
 from worker_agent.outbox import Outbox
 from worker_agent.preparing import CannotPrepare, Host, launch_plan
+from worker_agent.reclaim import Reclaim
 from worker_agent.reconcile import Phase
 from worker_agent.records import Run, load_runs, new_run, read_fence, unshipped_logs, write_fence
 from worker_agent.runs import Runs
@@ -52,7 +53,9 @@ class Prepares(Protocol):
 
 
 class Supervisor:
-    """Owner of all runs. Only `handle`, `lease_renewed`, `refused`, `post` and `holding` are for other threads."""
+    """Owner of all runs. Only `handle`, `lease_renewed`, `reclaimed`, `refused`, `post` and `holding` are for other
+    threads.
+    """
 
     def __init__(
         self,
@@ -73,6 +76,7 @@ class Supervisor:
         self._host = host
         self._deadline_s = 0.0
         self._switching_until_s = 0.0
+        self._reclaim = Reclaim()
         self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._woken, self._waker = socket.socketpair()
         self._waker.setblocking(False)  # noqa: FBT003
@@ -108,6 +112,10 @@ class Supervisor:
         """A report got through."""
         self.post(partial(self._renew, deadline_s, stop))
 
+    def reclaimed(self, deadline_s: float) -> None:
+        """The host is taken away at `deadline_s` (boot-time clock)."""
+        self.post(partial(self._reclaim.announced, deadline_s))
+
     def refused(self, error: Refused) -> None:
         """The service does not want this agent: the loop raises the error."""
 
@@ -135,6 +143,7 @@ class Supervisor:
         for run in self._runs.with_processes():
             self._news.messages(run)
         self._replace_launcher()
+        self._reclaim.stop_what_is_due(self._runs)
         self._act()
 
     def idle(self) -> bool:
