@@ -99,6 +99,75 @@ class PredictionScore(BaseModel):
     coverage: float | None
 
 
+class SearchPhase(StrEnum):
+    """Where the search for a job's configuration is: it tries sizes, has chosen, or cannot be made at all."""
+
+    VISITING = "visiting"
+    SETTLED = "settled"
+    OFF = "off"
+
+
+class SearchView(BaseModel):
+    """The search for a job's best configuration (`goal.search`), and what it has cost so far.
+
+    `time_s` and `cost_usd` are those of all visits, in which training went on. `overhead_s` and `overhead_usd` are what
+    they took beyond the same work on what is now held for the best; where nothing has a price, slot-hours stand for
+    dollars. `overhead_share` is that share of the run, of time or cost, whichever the goal is about, which may not exceed
+    `bound`.
+    """
+
+    mode: str
+    phase: SearchPhase
+    device_kind: str | None = None
+    """The kind and slots that it is to have now: a visit, or its choice."""
+    slots: int | None = None
+    visited: int = 0
+    visits: int = 0
+    """How many sizes it wants to see in all."""
+    skipped: int = 0
+    """Of these, those that would have cost more than the bound allows."""
+    time_s: float = 0.0
+    cost_usd: float = 0.0
+    overhead_s: float = 0.0
+    overhead_usd: float = 0.0
+    overhead_share: float | None = None
+    """None while it is not known how long the job runs."""
+    bound: float
+    reason: str
+
+
+class KeptForecast(BaseModel):
+    """A forecast that was kept when `share` of the job's work was done, and at its end what came of it.
+
+    Time is that of training from then on, without waits for slots; cost at the prices of then. None: not known then, or
+    the job has not ended.
+    """
+
+    share: float
+    at: datetime
+    samples: int
+    device_kind: str
+    slots: int
+    time_s: float
+    time_p90_s: float
+    cost_usd: float | None
+    cost_p90_usd: float | None
+    usd_per_slot_h: dict[str, float] = Field(default_factory=dict)
+    """By device kind."""
+    took_s: float | None = None
+    cost_was_usd: float | None = None
+
+    @property
+    def time_ratio(self) -> float | None:
+        """Predicted / measured."""
+        return self.time_s / self.took_s if self.took_s else None
+
+    @property
+    def cost_ratio(self) -> float | None:
+        """Predicted / measured; None where nothing had a price."""
+        return self.cost_usd / self.cost_was_usd if self.cost_usd and self.cost_was_usd else None
+
+
 class ForecastView(BaseModel):
     """What a job would take at each size, and how well it was foretold so far."""
 
@@ -110,6 +179,9 @@ class ForecastView(BaseModel):
     score: PredictionScore
     predictions: list[ScoredPrediction]
     """The latest ones, newest first."""
+    kept: list[KeptForecast] = Field(default_factory=list)
+    """What was forecast when it was submitted and after a tenth of its work, against what happened."""
+    search: SearchView | None = None
 
 
 class PlanView(BaseModel):

@@ -8,6 +8,7 @@ from typing import Any, Generic, TypeVar
 
 from pydantic import BaseModel, Field
 
+from headway.contract.forecasts import KeptForecast, SearchView
 from headway.contract.spec import JobSpec
 
 Item = TypeVar("Item")
@@ -82,6 +83,10 @@ class JobProgress(BaseModel):
     epochs_audited: int = 0
     epochs_exact: int = 0
     """Of the audited epochs, those in which every sample came exactly once."""
+    forecasts: list[KeptForecast] = Field(default_factory=list)
+    """What was forecast on the way, and what came of it."""
+    search: SearchView | None = None
+    """The search for its configuration, where the job file asks for one."""
 
 
 class JobView(BaseModel):

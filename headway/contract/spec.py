@@ -106,9 +106,15 @@ class Batch(Part):
 
 
 class Goal(Part):
-    """What the user wants of time and money."""
+    """What the user wants of time and money.
+
+    With `search`, the configuration that is best for the objective within both limits is looked for while the job trains,
+    and the job runs on there: by short visits to `full`, every size that it may have; to `partial`, those that the models
+    rest on; to `none`, by what jobs of its class have shown alone. Without it, the cluster's policy decides.
+    """
 
     objective: Literal["time", "cost", "balanced"] = "balanced"
+    search: Literal["full", "partial", "none"] | None = None
     max_cost_usd: Annotated[float, Field(gt=0)] | None = None
     deadline: datetime | None = None
 
