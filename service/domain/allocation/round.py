@@ -136,7 +136,7 @@ def build_round(snapshot: Snapshot) -> Round:
         tried=tried,
         notes=notes,
         exempt=exempt,
-        given=_given(snapshot, jobs, holdings, columns, rows, current, notes, table),
+        given=_given(snapshot, jobs, holdings, columns, rows, current, notes, table, learned),
     )
 
 
@@ -172,6 +172,7 @@ def _given(
     current: IntArray,
     notes: IntArray,
     table: GoodputTable,
+    learned: Learned,
 ) -> RoundInput:
     now, kinds = snapshot.now, columns.configurations.kinds
     served = [snapshot.served.get(job.id, Served()) for job in jobs]
@@ -196,7 +197,12 @@ def _given(
         changes=np.array([max(0, job.generation - 1) for job in jobs], dtype=np.int64),
         # What its user asks for is not weighed against what it costs.
         change_s=np.array([0.0 if job.pinned_size else change_s(job) for job in jobs]),
-        remaining=np.array([_remaining(job) for job in jobs]) * _worth_of_a_sample(current, table),
+        # Samples say nothing of time where no speed is known: by a guessed one the shortest job would look like the longest.
+        remaining=np.where(
+            learned.measured | learned.related,
+            np.array([_remaining(job) for job in jobs]) * _worth_of_a_sample(current, table),
+            np.nan,
+        ),
         requested_slots=np.array([requested_slots(job) for job in jobs], dtype=np.int64),
         job_class=job_classes(jobs),
     )

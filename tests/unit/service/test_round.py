@@ -245,9 +245,19 @@ def test_a_rigid_scheduler_gives_the_middle_of_the_range(fields: dict[str, Any],
 
 def test_what_is_left_is_known_where_the_script_says_it() -> None:
     known = job_of("k", progress=JobProgress(samples=40, total_samples=100))
-    given = build_round(snapshot_of([node_of("n")], [known, job_of("u")])).given
+    points = {"k": measured((1, 10.0)), "u": measured((1, 10.0))}
+    given = build_round(snapshot_of([node_of("n")], [known, job_of("u")], {}, points)).given
     assert given.remaining[0] == 60
     assert np.isnan(given.remaining[1])
+
+
+@pytest.mark.parametrize("of_class", [False, True])
+def test_what_is_left_says_nothing_as_long_as_no_speed_is_known(of_class: bool) -> None:
+    """Else its time would be guessed, and a short job that has just begun look longer than all others."""
+    job = job_of("gpt-2", progress=JobProgress(samples=40, total_samples=100), spec=spec_of("gpt-2"))
+    shown = {"default/gpt": measured((1, 10.0))} if of_class else {}
+    snapshot = replace(snapshot_of([node_of("n")], [job]), class_measurements=shown)
+    assert np.isnan(build_round(snapshot).given.remaining[0]) != of_class
 
 
 def test_the_digest_is_that_of_the_inputs() -> None:
