@@ -25,6 +25,10 @@ from headway.train.environment import Environment
 
 _TRY = timedelta(seconds=1)
 """A store that does not answer is tried for so long at a time: torch would not be interrupted in between."""
+_CONNECT = timedelta(seconds=4)
+"""Members that have all come connect within milliseconds. One that dies meanwhile may leave gloo waiting for its call,
+which nothing but time ends, or calling it, which gloo tries five times.
+"""
 _LONGEST_S = 30 * 86_400.0
 """What stands for `inf` where torch wants a number."""
 
@@ -115,7 +119,7 @@ class Peers:
         self._store: Any = None
         self._control: Any = None
         if world_size > 1:
-            self._control = dist.new_group(backend="gloo", timeout=timeout)
+            self._control = _gloo_group(None, timeout)
 
     @classmethod
     def of_launcher(cls, environment: Environment, device: torch.device, timeout: timedelta) -> Peers:
@@ -148,8 +152,13 @@ class Peers:
             if order.world_size > 1:
                 _wait_for_all(names, order, superseded, wait_s)
             dist.init_process_group(
-                _backend(device), store=names, rank=rank, world_size=order.world_size, timeout=timeout
+                _backend(device),
+                store=names,
+                rank=rank,
+                world_size=order.world_size,
+                timeout=min(timeout, _CONNECT),
             )
+            _set_timeout(None, timeout)
             peers = cls(rank=rank, world_size=order.world_size, generation=order.generation, timeout=timeout)
         peers._store = names
         peers._connections = _connections() - before
@@ -186,13 +195,13 @@ class Peers:
         if len(ranks) == self.world_size:
             return self._control
         with _peers_may_be_lost():
-            group = dist.new_group(list(ranks), backend="gloo", timeout=self._timeout)
+            group = _gloo_group(ranks, self._timeout)
         return group if self.rank in ranks else None
 
     def another_group(self) -> Any:
         """A group of all ranks for something that runs beside the training."""
         with _peers_may_be_lost():
-            return dist.new_group(backend="gloo", timeout=self._timeout)
+            return _gloo_group(None, self._timeout)
 
     def bytes_from(self, source: int, data: bytes, group: Any = None) -> bytes:
         """The data of rank `source`, for every rank of the group."""
@@ -285,6 +294,21 @@ def _names(order: Order, timeout: timedelta, superseded: Callable[[], bool]) -> 
 
 def _backend(device: torch.device) -> str:
     return "nccl" if device.type == "cuda" else "gloo"
+
+
+def _gloo_group(ranks: Sequence[int] | None, timeout: timedelta | None) -> Any:
+    """A group of these ranks (None: all), whose collectives may take `timeout` (None: as long as torch allows)."""
+    among = None if ranks is None else list(ranks)
+    if timeout is None:
+        return dist.new_group(among, backend="gloo")
+    group = dist.new_group(among, backend="gloo", timeout=min(timeout, _CONNECT))
+    if among is None or dist.get_rank() in among:
+        _set_timeout(group, timeout)
+    return group
+
+
+def _set_timeout(group: Any, timeout: timedelta) -> None:
+    dist.distributed_c10d._set_pg_timeout(timeout, group)  # noqa: SLF001  # torch has no other way
 
 
 def _wait_for_all(names: Any, order: Order, superseded: Callable[[], bool], wait_s: float) -> None:
