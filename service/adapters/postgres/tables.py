@@ -181,6 +181,7 @@ slot_grants = Table(
         "uq_slot_grants_held", "node_id", "slot", unique=True, postgresql_where=text("released_at IS NULL")
     ),
     Index("ix_slot_grants_held_by", "job_id", postgresql_where=text("released_at IS NULL")),
+    Index("ix_slot_grants_released", "node_id", "released_at"),
 )
 """Who holds which slot. The partial unique index is the promise that none is granted twice."""
 
