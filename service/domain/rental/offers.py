@@ -15,7 +15,7 @@ class Offer:
     `device_kind` and `devices` are its slots; a machine without GPUs has the kind `cpu`, and as many slots as `devices`
     says. `tflops` is of one device, 0 where nobody says. `network_gbps` is what the type sustains. A price is None where
     the type is not sold on that market there. `hazard_per_h` is how often an hour a spot machine of the type is taken
-    away there. `seen_at` is when the facts were true.
+    away there. `min_billed_s` is the least that a machine is paid for. `seen_at` is when the facts were true.
     """
 
     provider: str
@@ -32,6 +32,7 @@ class Offer:
     on_demand_usd_per_h: float | None = None
     spot_usd_per_h: float | None = None
     hazard_per_h: float = 0.0
+    min_billed_s: float = 60.0
     seen_at: datetime
 
     def usd_per_h(self, market: Market) -> float | None:

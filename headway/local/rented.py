@@ -1,0 +1,192 @@
+"""Machines that this one plays: what is on offer, and the folder that each machine lives in.
+
+A file of offers (YAML) says what can be had, and is read anew all the time, so that editing it steers what happens:
+
+    offers:
+      - instance_type: small
+        slots: 2
+        on_demand_usd_per_h: 0.40
+        spot_usd_per_h: 0.12
+        spot_capacity: 3
+        launch_delay_s: 2
+    interruptions:
+      - machine: local-m01h2…
+        notice_s: 20
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from headway.contract.devices import DEVICE_KIND_PATTERN
+from headway.contract.markets import Market
+from headway.contract.spec import NAME_PATTERN
+from headway.errors import HeadwayError
+from headway.local.processes import end, read_pid_file
+
+END_PATIENCE_S = 20.0
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class LocalOffer(_Part):
+    """A type of machine. A price that is missing: not sold on that market. A capacity bounds how many there are at once;
+    one that is missing: any number. With `joins: false` machines come up, and their agents never join.
+    """
+
+    instance_type: Annotated[str, Field(pattern=NAME_PATTERN)]
+    slots: Annotated[int, Field(ge=1, le=4096)] = 1
+    device_kind: Annotated[str, Field(pattern=DEVICE_KIND_PATTERN)] = "cpu"
+    on_demand_usd_per_h: Annotated[float, Field(ge=0)] | None = None
+    spot_usd_per_h: Annotated[float, Field(ge=0)] | None = None
+    on_demand_capacity: Annotated[int, Field(ge=0)] | None = None
+    spot_capacity: Annotated[int, Field(ge=0)] | None = None
+    hazard_per_h: Annotated[float, Field(ge=0)] = 0.0
+    min_billed_s: Annotated[float, Field(ge=0)] = 60.0
+    launch_delay_s: Annotated[float, Field(ge=0, le=3600)] = 0.0
+    joins: bool = True
+
+    def capacity(self, market: Market) -> int | None:
+        """How many there are at once; None: any number."""
+        return self.on_demand_capacity if market is Market.ON_DEMAND else self.spot_capacity
+
+
+class Interruption(_Part):
+    """A machine (its provider's name for it) is taken away `notice_s` after this is seen; 0: without notice."""
+
+    machine: str
+    notice_s: Annotated[float, Field(ge=0, le=3600)] = 0.0
+
+
+class LocalOffers(_Part):
+    """The file."""
+
+    currency: Literal["USD"] = "USD"
+    region: Annotated[str, Field(pattern=NAME_PATTERN)] = "here"
+    offers: tuple[LocalOffer, ...] = ()
+    interruptions: tuple[Interruption, ...] = ()
+
+    @model_validator(mode="after")
+    def _types_differ(self) -> LocalOffers:
+        names = [offer.instance_type for offer in self.offers]
+        if len(set(names)) < len(names):
+            raise ValueError("two offers have the same instance_type")
+        return self
+
+
+def read_offers(path: Path) -> LocalOffers:
+    """The file's offers.
+
+    Raises:
+        HeadwayError: there is no such file, or what is in it makes no sense.
+    """
+    try:
+        return LocalOffers.model_validate(yaml.safe_load(path.read_text()) or {})
+    except OSError as error:
+        raise HeadwayError(f"{path} cannot be read: {error.strerror}.", "Name a file of offers.") from error
+    except yaml.YAMLError as error:
+        raise HeadwayError(f"{path} is no YAML: {error}.", "See docs/renting.md for an example.") from error
+    except ValidationError as error:
+        problems = "; ".join(
+            f"{'.'.join(map(str, one['loc'])) or 'the file'}: {one['msg']}" for one in error.errors()
+        )
+        raise HeadwayError(f"{path}: {problems}.", "See docs/renting.md for an example.") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """What is kept of a machine in its folder. Times are ISO 8601 in UTC."""
+
+    machine_id: str
+    external_id: str
+    instance_type: str
+    market: str
+    slots: int
+    device_kind: str
+    url: str
+    node_name: str
+    offers: str
+    launch_delay_s: float
+    joins: bool
+    billed_from: str
+
+
+class MachineFolder:
+    """Where a machine lives: `lease.json`, then `host.pid` while it runs, then `ended.json`."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.pid_file = path / "host.pid"
+
+    @property
+    def lease(self) -> Lease | None:
+        """What was launched; None where a launch was cut short before anything ran."""
+        saved = _read(self.path / "lease.json")
+        return None if saved is None else Lease(**saved)
+
+    def rent(self, lease: Lease) -> None:
+        """Remember what is launched."""
+        self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        _write(self.path / "lease.json", asdict(lease))
+
+    @property
+    def pid(self) -> int | None:
+        """The process that is the machine; None when it is off."""
+        return read_pid_file(self.pid_file)
+
+    def ended(self) -> tuple[datetime, str] | None:
+        """When it ended, and why; None while it runs or is about to.
+
+        One whose process was killed ended when that was last seen to live.
+        """
+        saved = _read(self.path / "ended.json")
+        if saved is not None:
+            return datetime.fromisoformat(saved["at"]), saved["message"]
+        if not self.pid_file.exists() or self.pid is not None:
+            return None
+        last = datetime.fromtimestamp(self.pid_file.stat().st_mtime, UTC)
+        self.note_end(last, "its process was killed")
+        return last, "its process was killed"
+
+    def note_end(self, at: datetime, message: str) -> None:
+        """It is off. The first note counts."""
+        if not (self.path / "ended.json").exists():
+            _write(self.path / "ended.json", {"at": at.isoformat(), "message": message})
+
+    def end(self) -> None:
+        """Switch it off and wait until it is: SIGTERM lets its agent checkpoint what still runs there."""
+        pid = self.pid
+        if pid is not None:
+            end(pid, (signal.SIGTERM, signal.SIGKILL), END_PATIENCE_S)
+
+
+def machine_folders(folder: Path) -> Iterator[MachineFolder]:
+    """All machines that were ever launched in a folder, in the order of their ids."""
+    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+        if (path / "lease.json").exists():
+            yield MachineFolder(path)
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    with contextlib.suppress(FileNotFoundError):
+        saved: dict[str, Any] = json.loads(path.read_text())
+        return saved
+    return None
+
+
+def _write(path: Path, value: object) -> None:
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text(json.dumps(value))
+    temporary.replace(path)

@@ -1,0 +1,1 @@
+"""Where machines are rented: one file per provider."""
