@@ -25,6 +25,7 @@ from service.domain.allocation.eligibility import (
     weight_of,
 )
 from service.domain.allocation.knapsack.problem import Row
+from service.domain.allocation.searching import Searches, searches_of
 from service.domain.allocation.shapes import offered
 from service.domain.arrays import BoolArray, FloatArray, IntArray
 from service.domain.cluster import Served, Snapshot
@@ -62,6 +63,10 @@ class Note(IntEnum):
     NOT_MEASURED = 8
 
 
+_SEARCHABLE = (Note.TOO_FAR, Note.NOT_WORTH_IT, Note.TOO_YOUNG, Note.NO_GAIN)
+"""A search may want a job there none the less."""
+
+
 @dataclass(frozen=True)  # with slots there could be no cached_property
 class Round:
     """A round's jobs (J) and configurations (C), and what is known of them.
@@ -72,6 +77,7 @@ class Round:
         tried: (J, C) where the job has measurements.
         notes: (J, C) a `Note` for each.
         exempt: (J,) jobs that lie scattered, and that packing rows do not count.
+        search: where jobs that search their configuration are to be.
         table: goodput as it is believed to be; what policies are given is steadied in `given`.
     """
 
@@ -85,6 +91,7 @@ class Round:
     tried: BoolArray
     notes: IntArray
     exempt: BoolArray
+    search: Searches
     given: RoundInput
 
     def usable_slots(self, spec: JobSpec) -> dict[str, int]:
@@ -124,6 +131,18 @@ def build_round(snapshot: Snapshot) -> Round:
     tried, observed = _observed(jobs, columns, snapshot)
     table = goodput_table(learned.models, columns.configurations, observed)
     notes = _notes(snapshot, jobs, holdings, columns, current, tried, table)
+    search = searches_of(
+        snapshot,
+        jobs,
+        columns,
+        allowed=notes != Note.NOT_ALLOWED,
+        current=current,
+        table=table,
+        learned=learned,
+        young=[is_young(job, snapshot) for job in jobs],
+        change_s=[change_s(job) for job in jobs],
+    )
+    notes[search.opened(np.isin(notes, _SEARCHABLE))] = Note.OFFERED
     rows, exempt = rows_of(columns, rooms, jobs, holdings, current)
     return Round(
         snapshot=snapshot,
@@ -136,7 +155,8 @@ def build_round(snapshot: Snapshot) -> Round:
         tried=tried,
         notes=notes,
         exempt=exempt,
-        given=_given(snapshot, jobs, holdings, columns, rows, current, notes, table, learned),
+        search=search,
+        given=_given(snapshot, jobs, holdings, columns, rows, current, notes, table, learned, search),
     )
 
 
@@ -173,15 +193,17 @@ def _given(
     notes: IntArray,
     table: GoodputTable,
     learned: Learned,
+    search: Searches,
 ) -> RoundInput:
     now, kinds = snapshot.now, columns.configurations.kinds
     served = [snapshot.served.get(job.id, Served()) for job in jobs]
     seconds = [[one.seconds.get(kind, 0.0) for kind in kinds] for one in served]
     waits = [holdings[job.id].size == 0 for job in jobs]
+    moving = (search.target >= 0) & (search.target != current)
     return RoundInput(
         configurations=columns.configurations,
         rows=rows,
-        goodput=_steadied(snapshot, jobs, columns, current, table.goodput),
+        goodput=search.preferred(_steadied(snapshot, jobs, columns, current, table.goodput)),
         allowed=(notes == Note.OFFERED) | (notes == Note.CURRENT),
         current=current,
         weight=np.array([weight_of(job) for job in jobs]),
@@ -195,15 +217,22 @@ def _given(
         served_s=np.array(seconds, dtype=np.float64).reshape(len(jobs), len(kinds)),
         served_slot_s=np.array([one.slot_s for one in served]),
         changes=np.array([max(0, job.generation - 1) for job in jobs], dtype=np.int64),
-        # What its user asks for is not weighed against what it costs.
-        change_s=np.array([0.0 if job.pinned_size else change_s(job) for job in jobs]),
+        # What its user asks for is not weighed against what it costs; a search has weighed it.
+        change_s=np.array(
+            [
+                0.0 if job.pinned_size or moves else change_s(job)
+                for job, moves in zip(jobs, moving, strict=True)
+            ]
+        ),
         # Samples say nothing of time where no speed is known: by a guessed one the shortest job would look like the longest.
         remaining=np.where(
             learned.measured | learned.related,
             np.array([_remaining(job) for job in jobs]) * _worth_of_a_sample(current, table),
             np.nan,
         ),
-        requested_slots=np.array([requested_slots(job) for job in jobs], dtype=np.int64),
+        requested_slots=search.sizes(
+            columns.configurations.slots, np.array([requested_slots(job) for job in jobs], dtype=np.int64)
+        ),
         job_class=job_classes(jobs),
     )
 

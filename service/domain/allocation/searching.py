@@ -1,0 +1,205 @@
+"""A round's searches: what `search_step` is to know of each job that searches, and what the round makes of its answer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from headway.contract.forecasts import SearchPhase, SearchView
+from headway.contract.spec import Resize
+from service.domain.allocation.columns import Columns
+from service.domain.allocation.eligibility import is_silent
+from service.domain.arrays import BoolArray, FloatArray, IntArray
+from service.domain.cluster import Served, Snapshot
+from service.domain.jobs import Job
+from service.domain.perf.learned import Learned, batch_of
+from service.domain.perf.search import BOUND, Aim, Known, Place, SearchStep, search_step
+from service.domain.perf.tables import GoodputTable
+from service.domain.policies.policy import Configurations
+
+_LESS = 0.9
+"""Of the goodput where its search wants a job, what policies count at most elsewhere: so it goes there when there is room,
+and weighs no more against other jobs than it did."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Searches:
+    """`steps` by job id, of jobs that search; `target` (J,) is where each job is wanted by its search, -1 for no wish."""
+
+    target: IntArray
+    steps: Mapping[str, SearchStep] = field(default_factory=dict)
+
+    def opened(self, mask: BoolArray) -> BoolArray:
+        """(J, C) of `mask`, only what a search wants to be on."""
+        wanted = np.zeros_like(mask)
+        rows = np.flatnonzero(self.target >= 0)
+        wanted[rows, self.target[rows]] = True
+        return wanted & mask
+
+    def preferred(self, goodput: FloatArray) -> FloatArray:
+        """Goodput (J, C) as policies are to count it: the most where a search wants the job."""
+        rows = np.flatnonzero(self.target >= 0)
+        there = goodput[rows, self.target[rows]][:, None]
+        result = goodput.copy()
+        result[rows] = np.where(there > 0, np.minimum(goodput[rows], _LESS * there), goodput[rows])
+        result[rows, self.target[rows]] = goodput[rows, self.target[rows]]
+        return result
+
+    def sizes(self, slots: IntArray, others: IntArray) -> IntArray:
+        """(J,) the size that each search wants; for jobs without a wish, that of `others` (J,). `slots` is of the columns."""
+        if not (self.target >= 0).any():
+            return others
+        return np.where(self.target >= 0, slots[self.target], others)
+
+
+def searches_of(
+    snapshot: Snapshot,
+    jobs: Sequence[Job],
+    columns: Columns,
+    *,
+    allowed: BoolArray,
+    current: IntArray,
+    table: GoodputTable,
+    learned: Learned,
+    young: Sequence[bool],
+    change_s: Sequence[float],
+) -> Searches:
+    """The next step of every job (J,) that searches. A job whose size is fixed, or of which nothing is ever measured, has no
+    wish.
+    """
+    target = np.full(len(jobs), -1, dtype=np.int64)
+    steps: dict[str, SearchStep] = {}
+    for row, job in enumerate(jobs):
+        if job.spec.goal.search is None:
+            continue
+        why_not = _why_not(job, snapshot)
+        if why_not:
+            steps[job.id] = SearchStep(target=-1, phase=SearchPhase.OFF, reason=why_not)
+            continue
+        place = Place(
+            current=int(current[row]),
+            settled_on=_settled_on(job, columns),
+            young=young[row],
+            left=_left(job),
+            done=float(job.progress.samples),
+            change_s=change_s[row],
+        )
+        known = _known(
+            snapshot,
+            job,
+            columns.configurations,
+            allowed[row],
+            table,
+            row,
+            modelled=bool(learned.measured[row] or learned.related[row]),
+        )
+        steps[job.id] = search_step(
+            _aim(job, snapshot, columns.configurations), columns.configurations, known, place
+        )
+        target[row] = steps[job.id].target
+    return Searches(target=target, steps=steps)
+
+
+def search_view(job: Job, step: SearchStep, configurations: Configurations) -> SearchView:
+    """A step as the job keeps it, and as people see it."""
+    there, spent = step.target >= 0, step.spent
+    return SearchView(
+        mode=str(job.spec.goal.search),
+        phase=step.phase,
+        device_kind=configurations.kinds[int(configurations.kind[step.target])] if there else None,
+        slots=int(configurations.slots[step.target]) if there else None,
+        visited=step.visited,
+        visits=step.visits,
+        skipped=step.skipped,
+        time_s=round(spent.time_s, 3),
+        cost_usd=spent.cost_usd,
+        overhead_s=round(spent.overhead_s, 3),
+        overhead_usd=spent.overhead_usd,
+        overhead_share=spent.share,
+        bound=BOUND,
+        reason=step.reason,
+    )
+
+
+def _why_not(job: Job, snapshot: Snapshot) -> str:
+    if job.pinned_size is not None:
+        return f"its size is fixed at {job.pinned_size} by request"
+    if job.spec.elastic.resize is Resize.NEVER:
+        return "its size never changes (elastic.resize: never)"
+    if is_silent(job, snapshot):
+        return "nothing is measured of it: its script does not use the library"
+    return ""
+
+
+def _aim(job: Job, snapshot: Snapshot, configurations: Configurations) -> Aim:
+    goal = job.spec.goal
+    mode = goal.search
+    assert mode is not None, f"{job.id} does not search"
+    aim = Aim(mode=mode, objective=goal.objective)
+    if goal.deadline is not None:
+        aim = replace(aim, max_time_s=(goal.deadline - snapshot.now).total_seconds())
+    # Where nothing has a price no money is spent, and a limit of it says nothing.
+    if goal.max_cost_usd is not None and configurations.usd_per_h.any():
+        spent_usd = _spent_usd(snapshot.served.get(job.id, Served()), configurations)
+        aim = replace(aim, max_cost_usd=goal.max_cost_usd - spent_usd)
+    return aim
+
+
+def _spent_usd(served: Served, configurations: Configurations) -> float:
+    """What the job's slot-hours have cost, at the prices of now; of several kinds, as long as it was on each."""
+    total_s = sum(served.seconds.values())
+    if total_s <= 0:
+        return 0.0
+    per_slot = configurations.usd_per_h / np.maximum(configurations.slots, 1)
+    usd_per_slot_h = 0.0
+    for index, kind in enumerate(configurations.kinds):
+        of_kind = per_slot[configurations.kind == index]
+        if of_kind.size:
+            usd_per_slot_h += float(of_kind.max()) * served.seconds.get(kind, 0.0) / total_s
+    return served.slot_s / 3600.0 * usd_per_slot_h
+
+
+def _settled_on(job: Job, columns: Columns) -> int:
+    before = job.progress.search
+    if before is None or before.phase is not SearchPhase.SETTLED or before.slots is None:
+        return -1
+    return columns.find(before.device_kind, before.slots)
+
+
+def _left(job: Job) -> float:
+    total = job.progress.total_samples
+    return math.nan if total is None else float(max(total - job.progress.samples, 0))
+
+
+def _known(
+    snapshot: Snapshot,
+    job: Job,
+    configurations: Configurations,
+    allowed: BoolArray,
+    table: GoodputTable,
+    row: int,
+    *,
+    modelled: bool,
+) -> Known:
+    worth = np.where(table.efficiency[row] > 0, table.efficiency[row], 1.0)
+    runs = table.efficiency[row] > 0
+    steps, seconds, samples = (np.zeros(configurations.slots.size) for _ in range(3))
+    for one in snapshot.measurements.get(job.id, ()):
+        if one.believable and one.device_kind in configurations.kinds:
+            kind = configurations.kinds.index(one.device_kind)
+            same = (configurations.kind == kind) & (configurations.slots == one.slots)
+            steps[same] += one.steps
+            samples[same] += one.steps * batch_of(one)
+            seconds[same] += one.steps * batch_of(one) / one.samples_per_s
+    return Known(
+        allowed=allowed,
+        per_s=np.where(runs, table.goodput[row] / worth, 0.0),
+        low=np.where(runs, table.low[row] / worth, 0.0),
+        steps=steps,
+        seconds=seconds,
+        samples=samples,
+        modelled=modelled,
+    )
