@@ -61,6 +61,14 @@ class Case:
         """What it holds, for people."""
         return slots_of(self.holding.size, self.holding.kind)
 
+    @property
+    def search(self) -> str:
+        """Why its search wants it on what it gets; empty where it does not, or there is none."""
+        step = self.round.search.steps.get(self.job.id)
+        if step is None or step.target != self.column or self.column < 0:
+            return ""
+        return f"search: {step.reason}"
+
     def option(self, *, of_now: bool) -> SizeOption | None:
         """What is known of the size that it has now, or of the one that it gets."""
         configurations = self.round.columns.configurations
@@ -150,7 +158,9 @@ def why_start(case: Case, allocation: Allocation) -> Sentence:
     slots = int(case.round.columns.configurations.slots[case.column])
     may_grow = case.job.spec.elastic.resize is not Resize.NEVER and max(case.job.sizes) > slots
     if may_grow and not any(option.measured for option in case.options):
-        text += "; starts small, and grows once its speed is measured"
+        text += f"; {case.search or 'starts small, and grows once its speed is measured'}"
+    elif case.search:
+        text += f"; {case.search}"
     return Sentence(Reason.ALLOCATED, text)
 
 
@@ -159,6 +169,8 @@ def why_keep(case: Case) -> Sentence:
     text = f"{case.present} is the best choice now"
     if case.job.pinned_size == case.holding.size:
         text = f"fixed at {case.present} by request"
+    elif case.search:
+        return Sentence(Reason.PROGRESSING, f"{case.present}: {case.search}")
     refused = [f"{one.slots} slots: {one.note}" for one in case.options if one.note not in {"", "current"}]
     return Sentence(Reason.PROGRESSING, "; ".join([text, *refused[:_NAMED]]))
 
@@ -181,6 +193,8 @@ def why_change(case: Case, current: Allocation, placement: Placement) -> Sentenc
         return Sentence(Reason.USER_REQUEST, f"{step}, as requested")
     if is_left_over(case.job, case.holding.size):
         return Sentence(Reason.BETTER_ALLOCATION, f"{step}: a size that its job file allows")
+    if case.search:
+        return Sentence(Reason.BETTER_ALLOCATION, f"{step}: {case.search}")
     now, then = case.option(of_now=True), case.option(of_now=False)
     if now is not None and then is not None and then.speedup > now.speedup > 0:
         return Sentence(Reason.BETTER_ALLOCATION, f"{step}: {_gain(now, then)}")
