@@ -1,0 +1,45 @@
+"""Connections to EC2 and to its price list."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import boto3
+from botocore.config import Config
+
+_CONNECT_TIMEOUT_S = 5.0
+_READ_TIMEOUT_S = 30.0
+_ATTEMPTS = 2
+"""Of one call. Whoever rents asks again by itself, so a fault that lasts is told soon."""
+_PRICING_REGION = "us-east-1"
+"""Prices of all regions are sold here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ec2Clients:
+    """boto3 clients, which threads may share."""
+
+    ec2: Any
+    pricing: Any
+
+
+def connect(region: str, *, endpoint_url: str | None = None) -> Ec2Clients:
+    """Clients with the credentials that boto3 finds (environment, profile, role).
+
+    Args:
+        region: such as `us-east-1`.
+        endpoint_url: a server that answers like both; None for AWS itself.
+    """
+    config = Config(
+        connect_timeout=_CONNECT_TIMEOUT_S,
+        read_timeout=_READ_TIMEOUT_S,
+        retries={"mode": "standard", "total_max_attempts": _ATTEMPTS},
+    )
+    session = boto3.session.Session(region_name=region)
+    return Ec2Clients(
+        ec2=session.client("ec2", config=config, endpoint_url=endpoint_url),
+        pricing=session.client(
+            "pricing", region_name=_PRICING_REGION, config=config, endpoint_url=endpoint_url
+        ),
+    )
