@@ -15,7 +15,7 @@ import structlog
 
 from headway.errors import HeadwayError
 from worker_agent.folders import StateFolder
-from worker_agent.launcher.preload import SINGLE_THREADED, code_version
+from worker_agent.launcher.preload import HUGE_PAGES, SINGLE_THREADED, code_version
 from worker_agent.launcher.protocol import (
     Decoder,
     Hello,
@@ -43,7 +43,7 @@ class LauncherLink:
 
     def __init__(self, state: StateFolder, env: Mapping[str, str]) -> None:
         self._state = state
-        self._env = {**env, **SINGLE_THREADED}
+        self._env = {**HUGE_PAGES, **env, **SINGLE_THREADED}
         self._socket: socket.socket | None = None
         self._decoder = Decoder()
         self._welcome: Welcome | None = None
