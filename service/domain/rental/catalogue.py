@@ -112,7 +112,10 @@ def _fact(
     )
 
 
-DEEPVM: Final = tuple(_fact(*row, _DEEPVM_SEEN) for row in _DEEPVM)
+DEEPVM: Final = tuple(
+    _fact(name, kind, devices, on_demand, spot, vcpus, gib, gbps, _DEEPVM_SEEN)
+    for name, kind, devices, on_demand, spot, vcpus, gib, gbps in _DEEPVM
+)
 """The types that DeepVM compares, as its data have them."""
 BUILT_IN: Final = (
     *DEEPVM,
