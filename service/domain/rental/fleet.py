@@ -1,0 +1,347 @@
+"""What to do about rented machines: what we believe, held against what their provider lists.
+
+The rules that keep money from leaking:
+- A machine is WANTED in the database before its provider is asked, and asked for by its id: twice is once.
+- Nobody knows whether a call that was not answered came through. It is repeated, and the list decides.
+- A machine that is missing in the list still exists, until it has been missing for long in lists that were read.
+- A machine in the list that no lease knows, or whose lease has ended, is terminated.
+- What is billed, and from when to when, is what the provider says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+
+from headway.contract.agents import NodeState
+from headway.contract.markets import Market
+from service.domain.rental.machines import ENDED, Found, Machine, MachineReason, MachineState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """How long to wait, in seconds: for a provider that does not answer, for the agent of a new machine, for a machine
+    that is not listed, for one whose agent is silent, and for jobs to leave one that is given back.
+    """
+
+    answer_s: float = 600.0
+    join_s: float = 600.0
+    missing_s: float = 300.0
+    agent_s: float = 120.0
+    drain_s: float = 600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Joined:
+    """The node that a machine has joined as. `empty`: no job holds a slot of it."""
+
+    state: NodeState
+    seen_at: datetime
+    empty: bool
+    reclaim_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Termination:
+    """A machine to be given back. `machine_id` is its lease; None: no lease knows it."""
+
+    external_id: str
+    machine_id: str | None
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetPlan:
+    """What to write, and then what to ask of the provider.
+
+    `changed` are rows to save, `found` rows to insert, for machines that exist once too often. `drains` are machines
+    whose nodes are to be drained. `seen` is when each was last known to exist, for the next time.
+    """
+
+    changed: tuple[Machine, ...] = ()
+    found: tuple[Machine, ...] = ()
+    launches: tuple[Machine, ...] = ()
+    drains: tuple[Machine, ...] = ()
+    terminations: tuple[Termination, ...] = ()
+    seen: Mapping[str, datetime] = field(default_factory=dict)
+
+
+def reconcile(
+    machines: Sequence[Machine],
+    listed: Sequence[Found] | None,
+    nodes: Mapping[str, Joined],
+    seen: Mapping[str, datetime],
+    now: datetime,
+    patience: Patience = Patience(),
+) -> FleetPlan:
+    """The plan for one provider.
+
+    Args:
+        machines: those that are open, and every one that the list names.
+        listed: the provider's list; None when it did not answer, which says nothing about any machine.
+        nodes: by machine id, of machines that have joined.
+        seen: from the plan before; empty after a restart, from when on patience counts anew.
+        now: the time of the list.
+        patience: see there.
+    """
+    own, spare, unknown = _matched(machines, listed or ())
+    later: list[Machine] = []
+    for machine in machines:
+        one = _as_listed(machine, own.get(machine.id), now)
+        later.append(one if one.state in ENDED else _in_time(one, nodes.get(one.id), now, patience))
+    seen = {
+        one.id: now if one.id in own else seen.get(one.id, now) for one in later if one.state not in ENDED
+    }
+    if listed is not None:
+        later = [
+            one if one.id in own else _if_missing(one, nodes.get(one.id), seen, now, patience)
+            for one in later
+        ]
+    found = tuple(_duplicate(machine, one, now) for machine, one in spare)
+    return FleetPlan(
+        changed=tuple(one for one, before in zip(later, machines, strict=True) if one != before),
+        found=found,
+        launches=tuple(one for one in later if one.state is MachineState.WANTED),
+        drains=tuple(one for one in later if _is_to_be_drained(one, nodes.get(one.id), now, patience)),
+        terminations=(*_terminations([*later, *found], nodes, now, patience), *_orphans(unknown)),
+        seen=seen,
+    )
+
+
+def launched(machine: Machine, found: Found, now: datetime) -> Machine:
+    """The machine after its provider has answered a launch."""
+    return _as_listed(machine, found, now)
+
+
+def not_launched(machine: Machine, reason: MachineReason, message: str, now: datetime) -> Machine:
+    """The machine after its provider has said no."""
+    return _moved(machine, MachineState.FAILED, reason, message, now)
+
+
+def given_back(machine: Machine, reason: MachineReason, message: str, now: datetime) -> Machine:
+    """The machine once it is to be given back."""
+    return _moved(machine, MachineState.ENDING, reason, message, now)
+
+
+def joined(machine: Machine, now: datetime) -> Machine:
+    """The machine once its agent has joined. One that is being given back is so still."""
+    if machine.state not in {MachineState.WANTED, MachineState.LAUNCHING}:
+        return machine
+    return _moved(machine, MachineState.RUNNING, MachineReason.JOINED, "its agent has joined", now)
+
+
+def _moved(
+    machine: Machine, state: MachineState, reason: MachineReason, message: str, now: datetime
+) -> Machine:
+    return replace(machine, state=state, reason=reason.value, message=message, state_since=now)
+
+
+def _matched(
+    machines: Sequence[Machine], listed: Sequence[Found]
+) -> tuple[dict[str, Found], list[tuple[Machine, Found]], list[Found]]:
+    """By machine id what is its own; what a launch made once too often; and what no lease knows."""
+    by_name = {machine.external_id: machine for machine in machines if machine.external_id is not None}
+    by_id = {machine.id: machine for machine in machines}
+    own: dict[str, Found] = {}
+    spare: list[tuple[Machine, Found]] = []
+    unknown: list[Found] = []
+    # One that still runs is worth more than one that has ended; of several the first, whoever lists them how.
+    for found in sorted(listed, key=lambda one: (one.ended, one.billed_from, one.external_id)):
+        machine = by_name.get(found.external_id)
+        if machine is None:
+            machine = by_id.get(found.machine_id)
+            if machine is None:
+                unknown.append(found)
+                continue
+            if machine.external_id is not None or machine.id in own:
+                spare.append((machine, found))
+                continue
+        own[machine.id] = found
+    return own, spare, unknown
+
+
+def _as_listed(machine: Machine, found: Found | None, now: datetime) -> Machine:
+    """The machine with what its provider says of it."""
+    if found is None:
+        return machine
+    billed = replace(
+        machine,
+        external_id=found.external_id,
+        billed_from=found.billed_from,
+        # An end without a time is now. Clocks that disagree must not make a bill negative.
+        billed_to=max(found.billed_to or machine.billed_to or now, found.billed_from)
+        if found.ended
+        else None,
+    )
+    if found.ended:
+        return billed if machine.state is MachineState.GONE else _gone(billed, found.message, now)
+    if machine.state in ENDED:
+        message = "its lease had ended, and it was still running"
+        return _moved(billed, MachineState.ENDING, MachineReason.LEFT_OVER, message, now)
+    if machine.state is MachineState.WANTED:
+        message = "its provider has launched it"
+        return _moved(billed, MachineState.LAUNCHING, MachineReason.LAUNCHED, message, now)
+    return billed
+
+
+def _gone(machine: Machine, message: str, now: datetime) -> Machine:
+    if machine.state is MachineState.ENDING:
+        return replace(machine, state=MachineState.GONE, state_since=now)
+    taken = machine.market is Market.SPOT
+    reason = MachineReason.SPOT_RECLAIMED if taken else MachineReason.ENDED_BY_PROVIDER
+    return _moved(machine, MachineState.GONE, reason, message or "its provider has ended it", now)
+
+
+def _in_time(machine: Machine, node: Joined | None, now: datetime, patience: Patience) -> Machine:
+    """The machine after what the clock and its node say."""
+    since_s = (now - machine.state_since).total_seconds()
+    alive = node is not None and node.state is not NodeState.LOST
+    match machine.state:
+        case MachineState.WANTED if since_s > patience.answer_s:
+            message = f"its provider has not answered for {since_s:.0f} s"
+            return given_back(machine, MachineReason.GIVEN_UP, message, now)
+        case MachineState.LAUNCHING if alive:
+            return joined(machine, now)
+        case MachineState.LAUNCHING if since_s > patience.join_s:
+            message = f"its agent has not joined within {patience.join_s:.0f} s"
+            return given_back(machine, MachineReason.NEVER_JOINED, message, now)
+        case MachineState.RUNNING if node is not None and node.reclaim_at is not None:
+            message = f"its provider takes it away at {node.reclaim_at:%H:%M:%S} UTC"
+            return given_back(machine, MachineReason.SPOT_RECLAIMED, message, now)
+        case MachineState.RUNNING if not alive:
+            heard = machine.state_since if node is None else max(node.seen_at, machine.state_since)
+            silent_s = (now - heard).total_seconds()
+            if silent_s > patience.agent_s:
+                message = f"its agent has not been heard of for {silent_s:.0f} s"
+                return given_back(machine, MachineReason.AGENT_LOST, message, now)
+        case _:
+            pass
+    return machine
+
+
+def _if_missing(
+    machine: Machine, node: Joined | None, seen: Mapping[str, datetime], now: datetime, patience: Patience
+) -> Machine:
+    """The machine after a list that it is not in."""
+    if machine.state in ENDED or machine.state is MachineState.WANTED:
+        return machine
+    long_ago = now - timedelta(seconds=patience.missing_s)
+    last_seen = (
+        max(seen[machine.id], machine.state_since) if machine.external_id is None else seen[machine.id]
+    )
+    if last_seen > long_ago or (node is not None and node.seen_at > long_ago):
+        return machine
+    if machine.external_id is None:
+        message = "it never came to exist"
+        return _moved(machine, MachineState.FAILED, MachineReason.GIVEN_UP, message, now)
+    if machine.billed_from is not None:
+        machine = replace(machine, billed_to=max(machine.billed_from, last_seen))
+    message = f"its provider has not listed it since {last_seen:%H:%M:%S} UTC"
+    return _moved(machine, MachineState.GONE, MachineReason.VANISHED, message, now)
+
+
+def _duplicate(machine: Machine, found: Found, now: datetime) -> Machine:
+    """A lease of its own for a machine that a launch has made once too often: it is paid for until it is gone."""
+    return replace(
+        machine,
+        id=f"{machine.id}-{found.external_id}",
+        state=MachineState.GONE if found.ended else MachineState.ENDING,
+        reason=MachineReason.DUPLICATE.value,
+        message=f"the launch of {machine.id} has made two machines",
+        external_id=found.external_id,
+        join_token_sha256=None,
+        state_since=now,
+        billed_from=found.billed_from,
+        billed_to=max(found.billed_to or now, found.billed_from) if found.ended else None,
+    )
+
+
+def _has_to_be_left(machine: Machine, node: Joined | None, now: datetime, patience: Patience) -> bool:
+    """Whether jobs are on a machine that is given back, and have time to leave it."""
+    if node is None or node.empty or node.state in {NodeState.LOST, NodeState.DRAINED}:
+        return False
+    return (now - machine.state_since).total_seconds() <= patience.drain_s
+
+
+def _is_to_be_drained(machine: Machine, node: Joined | None, now: datetime, patience: Patience) -> bool:
+    return (
+        machine.state is MachineState.ENDING
+        and node is not None
+        and node.state in {NodeState.READY, NodeState.CORDONED}
+        and (now - machine.state_since).total_seconds() <= patience.drain_s
+    )
+
+
+def _terminations(
+    machines: Iterable[Machine], nodes: Mapping[str, Joined], now: datetime, patience: Patience
+) -> list[Termination]:
+    return [
+        Termination(external_id=one.external_id, machine_id=one.id, message=one.message)
+        for one in machines
+        if one.state is MachineState.ENDING
+        and one.external_id is not None
+        and not _has_to_be_left(one, nodes.get(one.id), now, patience)
+        and not _is_to_be_drained(one, nodes.get(one.id), now, patience)
+    ]
+
+
+def _orphans(unknown: Iterable[Found]) -> list[Termination]:
+    return [
+        Termination(external_id=one.external_id, machine_id=None, message="no lease knows it")
+        for one in unknown
+        if not one.ended
+    ]
+
+
+_FAILURES = frozenset(
+    {MachineReason.NO_CAPACITY, MachineReason.NEVER_JOINED, MachineReason.GIVEN_UP, MachineReason.REFUSED}
+)
+_FIRST_COOL_S = 30.0
+_LONGEST_COOL_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where something is rented: what cools down when it cannot be had."""
+
+    provider: str
+    region: str
+    zone: str
+    instance_type: str
+    market: Market
+
+
+def place_of(machine: Machine) -> Place:
+    """Where the machine was rented."""
+    return Place(machine.provider, machine.region, machine.zone, machine.instance_type, machine.market)
+
+
+@dataclass(frozen=True, slots=True)
+class Cooling:
+    """Nothing is asked for there before `until`."""
+
+    until: datetime
+    message: str
+
+
+def cooling(machines: Iterable[Machine], now: datetime) -> dict[Place, Cooling]:
+    """What cools down: 30 s after a failure, twice as long after each further one in a row, an hour at most. What was
+    refused would be refused again: an hour at once. `machines` are those of the last day.
+    """
+    failures: dict[Place, list[Machine]] = {}
+    for machine in sorted(machines, key=lambda one: (one.state_since, one.id)):
+        if machine.reason in _FAILURES:
+            failures.setdefault(place_of(machine), []).append(machine)
+        elif machine.state not in {MachineState.WANTED, MachineState.LAUNCHING}:
+            failures.pop(place_of(machine), None)
+    found = {}
+    for place, row in failures.items():
+        last = row[-1]
+        cool_s = min(_FIRST_COOL_S * 2.0 ** min(len(row) - 1, 16), _LONGEST_COOL_S)
+        if last.reason == MachineReason.REFUSED:
+            cool_s = _LONGEST_COOL_S
+        until = last.state_since + timedelta(seconds=cool_s)
+        if until > now:
+            found[place] = Cooling(until, last.message)
+    return found
