@@ -31,7 +31,11 @@ _MORE: Final = 1.05
 _EVEN: Final = 1.02
 """At the end of its visits it stays where it is, if that is as good as the best to this factor."""
 _LEAST: Final = 1e-9
-"""A limit that has been passed, and a time, count for so much at least."""
+"""A limit that has been passed, a time and a speed count for so much at least,"""
+_MOST: Final = 1e15
+"""and a speed for so much at most."""
+_LATEST: Final = 1e6
+"""No run is expected to take more than this multiple of its median."""
 
 Mode = Literal["full", "partial", "none"]
 _GOALS: Final = {"time": Goal.TIME, "cost": Goal.COST, "balanced": Goal.KNEE}
@@ -311,13 +315,13 @@ class _View:
 
 
 def _view(aim: Aim, configurations: Configurations, known: Known, place: Place) -> _View:
-    runs = known.allowed & (known.per_s > 0)
+    runs = known.allowed & (known.per_s >= _LEAST) & (known.per_s <= _MOST)
     per_s = np.where(runs, known.per_s, 1.0)
     left = max(place.left, 1.0) if math.isfinite(place.left) else 1.0
     priced = bool(configurations.usd_per_h.any())
     usd_per_h = configurations.usd_per_h if priced else configurations.slots.astype(np.float64)
     time_s = left / per_s
-    low = np.where(runs & (known.low > 0), np.minimum(known.low, per_s), per_s)
+    low = np.where(runs & (known.low > 0), np.clip(known.low, per_s / _LATEST, per_s), per_s)
     return _View(
         aim=aim,
         configurations=configurations,

@@ -168,12 +168,24 @@ def clusters(draw: st.DrawFn) -> Snapshot:
 
 
 @st.composite
+def goals(draw: st.DrawFn) -> dict[str, Any]:
+    """Goals of which half search."""
+    return {
+        "objective": draw(st.sampled_from(["time", "cost", "balanced"])),
+        "search": draw(st.sampled_from([None, None, None, "full", "partial", "none"])),
+        "max_cost_usd": draw(st.sampled_from([None, 1e-6, 10.0])),
+        "deadline": draw(st.sampled_from([None, NOW - timedelta(hours=1), NOW + timedelta(hours=1)])),
+    }
+
+
+@st.composite
 def jobs_of(draw: st.DrawFn, job_id: str, states: tuple[JobState, ...] = LIVE_STATES) -> Job:
     spec = spec_of(
         job_id,
         elastic=draw(elastic_parts()),
         resources={"devices": draw(st.lists(st.sampled_from(KINDS), unique=True, max_size=2))},
         priority=draw(st.sampled_from([0, 50, 100])),
+        goal=draw(goals()),
     )
     return job_of(
         job_id,
