@@ -43,8 +43,8 @@ async def forecast_job(
     if job is None:
         work, configurations = _ENDED, []
     else:
-        left = _left(job, await tx.decision_queries.ended_samples(class_of(job.spec)))
-        work, configurations = _work(left), curve(build_round(alone(snapshot, job)), left)
+        left = left_of(job, await tx.decision_queries.ended_samples(class_of(job.spec)))
+        work, configurations = work_of(left), curve(build_round(alone(snapshot, job)), left)
     return ForecastView(
         job_id=view.id,
         name=view.name,
@@ -65,15 +65,15 @@ async def plan_job(
     """
     snapshot = await tx.decisions.snapshot(now, usd_per_slot_h)
     await check_devices(tx, spec)
-    job, job_class = _planned(spec, now), class_of(spec)
+    job, job_class = planned(spec, now), class_of(spec)
     measured = await tx.decision_queries.measured_of_class(job_class)
-    left = _left(job, await tx.decision_queries.ended_samples(job_class))
+    left = left_of(job, await tx.decision_queries.ended_samples(job_class))
     round_ = build_round(alone(replace(snapshot, class_measurements={job_class: measured}), job))
     return PlanView(
         name=spec.name,
         at=now,
         job_class=job_class,
-        work=_work(left),
+        work=work_of(left),
         configurations=curve(round_, left),
         warnings=warnings_of(spec, round_, knows_class=bool(measured)),
     )
@@ -112,7 +112,8 @@ def alone(snapshot: Snapshot, job: Job) -> Snapshot:
     )
 
 
-def _planned(spec: JobSpec, now: datetime) -> Job:
+def planned(spec: JobSpec, now: datetime) -> Job:
+    """The job that a submit would store."""
     return Job(
         id=_NOT_STORED,
         spec=spec,
@@ -124,7 +125,7 @@ def _planned(spec: JobSpec, now: datetime) -> Job:
     )
 
 
-def _left(job: Job, ended_samples: Sequence[float]) -> Remaining:
+def left_of(job: Job, ended_samples: Sequence[float]) -> Remaining:
     """What the job has left, as arrays of one."""
     totals = learn_totals(np.zeros(len(ended_samples), np.int64), np.array(ended_samples, np.float64), 1)
     total = job.progress.total_samples
@@ -136,7 +137,8 @@ def _left(job: Job, ended_samples: Sequence[float]) -> Remaining:
     )
 
 
-def _work(left: Remaining) -> Work:
+def work_of(left: Remaining) -> Work:
+    """The same for people."""
     samples, source = float(left.samples[0]), WorkSource(int(left.source[0]))
     known = math.isfinite(samples)
     return Work(
