@@ -21,6 +21,9 @@ from service.adapters.postgres.database import Database
 from service.domain.jobs import Job
 from service.usecases.ports import Transaction
 from service.usecases.records import Bell, NodeRecord
+from tests.conformance.ec2_rig import ec2
+
+__all__ = ["ec2"]
 
 NOW = datetime(2026, 11, 1, 12, 0, tzinfo=UTC)
 BUCKET = "headway"

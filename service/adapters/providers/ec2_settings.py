@@ -96,15 +96,18 @@ def _subnets(env: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def _user_data(env: Mapping[str, str]) -> Template:
-    path = env.get("HEADWAY_EC2_USER_DATA", "").strip()
+    path = Path(env.get("HEADWAY_EC2_USER_DATA", "").strip() or _USER_DATA)
     try:
-        template = Template((Path(path) if path else _USER_DATA).read_text())
+        template = Template(path.read_text())
     except OSError as error:
         raise SettingsError(f"HEADWAY_EC2_USER_DATA: {path} cannot be read: {error.strerror}.") from error
     if not template.is_valid() or not {"url", "token"} <= set(template.get_identifiers()):
         raise SettingsError(
-            f"HEADWAY_EC2_USER_DATA: {path} must contain ${{url}} and ${{token}}, and a plain dollar as $$."
+            f"HEADWAY_EC2_USER_DATA: {path} must have ${{url}} and ${{token}} in it, and may have ${{node}}, "
+            "${slots} and ${device_kind}; a plain dollar is written $$."
         )
+    if not set(template.get_identifiers()) <= {"url", "token", "node", "slots", "device_kind"}:
+        raise SettingsError(f"HEADWAY_EC2_USER_DATA: {path} has a name in it that nobody fills in.")
     if len(template.template.encode()) > _MOST_USER_DATA_BYTES:
         raise SettingsError(f"HEADWAY_EC2_USER_DATA: {path} is larger than {_MOST_USER_DATA_BYTES:,} bytes.")
     return template

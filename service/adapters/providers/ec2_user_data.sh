@@ -1,6 +1,6 @@
 #!/bin/sh
 # What a rented machine runs when it starts: its agent joins the cluster with a token of its own.
-# ${...} is filled in for each machine; write a plain dollar twice.
+# Names in braces after a dollar are filled in for each machine; write a plain dollar twice.
 # The image has Headway in /opt/headway, and deploy/systemd/headway-agent.service: see deploy/ec2/README.md.
 set -eu
 trap 'poweroff' EXIT # a machine that shuts down by itself is terminated: better none than an idle one
