@@ -9,11 +9,11 @@ from fastapi import APIRouter, Depends, Path, Query, Request
 from fastapi.responses import Response
 
 from headway.contract.agents import JoinReply, JoinRequest, ReportReply, ReportRequest
-from service.api.context import Context, new_id, require_joiner, require_node
+from service.api.context import Context, Credentials, may_join, new_id, require_node
 from service.api.render import as_json
-from service.domain.errors import TooLarge
+from service.domain.errors import TooLarge, WrongToken
 from service.usecases.ingest import ingest
-from service.usecases.join import join
+from service.usecases.join import digest_token, join
 from service.usecases.logs import append_log
 from service.usecases.records import Bell
 
@@ -26,14 +26,20 @@ MAX_LOG_CHUNK_BYTES = 1 << 20
     operation_id="join",
     status_code=201,
     response_model=JoinReply,
-    dependencies=[Depends(require_joiner)],
 )
-async def join_agent(context: Context, request: JoinRequest) -> Response:
-    """A host offers its slots. The reply's token authorises everything else that its agent does."""
+async def join_agent(context: Context, request: JoinRequest, credentials: Credentials) -> Response:
+    """A host offers its slots, with the join token or that of the rented machine that it is. The reply's token
+    authorises everything else that its agent does.
+    """
     now = context.now()
     token = secrets.token_urlsafe(32)
     async with context.transactions.begin() as tx:
-        node = await join(tx, request, node_id=new_id("n", now), token=token, now=now)
+        machine = None
+        if not may_join(context, credentials):
+            machine = await tx.machines.of_token(digest_token(credentials.credentials if credentials else ""))
+            if machine is None:
+                raise WrongToken("the join token is missing or wrong; give the agent the right --token.")
+        node = await join(tx, request, node_id=new_id("n", now), token=token, now=now, machine=machine)
     reply = JoinReply(
         node_id=node.id,
         node_token=token,

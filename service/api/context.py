@@ -97,10 +97,9 @@ async def require_user(context: Context, credentials: Credentials) -> None:
         raise WrongToken("the API token is missing or wrong; set HEADWAY_TOKEN.")
 
 
-async def require_joiner(context: Context, credentials: Credentials) -> None:
-    """Let only the bearer of the join token pass."""
-    if not _is(credentials, context.join_token):
-        raise WrongToken("the join token is missing or wrong; give the agent the right --token.")
+def may_join(context: ApiContext, credentials: HTTPAuthorizationCredentials | None) -> bool:
+    """Whether this is the join token that any host may join with."""
+    return _is(credentials, context.join_token)
 
 
 async def require_node(context: Context, credentials: Credentials, node_id: str) -> str:

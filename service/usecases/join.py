@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import hmac
 from dataclasses import replace
 from datetime import datetime
 
 from headway.contract.agents import JoinRequest, NodeState
-from service.domain.errors import InvalidField, NodeNameTaken
+from service.domain.errors import InvalidField, NodeNameTaken, WrongToken
+from service.domain.rental.fleet import joined
+from service.domain.rental.machines import ENDED, Machine, MachineState
 from service.usecases.ports import Transaction
 from service.usecases.records import Bell, NodeRecord
 
@@ -17,14 +20,34 @@ def digest_token(token: str) -> str:
     return hashlib.sha256(token.encode()).hexdigest()
 
 
+def machine_token(secret: str, machine_id: str) -> str:
+    """What the agent of a machine joins with, once. It follows from the machine's id: a launch that is asked for twice
+    must be the same to the letter, and no token is stored.
+    """
+    return hmac.new(secret.encode(), f"machine {machine_id}".encode(), hashlib.sha256).hexdigest()
+
+
+def node_name_of(machine: Machine) -> str:
+    """The name of the node that a machine joins as."""
+    return f"{machine.market.value}-{machine.id[-8:]}"
+
+
 async def join(
-    tx: Transaction, request: JoinRequest, *, node_id: str, token: str, now: datetime
+    tx: Transaction,
+    request: JoinRequest,
+    *,
+    node_id: str,
+    token: str,
+    now: datetime,
+    machine: Machine | None = None,
 ) -> NodeRecord:
-    """The node, known from now on by `token`. An agent that comes back keeps its node's id and state.
+    """The node, known from now on by `token`. An agent that comes back keeps its node's id and state, and what is known
+    of its machine. `machine` (locked) is the one whose own join token the agent has shown.
 
     Raises:
         NodeNameTaken: another live agent has this name.
         InvalidField: slots twice, or no port to use.
+        WrongToken: the machine's token was used before, is another's, or its lease has ended.
     """
     indices = [slot.index for slot in request.slots]
     if len(set(indices)) < len(indices):
@@ -32,12 +55,39 @@ async def join(
     if request.last_port < request.first_port:
         raise InvalidField("last_port", "last_port is smaller than first_port")
     known = await tx.nodes.find(request.name)
+    if machine is not None:
+        _check_machine(machine, request, known)
     if known is not None and known.instance != request.instance and known.state is not NodeState.LOST:
         raise NodeNameTaken(
             f"a live agent is named {request.name} already; choose another --name, or wait until that "
             "node is LOST."
         )
-    fresh = NodeRecord(
+    fresh = _with_known(_fresh(request, node_id, token, now), known)
+    if machine is not None:
+        fresh = replace(
+            fresh,
+            market=machine.market,
+            machine_id=machine.id,
+            # Of the slots that there are: the machine's dollars are spread over these.
+            usd_per_slot_h=machine.usd_per_h / len(request.slots),
+        )
+        await tx.machines.save(joined(machine, now))
+    await tx.nodes.save(fresh)
+    tx.ring(Bell.ROUND)
+    return fresh
+
+
+def _check_machine(machine: Machine, request: JoinRequest, known: NodeRecord | None) -> None:
+    if machine.state in ENDED or machine.state is MachineState.ENDING:
+        raise WrongToken(f"the lease of this machine has ended: {machine.message}.")
+    if request.name != node_name_of(machine):
+        raise WrongToken(f"this join token is for the node {node_name_of(machine)} alone.")
+    if known is not None and known.instance != request.instance:
+        raise WrongToken(f"the join token of {request.name} was used already; it works once.")
+
+
+def _fresh(request: JoinRequest, node_id: str, token: str, now: datetime) -> NodeRecord:
+    return NodeRecord(
         id=node_id,
         name=request.name,
         instance=request.instance,
@@ -53,17 +103,29 @@ async def join(
         joined_at=now,
         seen_at=now,
     )
-    if known is not None:
-        same = known.instance == request.instance
-        fresh = replace(
-            fresh,
-            id=known.id,
-            state=known.state,
-            wanted_state=known.wanted_state,
-            message=known.message,
-            joined_at=known.joined_at,
-            last_sequence=known.last_sequence if same else 0,
-        )
-    await tx.nodes.save(fresh)
-    tx.ring(Bell.ROUND)
-    return fresh
+
+
+def _with_known(fresh: NodeRecord, known: NodeRecord | None) -> NodeRecord:
+    """The node with what is kept when its agent joins again. Another agent under the name of a lost node is on another
+    host: nothing of a machine is its own.
+    """
+    if known is None:
+        return fresh
+    fresh = replace(
+        fresh,
+        id=known.id,
+        state=known.state,
+        wanted_state=known.wanted_state,
+        message=known.message,
+        joined_at=known.joined_at,
+    )
+    if known.instance != fresh.instance:
+        return fresh
+    return replace(
+        fresh,
+        last_sequence=known.last_sequence,
+        market=known.market,
+        machine_id=known.machine_id,
+        usd_per_slot_h=known.usd_per_slot_h,
+        reclaim_at=known.reclaim_at,
+    )
