@@ -12,7 +12,14 @@ import numpy as np
 
 from service.domain.allocation.round import Round
 from service.domain.jobs import class_of
-from service.domain.policies.budget import Budget, BudgetState, highest_mu, mu_for_present_jobs, steer
+from service.domain.policies.budget import (
+    Budget,
+    BudgetState,
+    highest_mu,
+    mu_for_present_jobs,
+    price_of_everything,
+    steer,
+)
 from service.domain.policies.class_statistics import (
     ClassStatistics,
     expected_widths,
@@ -69,7 +76,9 @@ def after_spending(
 ) -> BudgetState:
     """The state after `elapsed_s` seconds in which so much was spent; as it is where these are not known (0)."""
     configurations = given.configurations
-    widths = expected_widths(statistics, configurations, budget_usd_per_h=policy.usd_per_h)
+    unlimited = policy.usd_per_h < 0
+    average_usd_per_h = price_of_everything(given) if unlimited else policy.usd_per_h
+    widths = expected_widths(statistics, configurations, budget_usd_per_h=average_usd_per_h)
     return steer(
         state,
         realised_usd=usd_per_h * elapsed_s / 3600,

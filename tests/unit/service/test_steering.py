@@ -13,9 +13,10 @@ from headway.contract.jobs import JobProgress, JobState
 from service.domain.allocation.knapsack.solver import solve
 from service.domain.allocation.plan import decide
 from service.domain.allocation.round import build_round
-from service.domain.allocation.steering import steered
+from service.domain.allocation.steering import after_spending, steered
 from service.domain.cluster import Measurement, Snapshot
-from service.domain.policies.budget import Budget
+from service.domain.policies.budget import Budget, BudgetState
+from service.domain.policies.class_statistics import ClassLoad, ClassStatistics, configuration_keys
 from service.domain.policies.goodput import Goodput
 from tests.unit.service.builders import job_of, node_of, snapshot_of, spec_of
 
@@ -93,6 +94,23 @@ def test_less_money_buys_fewer_slots() -> None:
 
     assert slots(2.0) <= slots(6.0) <= slots(16.0)
     assert slots(2.0) < slots(16.0)
+
+
+def test_without_a_budget_all_slots_may_be_paid_for_however_much_arrives() -> None:
+    given = build_round(cluster()).given
+    keys = configuration_keys(given.configurations)
+    rates = dict(zip(keys, given.goodput[0].tolist(), strict=True))
+    load = ClassLoad(arrived=30.0, sized=30.0, samples=30e6, rates=rates)
+    statistics = ClassStatistics(observed_s=1e5, classes={"default/gpt": load})
+
+    def price_of_delay(usd_per_h: float) -> float:
+        policy = Budget(usd_per_h=usd_per_h)
+        state = after_spending(policy, given, statistics, BudgetState(), usd_per_h=4.0, elapsed_s=0.0)
+        learned = after_spending(policy, given, statistics, state, usd_per_h=usd_per_h, elapsed_s=60.0)
+        return learned.mu_h_per_usd
+
+    assert price_of_delay(1.0) > price_of_delay(16.0)
+    assert price_of_delay(-1.0) == pytest.approx(price_of_delay(16.0))
 
 
 @pytest.mark.parametrize(
