@@ -20,6 +20,7 @@ from service.domain.cluster import PolicySetting, Snapshot
 from service.domain.failures import RankExit
 from service.domain.jobs import Allocation, Job
 from service.domain.membership import Born
+from service.usecases.money_ports import Budgets, Ledger, MoneyQueries
 from service.usecases.query_ports import DecisionQueries, HistoryQueries, JobQueries, NodeQueries
 from service.usecases.records import (
     AllocationRecord,
@@ -289,6 +290,9 @@ class Transaction(Protocol):
     node_queries: NodeQueries
     decision_queries: DecisionQueries
     retention: Retention
+    ledger: Ledger
+    budgets: Budgets
+    money_queries: MoneyQueries
 
     def ring(self, bell: Bell, about: str = "") -> None:
         """Ring after commit. `about` names the job that events or logs are about."""

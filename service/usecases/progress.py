@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -74,7 +75,12 @@ async def _note(tx: Transaction, job: Job, before: JobProgress, message: Message
                 if before.samples
                 else "training begins",
                 now=datetime.fromtimestamp(message.at_s, UTC),
-                data={"samples": message.samples, "rank": message.rank, "lost_samples": again},
+                data={
+                    "samples": message.samples,
+                    "rank": message.rank,
+                    "lost_samples": again,
+                    "lost_s": _training_s(before, again),
+                },
             )
         case Restored():
             lost = progress.lost_samples - before.lost_samples
@@ -84,7 +90,11 @@ async def _note(tx: Transaction, job: Job, before: JobProgress, message: Message
                 "restore",
                 message=f"restored the checkpoint at {message.samples:,} samples",
                 now=now,
-                data={"samples": message.samples, "lost_samples": lost},
+                data={
+                    "samples": message.samples,
+                    "lost_samples": lost,
+                    "lost_s": _training_s(before, lost),
+                },
             )
         case EpochClosed() if not message.exactly_once:
             await record(
@@ -162,6 +172,12 @@ def after_message(progress: JobProgress, message: Message) -> JobProgress:
         case _:
             update = {}
     return progress.model_copy(update=update)
+
+
+def _training_s(progress: JobProgress, samples: int) -> float | None:
+    """Seconds in which so many samples were trained, at the speed measured last; None where that is not known."""
+    speed = progress.samples_per_s
+    return samples / speed if speed is not None and 0 < speed < math.inf else None
 
 
 def _with_lost(progress: JobProgress, samples: int) -> dict[str, int]:

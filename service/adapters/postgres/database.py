@@ -10,6 +10,7 @@ from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, SQLAlch
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
+from service.adapters.postgres.budgets import PostgresBudgets
 from service.adapters.postgres.bundles import PostgresBundles
 from service.adapters.postgres.commands import PostgresCommands
 from service.adapters.postgres.decision_queries import PostgresDecisionQueries
@@ -17,7 +18,9 @@ from service.adapters.postgres.decisions import PostgresClusterSettings, Postgre
 from service.adapters.postgres.grants import PostgresAllocations, PostgresGrants
 from service.adapters.postgres.history import PostgresHistory
 from service.adapters.postgres.jobs import PostgresJobs
+from service.adapters.postgres.ledger import PostgresLedger
 from service.adapters.postgres.machines import PostgresMachines
+from service.adapters.postgres.money_queries import PostgresMoneyQueries
 from service.adapters.postgres.nodes import PostgresNodes, PostgresSilence
 from service.adapters.postgres.queries import (
     PostgresHistoryQueries,
@@ -27,7 +30,7 @@ from service.adapters.postgres.queries import (
 from service.adapters.postgres.retention import PostgresRetention
 from service.adapters.postgres.simulations import PostgresSimulations
 from service.domain.errors import Unavailable
-from service.usecases import ports, query_ports, rental_ports, simulation_ports
+from service.usecases import money_ports, ports, query_ports, rental_ports, simulation_ports
 from service.usecases.records import Bell
 
 Ring = Callable[[Bell, str], Awaitable[None]]
@@ -63,6 +66,9 @@ class PostgresTransaction:
         self.node_queries: query_ports.NodeQueries = PostgresNodeQueries(connection)
         self.decision_queries: query_ports.DecisionQueries = PostgresDecisionQueries(connection)
         self.retention: ports.Retention = PostgresRetention(connection)
+        self.ledger: money_ports.Ledger = PostgresLedger(connection)
+        self.budgets: money_ports.Budgets = PostgresBudgets(connection)
+        self.money_queries: money_ports.MoneyQueries = PostgresMoneyQueries(connection)
         self.rung: dict[tuple[Bell, str], None] = {}
 
     def ring(self, bell: Bell, about: str = "") -> None:

@@ -1,0 +1,268 @@
+"""Leases and charges as rows, and the history that they are made from."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Row as SqlRow
+from sqlalchemy import delete, func, insert, or_, select, text
+from sqlalchemy.dialects.postgresql import insert as upsert
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from headway.contract.agents import NodeState
+from headway.contract.jobs import JobState
+from headway.contract.markets import Market
+from service.adapters.postgres.ledger_tables import charges, leases, ledger_state
+from service.adapters.postgres.machines import row_to_machine
+from service.adapters.postgres.money_tables import machines
+from service.adapters.postgres.tables import allocations, events, jobs, nodes, slot_grants
+from service.domain.rental.ledger import Held, Lease, Place, Row, from_us, to_us
+from service.domain.rental.paid import Host
+from service.domain.rental.timeline import MARKS, RESTORE, UNKNOWN_RATE, Mark
+from service.usecases.money_ports import LedgerState, MachineDue
+
+_RECENTLY = timedelta(minutes=10)
+"""Leases that ended within it are written again: reports of what happened on them may still arrive."""
+_PAID_TO = (
+    "greatest(machines.billed_to, machines.billed_from + make_interval(secs => greatest(min_billed_s, 0)))"
+)
+
+
+class PostgresLedger:
+    """Implements `usecases.money_ports.Ledger`."""
+
+    def __init__(self, connection: AsyncConnection) -> None:
+        self._connection = connection
+
+    async def lock(self) -> LedgerState:
+        """How far the ledger is; one at a time."""
+        first = upsert(ledger_state).values(id=1, accrued_at=None, events_to=0, events_before=0)
+        await self._connection.execute(first.on_conflict_do_nothing())
+        row = (await self._connection.execute(select(ledger_state).with_for_update())).one()
+        accrued_us = None if row.accrued_at is None else to_us(row.accrued_at)
+        return LedgerState(accrued_us, row.events_to, row.events_before)
+
+    async def save_state(self, state: LedgerState) -> None:
+        """How far it is now."""
+        await self._connection.execute(
+            ledger_state.update().values(
+                accrued_at=None if state.accrued_us is None else from_us(state.accrued_us),
+                events_to=state.events_to,
+                events_before=state.events_before,
+            )
+        )
+
+    async def machines_due(self, now: datetime) -> list[MachineDue]:
+        """Machines whose leases are not settled."""
+        query = (
+            select(machines, leases.c.id.label("lease_id"))
+            .outerjoin(leases, leases.c.id == machines.c.id)
+            .where(
+                machines.c.billed_from.is_not(None),
+                or_(
+                    machines.c.billed_to.is_(None),
+                    machines.c.billed_to > now - _RECENTLY,
+                    leases.c.id.is_(None),
+                    leases.c.open,
+                    leases.c.from_at != machines.c.billed_from,
+                    leases.c.to_at != text(_PAID_TO),
+                ),
+            )
+            .order_by(machines.c.id)
+        )
+        rows = (await self._connection.execute(query)).all()
+        ids = [row.id for row in rows]
+        known = {one.id: one for one in await self._leases(leases.c.id.in_(ids))}
+        joined = (await self._connection.execute(select(nodes).where(nodes.c.machine_id.in_(ids)))).all()
+        hosts = {row.machine_id: _host(row) for row in joined}
+        return [MachineDue(row_to_machine(row), hosts.get(row.id), known.get(row.id)) for row in rows]
+
+    async def hosts(self) -> list[tuple[Host, list[Lease]]]:
+        """Nodes that nobody rented, each with its open leases."""
+        rows = await self._connection.execute(
+            select(nodes).where(nodes.c.machine_id.is_(None)).order_by(nodes.c.id)
+        )
+        found = await self._leases(leases.c.open, leases.c.machine_id.is_(None))
+        by_node: dict[str | None, list[Lease]] = {}
+        for one in found:
+            by_node.setdefault(one.node_id, []).append(one)
+        # A host that is another's now, since a machine has taken its name, is paid for no longer.
+        hosts = [(_host(row), by_node.pop(row.id, [])) for row in rows.all()]
+        return hosts + [(_gone(node or ""), leased) for node, leased in by_node.items()]
+
+    async def leases_on(self, node_ids: Collection[str], after_us: int) -> list[Lease]:
+        """Leases with one of the nodes that ended after a moment, or go on."""
+        return await self._leases(leases.c.node_id.in_(list(node_ids)), leases.c.to_at > from_us(after_us))
+
+    async def _leases(self, *where: Any) -> list[Lease]:
+        rows = await self._connection.execute(select(leases).where(*where).order_by(leases.c.id))
+        return [
+            Lease(
+                id=row.id,
+                node_id=row.node_id,
+                machine_id=row.machine_id,
+                slots=tuple(row.slots),
+                device_kind=row.device_kind,
+                market=Market(row.market),
+                usd_per_slot_h=row.usd_per_slot_h,
+                from_us=to_us(row.from_at),
+                to_us=to_us(row.to_at),
+                open=row.open,
+            )
+            for row in rows.all()
+        ]
+
+    async def news(self, after: int) -> tuple[int, list[str]]:
+        """The number of the last event, and the jobs with marks after `after`."""
+        last = (await self._connection.execute(select(func.max(events.c.sequence)))).scalar_one()
+        fresh = select(events.c.job_id).where(events.c.sequence > after, events.c.kind.in_(MARKS)).distinct()
+        return last or 0, sorted((await self._connection.execute(fresh)).scalars())
+
+    async def marks(self, job_ids: Collection[str], since_us: int | None) -> dict[str, list[Mark]]:
+        """Marks by job; with `since_us` from the last change of phase before it on."""
+        query = select(events).where(events.c.job_id.in_(list(job_ids)), events.c.kind.in_(MARKS))
+        if since_us is not None:
+            earlier = events.alias("earlier")
+            first = (
+                select(func.max(earlier.c.sequence))
+                .where(
+                    earlier.c.job_id == events.c.job_id,
+                    earlier.c.at <= from_us(since_us),
+                    earlier.c.kind.in_(MARKS[:-2]),
+                )
+                .scalar_subquery()
+            )
+            query = query.where(events.c.sequence >= func.coalesce(first, 0))
+        found: dict[str, list[Mark]] = {}
+        for row in (await self._connection.execute(query.order_by(events.c.sequence))).all():
+            found.setdefault(row.job_id, []).append(_mark(row))
+        return found
+
+    async def members(
+        self, job_ids: Collection[str], since_us: int
+    ) -> dict[str, tuple[str, dict[int, frozenset[Place]]]]:
+        """Projects, and slots of generations."""
+        wanted = list(job_ids)
+        rows = await self._connection.execute(select(jobs.c.id, jobs.c.project).where(jobs.c.id.in_(wanted)))
+        found: dict[str, tuple[str, dict[int, frozenset[Place]]]] = {
+            row.id: (row.project, {}) for row in rows
+        }
+        query = select(allocations.c.job_id, allocations.c.generation, allocations.c.slots).where(
+            allocations.c.job_id.in_(wanted),
+            or_(allocations.c.ended_at.is_(None), allocations.c.ended_at > from_us(since_us)),
+        )
+        for row in (await self._connection.execute(query)).all():
+            places = frozenset((node, slot) for node, slots in row.slots.items() for slot in slots)
+            found[row.job_id][1][row.generation] = places
+        return found
+
+    async def held(
+        self, since_us: int, *, node_ids: Collection[str] | None = None, job_id: str | None = None
+    ) -> list[Held]:
+        """Who has held slots since a moment."""
+        query = select(slot_grants).where(
+            or_(slot_grants.c.released_at.is_(None), slot_grants.c.released_at > from_us(since_us))
+        )
+        if node_ids is not None:
+            query = query.where(slot_grants.c.node_id.in_(list(node_ids)))
+        if job_id is not None:
+            query = query.where(slot_grants.c.job_id == job_id)
+        return [
+            Held(
+                place=(row.node_id, row.slot),
+                job_id=row.job_id,
+                from_us=to_us(row.granted_at),
+                to_us=None if row.released_at is None else to_us(row.released_at),
+            )
+            for row in (await self._connection.execute(query)).all()
+        ]
+
+    async def store(self, written: Sequence[tuple[Lease, Mapping[Row, int]]], since_us: int) -> None:
+        """Leases, and their rows in place of those from `since_us` on."""
+        if not written:
+            return
+        for lease, _ in written:
+            values = _values(lease)
+            statement = upsert(leases).values(id=lease.id, **values)
+            await self._connection.execute(
+                statement.on_conflict_do_update(index_elements=["id"], set_=values)
+            )
+        ids = [lease.id for lease, _ in written]
+        await self._connection.execute(
+            delete(charges).where(charges.c.lease_id.in_(ids), charges.c.hour >= from_us(since_us))
+        )
+        rows = [
+            {
+                "lease_id": lease.id,
+                "hour": from_us(row.hour_us),
+                "job_id": row.job_id,
+                "category": row.category,
+                "cause": row.cause,
+                "project": row.project,
+                "slot_us": slot_us,
+            }
+            for lease, split in written
+            for row, slot_us in split.items()
+        ]
+        if rows:
+            await self._connection.execute(insert(charges), rows)
+
+
+def _values(lease: Lease) -> dict[str, Any]:
+    return {
+        "node_id": lease.node_id,
+        "machine_id": lease.machine_id,
+        "slots": list(lease.slots),
+        "device_kind": lease.device_kind,
+        "market": lease.market,
+        "usd_per_slot_h": lease.usd_per_slot_h,
+        "from_at": from_us(lease.from_us),
+        "to_at": from_us(lease.to_us),
+        "open": lease.open,
+    }
+
+
+def _host(row: SqlRow[Any]) -> Host:
+    return Host(
+        node_id=row.id,
+        lost=row.state == NodeState.LOST,
+        slots={slot["index"]: slot["device_kind"] for slot in row.slots},
+        market=Market(row.market),
+        usd_per_slot_h=row.usd_per_slot_h,
+        joined_us=to_us(row.joined_at),
+        seen_us=to_us(row.seen_at),
+    )
+
+
+def _gone(node_id: str) -> Host:
+    return Host(
+        node_id=node_id,
+        lost=True,
+        slots={},
+        market=Market.ON_DEMAND,
+        usd_per_slot_h=None,
+        joined_us=0,
+        seen_us=0,
+    )
+
+
+def _mark(row: SqlRow[Any]) -> Mark:
+    data, lost_s = row.data, 0.0
+    if data.get("lost_samples"):
+        rate_known = isinstance(data.get("lost_s"), int | float)
+        lost_s = max(0.0, float(data["lost_s"])) if rate_known else UNKNOWN_RATE
+    return Mark(
+        sequence=row.sequence,
+        at_us=to_us(row.at),
+        kind=row.kind,
+        state=JobState(row.state),
+        reason=row.reason or "",
+        generation=row.generation,
+        pause_s=max(0.0, float(data.get("pause_s") or 0.0)),
+        lost_s=lost_s,
+    )
+
+
+assert MARKS[-1] == RESTORE, "the last two kinds begin no phase"

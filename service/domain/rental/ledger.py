@@ -1,0 +1,169 @@
+"""The ledger: every slot-microsecond of a lease in exactly one row, by who had it and what became of it.
+
+Times are whole microseconds since 1970, so that nothing is rounded and parts add up to the whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
+
+from headway.contract.markets import Market
+from headway.contract.money import Category
+from service.domain.rental.timeline import Phase
+
+HOUR_US = 3_600_000_000
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_US = timedelta(microseconds=1)
+
+Place = tuple[str, int]
+"""A slot: node id and index."""
+
+
+def to_us(moment: datetime) -> int:
+    """Microseconds since 1970, exactly."""
+    return (moment - _EPOCH) // _US
+
+
+def from_us(microseconds: int) -> datetime:
+    """The moment of so many microseconds since 1970."""
+    return _EPOCH + timedelta(microseconds=microseconds)
+
+
+def hour_of(microseconds: int) -> int:
+    """The beginning of the hour (UTC) that a moment is in."""
+    return microseconds - microseconds % HOUR_US
+
+
+def usd_of(slot_us: int, usd_per_slot_h: float) -> float:
+    """Dollars of so many slot-microseconds."""
+    return slot_us * usd_per_slot_h / HOUR_US
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lease:
+    """Slots that are paid for from `from_us` to `to_us`. `node_id` is None while no agent runs on a rented machine, and
+    `usd_per_slot_h` where nobody said a price. `open`: it goes on.
+    """
+
+    id: str
+    node_id: str | None
+    machine_id: str | None
+    slots: tuple[int, ...]
+    device_kind: str
+    market: Market
+    usd_per_slot_h: float | None
+    from_us: int
+    to_us: int
+    open: bool
+
+    @property
+    def slot_us(self) -> int:
+        """Everything that its rows add up to."""
+        return len(self.slots) * (self.to_us - self.from_us)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """A job held a slot from `from_us` to `to_us`; None: it still does."""
+
+    place: Place
+    job_id: str
+    from_us: int
+    to_us: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class JobHistory:
+    """What is known of a job: its phases, and the slots of its generations."""
+
+    project: str
+    phases: tuple[Phase, ...]
+    members: Mapping[int, AbstractSet[Place]] = field(default_factory=dict)
+
+
+class Row(NamedTuple):
+    """What charges are kept by, within a lease. `hour_us` is the beginning of an hour; `job_id` and `project` are empty
+    where nobody had the slot, `cause` where nothing was lost.
+    """
+
+    hour_us: int
+    job_id: str
+    project: str
+    category: Category
+    cause: str
+
+
+class _Piece(NamedTuple):
+    from_us: int
+    to_us: int
+    job_id: str
+    category: Category
+    cause: str
+
+
+def split(
+    lease: Lease, held: Sequence[Held], jobs: Mapping[str, JobHistory], since_us: int
+) -> dict[Row, int]:
+    """Slot-microseconds of the lease from `since_us` on, by row. They add up to all of its slots for all of that time."""
+    by_place: dict[Place, list[Held]] = {}
+    for one in held:
+        by_place.setdefault(one.place, []).append(one)
+    rows: dict[Row, int] = {}
+    begin = max(since_us, lease.from_us)
+    for slot in lease.slots:
+        place = (lease.node_id or "", slot)
+        for piece in _of_slot(place, by_place.get(place, ()), jobs, begin, lease.to_us):
+            project = jobs[piece.job_id].project if piece.job_id else ""
+            for hour_us, length in _by_hour(piece.from_us, piece.to_us):
+                row = Row(hour_us, piece.job_id, project, piece.category, piece.cause)
+                rows[row] = rows.get(row, 0) + length
+    return rows
+
+
+def _of_slot(
+    place: Place, held: Sequence[Held], jobs: Mapping[str, JobHistory], begin: int, end: int
+) -> Iterator[_Piece]:
+    """The time of one slot, cut where something changes. Clocks of two services may make grants overlap by a little: the
+    earlier one keeps the time.
+    """
+    now = begin
+    for one in sorted(held, key=lambda one: (one.from_us, one.job_id)):
+        first = min(max(now, one.from_us), end)
+        last = min(max(first, end if one.to_us is None else one.to_us), end)
+        if now < first:
+            yield _Piece(now, first, "", Category.IDLE, "")
+        if first < last:
+            yield from _of_job(place, one.job_id, jobs[one.job_id], first, last)
+        now = max(now, last)
+    if now < end:
+        yield _Piece(now, end, "", Category.IDLE, "")
+
+
+def _of_job(place: Place, job_id: str, job: JobHistory, first: int, last: int) -> Iterator[_Piece]:
+    """What became of a slot while a job held it. What no phase speaks of is the way to the first one."""
+    now = first
+    for phase in job.phases:
+        begin, end = max(phase.from_us, now), min(phase.to_us, last)
+        if begin >= end:
+            continue
+        if now < begin:
+            yield _Piece(now, begin, job_id, Category.RESIZE, "")
+        members = job.members.get(phase.generation)
+        on_its_way = members is not None and place not in members
+        category = Category.RESIZE if on_its_way else phase.category
+        yield _Piece(begin, end, job_id, category, "" if on_its_way else phase.cause)
+        now = end
+    if now < last:
+        yield _Piece(now, last, job_id, Category.RESIZE, "")
+
+
+def _by_hour(begin: int, end: int) -> Iterator[tuple[int, int]]:
+    while begin < end:
+        hour = hour_of(begin)
+        cut = min(end, hour + HOUR_US)
+        yield hour, cut - begin
+        begin = cut

@@ -1,0 +1,116 @@
+"""What is paid for, and from when until when: leases of rented machines, and the presence of one's own hosts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from itertools import count, islice
+
+from headway.contract.markets import Market
+from service.domain.rental.ledger import Lease, to_us
+from service.domain.rental.machines import Machine
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """A node as the ledger sees it. `slots` maps indices to device kinds; `seen_us` is when it was last heard of."""
+
+    node_id: str
+    lost: bool
+    slots: Mapping[int, str]
+    market: Market
+    usd_per_slot_h: float | None
+    joined_us: int
+    seen_us: int
+
+
+def paid_until(machine: Machine, now: datetime) -> datetime | None:
+    """Until when a machine has to be paid for, as far as is known now; None for one that is not billed.
+
+    Its provider says when billing has ended. For a shorter time than `min_billed_s` nobody rents.
+    """
+    if machine.billed_from is None:
+        return None
+    if machine.billed_to is None:
+        return max(now, machine.billed_from)
+    minimum_s = machine.min_billed_s if math.isfinite(machine.min_billed_s) else 0.0
+    return max(machine.billed_to, machine.billed_from + timedelta(seconds=max(minimum_s, 0.0)))
+
+
+def lease_of_machine(machine: Machine, host: Host | None, known: Lease | None, now: datetime) -> Lease | None:
+    """The lease of a rented machine; None before its provider bills it.
+
+    `host` is the node that has joined from it. It is the lease's from then on, even when the node is another machine's
+    later; slots that the agent does not report are paid for, and idle.
+    """
+    until = paid_until(machine, now)
+    if until is None or machine.billed_from is None:
+        return None
+    node_id = host.node_id if host is not None else None
+    slots = _slots_of(machine, host)
+    if known is not None and known.node_id is not None:
+        node_id, slots = known.node_id, known.slots
+    return Lease(
+        id=machine.id,
+        node_id=node_id,
+        machine_id=machine.id,
+        slots=slots,
+        device_kind=machine.device_kind,
+        market=machine.market,
+        usd_per_slot_h=machine.usd_per_slot_h,
+        from_us=to_us(machine.billed_from),
+        to_us=to_us(until),
+        open=machine.billed_to is None,
+    )
+
+
+def _slots_of(machine: Machine, host: Host | None) -> tuple[int, ...]:
+    """As many as are paid for: those that the agent reports, and then numbers that it does not use."""
+    reported = sorted(host.slots) if host is not None else []
+    unused = (index for index in count() if index not in set(reported))
+    return (*reported, *islice(unused, max(0, machine.slots - len(reported))))[: machine.slots]
+
+
+def leases_of_host(
+    host: Host, known: Sequence[Lease], prices: Mapping[str, float], accrued_us: int
+) -> list[Lease]:
+    """The leases of a host that nobody rented, as they are now: those in `known`, which are its open ones, go on or end, and
+    another one begins where slots or prices have changed. Until when a host was heard of, it was there.
+
+    `prices` are by device kind. `accrued_us` is when the ledger was last brought up to date: what it did not see, such as a
+    time in which the host was LOST, is not charged later.
+    """
+    if host.lost:
+        return [replace(one, open=False) for one in known]
+    found = []
+    for kind in sorted(set(host.slots.values())):
+        slots = tuple(sorted(index for index, one in host.slots.items() if one == kind))
+        price = host.usd_per_slot_h if host.usd_per_slot_h is not None else prices.get(kind)
+        same = (slots, kind, host.market, price)
+        goes_on = next(
+            (one for one in known if (one.slots, one.device_kind, one.market, one.usd_per_slot_h) == same),
+            None,
+        )
+        if goes_on is not None:
+            found.append(replace(goes_on, to_us=max(goes_on.to_us, host.seen_us)))
+            continue
+        changed = [one.to_us for one in known if one.device_kind == kind]
+        begin = max([host.joined_us, *changed] if changed else [host.joined_us, accrued_us])
+        found.append(
+            Lease(
+                id=f"{host.node_id}/{kind}/{begin}",
+                node_id=host.node_id,
+                machine_id=None,
+                slots=slots,
+                device_kind=kind,
+                market=host.market,
+                usd_per_slot_h=price,
+                from_us=begin,
+                to_us=max(begin, host.seen_us),
+                open=True,
+            )
+        )
+    kept = {one.id for one in found}
+    return [replace(one, open=False) for one in known if one.id not in kept] + found
