@@ -6,7 +6,7 @@ import json
 import math
 import re
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -17,6 +17,7 @@ from service.domain.rental.offers import Offer
 
 _KEEP = timedelta(hours=6)
 """Types and list prices change a few times a year."""
+_AT_ONCE = 100
 _LINUX = "Linux/UNIX"
 _MIB = 1 << 20
 _PRODUCT = {
@@ -54,7 +55,8 @@ class Ec2Prices:
     def _ask(self) -> list[Offer]:
         now = self._now()
         if self._kept_until is None or now >= self._kept_until:
-            self._types, self._zones = self._find_types(), self._find_zones()
+            self._types = self._find_types()
+            self._zones = self._find_zones()
             self._on_demand = {
                 name: usd for name in self._types if (usd := self._list_price(name)) is not None
             }
@@ -103,29 +105,31 @@ class Ec2Prices:
         return {info["InstanceType"]: info for info in found if _usable(info)}
 
     def _find_zones(self) -> dict[str, set[str]]:
-        pages = self._ec2.get_paginator("describe_instance_type_offerings").paginate(
-            LocationType="availability-zone",
-            Filters=[{"Name": "instance-type", "Values": [*self._settings.instance_types]}],
-        )
+        """Where each type is sold, of the zones that may be used."""
+        paginator = self._ec2.get_paginator("describe_instance_type_offerings")
         zones: dict[str, set[str]] = {}
-        for offering in (one for page in pages for one in page["InstanceTypeOfferings"]):
-            if not self._settings.subnets or offering["Location"] in self._settings.subnets:
-                zones.setdefault(offering["InstanceType"], set()).add(offering["Location"])
+        for names in _chunks(sorted(self._types)):
+            pages = paginator.paginate(
+                LocationType="availability-zone", Filters=[{"Name": "instance-type", "Values": names}]
+            )
+            for offering in (one for page in pages for one in page["InstanceTypeOfferings"]):
+                if not self._settings.subnets or offering["Location"] in self._settings.subnets:
+                    zones.setdefault(offering["InstanceType"], set()).add(offering["Location"])
         return zones
 
     def _spot_prices(self, now: datetime) -> dict[tuple[str, str], float]:
         """Dollars per hour by type and zone, as of now."""
-        if not self._types:
-            return {}
-        pages = self._ec2.get_paginator("describe_spot_price_history").paginate(
-            InstanceTypes=sorted(self._types), ProductDescriptions=[_LINUX], StartTime=now, EndTime=now
-        )
+        paginator = self._ec2.get_paginator("describe_spot_price_history")
         latest: dict[tuple[str, str], tuple[datetime, float]] = {}
-        for row in (one for page in pages for one in page["SpotPriceHistory"]):
-            place, usd = (row["InstanceType"], row["AvailabilityZone"]), _price(row["SpotPrice"])
-            known = latest.get(place)
-            if usd is not None and (known is None or row["Timestamp"] >= known[0]):
-                latest[place] = (row["Timestamp"], usd)
+        for names in _chunks(sorted(self._types)):
+            pages = paginator.paginate(
+                InstanceTypes=names, ProductDescriptions=[_LINUX], StartTime=now, EndTime=now
+            )
+            for row in (one for page in pages for one in page["SpotPriceHistory"]):
+                place, usd = (row["InstanceType"], row["AvailabilityZone"]), _price(row["SpotPrice"])
+                known = latest.get(place)
+                if usd is not None and (known is None or row["Timestamp"] >= known[0]):
+                    latest[place] = (row["Timestamp"], usd)
         return {place: usd for place, (_, usd) in latest.items()}
 
     def _list_price(self, name: str) -> float | None:
@@ -153,6 +157,11 @@ class Ec2Prices:
                 )
         dollars = [usd for one in prices if (usd := _price(one.get("USD"))) is not None]
         return min(dollars, default=None)
+
+
+def _chunks(names: Sequence[str]) -> Iterable[list[str]]:
+    """As many as one request may name."""
+    return ([*names[start : start + _AT_ONCE]] for start in range(0, len(names), _AT_ONCE))
 
 
 def _hourly(product: Mapping[str, Any]) -> Iterable[Mapping[str, str]]:
