@@ -75,12 +75,7 @@ async def _note(tx: Transaction, job: Job, before: JobProgress, message: Message
                 if before.samples
                 else "training begins",
                 now=datetime.fromtimestamp(message.at_s, UTC),
-                data={
-                    "samples": message.samples,
-                    "rank": message.rank,
-                    "lost_samples": again,
-                    "lost_s": _training_s(before, again),
-                },
+                data={"samples": message.samples, "rank": message.rank, **_lost(before, again)},
             )
         case Restored():
             lost = progress.lost_samples - before.lost_samples
@@ -90,11 +85,7 @@ async def _note(tx: Transaction, job: Job, before: JobProgress, message: Message
                 "restore",
                 message=f"restored the checkpoint at {message.samples:,} samples",
                 now=now,
-                data={
-                    "samples": message.samples,
-                    "lost_samples": lost,
-                    "lost_s": _training_s(before, lost),
-                },
+                data={"samples": message.samples, **_lost(before, lost)},
             )
         case EpochClosed() if not message.exactly_once:
             await record(
@@ -174,10 +165,13 @@ def after_message(progress: JobProgress, message: Message) -> JobProgress:
     return progress.model_copy(update=update)
 
 
-def _training_s(progress: JobProgress, samples: int) -> float | None:
-    """Seconds in which so many samples were trained, at the speed measured last; None where that is not known."""
-    speed = progress.samples_per_s
-    return samples / speed if speed is not None and 0 < speed < math.inf else None
+def _lost(before: JobProgress, samples: int) -> dict[str, float | None]:
+    """What is trained again: samples, and the seconds that these took at the speed measured last, None where that is not
+    known.
+    """
+    speed = before.samples_per_s
+    known = speed is not None and 0 < speed < math.inf
+    return {"lost_samples": samples, "lost_s": samples / speed if known and speed else None}
 
 
 def _with_lost(progress: JobProgress, samples: int) -> dict[str, int]:

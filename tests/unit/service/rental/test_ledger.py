@@ -273,9 +273,7 @@ def test_parts_add_up_to_the_whole(
     edges = sorted({paid.from_us, paid.to_us, *(cut for cut in cuts if paid.from_us <= cut <= paid.to_us)})
     parts: Counter[Row] = Counter()
     for begin, end in pairwise(edges):
-        window = Lease(
-            **{name: getattr(paid, name) for name in Lease.__dataclass_fields__} | {"to_us": end}  # type: ignore[arg-type]
-        )
+        window = Lease(**{name: getattr(paid, name) for name in Lease.__dataclass_fields__} | {"to_us": end})
         parts.update(split(window, holders, jobs, begin))
     assert parts == whole
 
