@@ -42,6 +42,8 @@ _MICRO: Final = 1_000_000
 _VALUES: Final = 1_000_000_000
 _MOST_MACHINES: Final = 4096
 _SECONDS: Final = 5.0
+_PAIRED: Final = frozenset({Architecture.TIERING, Architecture.ANCHORED})
+"""Architectures with a second kind of machine."""
 _SOLVED: Final = (cp_model.OPTIMAL, cp_model.FEASIBLE)
 
 
@@ -83,12 +85,40 @@ def best(
     rows = [row for row in rows if _sold(architecture, offers[row.offer], row.machines, limits)]
     if not rows:
         return None
+    if architecture not in _PAIRED and len(rows) == 1 and not exclude:
+        plan = _plain(architecture, offers[rows[0].offer], rows[0].machines)
+        return plan if within(plan, limits) else None
     program = _Program(architecture, offers, rows, limits)
     if not program.possible:
         return None
     for plan in exclude:
         program.exclude(plan)
     return program.solve()
+
+
+def within(plan: Plan, limits: Limits) -> bool:
+    """Whether a plan keeps to the limits on money and vCPUs."""
+    vcpus: dict[str, int] = {}
+    for one in plan.groups:
+        key = f"{family(one.offer.instance_type)}/{one.market}"
+        vcpus[key] = vcpus.get(key, 0) + one.machines * one.offer.vcpus
+    usd = sum(one.machines * _micro(one.offer.usd_per_h(one.market)) for one in plan.groups)
+    cheap = limits.max_usd_per_h is None or usd <= _micro(limits.max_usd_per_h)
+    return cheap and all(used <= limits.vcpus.get(key, used) for key, used in vcpus.items())
+
+
+def _plain(architecture: Architecture, offer: Offer, machines: int) -> Plan:
+    """The plan of an architecture without a second kind of machine."""
+    match architecture:
+        case Architecture.SINGLE_ANCHOR:
+            groups = (
+                Group(Role.WORKER, offer, Market.SPOT, machines - 1),
+                Group(Role.ANCHOR, offer, Market.ON_DEMAND, 1),
+            )
+            return Plan(architecture, groups)
+        case Architecture.ALL_ON_DEMAND:
+            return Plan(architecture, (Group(Role.WORKER, offer, Market.ON_DEMAND, machines),))
+    return Plan(architecture, (Group(Role.WORKER, offer, Market.SPOT, machines),))
 
 
 def _sold(architecture: Architecture, offer: Offer, machines: int, limits: Limits) -> bool:
@@ -119,7 +149,7 @@ class _Program:
         workers = {row.offer for row in rows}
         self._spot = {one: self._model.new_int_var(0, _MOST_MACHINES, "") for one in workers}
         self._pairs = self._paired(workers)
-        self.possible = not self._has_others or bool(self._pairs)
+        self.possible = architecture not in _PAIRED or bool(self._pairs)
         if not self.possible:
             return
         if self._pairs:
@@ -131,12 +161,8 @@ class _Program:
         self._usd = self._price()
         self._within()
 
-    @property
-    def _has_others(self) -> bool:
-        return self._architecture in {Architecture.TIERING, Architecture.ANCHORED}
-
     def _paired(self, workers: Collection[int]) -> list[_Pair]:
-        if not self._has_others:
+        if self._architecture not in _PAIRED:
             return []
         return [
             _Pair(
@@ -274,11 +300,9 @@ class _Program:
             row for one, row in zip(self._of_row, self._rows, strict=True) if solver.boolean_value(one)
         )
         offer, spot = self._offers[row.offer], solver.value(self._spot[row.offer])
-        groups = [Group(Role.WORKER, offer, Market.SPOT, spot)] if spot else []
-        if self._architecture is Architecture.SINGLE_ANCHOR:
-            groups.append(Group(Role.ANCHOR, offer, Market.ON_DEMAND, 1))
-        if self._architecture is Architecture.ALL_ON_DEMAND:
-            groups.append(Group(Role.WORKER, offer, Market.ON_DEMAND, row.machines))
+        if self._architecture not in _PAIRED:
+            return _plain(self._architecture, offer, row.machines)
+        groups = [Group(Role.WORKER, offer, Market.SPOT, spot)]
         for pair in self._pairs:
             if solver.boolean_value(pair.chosen):
                 role = Role.REMOTE if self._architecture is Architecture.TIERING else Role.ANCHOR

@@ -1,0 +1,309 @@
+"""What to rent for one job: every plan's time and cost to completion, ranked by what its user wants. Pure.
+
+Time and cost are those of `perf.forecast`, with the losses that `spot.exposure` expects. A plan's price runs from the launch of
+its machines, so `START_S` is paid for as well.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Final, Literal
+
+import numpy as np
+
+from headway.contract.markets import Market
+from service.domain.arrays import FloatArray
+from service.domain.perf.forecast import Forecast, forecast
+from service.domain.perf.frontier import knee, pareto_front
+from service.domain.rental.architectures import best
+from service.domain.rental.offers import Offer
+from service.domain.rental.plans import Architecture, Limits, Plan, Row
+from service.domain.rental.speeds import Shape, Speed
+from service.domain.rental.spot import Costs, Exposure, exposure
+
+START_S: Final = 180.0
+"""From the order of a machine to training on it: boot, join, start."""
+_MOST_SIZES: Final = 14
+"""Sizes weighed for each type; of more, evenly spaced ones by logarithm."""
+
+Objective = Literal["time", "cost", "balanced"]
+ARCHITECTURES: Final = {
+    "on-demand": (Architecture.ALL_ON_DEMAND,),
+    "spot": (Architecture.ALL_SPOT, Architecture.TIERING),
+    "mixed": tuple(Architecture),
+}
+"""By what a job may be rented, as its file says."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Need:
+    """What a job needs, and what its user wants.
+
+    `sizes` are slots, ascending; `kinds` the acceptable device kinds, empty for any. `samples` are left to do, with a
+    `spread` (of the logarithm), in the unit of the speeds. `deadline_s` is from now.
+    """
+
+    sizes: tuple[int, ...]
+    kinds: tuple[str, ...] = ()
+    samples: float
+    spread: float = 0.0
+    costs: Costs = field(default_factory=Costs)
+    market: Literal["on-demand", "spot", "mixed"] = "mixed"
+    objective: Objective = "balanced"
+    max_cost_usd: float | None = None
+    deadline_s: float | None = None
+
+
+class Mark(StrEnum):
+    """What is special about a plan, of those that are feasible."""
+
+    BEST = "best"
+    FRONT = "front"
+    KNEE = "knee"
+    FASTEST = "fastest"
+    CHEAPEST = "cheapest"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rated:
+    """A plan with what it comes to. `speed` is what it has while all its machines are there. `misses` says which limits of
+    the user it breaks, empty for a feasible one.
+    """
+
+    plan: Plan
+    speed: Speed
+    exposure: Exposure
+    time_s: float
+    time_p90_s: float
+    cost_usd: float
+    cost_p90_usd: float
+    misses: tuple[str, ...] = ()
+    marks: tuple[Mark, ...] = ()
+    reasons: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Nearest:
+    """What would make a plan feasible: another limit (`max_cost_usd`, `deadline_s`, `max_usd_per_h`), at least so much."""
+
+    limit: Literal["max_cost_usd", "deadline_s", "max_usd_per_h"]
+    value: float
+    rated: Rated
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Recommendation:
+    """`ranked` are the feasible plans, best first. Where there are none, `nearest` says what would do. `weighed` is how many
+    plans were looked at.
+    """
+
+    ranked: tuple[Rated, ...]
+    nearest: tuple[Nearest, ...]
+    weighed: int
+
+
+def candidates(need: Need, offers: Sequence[Offer], limits: Limits) -> list[Plan]:
+    """Every plan worth weighing: for each architecture, type and size the cheapest within the limits."""
+    usable = _usable(need, offers)
+    # Remote nodes train nothing: they are of no kind that the job needs.
+    others = [one for one in offers if one.device_kind == "cpu" and one not in usable]
+    pool = [*usable, *others]
+    found: list[Plan] = []
+    for architecture in ARCHITECTURES[need.market]:
+        for index, offer in enumerate(usable):
+            for machines in _machine_counts(need, offer):
+                if _too_dear(offer, machines, limits):
+                    break
+                plan = best(architecture, pool, [Row(index, machines)], limits)
+                if plan is not None:
+                    found.append(plan)
+    return [
+        *{(plan.architecture, plan.groups): plan for plan in found if not _is_single_anchor(plan)}.values()
+    ]
+
+
+def shapes_of(plans: Sequence[Plan]) -> list[Shape]:
+    """The shapes whose speed decides between plans."""
+    return [*dict.fromkeys(shape_of(plan) for plan in plans)]
+
+
+def shape_of(plan: Plan) -> Shape:
+    """The devices that train and the machines that they are in."""
+    return Shape(plan.device_kind, plan.slots, plan.workers)
+
+
+def recommend(
+    need: Need,
+    plans: Sequence[Plan],
+    speeds: dict[Shape, Speed],
+    *,
+    unlimited: Sequence[Plan] = (),
+) -> Recommendation:
+    """The plans by the user's goal. `unlimited` are plans without the limit on dollars per hour, for when `plans` are none."""
+    rated = [_judged(need, one) for one in _rate(need, plans, speeds)]
+    feasible = [one for one in rated if not one.misses]
+    if feasible:
+        return Recommendation(tuple(_ranked(need, feasible)), (), len(rated))
+    wider = [_judged(need, one) for one in _rate(need, unlimited, speeds)]
+    return Recommendation((), tuple(_nearest(need, rated, wider)), len(rated))
+
+
+def _usable(need: Need, offers: Sequence[Offer]) -> list[Offer]:
+    """Offers whose devices will do, the cheapest place of each type on each market alone."""
+    cheapest: dict[tuple[str, str, Market], Offer] = {}
+    for offer in offers:
+        if need.kinds and offer.device_kind not in need.kinds:
+            continue
+        for market in Market:
+            price, key = offer.usd_per_h(market), (offer.provider, offer.instance_type, market)
+            before = cheapest.get(key)
+            known = None if before is None else before.usd_per_h(market)
+            if price is not None and (known is None or price < known):
+                cheapest[key] = offer
+    return [*dict.fromkeys(cheapest.values())]
+
+
+def _too_dear(offer: Offer, machines: int, limits: Limits) -> bool:
+    """Whether even the cheapest market is above the limit, but for one machine that is an anchor of another type."""
+    prices = [price for market in Market if (price := offer.usd_per_h(market)) is not None]
+    return limits.max_usd_per_h is not None and (machines - 1) * min(prices) > limits.max_usd_per_h
+
+
+def _machine_counts(need: Need, offer: Offer) -> list[int]:
+    counts = [size // offer.devices for size in need.sizes if size % offer.devices == 0]
+    if len(counts) <= _MOST_SIZES:
+        return counts
+    wanted = np.geomspace(counts[0], counts[-1], _MOST_SIZES)
+    return sorted({min(counts, key=lambda count: abs(math.log(count / one))) for one in wanted.tolist()})
+
+
+def _is_single_anchor(plan: Plan) -> bool:
+    """Whether an anchored plan is one that the single-anchor architecture names already."""
+    if plan.architecture is not Architecture.ANCHORED:
+        return False
+    workers, anchor = plan.groups
+    return workers.offer == anchor.offer and anchor.machines == 1
+
+
+def _rate(need: Need, plans: Sequence[Plan], speeds: dict[Shape, Speed]) -> Iterator[Rated]:
+    runs = [plan for plan in plans if speeds[shape_of(plan)].goodput > 0]
+    if not runs:
+        return
+    speed = [speeds[shape_of(plan)] for plan in runs]
+    exposed = [exposure(plan, need.costs) for plan in runs]
+    kept = np.array([one.share * _present(plan, one) for plan, one in zip(runs, exposed, strict=True)])
+    expected: Forecast = forecast(
+        goodput=np.array([one.goodput for one in speed]) * kept,
+        low=np.array([one.low for one in speed]) * kept,
+        remaining=np.array(need.samples),
+        remaining_spread=np.array(need.spread),
+        usd_per_h=np.array([plan.usd_per_h for plan in runs]),
+        pause_s=START_S,
+        losses_per_h=np.array([one.losses_per_h for one in exposed]),
+        loss_s=np.array([one.loss_s for one in exposed]),
+    )
+    for index, plan in enumerate(runs):
+        yield Rated(
+            plan=plan,
+            speed=speed[index],
+            exposure=exposed[index],
+            time_s=_at(expected.time_p50_s, index),
+            time_p90_s=_at(expected.time_p90_s, index),
+            cost_usd=_at(expected.cost_p50_usd, index),
+            cost_p90_usd=_at(expected.cost_p90_usd, index),
+        )
+
+
+def _present(plan: Plan, exposed: Exposure) -> float:
+    """The share of the full speed that is there on average: while spot machines are away, what stays trains on. In proportion
+    to the devices, which is less than a smaller size really has.
+    """
+    stays = plan.anchored_slots / plan.slots
+    return exposed.present + (1 - exposed.present) * stays
+
+
+def _at(values: FloatArray, index: int) -> float:
+    return float(np.broadcast_to(values, values.shape or (index + 1,))[index])
+
+
+def _judged(need: Need, rated: Rated) -> Rated:
+    misses, reasons = [], [_mix(rated.plan), rated.exposure.reason]
+    if need.deadline_s is not None and not rated.time_s <= need.deadline_s:
+        misses.append("deadline")
+        reasons.append(f"ends {rated.time_s - need.deadline_s:,.0f} s after the deadline")
+    elif need.deadline_s is not None and rated.time_p90_s > need.deadline_s:
+        reasons.append(
+            "one time in ten or more it would miss the deadline, but for a move to on demand in time"
+        )
+    if need.max_cost_usd is not None and not rated.cost_usd <= need.max_cost_usd:
+        misses.append("max_cost_usd")
+        reasons.append(f"costs ${rated.cost_usd - need.max_cost_usd:,.2f} more than allowed")
+    elif need.max_cost_usd is not None and rated.cost_p90_usd > need.max_cost_usd:
+        reasons.append("one time in ten or more it would cost more than allowed")
+    return replace(rated, misses=tuple(misses), reasons=tuple(reasons))
+
+
+def _mix(plan: Plan) -> str:
+    """How it saves against the same machines on demand."""
+    full = sum(
+        one.machines * (one.offer.on_demand_usd_per_h or one.offer.usd_per_h(one.market) or 0.0)
+        for one in plan.training
+    )
+    total = sum(one.machines for one in plan.groups)
+    if plan.spot_machines == 0 or full <= 0:
+        return f"{total} on demand"
+    return f"{plan.spot_machines} of {total} on spot: {1 - plan.usd_per_h / full:.0%} off the price on demand"
+
+
+def _ranked(need: Need, feasible: Sequence[Rated]) -> list[Rated]:
+    time = np.array([one.time_s for one in feasible])
+    cost = np.array([one.cost_usd for one in feasible])
+    marks: dict[int, list[Mark]] = {}
+    front = [int(one) for one in pareto_front(time, cost)]
+    for one in front:
+        marks.setdefault(one, []).append(Mark.FRONT)
+    bend = knee(time, cost)
+    fastest, cheapest = int(np.lexsort((cost, time))[0]), int(np.lexsort((time, cost))[0])
+    for index, mark in ((bend, Mark.KNEE), (fastest, Mark.FASTEST), (cheapest, Mark.CHEAPEST)):
+        if index is not None:
+            marks.setdefault(index, []).append(mark)
+    match need.objective:
+        case "time":
+            order = np.lexsort((cost, time))
+        case "cost":
+            order = np.lexsort((time, cost))
+        case "balanced":
+            # After the knee come those that give up least: one per cent of either counts the same.
+            order = np.argsort(
+                np.log(np.maximum(time, 1e-9)) + np.log(np.maximum(cost, 1e-12)), kind="stable"
+            )
+            order = np.array([bend, *order[order != bend]]) if bend is not None else order
+    marks.setdefault(int(order[0]), []).insert(0, Mark.BEST)
+    return [replace(feasible[int(at)], marks=tuple(marks.get(int(at), ()))) for at in order]
+
+
+def _nearest(need: Need, rated: Sequence[Rated], wider: Sequence[Rated]) -> Iterator[Nearest]:
+    """For each limit alone, the least other value of it with which some plan is feasible."""
+    in_time = [one for one in rated if "deadline" not in one.misses]
+    if in_time and need.max_cost_usd is not None:
+        one = min(in_time, key=lambda each: (each.cost_usd, each.time_s))
+        yield Nearest("max_cost_usd", one.cost_usd, one, f"${one.cost_usd:,.2f} would do")
+    affordable = [one for one in rated if "max_cost_usd" not in one.misses]
+    if affordable and need.deadline_s is not None:
+        one = min(affordable, key=lambda each: (each.time_s, each.cost_usd))
+        yield Nearest("deadline_s", one.time_s, one, f"a deadline {one.time_s:,.0f} s from now would do")
+    within = [one for one in wider if not one.misses]
+    if within:
+        one = min(within, key=lambda each: (each.plan.usd_per_h, each.time_s))
+        yield Nearest(
+            "max_usd_per_h", one.plan.usd_per_h, one, f"${one.plan.usd_per_h:,.4g} an hour would do"
+        )
+    if not in_time and not affordable and not within and rated:
+        one = min(rated, key=lambda each: (each.time_s, each.cost_usd))
+        yield Nearest("deadline_s", one.time_s, one, "the fastest; it breaks the limit on cost as well")
+        one = min(rated, key=lambda each: (each.cost_usd, each.time_s))
+        yield Nearest("max_cost_usd", one.cost_usd, one, "the cheapest; it breaks the deadline as well")

@@ -1,0 +1,221 @@
+"""Training on machines that may be taken away: how often that happens, what it costs, and when to stop relying on them. Pure.
+
+Four things: hazards learned from leases; what losses cost a plan, by whether something of it stays; the Uniform Progress rule
+for deadlines (Wu et al., "Can't Be Late", NSDI'24); and, by that rule, how many machines of which market to hold now.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Final
+
+from headway.contract.markets import Market
+from service.domain.rental.plans import Architecture, Plan
+from service.domain.rental.spot_rate import HOUR_S, best_interval_s, spot_share
+
+PRIOR_H: Final = 24.0
+"""Machine-hours that the catalogue's hazard counts as, against what was seen."""
+HALF_LIFE_S: Final = 3 * 24 * HOUR_S
+"""After this time what was seen counts half: spot markets change within days."""
+TOGETHER: Final = 0.45
+"""Of the losses that one of several machines in a zone sees, those that take all of them at once. From the traces of 4 and
+16 V100s of "Can't Be Late": 0.3 to 0.75, median 0.46."""
+REMOTE_SHARE: Final = 0.1
+"""What a checkpoint into the memory of remote nodes takes of one to storage."""
+AWAY_S: Final = 1800.0
+"""Until a machine that was taken away is replaced by another of the market, where several zones are tried."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What was seen of spot machines of one type in one zone: losses and machine-hours, as they count at `at_s`."""
+
+    losses: float = 0.0
+    machine_h: float = 0.0
+    at_s: float = 0.0
+
+
+def seen_more(before: Seen, *, losses: float, machine_h: float, now_s: float) -> Seen:
+    """With so many more losses in so many more machine-hours, up to `now_s` (any clock, in seconds, but one clock)."""
+    kept = 0.5 ** (max(now_s - before.at_s, 0.0) / HALF_LIFE_S)
+    return Seen(
+        losses=before.losses * kept + max(losses, 0.0),
+        machine_h=before.machine_h * kept + max(machine_h, 0.0),
+        at_s=max(now_s, before.at_s),
+    )
+
+
+def hazard_per_h(prior_per_h: float, seen: Seen, *, now_s: float) -> float:
+    """How often an hour a machine is taken away: the mean of a Gamma-Poisson with the catalogue's as its prior."""
+    now = seen_more(seen, losses=0.0, machine_h=0.0, now_s=now_s)
+    return (max(prior_per_h, 0.0) * PRIOR_H + now.losses) / (PRIOR_H + now.machine_h)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Costs:
+    """What changes cost a job, in seconds of training: a checkpoint, a restart from one, a live resize. `live` says whether
+    it survives the loss of a member while another lives.
+    """
+
+    checkpoint_s: float = 5.0
+    restart_s: float = 30.0
+    resize_s: float = 1.0
+    live: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exposure:
+    """What losses do to a plan: `losses_per_h` in all, `loss_s` of training that one costs on average, `interval_s` between
+    checkpoints (infinite: none is needed for it), `share` of the speed that checkpoints leave, `present` the share of
+    time for which all spot machines are there, `reason` for people.
+    """
+
+    losses_per_h: float
+    loss_s: float
+    interval_s: float
+    share: float
+    present: float
+    reason: str
+
+    @property
+    def left(self) -> float:
+        """The share of the speed that checkpoints and losses leave."""
+        return self.share / (1 + self.losses_per_h / HOUR_S * self.loss_s)
+
+
+def exposure(plan: Plan, costs: Costs) -> Exposure:
+    """What losses of its spot machines do to a plan."""
+    losses_per_h, machines = plan.hazard_per_h, plan.spot_machines
+    if losses_per_h <= 0:
+        return Exposure(
+            losses_per_h=0.0,
+            loss_s=0.0,
+            interval_s=math.inf,
+            share=1.0,
+            present=1.0,
+            reason="no machine is taken away",
+        )
+    hazard = losses_per_h / machines
+    present = 1 / (1 + hazard * AWAY_S / HOUR_S)
+    if costs.live and plan.anchored_slots:
+        return Exposure(
+            losses_per_h=losses_per_h,
+            loss_s=costs.resize_s,
+            interval_s=math.inf,
+            share=1.0,
+            present=present,
+            reason=f"{_losses(losses_per_h)}, each a pause of {costs.resize_s:.3g} s: an anchor keeps a live replica",
+        )
+    if plan.architecture is Architecture.TIERING:
+        # A checkpoint is a copy into their memory then (DeepVM, Fig. 6).
+        costs = replace(costs, checkpoint_s=costs.checkpoint_s * REMOTE_SHARE)
+    # With several live members a loss rolls back only when it takes them all.
+    fatal = hazard * (TOGETHER if machines > 1 else 1.0) if costs.live else losses_per_h
+    interval_s = best_interval_s(hazard_per_h=fatal, machines=1, checkpoint_s=costs.checkpoint_s)
+    share = spot_share(
+        hazard_per_h=0.0,
+        machines=1,
+        checkpoint_s=costs.checkpoint_s,
+        interval_s=interval_s,
+        restart_s=0.0,
+    )
+    fatal_share = min(fatal / losses_per_h, 1.0)
+    back_s = interval_s / 2 + costs.restart_s
+    every = "each" if fatal_share >= 1 else f"{fatal_share:.0%} of them take all: each of those"
+    return Exposure(
+        losses_per_h=losses_per_h,
+        loss_s=fatal_share * back_s + (1 - fatal_share) * costs.resize_s,
+        interval_s=interval_s,
+        share=share,
+        present=present,
+        reason=f"{_losses(losses_per_h)}, {every} costs {back_s:.0f} s back to a checkpoint, one every {interval_s:.0f} s",
+    )
+
+
+def _losses(per_h: float) -> str:
+    return f"loses a machine {per_h:.2g} times an hour"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """How a job stands against its deadline, in seconds.
+
+    `work_s` is what its work takes on its full size on demand, `done_s` how much of that is done, `elapsed_s` since it began,
+    `deadline_s` from its beginning to its deadline, `change_s` what a change of market costs.
+    """
+
+    work_s: float
+    done_s: float
+    elapsed_s: float
+    deadline_s: float
+    change_s: float
+
+    @property
+    def pressed(self) -> bool:
+        """Whether it must be on demand from now on: what time is left is needed, with one change to there and one more
+        (NSDI'24, section 4: the safety net).
+        """
+        left_s = self.deadline_s - self.elapsed_s
+        return left_s <= self.work_s - self.done_s + 2 * self.change_s
+
+    @property
+    def behind(self) -> bool:
+        """Whether less is done than uniform progress up to the deadline would have done."""
+        return self.done_s < self.work_s * self.elapsed_s / max(self.deadline_s, 1e-9)
+
+    @property
+    def ahead(self) -> bool:
+        """Whether so much is done that it may stop paying for on-demand machines without falling behind at once."""
+        later_s = self.elapsed_s + 2 * self.change_s
+        return self.done_s >= self.work_s * min(later_s / max(self.deadline_s, 1e-9), 1.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holding:
+    """Machines that a job should hold now, by market, and why."""
+
+    on_demand: int
+    spot: int
+    reason: str
+
+
+def hold(pace: Pace, *, full: int, most: int, anchors: int, spot_available: int, filled: bool) -> Holding:
+    """How many machines of which market a job should hold now.
+
+    Args:
+        pace: where it stands.
+        full: machines of its full size, with which the pace counts.
+        most: machines that it may grow to while they are cheap.
+        anchors: on-demand machines that it keeps in any case, from 0 to `full`.
+        spot_available: spot machines that can be had or are held.
+        filled: whether it holds on-demand machines in place of missing spot machines now.
+    """
+    if pace.done_s >= pace.work_s:
+        return Holding(on_demand=0, spot=0, reason="done")
+    if pace.pressed:
+        left_s = max(pace.deadline_s - pace.elapsed_s, 0.0)
+        return Holding(
+            on_demand=full,
+            spot=0,
+            reason=f"on demand to the end: {left_s:.0f} s to the deadline, {pace.work_s - pace.done_s:.0f} s of work",
+        )
+    spot = min(spot_available, most - anchors)
+    missing = full - anchors - spot
+    if missing <= 0:
+        return Holding(on_demand=anchors, spot=spot, reason="spot machines are there")
+    if pace.behind or (filled and not pace.ahead):
+        return Holding(
+            on_demand=anchors + missing,
+            spot=spot,
+            reason=f"behind uniform progress: {missing} on demand in place of spot machines that are not there",
+        )
+    return Holding(on_demand=anchors, spot=spot, reason="ahead of uniform progress: waits for spot machines")
+
+
+def market_now(pace: Pace, *, spot_available: bool, on: Market | None) -> tuple[Market | None, str]:
+    """The market for a job of one machine (None: neither, it waits), and why: the rule as published."""
+    filled = on is Market.ON_DEMAND
+    held = hold(pace, full=1, most=1, anchors=0, spot_available=int(spot_available), filled=filled)
+    market = Market.ON_DEMAND if held.on_demand else Market.SPOT if held.spot else None
+    return market, held.reason
