@@ -89,6 +89,21 @@ class JobProgress(BaseModel):
     """The search for its configuration, where the job file asks for one."""
 
 
+class JobCost(BaseModel):
+    """What a job has cost, and is expected to cost in all."""
+
+    usd: float
+    useful_usd: float
+    resize_usd: float
+    lost_usd: float
+    unpriced: bool
+    """Whether some of its slots had no price, so that it cost more than this."""
+    expected_usd: float | None
+    """In all until its end, at the speed and price of now; None where the end is not known."""
+    left_usd: float | None
+    """Of `goal.max_cost_usd`; None without one."""
+
+
 class JobView(BaseModel):
     """One job. `allocation` maps node names to slot indices of the current generation."""
 
@@ -112,6 +127,8 @@ class JobView(BaseModel):
     started_at: datetime | None
     finished_at: datetime | None
     spec: JobSpec
+    cost: JobCost | None = None
+    """What the ledger has of it; None before anything was charged to it."""
 
 
 class EventView(BaseModel):

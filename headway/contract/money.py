@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, Literal, Self
+from typing import Annotated, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -51,10 +51,6 @@ class Period(StrEnum):
     DAY = "day"
     WEEK = "week"
     MONTH = "month"
-
-
-OnBudget = Literal["shrink", "pause", "stop"]
-"""What a job does when its own money comes to an end."""
 
 
 class BudgetRequest(BaseModel):
@@ -183,18 +179,3 @@ class UsageView(BaseModel):
     groups: list[UsageGroup]
     unpriced_kinds: list[str] = Field(default_factory=list)
     """Device kinds that slots were used of, and that nobody gave a price for."""
-
-
-class JobCost(BaseModel):
-    """What a job has cost, and is expected to cost in all."""
-
-    usd: float
-    useful_usd: float
-    resize_usd: float
-    lost_usd: float
-    unpriced: bool
-    """Whether some of its slots had no price, so that it cost more than this."""
-    expected_usd: float | None
-    """In all until its end, at the speed and price of now; None where the end is not known."""
-    left_usd: float | None
-    """Of `goal.max_cost_usd`; None without one."""

@@ -18,7 +18,16 @@ from service.usecases.records import Bell
 from service.usecases.transition import record, transition
 
 
-async def cancel(tx: Transaction, job_id: str, *, force: bool, launch: Launch, now: datetime) -> Job:
+async def cancel(
+    tx: Transaction,
+    job_id: str,
+    *,
+    force: bool,
+    launch: Launch,
+    now: datetime,
+    reason: Reason = Reason.USER_REQUEST,
+    message: str = "cancelled by its user",
+) -> Job:
     """Stop the job for good: after a last checkpoint, or at once with `force`.
 
     Raises:
@@ -32,13 +41,12 @@ async def cancel(tx: Transaction, job_id: str, *, force: bool, launch: Launch, n
     if job.state is JobState.CANCELLING:
         await stop_generation(tx, job, mode, now)
         return job
-    message = "cancelled by its user"
-    job = await _halt_switch(tx, job, "its user cancels it", now)
+    job = await _halt_switch(tx, job, message, now, reason=reason)
     job = await transition(
         tx,
         replace(job, target=None, pause_requested=False),
         JobEvent.CANCEL,
-        reason=Reason.USER_REQUEST,
+        reason=reason,
         message=message,
         now=now,
     )
@@ -50,7 +58,14 @@ async def cancel(tx: Transaction, job_id: str, *, force: bool, launch: Launch, n
     return job
 
 
-async def pause(tx: Transaction, job_id: str, *, now: datetime) -> Job:
+async def pause(
+    tx: Transaction,
+    job_id: str,
+    *,
+    now: datetime,
+    reason: Reason = Reason.USER_REQUEST,
+    why: str = "its user pauses it",
+) -> Job:
     """Checkpoint, stop, and keep the job until it is resumed.
 
     Raises:
@@ -61,14 +76,12 @@ async def pause(tx: Transaction, job_id: str, *, now: datetime) -> Job:
     if job.state is JobState.PAUSED or job.pause_requested:
         return job
     if not await tx.grants.held(job.id):
-        return await pause_now(tx, job, now)
+        return await pause_now(tx, job, now, reason=reason)
     switching = job.switching
-    job = await _halt_switch(tx, job, "its user pauses it", now)
+    job = await _halt_switch(tx, job, why, now, reason=reason)
     asked = replace(job, pause_requested=True)
     if job.state in {JobState.STARTING, JobState.RUNNING}:
-        return await vacate(
-            tx, asked, None, reason=Reason.USER_REQUEST, message="checkpoints, then pauses", now=now
-        )
+        return await vacate(tx, asked, None, reason=reason, message="checkpoints, then pauses", now=now)
     if job.state not in {JobState.RESIZING, JobState.RECOVERING}:
         advance(job, JobEvent.PAUSE, reason=job.reason, message=job.message, now=now)  # raises
     await tx.jobs.save(asked)
@@ -78,14 +91,14 @@ async def pause(tx: Transaction, job_id: str, *, now: datetime) -> Job:
     return asked
 
 
-async def _halt_switch(tx: Transaction, job: Job, why: str, now: datetime) -> Job:
+async def _halt_switch(tx: Transaction, job: Job, why: str, now: datetime, *, reason: Reason) -> Job:
     """The job without a change in place that is only prepared; of one that is ordered nothing more will come."""
     switch = job.switching
     if switch is None:
         return job
     if switch.ordered:
         return replace(job, switch=replace(switch, stopping=True))
-    return await give_up(tx, job, reason=Reason.USER_REQUEST, why=why, blame=False, now=now)
+    return await give_up(tx, job, reason=reason, why=why, blame=False, now=now)
 
 
 async def resume(tx: Transaction, job_id: str, *, now: datetime) -> Job:
