@@ -14,6 +14,7 @@ from starlette.exceptions import HTTPException
 
 from headway.contract.jobs import FieldProblem, Problem
 from service.domain.errors import (
+    Changed,
     HeadwayServiceError,
     IdempotencyConflict,
     IllegalTransition,
@@ -34,6 +35,7 @@ STATUS: dict[type[HeadwayServiceError], HTTPStatus] = {
     NameTaken: HTTPStatus.CONFLICT,
     NodeNameTaken: HTTPStatus.CONFLICT,
     IdempotencyConflict: HTTPStatus.UNPROCESSABLE_ENTITY,
+    Changed: HTTPStatus.PRECONDITION_FAILED,
     IllegalTransition: HTTPStatus.CONFLICT,
     WrongToken: HTTPStatus.UNAUTHORIZED,
     TooLarge: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,

@@ -50,6 +50,12 @@ class IdempotencyConflict(HeadwayServiceError):
     code = "idempotency_conflict"
 
 
+class Changed(HeadwayServiceError):
+    """Somebody else has changed it since the caller looked."""
+
+    code = "changed"
+
+
 class IllegalTransition(HeadwayServiceError):
     """The job's state does not allow this event."""
 

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Protocol
 
 from headway.contract.money import BudgetRequest, GroupBy, LeaseBill, UsageGroup
+from headway.contract.spec import OnBudget
 from service.domain.rental.budgets import Budget, JobSpend
 from service.domain.rental.ledger import Held, Lease, Place, Row
 from service.domain.rental.machines import Machine
@@ -33,6 +34,16 @@ class MachineDue:
     machine: Machine
     host: Host | None
     known: Lease | None
+
+
+@dataclass(frozen=True, slots=True)
+class LimitedJob:
+    """A job that has not ended and may cost so many dollars in all."""
+
+    job_id: str
+    max_usd: float
+    on_budget: OnBudget
+    submitted_at: datetime
 
 
 class Ledger(Protocol):
@@ -110,6 +121,14 @@ class MoneyQueries(Protocol):
 
     async def job_spend(self, job_ids: Collection[str]) -> dict[str, JobSpend]:
         """What jobs have cost so far, those that have cost something."""
+        ...
+
+    async def limited_jobs(self) -> list[LimitedJob]:
+        """Jobs that have not ended and have a limit of their own."""
+        ...
+
+    async def holders(self, project: str | None) -> list[str]:
+        """Jobs that hold slots, of a project or (None) all."""
         ...
 
     async def machine_bills(self, since: datetime, until: datetime) -> list[LeaseBill]:

@@ -13,7 +13,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.types import Text
 
 from headway.contract.money import Category, GroupBy, LeaseBill, UsageGroup
+from service.adapters.postgres.tables import TERMINAL_SQL
 from service.domain.rental.budgets import JobSpend
+from service.usecases.money_ports import LimitedJob
 
 _USD = "charges.slot_us * leases.usd_per_slot_h::numeric / 3600000000"
 _SUMS = ", ".join(
@@ -55,6 +57,20 @@ _NOW = text(
     GROUP BY jobs.project
     UNION ALL
     SELECT NULL, sum(usd_per_slot_h * jsonb_array_length(slots)) FROM leases WHERE open
+    """
+)
+
+_LIMITED = text(
+    f"""
+    SELECT id, CAST(spec->'goal'->>'max_cost_usd' AS float) AS usd,
+           coalesce(spec->'goal'->>'on_budget', 'shrink') AS on_budget, submitted_at
+    FROM jobs WHERE NOT ({TERMINAL_SQL}) AND spec->'goal'->>'max_cost_usd' IS NOT NULL ORDER BY id
+    """  # noqa: S608
+)
+_HOLDERS = text(
+    """
+    SELECT DISTINCT job_id FROM slot_grants JOIN jobs ON jobs.id = job_id
+    WHERE released_at IS NULL AND (CAST(:project AS text) IS NULL OR project = :project) ORDER BY job_id
     """
 )
 
@@ -130,6 +146,16 @@ class PostgresMoneyQueries:
             )
             for row in rows
         }
+
+    async def limited_jobs(self) -> list[LimitedJob]:
+        """Jobs that have not ended and have a limit of their own."""
+        rows = (await self._connection.execute(_LIMITED)).all()
+        return [LimitedJob(row.id, row.usd, row.on_budget, row.submitted_at) for row in rows]
+
+    async def holders(self, project: str | None) -> list[str]:
+        """Jobs that hold slots."""
+        rows = await self._connection.execute(_HOLDERS, {"project": project})
+        return list(rows.scalars())
 
     async def machine_bills(self, since: datetime, until: datetime) -> list[LeaseBill]:
         """Leases of rented machines, in the order of their begin."""

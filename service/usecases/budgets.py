@@ -1,0 +1,241 @@
+"""Set budgets, see how they stand, and act where the money of a job or of a scope comes to an end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from headway.contract.decisions import PolicyRequest, RowPrice
+from headway.contract.jobs import TERMINAL_STATES, JobState, Reason
+from headway.contract.money import BudgetKind, BudgetRequest, BudgetView
+from service.domain.cluster import PolicySetting
+from service.domain.errors import Changed, NotFound
+from service.domain.rental.budgets import Budget, JobSpend, Standing, notice_due
+from service.usecases import control
+from service.usecases.cluster import choose_policy
+from service.usecases.money_ports import LimitedJob
+from service.usecases.orders import Launch
+from service.usecases.ports import Transaction, Transactions
+from service.usecases.records import Bell
+from service.usecases.standing import standings
+from service.usecases.transition import record
+
+LONG_RUN_POLICY = "budget"
+EVENT = "budget"
+"""Kind of the events that tell of money."""
+
+
+async def list_budgets(tx: Transaction, now: datetime) -> list[BudgetView]:
+    """Every budget and how it stands, by name."""
+    found = await standings(tx.budgets, tx.money_queries, now)
+    prices = await _prices(tx) if found else {}
+    setting = await tx.cluster_settings.policy()
+    return [_view(budget, stands, prices, setting) for budget, stands in found]
+
+
+async def get_budget(tx: Transaction, name: str, now: datetime) -> BudgetView:
+    """One budget. Raises NotFound."""
+    for view in await list_budgets(tx, now):
+        if view.name == name:
+            return view
+    raise NotFound(f"no budget has the name {name!r}; `headway budget` lists them.")
+
+
+async def put_budget(
+    tx: Transaction, name: str, request: BudgetRequest, *, if_version: int | None, now: datetime
+) -> bool:
+    """Set a budget; whether it is new. The same once more changes nothing. It holds from the next round on.
+
+    Raises:
+        Changed: it has another version than `if_version`.
+        InvalidField: there is a long-run average already.
+    """
+    known = await tx.budgets.lock(name)
+    _check_version(name, known, if_version)
+    if known is None or _request_of(known) != request:
+        await tx.budgets.save(name, request, known.version + 1 if known is not None else 1, now)
+        tx.ring(Bell.ROUND)
+    if request.kind is BudgetKind.LONG_RUN:
+        await _follow(tx, request.usd, now)
+    elif known is not None and known.kind is BudgetKind.LONG_RUN:
+        await _stop_following(tx, now)
+    return known is None
+
+
+async def delete_budget(tx: Transaction, name: str, *, if_version: int | None, now: datetime) -> None:
+    """Remove a budget; what it held back goes on from the next round on.
+
+    Raises:
+        NotFound: there is none of that name.
+        Changed: it has another version than `if_version`.
+    """
+    known = await tx.budgets.lock(name)
+    if known is None:
+        raise NotFound(f"no budget has the name {name!r}; `headway budget` lists them.")
+    _check_version(name, known, if_version)
+    await tx.budgets.delete(name)
+    if known.kind is BudgetKind.LONG_RUN:
+        await _stop_following(tx, now)
+    tx.ring(Bell.ROUND)
+
+
+def _check_version(name: str, known: Budget | None, if_version: int | None) -> None:
+    if if_version is not None and (known is None or known.version != if_version):
+        there = "it does not exist" if known is None else f"it is at version {known.version}"
+        raise Changed(f"budget {name} is not at version {if_version} any more: {there}; look at it again.")
+
+
+def _request_of(budget: Budget) -> BudgetRequest:
+    return BudgetRequest(
+        kind=budget.kind, usd=budget.usd, period=budget.period, project=budget.project, hard=budget.hard
+    )
+
+
+async def _follow(tx: Transaction, usd_per_h: float, now: datetime) -> None:
+    """Have the cluster follow the policy that keeps to an average."""
+    setting = await tx.cluster_settings.policy()
+    parameters = dict(setting.parameters) if setting.name == LONG_RUN_POLICY else {}
+    if setting.name != LONG_RUN_POLICY or parameters.get("usd_per_h") != usd_per_h:
+        wanted = PolicyRequest(policy=LONG_RUN_POLICY, parameters={**parameters, "usd_per_h": usd_per_h})
+        await choose_policy(tx, wanted, now)
+
+
+async def _stop_following(tx: Transaction, now: datetime) -> None:
+    if (await tx.cluster_settings.policy()).name == LONG_RUN_POLICY:
+        default = PolicySetting()
+        await choose_policy(tx, PolicyRequest(policy=default.name), now)
+
+
+async def _prices(tx: Transaction) -> dict[str, RowPrice]:
+    """The rows of the latest round by name; none before the first round."""
+    try:
+        return {row.name: row for row in (await tx.decision_queries.round("latest")).prices}
+    except NotFound:
+        return {}
+
+
+def _view(
+    budget: Budget, stands: Standing, prices: Mapping[str, RowPrice], setting: PolicySetting
+) -> BudgetView:
+    message = stands.message
+    if budget.kind is BudgetKind.LONG_RUN and setting.name != LONG_RUN_POLICY:
+        message += f"; the cluster follows {setting.name}, which keeps to no average: headway policy budget"
+    return BudgetView(
+        name=budget.name,
+        scope=budget.scope,
+        project=budget.project,
+        kind=budget.kind,
+        usd=budget.usd,
+        period=budget.period,
+        hard=budget.hard,
+        version=budget.version,
+        created_at=budget.created_at,
+        updated_at=budget.updated_at,
+        period_from=stands.period_from,
+        period_to=stands.period_to,
+        spent_usd=stands.spent_usd,
+        remaining_usd=stands.remaining_usd,
+        usd_per_h=stands.usd_per_h,
+        average_usd_per_h=stands.average_usd_per_h,
+        forecast_usd=stands.forecast_usd,
+        exhausted_at=stands.exhausted_at,
+        exhausted=stands.exhausted,
+        over=stands.over,
+        usd_price=prices.get(f"budget/{budget.name}"),
+        message=message,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Notice:
+    """A share of some money that is to be told of."""
+
+    subject: str
+    since: datetime
+    share: float
+
+
+async def watch_money(transactions: Transactions, launch: Launch, now: datetime) -> list[str]:
+    """Tell of budgets and of jobs' own money that are used up to a share, once each, and pause or stop the jobs that wanted
+    it so. What hard budgets forbid, rounds see by themselves. Returns what was told of.
+    """
+    async with transactions.begin() as tx:
+        told = await tx.budgets.told()
+        of_scopes = [
+            (budget, stands, notice)
+            for budget, stands in await standings(tx.budgets, tx.money_queries, now)
+            if (notice := _due(f"budget/{budget.name}", stands.share, _told_for(budget, stands), told))
+        ]
+        limited = await tx.money_queries.limited_jobs()
+        spend = await tx.money_queries.job_spend([one.job_id for one in limited]) if limited else {}
+    of_jobs = [
+        (one, spend[one.job_id], notice)
+        for one in limited
+        if one.job_id in spend
+        and (notice := _due(f"job/{one.job_id}", spend[one.job_id].usd / one.max_usd, one.submitted_at, told))
+    ]
+    for budget, stands, notice in of_scopes:
+        async with transactions.begin() as tx:
+            await _tell_scope(tx, budget, stands, notice, now)
+    for job, spent, notice in of_jobs:
+        async with transactions.begin() as tx:
+            await _tell_job(tx, job, spent, notice, launch, now)
+    return [notice.subject for _, _, notice in (*of_scopes, *of_jobs)]
+
+
+def _told_for(budget: Budget, stands: Standing) -> datetime:
+    """What counts as another occasion to tell: another period, or another amount."""
+    return stands.period_from if budget.period is not None else budget.updated_at
+
+
+def _due(
+    subject: str, share: float, since: datetime, told: Mapping[str, tuple[datetime, float]]
+) -> _Notice | None:
+    reached = notice_due(share, since, told.get(subject))
+    return None if reached is None else _Notice(subject, since, reached)
+
+
+async def _tell_scope(
+    tx: Transaction, budget: Budget, stands: Standing, notice: _Notice, now: datetime
+) -> None:
+    await tx.budgets.tell(notice.subject, notice.since, notice.share, now)
+    tx.ring(Bell.ROUND)
+    if notice.share <= 0:
+        return  # there is money again
+    held = await tx.money_queries.holders(budget.project)
+    jobs = await tx.jobs.lock_many(sorted(held))
+    kind = "hard" if budget.hard else "soft"
+    data = {"budget": budget.name, "share": stands.share, "spent_usd": stands.spent_usd, "usd": budget.usd}
+    for job in jobs.values():
+        message = f"budget {budget.name} ({kind}): {stands.message}"
+        await record(tx, job, EVENT, reason=Reason.BUDGET, message=message, now=now, data=data)
+
+
+async def _tell_job(
+    tx: Transaction, limited: LimitedJob, spent: JobSpend, notice: _Notice, launch: Launch, now: datetime
+) -> None:
+    """Tell of a job's own money, and do at its end what the job file says."""
+    await tx.budgets.tell(notice.subject, notice.since, notice.share, now)
+    job = (await tx.jobs.lock_many([limited.job_id])).get(limited.job_id)
+    if job is None or job.state in TERMINAL_STATES or notice.share <= 0:
+        return
+    of = f"${spent.usd:,.2f} of its ${limited.max_usd:,.2f} are spent"
+    data = {"share": spent.usd / limited.max_usd, "spent_usd": spent.usd, "usd": limited.max_usd}
+    ends = notice.share >= 1
+    what = {
+        "shrink": "it takes what is cheapest from now on",
+        "pause": "it pauses; headway resume lets it go on beyond that",
+        "stop": "it stops for good, after a checkpoint",
+    }[limited.on_budget]
+    message = f"{of}: {what}" if ends else f"{of}; goal.on_budget is {limited.on_budget}"
+    await record(tx, job, EVENT, reason=Reason.BUDGET, message=message, now=now, data=data)
+    tx.ring(Bell.ROUND)
+    if not ends or job.state is JobState.CANCELLING:
+        return
+    if limited.on_budget == "pause":
+        await control.pause(tx, job.id, now=now, reason=Reason.BUDGET, why="its money is spent")
+    if limited.on_budget == "stop":
+        await control.cancel(
+            tx, job.id, force=False, launch=launch, now=now, reason=Reason.BUDGET, message=f"{of}: stopped"
+        )
