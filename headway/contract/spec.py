@@ -105,6 +105,12 @@ class Batch(Part):
         return self
 
 
+OnBudget = Literal["shrink", "pause", "stop"]
+"""What a job does when its money comes to an end: take what is cheapest, or stop after a checkpoint, to be resumed or
+for good.
+"""
+
+
 class Goal(Part):
     """What the user wants of time and money.
 
@@ -116,6 +122,7 @@ class Goal(Part):
     objective: Literal["time", "cost", "balanced"] = "balanced"
     search: Literal["full", "partial", "none"] | None = None
     max_cost_usd: Annotated[float, Field(gt=0)] | None = None
+    on_budget: OnBudget = "shrink"
     deadline: datetime | None = None
 
     @field_validator("deadline")
