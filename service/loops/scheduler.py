@@ -12,6 +12,8 @@ from typing import Protocol
 import structlog
 
 from service.loops.runner import Loop, run_loop
+from service.usecases.accrue import accrue
+from service.usecases.budgets import watch_money
 from service.usecases.deliver import deliver
 from service.usecases.expire import expire_nodes
 from service.usecases.live import end_overdue
@@ -75,6 +77,7 @@ class Scheduler:
                 Bell.SIMULATIONS,
             ),
             (Loop(name="expire", run_once=self.expire, min_interval_s=1.0, max_interval_s=1.0), None),
+            (Loop(name="accrue", run_once=self.accrue, min_interval_s=5.0, max_interval_s=5.0), None),
             (Loop(name="retain", run_once=self.retain, min_interval_s=600.0, max_interval_s=600.0), None),
         )
         async with AsyncExitStack() as stack:
@@ -144,6 +147,14 @@ class Scheduler:
             overdue = await end_overdue(tx, self.now())
         if overdue:
             log.warning("switches_overdue", jobs=overdue)
+
+    async def accrue(self) -> None:
+        """Bring the ledger up to date, and tell of money that comes to its end."""
+        async with self.transactions.begin() as tx:
+            await accrue(tx, self.usd_per_slot_h, self.now())
+        told = await watch_money(self.transactions, self.launch, self.now())
+        if told:
+            log.info("money", told_of=told)
 
     async def retain(self) -> None:
         """Delete what is over."""
