@@ -10,7 +10,19 @@ from fastapi import FastAPI
 from fastapi_offline import FastAPIOffline
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.api import agents, bundles, cluster, health, jobs, metrics, nodes, problems, simulations
+from service.api import (
+    agents,
+    bundles,
+    cluster,
+    health,
+    jobs,
+    metrics,
+    nodes,
+    offers,
+    problems,
+    recommendations,
+    simulations,
+)
 from service.api.context import ApiContext
 
 _DESCRIPTION = """Elastic PyTorch training on machines of your own: submit jobs, watch them grow and shrink.
@@ -30,7 +42,19 @@ def create_app(context: ApiContext, background: Callable[[], AbstractAsyncContex
         title="Headway", version=health.VERSION, description=_DESCRIPTION, lifespan=lifespan
     )
     app.state.context = context
-    for module in (jobs, nodes, cluster, simulations, agents, bundles, health, metrics):
+    modules = (
+        jobs,
+        nodes,
+        cluster,
+        simulations,
+        recommendations,
+        offers,
+        agents,
+        bundles,
+        health,
+        metrics,
+    )
+    for module in modules:
         app.include_router(module.router)
     problems.install(app)
     app.add_middleware(RequestId)

@@ -7,7 +7,7 @@ import hmac
 import secrets
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Annotated, Protocol, TypeAlias
 
@@ -16,6 +16,7 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from service.domain.errors import WrongToken
 from service.usecases.join import digest_token
+from service.usecases.offers import OfferBook
 from service.usecases.orders import Launch
 from service.usecases.ports import Storage, Transactions
 from service.usecases.records import Bell
@@ -60,6 +61,7 @@ class ApiContext:
     max_bundle_bytes: int
     usd_per_slot_h: Mapping[str, float]
     now: Callable[[], datetime]
+    offers: OfferBook = field(default_factory=OfferBook)
 
 
 async def context_of(request: Request) -> ApiContext:

@@ -144,12 +144,17 @@ def recommend(
     unlimited: Sequence[Plan] = (),
 ) -> Recommendation:
     """The plans by the user's goal. `unlimited` are plans without the limit on dollars per hour, for when `plans` are none."""
-    rated = [_judged(need, one) for one in _rate(need, plans, speeds)]
+    rated = rate(need, plans, speeds)
     feasible = [one for one in rated if not one.misses]
     if feasible:
         return Recommendation(tuple(_ranked(need, feasible)), (), len(rated))
-    wider = [_judged(need, one) for one in _rate(need, unlimited, speeds)]
+    wider = rate(need, unlimited, speeds)
     return Recommendation((), tuple(_nearest(need, rated, wider)), len(rated))
+
+
+def rate(need: Need, plans: Sequence[Plan], speeds: dict[Shape, Speed]) -> list[Rated]:
+    """What each plan that can run comes to, and what limits it breaks, in their order."""
+    return [_judged(need, one) for one in _expected(need, plans, speeds)]
 
 
 def _usable(need: Need, offers: Sequence[Offer]) -> list[Offer]:
@@ -189,7 +194,7 @@ def _is_single_anchor(plan: Plan) -> bool:
     return workers.offer == anchor.offer and anchor.machines == 1
 
 
-def _rate(need: Need, plans: Sequence[Plan], speeds: dict[Shape, Speed]) -> Iterator[Rated]:
+def _expected(need: Need, plans: Sequence[Plan], speeds: dict[Shape, Speed]) -> Iterator[Rated]:
     runs = [plan for plan in plans if speeds[shape_of(plan)].goodput > 0]
     if not runs:
         return

@@ -1,0 +1,29 @@
+"""`/api/v1/recommendations`: what to rent for a job."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, Depends
+from fastapi.responses import Response
+
+from headway.contract.jobs import Problem
+from headway.contract.recommendations import RecommendationRequest, RecommendationView
+from service.api.context import Context, require_user
+from service.api.render import as_json
+from service.usecases.recommendations import recommend_job
+
+_PROBLEM: dict[str, Any] = {"model": Problem, "description": "application/problem+json"}
+router = APIRouter(
+    prefix="/api/v1/recommendations",
+    tags=["rental"],
+    dependencies=[Depends(require_user)],
+    responses={401: _PROBLEM, 422: _PROBLEM, 503: _PROBLEM},
+)
+
+
+@router.post("", operation_id="recommend", response_model=RecommendationView)
+async def recommend(context: Context, request: RecommendationRequest) -> Response:
+    """Plans to rent for a job with time and cost to completion, ranked by its goal. Nothing is stored or rented."""
+    view = await recommend_job(context.transactions, context.offers, request, context.now())
+    return as_json(view)

@@ -1,0 +1,89 @@
+"""What is on offer: the built-in catalogue, and what providers have said last."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Final
+
+from headway.contract.markets import Market
+from headway.contract.recommendations import OfferPage, OfferView
+from service.domain.errors import HeadwayServiceError
+from service.domain.rental.catalogue import BUILT_IN, Catalogue, merged, selected
+from service.domain.rental.offers import Offer
+from service.usecases.rental_ports import Provider
+
+FRESH_FOR: Final = timedelta(minutes=15)
+"""Providers are asked again after this time: spot prices change within hours."""
+AGAIN_AFTER: Final = timedelta(minutes=1)
+"""A provider that did not answer is asked again after this."""
+_PATIENCE_S: Final = 20.0
+
+
+class OfferBook:
+    """The catalogue, kept fresh from `providers`; without any it is the built-in table."""
+
+    def __init__(self, providers: Sequence[Provider] = ()) -> None:
+        self._providers = tuple(providers)
+        self._said: dict[str, tuple[Offer, ...]] = {}
+        self._due: dict[str, datetime] = {}
+        self._notes: dict[str, str] = {}
+        self._asking = asyncio.Lock()
+
+    async def catalogue(self, now: datetime) -> Catalogue:
+        """What is on offer. A provider that fails keeps what it said before; `left_out` says so."""
+        async with self._asking:
+            due = [one for one in self._providers if self._due.get(one.name, now) <= now]
+            await asyncio.gather(*(self._ask(one, now) for one in due))
+        found = merged(BUILT_IN, *self._said.values())
+        return Catalogue(found.offers, (*self._notes.values(), *found.left_out))
+
+    async def _ask(self, provider: Provider, now: datetime) -> None:
+        try:
+            async with asyncio.timeout(_PATIENCE_S):
+                self._said[provider.name] = tuple(await provider.offers())
+        except (HeadwayServiceError, TimeoutError) as error:
+            self._due[provider.name] = now + AGAIN_AFTER
+            why = (
+                error.message
+                if isinstance(error, HeadwayServiceError)
+                else f"no answer in {_PATIENCE_S:.0f} s"
+            )
+            self._notes[provider.name] = f"{provider.name} does not say its offers, older ones stand: {why}"
+        else:
+            self._due[provider.name] = now + FRESH_FOR
+            self._notes.pop(provider.name, None)
+
+
+async def list_offers(
+    book: OfferBook,
+    now: datetime,
+    *,
+    device: str | None,
+    provider: str | None,
+    region: str | None,
+    market: Market | None,
+    max_usd_per_h: float | None,
+) -> OfferPage:
+    """The offers that fulfil every condition that is given, by device kind and price."""
+    found = await book.catalogue(now)
+    kept = selected(
+        found.offers,
+        device=device,
+        provider=provider,
+        region=region,
+        market=market,
+        max_usd_per_h=max_usd_per_h,
+    )
+    return OfferPage(items=[view_of(one) for one in sorted(kept, key=_order)], notes=list(found.left_out))
+
+
+def view_of(offer: Offer) -> OfferView:
+    """An offer as the API shows it."""
+    return OfferView(**{name: getattr(offer, name) for name in OfferView.model_fields})
+
+
+def _order(offer: Offer) -> tuple[str, float, str, str]:
+    prices = [price for market in Market if (price := offer.usd_per_h(market)) is not None]
+    return (offer.device_kind, max(prices, default=0.0), offer.instance_type, offer.zone)
