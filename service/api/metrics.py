@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
+from typing import Literal
 
 from fastapi import APIRouter
 from fastapi.responses import Response
@@ -13,11 +14,13 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_late
 from prometheus_client.registry import Collector
 
 from service.api.context import Context
+from service.domain.perf.marks import AT_SUBMIT, ON_THE_WAY
 from service.usecases.records import PredictionErrors
 
 SCORED_FOR = timedelta(days=1)
 """Predictions this young are scored."""
 QUANTILES = (0.1, 0.5, 0.9)
+OF: tuple[Literal["time"], Literal["cost"]] = ("time", "cost")
 
 router = APIRouter(tags=["health"])
 
@@ -25,10 +28,17 @@ router = APIRouter(tags=["health"])
 @router.get("/metrics", operation_id="metrics")
 async def metrics(context: Context) -> Response:
     """How good the predictions of the last day were."""
+    since = context.now() - SCORED_FOR
     async with context.transactions.begin() as tx:
-        errors = await tx.decision_queries.prediction_errors(context.now() - SCORED_FOR, QUANTILES)
+        errors = await tx.decision_queries.prediction_errors(since, QUANTILES)
+        forecasts = {
+            (of, share): await tx.decision_queries.forecast_errors(of, share, since, QUANTILES)
+            for of in OF
+            for share in (AT_SUBMIT, ON_THE_WAY)
+        }
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Predictions(errors))
+    registry.register(_Forecasts(forecasts))
     return Response(generate_latest(registry), media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
 
@@ -52,3 +62,22 @@ class _Predictions(Collector):
             "Share of these speeds that lay between the P10 and P90 of their prediction; 0.8 is honest.",
             value=errors.coverage,
         )
+
+
+class _Forecasts(Collector):
+    """`headway_forecast_error_ratio`, of time and of cost, by the share of the work that was done when it was made."""
+
+    def __init__(self, errors: Mapping[tuple[Literal["time", "cost"], float], PredictionErrors]) -> None:
+        self._errors = errors
+
+    def collect(self) -> Iterator[Metric]:
+        """The metrics, as Prometheus's client asks for them."""
+        name = "headway_forecast_error_ratio"
+        text = "Forecast / measured time and cost to the end of jobs that succeeded within the last day."
+        ratio = Metric(name, text, "summary")
+        for (of, share), errors in self._errors.items():
+            labels = {"of": of, "after": f"{share:g}"}
+            for quantile, value in zip(QUANTILES, errors.ratios, strict=True):
+                ratio.add_sample(name, {**labels, "quantile": f"{quantile:g}"}, value)
+            ratio.add_sample(f"{name}_count", labels, errors.count)
+        yield ratio

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -44,7 +45,10 @@ async def forecast_job(
         work, configurations = _ENDED, []
     else:
         left = left_of(job, await tx.decision_queries.ended_samples(class_of(job.spec)))
-        work, configurations = work_of(left), curve(build_round(alone(snapshot, job)), left)
+        work = work_of(left)
+        # A round of its own is pure computation: in a thread, so that other requests go on meanwhile.
+        round_ = await asyncio.to_thread(build_round, alone(snapshot, job))
+        configurations = curve(round_, left)
     return ForecastView(
         job_id=view.id,
         name=view.name,
@@ -53,6 +57,8 @@ async def forecast_job(
         configurations=configurations,
         score=score_of(predictions),
         predictions=predictions,
+        kept=view.progress.forecasts,
+        search=view.progress.search,
     )
 
 
@@ -68,7 +74,8 @@ async def plan_job(
     job, job_class = planned(spec, now), class_of(spec)
     measured = await tx.decision_queries.measured_of_class(job_class)
     left = left_of(job, await tx.decision_queries.ended_samples(job_class))
-    round_ = build_round(alone(replace(snapshot, class_measurements={job_class: measured}), job))
+    shown = replace(snapshot, class_measurements={job_class: measured})
+    round_ = await asyncio.to_thread(build_round, alone(shown, job))
     return PlanView(
         name=spec.name,
         at=now,
@@ -126,7 +133,7 @@ def planned(spec: JobSpec, now: datetime) -> Job:
 
 
 def left_of(job: Job, ended_samples: Sequence[float]) -> Remaining:
-    """What the job has left, as arrays of one."""
+    """What the job has left, as arrays of one; `ended_samples` are what ended jobs of its class took."""
     totals = learn_totals(np.zeros(len(ended_samples), np.int64), np.array(ended_samples, np.float64), 1)
     total = job.progress.total_samples
     return remaining_samples(

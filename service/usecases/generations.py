@@ -17,6 +17,7 @@ from service.domain.jobs import Allocation, Job, size_of
 from service.domain.lifecycle import JobEvent, allows
 from service.domain.membership import exits_to_judge, first_members
 from service.domain.ranks import layout
+from service.usecases.marks import score_forecasts
 from service.usecases.orders import Launch, choose_ports, crew_of, send_runs, stop_generation
 from service.usecases.ports import Transaction
 from service.usecases.records import AllocationRecord, Bell, Prediction
@@ -162,6 +163,7 @@ async def go_on(tx: Transaction, job: Job, launch: Launch, now: datetime) -> Job
             tx, job, JobEvent.VANISH, reason=Reason.USER_REQUEST, message="cancelled", now=now
         )
     if verdict.ending is Ending.DONE and allows(job.state, JobEvent.SUCCEED):
+        job = await score_forecasts(tx, job, now)
         return await transition(
             tx, job, JobEvent.SUCCEED, reason=verdict.reason, message=verdict.message, now=now
         )

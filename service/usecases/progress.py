@@ -28,6 +28,7 @@ from service.domain.membership import Born
 from service.usecases.live import complete_switch, member_left, newcomer_ready
 from service.usecases.ports import Transaction
 from service.usecases.records import Bell
+from service.usecases.search import is_visiting
 from service.usecases.transition import record
 
 
@@ -49,6 +50,8 @@ async def take_in_message(tx: Transaction, job: Job, who: Born, message: Message
             allocation = await tx.allocations.get(job.id, message.generation)
             if allocation is not None:
                 await tx.history.measure(job.id, allocation, message, now)
+            if is_visiting(job):
+                tx.ring(Bell.ROUND)
         case Metrics():
             await tx.history.metric(job.id, message, datetime.fromtimestamp(message.at_s, UTC))
         case FirstStep() if message.rank == 0 and message.live and job.follows_orders and not job.live:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Protocol
+from typing import Literal, Protocol
 
 from headway.contract.agents import NodeState, NodeView
 from headway.contract.decisions import RoundView
@@ -79,6 +79,18 @@ class DecisionQueries(Protocol):
 
     async def prediction_errors(self, since: datetime, quantiles: Sequence[float]) -> PredictionErrors:
         """How good the predictions since a moment were."""
+        ...
+
+    async def forecast_errors(
+        self, of: Literal["time", "cost"], share: float, since: datetime, quantiles: Sequence[float]
+    ) -> PredictionErrors:
+        """How good the forecasts were that were kept at a share of the work, of jobs that succeeded since a moment; its
+        coverage is the share that kept to their P90.
+        """
+        ...
+
+    async def used_since(self, job_id: str, since: datetime, now: datetime) -> tuple[float, dict[str, float]]:
+        """Seconds that the job has held slots since a moment, and slot-seconds by device kind."""
         ...
 
     async def measured_of_class(self, job_class: str) -> tuple[Measurement, ...]:

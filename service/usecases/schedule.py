@@ -25,11 +25,13 @@ from service.domain.policies.policy import Policy
 from service.domain.policies.registry import DEFAULT, policy
 from service.usecases.generations import start_generation, vacate
 from service.usecases.live import prepare
+from service.usecases.marks import chosen_columns, keep_forecast
 from service.usecases.nodes import finish_drain
 from service.usecases.orders import Launch, crew_of
 from service.usecases.ports import Transaction, Transactions
 from service.usecases.records import Bell, Prediction
 from service.usecases.round_views import change_view, round_view
+from service.usecases.search import note_search
 
 EXACT_UP_TO = 100
 """Jobs: so many are decided about without a gap."""
@@ -95,11 +97,14 @@ async def _apply(
 ) -> list[RoundChange]:
     jobs = await tx.jobs.lock_many(sorted(decision.job_id for decision in plan.decisions))
     changes: list[RoundChange] = []
+    columns = chosen_columns(plan)
     for decision in _leavers_first(plan.decisions):
         job = jobs.get(decision.job_id)
         seen = snapshot.jobs[decision.job_id]
         if job is None or not _unchanged(job, seen):
             continue
+        job = await note_search(tx, plan.round, job, now)
+        job = await keep_forecast(tx, plan, decision, job, columns.get(job.id), now)
         if await _apply_decision(tx, job, decision, launch, round_id, now):
             changes.append(change_view(job, decision))
         await tx.decisions.store(

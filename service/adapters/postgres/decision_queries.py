@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
 from sqlalchemy import Row, func, select, text, tuple_
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -15,7 +15,7 @@ from headway.contract.decisions import RoundChange, RoundView, RowPrice
 from headway.contract.forecasts import ScoredPrediction
 from headway.contract.jobs import JobState, Page
 from service.adapters.postgres.cursors import read_cursor, write_cursor
-from service.adapters.postgres.snapshot import CLASS_JOBS, ENOUGH_STEPS, measured_of_classes
+from service.adapters.postgres.snapshot import CLASS_JOBS, ENOUGH_STEPS, SERVED, measured_of_classes
 from service.adapters.postgres.tables import TERMINAL_SQL, jobs, nodes, rounds
 from service.domain.cluster import Measurement
 from service.domain.errors import NotFound
@@ -58,6 +58,24 @@ _ENDED_SAMPLES = text(
     WHERE job_class = :job_class AND started_at IS NOT NULL AND state = 'SUCCEEDED'
     ORDER BY submitted_at DESC LIMIT {CLASS_JOBS}
     """  # noqa: S608
+)
+_FORECAST_ERRORS = text(
+    """
+    SELECT count(*) AS number,
+           percentile_cont(CAST(:quantiles AS float[])) WITHIN GROUP (ORDER BY predicted / measured) AS ratios,
+           avg(CAST(measured <= late AS int)) AS coverage
+    FROM jobs
+    CROSS JOIN LATERAL jsonb_to_recordset(progress->'forecasts') AS kept(
+        share float, time_s float, time_p90_s float, took_s float,
+        cost_usd float, cost_p90_usd float, cost_was_usd float
+    )
+    CROSS JOIN LATERAL (
+        SELECT CASE WHEN :of = 'time' THEN time_s ELSE cost_usd END AS predicted,
+               CASE WHEN :of = 'time' THEN time_p90_s ELSE cost_p90_usd END AS late,
+               CASE WHEN :of = 'time' THEN took_s ELSE cost_was_usd END AS measured
+    ) AS figures
+    WHERE state = 'SUCCEEDED' AND finished_at >= :since AND share = :share AND predicted > 0 AND measured > 0
+    """
 )
 
 
@@ -126,6 +144,21 @@ class PostgresDecisionQueries:
         if not row.number:
             return PredictionErrors(0, (math.nan,) * len(quantiles), math.nan)
         return PredictionErrors(row.number, tuple(row.ratios), float(row.coverage))
+
+    async def forecast_errors(
+        self, of: Literal["time", "cost"], share: float, since: datetime, quantiles: Sequence[float]
+    ) -> PredictionErrors:
+        """How good the forecasts were that were kept at a share of the work, of jobs that succeeded since a moment."""
+        values = {"of": of, "share": share, "since": since, "quantiles": list(quantiles)}
+        row = (await self._connection.execute(_FORECAST_ERRORS, values)).one()
+        if not row.number:
+            return PredictionErrors(0, (math.nan,) * len(quantiles), math.nan)
+        return PredictionErrors(row.number, tuple(row.ratios), float(row.coverage or 0.0))
+
+    async def used_since(self, job_id: str, since: datetime, now: datetime) -> tuple[float, dict[str, float]]:
+        """Seconds that the job has held slots since a moment, and slot-seconds by device kind."""
+        rows = (await self._connection.execute(SERVED, {"jobs": [job_id], "now": now, "since": since})).all()
+        return sum(float(row.seconds) for row in rows), {row.device_kind: float(row.slot_s) for row in rows}
 
     async def measured_of_class(self, job_class: str) -> tuple[Measurement, ...]:
         """What the latest jobs of a class have measured."""

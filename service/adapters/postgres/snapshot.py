@@ -56,13 +56,13 @@ _CLASS_MEASUREMENTS = text(
     GROUP BY latest.job_class, {_PLAN} ORDER BY latest.job_class, max(updated_at), {_PLAN}
     """  # noqa: S608
 )
-_SERVED = text(
+SERVED = text(
     """
     SELECT job_id, device_kind, sum(seconds) AS seconds, sum(size * seconds) AS slot_s
     FROM (
         SELECT job_id, device_kind, size,
-               greatest(0, extract(epoch FROM coalesce(ended_at, :now) - greatest(granted_at, max(ended_before)
-                   OVER (PARTITION BY job_id ORDER BY generation)))) AS seconds
+               greatest(0, extract(epoch FROM coalesce(ended_at, :now) - greatest(granted_at, CAST(:since AS timestamptz),
+                   max(ended_before) OVER (PARTITION BY job_id ORDER BY generation)))) AS seconds
         FROM (
             SELECT *, lag(coalesce(ended_at, :now)) OVER (PARTITION BY job_id ORDER BY generation) AS ended_before
             FROM allocations WHERE job_id = ANY(CAST(:jobs AS text[]))
@@ -71,7 +71,9 @@ _SERVED = text(
     GROUP BY job_id, device_kind
     """
 )
-"""A generation's turn begins when those before it have ended: it is prepared while they train, or given up."""
+"""Seconds and slot-seconds of each job and kind, after `since` or in all (NULL). A generation's turn begins when those before
+it have ended: it is prepared while they train, or given up.
+"""
 
 
 async def take_snapshot(
@@ -177,7 +179,7 @@ def _measurement(row: Sequence[Any]) -> Measurement:
 
 
 async def _served(connection: AsyncConnection, job_ids: Sequence[str], now: datetime) -> dict[str, Served]:
-    rows = await connection.execute(_SERVED, {"jobs": list(job_ids), "now": now})
+    rows = await connection.execute(SERVED, {"jobs": list(job_ids), "now": now, "since": None})
     seconds: dict[str, dict[str, float]] = {}
     slot_s: dict[str, float] = {}
     for row in rows.all():

@@ -1,0 +1,46 @@
+"""A job keeps where the search for its configuration is, and tells it when that changes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime
+
+from headway.contract.forecasts import SearchPhase, SearchView
+from service.domain.allocation.explain import slots_of
+from service.domain.allocation.round import Round
+from service.domain.allocation.searching import search_view
+from service.domain.jobs import Job
+from service.usecases.ports import Transaction
+from service.usecases.transition import record
+
+_TOLD = ("mode", "phase", "device_kind", "slots", "visited", "skipped")
+"""A change of one of these is news; figures that move with every measurement are not."""
+
+
+async def note_search(tx: Transaction, round_: Round, job: Job, now: datetime) -> Job:
+    """The locked job with the step that the round's search has come to, saved, with an event if it is another one."""
+    step = round_.search.steps.get(job.id)
+    if step is None:
+        return job
+    view, before = search_view(job, step, round_.columns.configurations), job.progress.search
+    if before is not None and all(getattr(view, name) == getattr(before, name) for name in _TOLD):
+        return job
+    job = replace(job, progress=job.progress.model_copy(update={"search": view}))
+    await tx.jobs.save(job)
+    await record(tx, job, "search", message=_message(view), now=now, data=view.model_dump(mode="json"))
+    return job
+
+
+def is_visiting(job: Job) -> bool:
+    """Whether the job's search waits for what is measured where it is."""
+    return job.progress.search is not None and job.progress.search.phase is SearchPhase.VISITING
+
+
+def _message(view: SearchView) -> str:
+    where = f"{slots_of(view.slots, view.device_kind)}: " if view.slots else ""
+    text = f"{where}{view.reason}"
+    if view.phase is SearchPhase.SETTLED and view.visited:
+        share = f", {view.overhead_share:.1%} of the run" if view.overhead_share is not None else ""
+        text += f"; {view.visited} of {view.visits} visits took {view.time_s:.1f} s, {view.overhead_s:.1f} s of them lost"
+        text += share
+    return text
