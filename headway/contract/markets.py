@@ -10,3 +10,8 @@ class Market(StrEnum):
 
     ON_DEMAND = "on-demand"
     SPOT = "spot"
+
+
+def pool_name(device_kind: str, market: Market) -> str:
+    """The name of the slots of a kind that are paid for in one way: `a100`, or `a100 (spot)`."""
+    return f"{device_kind} (spot)" if market is Market.SPOT else device_kind

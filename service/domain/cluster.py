@@ -10,6 +10,7 @@ from typing import Any, Literal
 from headway.contract.agents import NodeState
 from headway.contract.markets import Market
 from service.domain.jobs import Job
+from service.domain.pools import Pool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +26,16 @@ class Node:
     market: Market = Market.ON_DEMAND
     usd_per_slot_h: float | None = None
     reclaim_at: datetime | None = None
+
+    @property
+    def takes_jobs(self) -> bool:
+        """Whether a round may give out its slots."""
+        return self.state is NodeState.READY and self.reclaim_at is None
+
+    @property
+    def keeps_jobs(self) -> bool:
+        """Whether jobs may stay on the slots of it that they hold."""
+        return self.state in {NodeState.READY, NodeState.CORDONED} and self.reclaim_at is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +136,7 @@ class Snapshot:
     usd_per_slot_h: Mapping[str, float] = field(default_factory=dict)
     """By device kind; a kind that is not here costs nothing."""
     hazard_per_h: Mapping[str, float] = field(default_factory=dict)
-    """By name of a pool (`pools.pool_name`): how often an hour one of its machines is taken away; not here: never."""
+    """By name of a pool (`a100 (spot)`): how often an hour one of its machines is taken away; not here: never."""
     caps: tuple[Cap, ...] = ()
     limits: Mapping[str, Limit] = field(default_factory=dict)
     """By job id; a job that is not here may spend what it takes."""
@@ -150,12 +161,27 @@ class Snapshot:
         node = self.nodes.get(key.node_id)
         return node.slots.get(key.slot, "") if node is not None else ""
 
+    def pool_of(self, key: SlotKey) -> Pool | None:
+        """The pool of a slot; None for a slot that its node no longer reports."""
+        kind = self.kind_of(key)
+        return Pool(kind, self.nodes[key.node_id].market) if kind else None
+
+    def usd_per_slot_h_of(self, node: Node, kind: str) -> float:
+        """Dollars per hour of a slot of a kind on a node; 0 where nobody gave a price."""
+        usd = node.usd_per_slot_h
+        return max(0.0, self.usd_per_slot_h.get(kind, 0.0) if usd is None else usd)
+
+    def usd_per_slot_h_of_key(self, key: SlotKey) -> float:
+        """Dollars per hour of a slot; 0 for one that its node no longer reports."""
+        kind = self.kind_of(key)
+        return self.usd_per_slot_h_of(self.nodes[key.node_id], kind) if kind else 0.0
+
     def free_slots(self) -> tuple[SlotKey, ...]:
-        """Slots of READY nodes that nobody holds, in a stable order."""
+        """Slots that nobody holds of nodes that take jobs, in a stable order."""
         return tuple(
             SlotKey(node.id, slot)
             for node in sorted(self.nodes.values(), key=lambda node: node.id)
-            if node.state is NodeState.READY
+            if node.takes_jobs
             for slot in sorted(node.slots)
             if SlotKey(node.id, slot) not in self.held
         )

@@ -56,6 +56,8 @@ class JobArrays(TypedDict, total=False):
     """The size that a rigid scheduler would give it. 1."""
     job_class: ArrayLike
     """Index of its class: jobs of one class have the same speedups and sizes. 0."""
+    thrift: ArrayLike
+    """(J, C) from 0 to 1: what a configuration counts for the price of its market. 1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,6 +164,7 @@ def _job_arrays(given: JobArrays, shape: tuple[int, ...], kinds: int) -> dict[st
         "remaining": _numbers("remaining", given.get("remaining", np.nan), (jobs,), or_nan=True),
         "requested_slots": _whole("requested_slots", given.get("requested_slots", 1), jobs, at_least=1),
         "job_class": _whole("job_class", given.get("job_class", 0), jobs),
+        "thrift": None if "thrift" not in given else _numbers("thrift", given["thrift"], shape),
     }
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from headway.contract.markets import Market
-
-_SPOT = " (spot)"
+from headway.contract.markets import Market, pool_name
+from headway.contract.spec import JobSpec
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -24,19 +23,26 @@ class Pool:
         """For people, rows and prices: `a100`, or `a100 (spot)`."""
         return pool_name(self.kind, self.market)
 
-
-def pool_name(kind: str, market: Market) -> str:
-    """The name of the pool of a kind on a market."""
-    return kind + _SPOT if market is Market.SPOT else kind
-
-
-def pool_named(name: str) -> Pool:
-    """The pool of a name, as `pool_name` gives it."""
-    if name.endswith(_SPOT):
-        return Pool(name.removesuffix(_SPOT), Market.SPOT)
-    return Pool(name)
+    def serves(self, spec: JobSpec) -> bool:
+        """Whether a job may have slots of it."""
+        devices = spec.resources.devices
+        return (not devices or self.kind in devices) and spec.market in {"mixed", self.market.value}
 
 
-def names_of(pools: Iterable[Pool]) -> str:
-    """Pools for people."""
-    return " or ".join(pool.name for pool in sorted(set(pools)))
+def slots_of(count: int, kind: str | None) -> str:
+    """So many slots of a kind, for people."""
+    return " ".join(part for part in (str(count), kind, "slot" if count == 1 else "slots") if part)
+
+
+def slots_in(parts: Mapping[Pool, int]) -> str:
+    """What lies in these pools, for people: `4 a100 (spot) slots`, `4 a100 slots (1 on-demand as anchor, 3 spot)`."""
+    held = {pool: count for pool, count in sorted(parts.items()) if count}
+    total = sum(held.values())
+    if len(held) == 1:
+        return slots_of(total, next(iter(held)).name)
+    kinds = sorted({pool.kind for pool in held})
+    each = ", ".join(
+        f"{count} {pool.market}{' as anchor' if pool.market is Market.ON_DEMAND else ''}"
+        for pool, count in held.items()
+    )
+    return f"{slots_of(total, ' and '.join(kinds))} ({each})" if held else slots_of(0, None)

@@ -1,175 +1,294 @@
-"""The configurations of a round: what each device kind of the cluster can give, and the rows that bound it."""
+"""The configurations of a round: what each pool of the cluster can give, and the rows that bound it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from headway.contract.agents import NodeState
+from headway.contract.markets import Market
 from service.domain.allocation.eligibility import Holding
 from service.domain.allocation.knapsack.problem import Row
-from service.domain.allocation.shapes import Shapes, exempt_jobs, packing_rows, regular_sizes, shapes_of
+from service.domain.allocation.rooms import Room
+from service.domain.allocation.shapes import (
+    Group,
+    Shapes,
+    exempt_jobs,
+    packing_rows,
+    regular_sizes,
+    shapes_of,
+    standard_node,
+)
 from service.domain.arrays import BoolArray, IntArray
-from service.domain.cluster import Snapshot
 from service.domain.jobs import Job
 from service.domain.policies.policy import Configurations
+from service.domain.pools import Pool, slots_in
 
 _TOO_MANY_SIZES = 256
 """Of a list of sizes on a large cluster, only those count that shapes would offer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KindRoom:
-    """The nodes of one kind (N,): their names in order, all their slots of it, and those that a round may give out."""
-
-    nodes: tuple[str, ...]
-    slots: IntArray
-    room: IntArray
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Columns:
-    """`configurations` are columns of shapes, kind after kind, and behind them, for jobs that hold slots nobody else can
-    have, the same sizes at a lower demand.
+    """`configurations` are columns of shapes, pool after pool; behind them those that lie in two pools, an anchor
+    on-demand and the rest on spot; and behind these, for jobs that hold slots nobody else can have, the same at a lower
+    demand. `P` pools are what `configurations` calls kinds; a column in two of them counts as one of spot.
 
     Attributes:
-        shapes: by kind; those of kind k are the columns from `first[k]` on.
-        demand: (C,) slots that each column takes from what everybody shares.
-        private: (C,) how many private slots its job must hold on this kind; 0 for the columns of everybody.
+        by_kind: the same columns by device kind alone: for all that has to do with speed.
+        pools: (P,) in the order of their names.
+        groups: which columns differ only in size; those of slots that nobody else can have are in none.
+        shapes: by pool.
+        parts: (C, P) slots that each column has in each pool.
+        shape: (C, P) which shape of a pool that part has; -1 for none.
+        demand: (C, P) slots that each column takes from what everybody shares.
+        private: (C, P) how many private slots its job must hold; 0 for the columns of everybody.
+        places: where the column of given parts and private slots is.
     """
 
     configurations: Configurations
+    by_kind: Configurations
+    pools: tuple[Pool, ...]
+    groups: tuple[Group, ...]
     shapes: tuple[Shapes, ...]
-    first: IntArray
+    parts: IntArray
+    shape: IntArray
     demand: IntArray
     private: IntArray
+    places: Mapping[tuple[int, ...], int]
 
-    def unit_of(self, column: int) -> int:
-        """The largest piece of a column that is sure to lie on one node; 1 where that is not promised."""
-        if column >= sum(len(one.slots) for one in self.shapes):
-            return 1
-        kind = int(self.configurations.kind[column])
-        return int(self.shapes[kind].unit[column - self.first[kind]])
+    def unit_of(self, column: int, pool: int) -> int:
+        """The largest piece of a column that is sure to lie on one node of a pool; 1 where that is not promised."""
+        shape = int(self.shape[column, pool])
+        return int(self.shapes[pool].unit[shape]) if shape >= 0 else 1
 
-    def find(self, kind: str | None, slots: int, private: int = 0) -> int:
-        """The column of a kind and size; -1 when there is none."""
-        names = self.configurations.kinds
-        if kind not in names:
-            return -1
-        found = (
-            (self.configurations.kind == names.index(kind))
-            & (self.configurations.slots == slots)
-            & (self.private == private)
-        )
-        return int(found.argmax()) if found.any() else -1
+    def parts_of(self, column: int) -> dict[Pool, int]:
+        """How many slots a column has in which pool."""
+        return {
+            pool: count for pool, count in zip(self.pools, self.parts[column].tolist(), strict=True) if count
+        }
 
+    def text_of(self, column: int) -> str:
+        """A column, for people."""
+        return slots_in(self.parts_of(column))
 
-def rooms_of(snapshot: Snapshot, holdings: Mapping[str, Holding]) -> dict[str, KindRoom]:
-    """What each kind in service has, by kind in order. `holdings` are those of the jobs that a round decides about."""
-    slots: dict[str, dict[str, int]] = {}
-    room: dict[str, dict[str, int]] = {}
-    for node in sorted(snapshot.nodes.values(), key=lambda node: node.id):
-        for kind in node.slots.values():
-            of_kind = slots.setdefault(kind, {})
-            if node.state is NodeState.READY:
-                of_kind[node.id] = of_kind.get(node.id, 0) + 1
-    movable = (key for holding in holdings.values() for key in holding.keepable)
-    for key in (*snapshot.free_slots(), *movable):
-        if snapshot.nodes[key.node_id].state is NodeState.READY:
-            of_kind = room.setdefault(snapshot.kind_of(key), {})
-            of_kind[key.node_id] = of_kind.get(key.node_id, 0) + 1
-    return {
-        kind: KindRoom(
-            nodes=tuple(slots[kind]),
-            slots=np.array([*slots[kind].values()], dtype=np.int64),
-            room=np.array([room.get(kind, {}).get(node, 0) for node in slots[kind]], dtype=np.int64),
-        )
-        for kind in sorted(slots)
-    }
+    def anchor_of(self, column: int) -> int:
+        """The slots on-demand of a column that lies in two pools; 0 for any other."""
+        parts = self.parts_of(column)
+        return 0 if len(parts) < 2 else sum(parts[one] for one in parts if one.market is Market.ON_DEMAND)
+
+    def private_of(self, holding: Holding) -> IntArray:
+        """(P,) the private slots of a holding."""
+        return np.array([holding.private_by_pool.get(pool.name, 0) for pool in self.pools], dtype=np.int64)
+
+    def find(self, name: str | None, slots: int) -> int:
+        """The column of so many slots of the pool of this name; -1 when there is none."""
+        parts = [slots if pool.name == name else 0 for pool in self.pools]
+        return self.places.get((*parts, *[0] * len(parts)), -1)
+
+    def held(self, holding: Holding) -> int:
+        """The column of what a job may keep; -1 when there is none."""
+        parts = np.array([len(holding.by_pool.get(pool.name, ())) for pool in self.pools], dtype=np.int64)
+        return self.places.get((*parts.tolist(), *self.private_of(holding).tolist()), -1)
 
 
-def columns_of(
-    jobs: Sequence[Job],
-    holdings: Mapping[str, Holding],
-    rooms: Mapping[str, KindRoom],
-    usd_per_slot_h: Mapping[str, float],
-) -> Columns:
-    """A column for every size of a kind that some job may have there."""
+def columns_of(jobs: Sequence[Job], holdings: Mapping[str, Holding], rooms: Mapping[str, Room]) -> Columns:
+    """A column for every size of a pool that some job may have there, and of two pools for jobs that take both."""
+    pools = tuple(room.pool for room in rooms.values())
     wanted = {size for job in jobs for size in _sizes(job)}
+    mixes = _mixes(jobs, holdings, rooms)
     shapes = [
-        shapes_of(_wanted_on(kind, wanted, jobs, holdings, room), node_slots=room.slots, room=room.room)
-        for kind, room in rooms.items()
+        shapes_of(
+            _wanted_in(room, wanted, jobs, holdings, {mix[index] for mix in mixes}),
+            node_slots=room.slots,
+            room=room.room,
+        )
+        for index, room in enumerate(rooms.values())
     ]
-    counts = [len(one.slots) for one in shapes]
-    kind = np.repeat(np.arange(len(shapes)), counts)
-    slots, nodes = _joined([one.slots for one in shapes]), _joined([one.nodes for one in shapes])
-    private = np.zeros(len(slots), dtype=np.int64)
-    for index, name in enumerate(rooms):
-        for amount in sorted({one.private for one in holdings.values() if one.kind == name} - {0}):
-            own = np.flatnonzero((kind == index) & (private == 0))
-            kind, slots, nodes = (_joined([one, one[own]]) for one in (kind, slots, nodes))
-            private = _joined([private, np.full(len(own), amount)])
-    prices = np.array([max(0.0, usd_per_slot_h.get(name, 0.0)) for name in rooms])
+    parts, shape, groups = _parts(shapes, mixes, rooms)
+    nodes = np.zeros(len(parts), dtype=np.int64)
+    for index, one in enumerate(shapes):
+        nodes += np.append(one.nodes, 0)[shape[:, index]]
+    private = np.zeros_like(parts)
+    for amounts in _private_amounts(holdings, pools):
+        needs = np.where(parts > 0, amounts, 0)
+        own = np.flatnonzero((needs == amounts).all(axis=1) & (private == 0).all(axis=1))
+        parts, nodes = np.concatenate([parts, parts[own]]), np.concatenate([nodes, nodes[own]])
+        shape = np.concatenate([shape, np.full((len(own), len(pools)), -1)])
+        private = np.concatenate([private, needs[own]])
+    # What lies in two pools is counted as what may be lost.
+    kind = np.array([np.flatnonzero(one > 0)[-1] for one in parts], dtype=np.int64)
+    usd_per_h = np.zeros(len(parts))
+    for index, room in enumerate(rooms.values()):
+        usd_per_h += np.where(parts[:, index] > 0, parts[:, index] * room.usd_per_slot_h, 0.0)
     configurations = Configurations(
-        kinds=tuple(rooms),
-        kind=kind,
-        slots=slots,
-        nodes=nodes,
-        usd_per_h=slots * prices[kind] if len(slots) else np.zeros(0),
+        kinds=tuple(rooms), kind=kind, slots=parts.sum(axis=1), nodes=nodes, usd_per_h=usd_per_h
     )
     return Columns(
         configurations=configurations,
+        by_kind=_by_kind(configurations, pools),
+        pools=pools,
+        groups=groups,
         shapes=tuple(shapes),
-        first=np.concatenate([[0], np.cumsum(counts)])[:-1].astype(np.int64),
-        demand=np.maximum(slots - private, 0),
+        parts=parts,
+        shape=shape,
+        demand=np.maximum(parts - private, 0),
         private=private,
+        places={
+            (*of_pools, *own): column
+            for column, (of_pools, own) in enumerate(zip(parts.tolist(), private.tolist(), strict=True))
+        },
     )
 
 
 def rows_of(
     columns: Columns,
-    rooms: Mapping[str, KindRoom],
+    rooms: Mapping[str, Room],
     jobs: Sequence[Job],
     holdings: Mapping[str, Holding],
     current: IntArray,
 ) -> tuple[tuple[Row, ...], BoolArray]:
-    """Slots of each kind first, then what makes every choice placeable; and the jobs (J,) that the latter spares."""
-    kind = columns.configurations.kind
+    """Slots of each pool first, then what makes every choice placeable; and the jobs (J,) that the latter spares."""
     rows = [
         Row(
             name=f"slots/{name}",
             capacity=float(room.room.sum()),
-            demand=columns.demand * (kind == index) * 1.0,
+            demand=columns.demand[:, index].astype(np.float64),
         )
         for index, (name, room) in enumerate(rooms.items())
     ]
     spared = np.zeros(len(jobs), dtype=np.bool_)
     for index, (name, room) in enumerate(rooms.items()):
-        first, shapes = int(columns.first[index]), columns.shapes[index]
-        inside = (current >= first) & (current < first + len(shapes.slots))
+        shapes, of_column = columns.shapes[index], columns.shape[:, index]
         holder, held = _held(jobs, holdings, name)
         exempt = exempt_jobs(
-            shapes, room=room.room, current=np.where(inside, current - first, -1), holder=holder, held=held
+            shapes,
+            room=room.room,
+            current=np.append(of_column, -1)[current],
+            holder=holder,
+            held=held,
         )
-        rows += packing_rows(shapes, kind=name, room=room.room, exempt=exempt, first=first, columns=len(kind))
+        rows += packing_rows(shapes, kind=name, room=room.room, exempt=exempt, of_column=of_column)
         spared |= exempt
     return tuple(rows), spared
 
 
-def _held(jobs: Sequence[Job], holdings: Mapping[str, Holding], kind: str) -> tuple[IntArray, IntArray]:
-    """Which job (its place in `jobs`) holds how many slots of the kind: an entry for each job and node."""
+def _by_kind(configurations: Configurations, pools: Sequence[Pool]) -> Configurations:
+    kinds = tuple(dict.fromkeys(pool.kind for pool in pools))
+    of_pool = np.array([kinds.index(pool.kind) for pool in pools], dtype=np.int64)
+    return Configurations(
+        kinds=kinds,
+        kind=of_pool[configurations.kind],
+        slots=configurations.slots,
+        nodes=configurations.nodes,
+        usd_per_h=configurations.usd_per_h,
+    )
+
+
+def _parts(
+    shapes: Sequence[Shapes], mixes: Sequence[tuple[int, ...]], rooms: Mapping[str, Room]
+) -> tuple[IntArray, IntArray, tuple[Group, ...]]:
+    """(C, P) slots by pool and (C, P) their shapes, of one pool each and then of two; and which are alike."""
+    pure = [
+        (pool, shape, size)
+        for pool, one in enumerate(shapes)
+        for shape, size in enumerate(one.slots.tolist())
+    ]
+    parts = np.zeros((len(pure) + len(mixes), len(shapes)), dtype=np.int64)
+    shape = np.full(parts.shape, -1, dtype=np.int64)
+    for column, (pool, index, size) in enumerate(pure):
+        parts[column, pool], shape[column, pool] = size, index
+    alike: dict[tuple[int, int], list[int]] = {}
+    spot = np.array([room.pool.market is Market.SPOT for room in rooms.values()], dtype=np.bool_)
+    for column, mix in enumerate(mixes, start=len(pure)):
+        parts[column] = mix
+        for pool in np.flatnonzero(parts[column]).tolist():
+            shape[column, pool] = int(np.searchsorted(shapes[pool].slots, mix[pool]))
+        lost = int(np.flatnonzero((parts[column] > 0) & spot)[0])
+        alike.setdefault((lost, int(parts[column][~spot].sum())), []).append(column)
+    first = np.cumsum([0, *(len(one.slots) for one in shapes)])
+    groups = [
+        Group(columns=np.arange(first[pool], first[pool + 1]), slots=one.slots, regular=one.regular)
+        for pool, one in enumerate(shapes)
+    ]
+    nodes = [room.slots for room in rooms.values()]
+    for (pool, _), members in alike.items():
+        members.sort(key=lambda column: int(parts[column].sum()))
+        groups.append(
+            Group(
+                columns=np.array(members, dtype=np.int64),
+                slots=parts[members].sum(axis=1),
+                regular=np.isin(parts[members, pool], regular_sizes(nodes[pool])),
+            )
+        )
+    return parts, shape, tuple(groups)
+
+
+def _mixes(
+    jobs: Sequence[Job], holdings: Mapping[str, Holding], rooms: Mapping[str, Room]
+) -> list[tuple[int, ...]]:
+    """What jobs that take both markets may have of both (P,): one slot or one node on-demand, and the rest on spot."""
+    names = list(rooms)
+    found: set[tuple[int, int, int, int]] = set()
+    for spot, room in enumerate(rooms.values()):
+        anchor_pool = Pool(room.pool.kind)
+        if room.pool.market is not Market.SPOT or anchor_pool.name not in rooms:
+            continue
+        firm, anchors = names.index(anchor_pool.name), rooms[anchor_pool.name].slots
+        sizes = {
+            size
+            for job in jobs
+            if anchor_pool.serves(job.spec) and room.pool.serves(job.spec)
+            for size in _sizes(job)
+        }
+        if len(sizes) > _TOO_MANY_SIZES:
+            sizes &= set(regular_sizes(room.slots).tolist())
+        for anchor in {1, standard_node(anchors)}:
+            rests = (size - anchor for size in sizes if anchor <= anchors.sum())
+            found |= {(firm, spot, anchor, rest) for rest in rests if 0 < rest <= room.slots.sum()}
+        for one in holdings.values():
+            kept = [len(one.by_pool.get(names[pool], ())) for pool in (firm, spot)]
+            if all(kept):
+                found.add((firm, spot, kept[0], kept[1]))
+    mixes = []
+    for firm, spot, anchor, rest in sorted(found):
+        mix = [0] * len(names)
+        mix[firm], mix[spot] = anchor, rest
+        mixes.append(tuple(mix))
+    return mixes
+
+
+def _private_amounts(holdings: Mapping[str, Holding], pools: Sequence[Pool]) -> list[IntArray]:
+    """(P,) each: the private slots that jobs hold, of every pool by itself first, and then of two at once."""
+    found = {
+        tuple(one.private_by_pool.get(pool.name, 0) for pool in pools)
+        for one in holdings.values()
+        if one.private_by_pool
+    }
+    alone = {
+        tuple(amount if at == pool else 0 for at, amount in enumerate(amounts))
+        for amounts in found
+        for pool in range(len(pools))
+    }
+
+    def turn(amounts: tuple[int, ...]) -> tuple[int, int, tuple[int, ...]]:
+        held = [pool for pool, amount in enumerate(amounts) if amount]
+        return len(held), held[0], amounts
+
+    return [np.array(one, dtype=np.int64) for one in sorted((found | alone) - {(0,) * len(pools)}, key=turn)]
+
+
+def _held(jobs: Sequence[Job], holdings: Mapping[str, Holding], pool: str) -> tuple[IntArray, IntArray]:
+    """Which job (its place in `jobs`) holds how many slots of the pool: an entry for each job and node."""
     holder: list[int] = []
     held: list[int] = []
     for index, job in enumerate(jobs):
-        holding = holdings[job.id]
-        if holding.kind == kind:
-            on: dict[str, int] = {}
-            for key in holding.keepable:
-                on[key.node_id] = on.get(key.node_id, 0) + 1
-            holder += [index] * len(on)
-            held += on.values()
+        on: dict[str, int] = {}
+        for key in holdings[job.id].by_pool.get(pool, ()):
+            on[key.node_id] = on.get(key.node_id, 0) + 1
+        holder += [index] * len(on)
+        held += on.values()
     return np.array(holder, dtype=np.int64), np.array(held, dtype=np.int64)
 
 
@@ -178,18 +297,24 @@ def _sizes(job: Job) -> tuple[int, ...]:
     return (*job.spec.elastic.allowed_sizes(), *pinned)
 
 
-def _wanted_on(
-    kind: str, wanted: set[int], jobs: Sequence[Job], holdings: Mapping[str, Holding], room: KindRoom
+def _wanted_in(
+    room: Room,
+    wanted: set[int],
+    jobs: Sequence[Job],
+    holdings: Mapping[str, Holding],
+    of_mixes: Iterable[int],
 ) -> IntArray:
-    """The sizes that get a column on a kind: of very many, only regular ones, and what must have one."""
+    """The sizes that get a column in a pool: of very many, only regular ones, and what must have one."""
     most = int(room.slots.sum())
     here = {size for size in wanted if size <= most}
     if len(here) > _TOO_MANY_SIZES:
         smallest = {min(_sizes(job)) for job in jobs} | {job.pinned_size or 0 for job in jobs}
         here &= smallest | set(regular_sizes(room.slots).tolist())
-    here |= {holding.size for holding in holdings.values() if holding.kind == kind}
-    return np.array(sorted(here), dtype=np.int64)
-
-
-def _joined(arrays: Sequence[IntArray]) -> IntArray:
-    return np.concatenate(arrays).astype(np.int64) if arrays else np.zeros(0, dtype=np.int64)
+    pool = room.pool
+    here |= {
+        holding.size
+        for holding in holdings.values()
+        if holding.kind == pool.kind
+        and (pool.name in holding.by_pool or (not holding.by_pool and pool.market is Market.ON_DEMAND))
+    }
+    return np.array(sorted(here | set(of_mixes)), dtype=np.int64)

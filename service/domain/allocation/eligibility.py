@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from headway.contract.agents import NodeState
 from headway.contract.jobs import JobState
+from headway.contract.markets import pool_name
 from headway.contract.spec import Resize
 from service.domain.cluster import SlotKey, Snapshot, allocation_of
 from service.domain.jobs import Job, size_of
@@ -24,13 +25,20 @@ class Holding:
         size: slots.
         kind: of its slots; None when it holds none.
         keepable: slots that it may go on using.
-        private: of these, how many nobody else could have: they are on cordoned nodes.
+        by_pool: the same by name of their pool.
+        private_by_pool: of these, how many nobody else could have: they are on cordoned nodes.
     """
 
     size: int = 0
     kind: str | None = None
     keepable: tuple[SlotKey, ...] = ()
-    private: int = 0
+    by_pool: Mapping[str, tuple[SlotKey, ...]] = field(default_factory=dict)
+    private_by_pool: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def private(self) -> int:
+        """How many of its slots nobody else could have."""
+        return sum(self.private_by_pool.values())
 
     @property
     def whole(self) -> bool:
@@ -94,12 +102,24 @@ def holding_of(job: Job, snapshot: Snapshot) -> Holding:
         return Holding()
     # A slot that its node no longer reports (a GPU that is gone) has no kind, and cannot be kept.
     kind = next((kind for kind in map(snapshot.kind_of, held) if kind), None)
-    stays = {NodeState.READY, NodeState.CORDONED}
     keepable = tuple(
-        key for key in held if snapshot.nodes[key.node_id].state in stays and snapshot.kind_of(key) == kind
+        key for key in held if snapshot.nodes[key.node_id].keeps_jobs and snapshot.kind_of(key) == kind
     )
-    private = sum(snapshot.nodes[key.node_id].state is NodeState.CORDONED for key in keepable)
-    return Holding(size=len(held), kind=kind, keepable=keepable, private=private)
+    by_pool: dict[str, list[SlotKey]] = {}
+    private: dict[str, int] = {}
+    for key in keepable:
+        node = snapshot.nodes[key.node_id]
+        pool = pool_name(kind or "", node.market)
+        by_pool.setdefault(pool, []).append(key)
+        if node.state is NodeState.CORDONED:
+            private[pool] = private.get(pool, 0) + 1
+    return Holding(
+        size=len(held),
+        kind=kind,
+        keepable=keepable,
+        by_pool={pool: tuple(keys) for pool, keys in by_pool.items()},
+        private_by_pool=private,
+    )
 
 
 def weight_of(job: Job) -> float:
@@ -129,9 +149,3 @@ def explores(job: Job, snapshot: Snapshot) -> bool:
     """
     rigid = job.spec.elastic.resize is Resize.NEVER
     return job.pinned_size is None and not rigid and not is_silent(job, snapshot)
-
-
-def acceptable_kinds(job: Job, kinds: tuple[str, ...]) -> tuple[str, ...]:
-    """Of `kinds`, those that the job may run on."""
-    wanted = job.spec.resources.devices
-    return tuple(kind for kind in kinds if not wanted or kind in wanted)

@@ -18,7 +18,7 @@ from service.domain.jobs import Allocation, size_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pool:
-    """The slots of a device kind: those that nobody holds on nodes that take jobs, and `node_slots` of its shapes."""
+    """The slots of a pool: those that nobody holds on nodes that take jobs, and `node_slots` of its shapes."""
 
     free: Allocation
     node_slots: int
@@ -26,14 +26,15 @@ class Pool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Want:
-    """What was chosen for a job that may be moved, and what it holds.
+    """What was chosen for a job that may be moved, and what it holds: all of it, or, of a job that has to do with several
+    pools, the part of one.
 
     Attributes:
         job_id: the job.
-        kind: the device kind that was chosen.
+        kind: the pool that was chosen.
         slots: how many; 0: it is to leave what it holds.
         unit: that of the chosen shape; 1 for a job that is exempt from the packing rows.
-        held_kind: the kind of what it holds; empty if it holds nothing.
+        held_kind: the pool of what it holds; empty if it holds nothing.
         held: slots that it may keep or leave to others.
         private: slots that it may keep and that nobody else may get, since their nodes take no jobs.
     """
@@ -79,30 +80,42 @@ def place_all(wants: Sequence[Want], pools: Mapping[str, Pool]) -> dict[str, Pla
     Whatever keeps to the rows of `shapes`, and to the slots of each kind, is placed. Jobs that keep kind and size stay
     where they are unless others would not find room. Slots that are held go to nobody before they are left.
     """
+    parts: dict[str, list[Want]] = {}
+    for want in wants:
+        parts.setdefault(want.job_id, []).append(want)
     moves: dict[str, _Move] = {}
     for kind, pool in sorted(pools.items()):
-        moves.update(_place_kind(kind, pool, wants))
+        for job, move in _place_kind(kind, pool, wants).items():
+            moves[job] = moves[job].with_part(move) if job in moves else move
     heirs: dict[str, Counter[str]] = {}
     for job, move in moves.items():
         for holder, slots in move.taken_from.items():
             heirs.setdefault(holder, Counter())[job] += slots
     waits = {job: set(move.taken_from) for job, move in moves.items() if move.taken_from}
-    yielding = deadlocked(waits, [want.job_id for want in wants])
+    yielding = deadlocked(waits, list(parts))
     placements: dict[str, Placement] = {}
-    for want in wants:
-        if want.slots > 0:
-            move = moves.get(want.job_id, _Move({}, displaced=False))
+    for job, own in parts.items():
+        chosen = sum(want.slots for want in own)
+        if chosen > 0:
+            move = moves.get(job, _Move({}, displaced=False))
             allocation = {node: tuple(sorted(move.allocation[node])) for node in sorted(move.allocation)}
-            if size_of(allocation) != want.slots:
+            if size_of(allocation) != chosen:
                 allocation = {}
-            heir = heirs[want.job_id].most_common(1) if move.displaced and want.job_id in heirs else ()
-            placements[want.job_id] = Placement(
+            displaced = move.displaced and all(could_stay(want) for want in own)
+            heir = heirs[job].most_common(1) if displaced and job in heirs else ()
+            placements[job] = Placement(
                 allocation=allocation,
-                step=_step(want, move, allocation, yields=want.job_id in yielding),
+                step=_step(own, move, allocation, yields=job in yielding),
                 waits_for=tuple(sorted(move.taken_from)),
                 makes_room_for=heir[0][0] if heir else "",
             )
     return placements
+
+
+def could_stay(want: Want) -> bool:
+    """Whether just what the job holds was chosen for it."""
+    same_pool = want.held_kind == want.kind or not want.slots
+    return same_pool and want.slots == size_of(want.held) + size_of(want.private)
 
 
 def describe_move(old: Allocation, new: Allocation, *, heir: str, node_names: Mapping[str, str]) -> str:
@@ -122,6 +135,14 @@ class _Move:
     allocation: dict[str, list[int]]
     displaced: bool
     taken_from: Counter[str] = field(default_factory=Counter)
+
+    def with_part(self, other: _Move) -> _Move:
+        """The same with what it gets in another pool."""
+        return _Move(
+            {**self.allocation, **other.allocation},
+            self.displaced or other.displaced,
+            self.taken_from + other.taken_from,
+        )
 
 
 def _place_kind(kind: str, pool: Pool, wants: Sequence[Want]) -> dict[str, _Move]:
@@ -212,11 +233,17 @@ def _give(
                     moves[job].taken_from[holder] += 1
 
 
-def _step(want: Want, move: _Move, allocation: Allocation, *, yields: bool) -> Step:
+def _step(own: Sequence[Want], move: _Move, allocation: Allocation, *, yields: bool) -> Step:
     if move.taken_from or not allocation:
         return Step.YIELD if yields else Step.WAIT
-    stays = want.slots == size_of(want.held) + size_of(want.private) and all(
-        set(slots) <= {*want.held.get(node, ()), *want.private.get(node, ())}
-        for node, slots in allocation.items()
+    held = {
+        (node, slot)
+        for want in own
+        for part in (want.held, want.private)
+        for node in part
+        for slot in part[node]
+    }
+    stays = all(could_stay(want) for want in own) and all(
+        (node, slot) in held for node, slots in allocation.items() for slot in slots
     )
-    return Step.STAY if stays and want.held_kind == want.kind else Step.GO
+    return Step.STAY if stays else Step.GO

@@ -8,10 +8,9 @@ from dataclasses import replace
 from headway.contract.agents import NodeState
 from service.domain.allocation.eligibility import backs_off
 from service.domain.allocation.knapsack.problem import NOTHING
-from service.domain.allocation.placement import Placement, Pool, Step, Want, place_all
+from service.domain.allocation.placement import Placement, Pool, Step, Want, could_stay, place_all
 from service.domain.allocation.round import Round, change_s
 from service.domain.cluster import SlotKey, allocation_of
-from service.domain.jobs import size_of
 from service.domain.perf.throughput import step_time
 
 HORIZON_S = 600.0
@@ -39,14 +38,11 @@ def places_of(round_: Round, chosen: Sequence[int]) -> dict[str, Placement]:
 def _moves_slot_s(round_: Round, wants: Sequence[Want], placements: Mapping[str, Placement]) -> float:
     """Slot-seconds of training that are lost by jobs which keep kind and size and have to move all the same."""
     jobs = round_.snapshot.jobs
+    changes = {want.job_id for want in wants if not could_stay(want)}
     lost_s = 0.0
     for want in wants:
         placement = placements.get(want.job_id)
-        could_stay = want.slots > 0 and (want.held_kind, want.slots) == (
-            want.kind,
-            size_of(want.held) + size_of(want.private),
-        )
-        if placement is not None and could_stay and placement.step is not Step.STAY:
+        if placement is not None and want.job_id not in changes and placement.step is not Step.STAY:
             factor = _CIRCLE if placement.step is Step.YIELD else 1.0
             lost_s += factor * want.slots * change_s(jobs[want.job_id])
     return lost_s
@@ -68,7 +64,8 @@ def _slower_slot_s(
         few, many = len(together[job_id].allocation), len(scattered[job_id].allocation)
         if few < many:
             slots = int(configurations.slots[column])
-            model = round_.learned.models.throughput[row : row + 1, int(configurations.kind[column])]
+            kind = int(round_.columns.by_kind.kind[column])
+            model = round_.learned.models.throughput[row : row + 1, kind]
             plan = (table.local_batch[row, column], max(int(table.accumulation[row, column]) - 1, 0))
             fast, slow = (
                 float(
@@ -83,35 +80,40 @@ def _slower_slot_s(
 
 
 def _wants(round_: Round, chosen: Sequence[int]) -> list[Want]:
-    """What was chosen for each job, and what it holds."""
-    configurations = round_.columns.configurations
+    """What was chosen for each job, and what it holds: of each pool that one of both is in."""
+    columns, nodes = round_.columns, round_.snapshot.nodes
     wants = []
     for row, (job, column) in enumerate(zip(round_.jobs, chosen, strict=True)):
         holding = round_.holdings[job.id]
         if holding.whole and column == round_.given.current[row] and backs_off(job, round_.snapshot):
             continue  # it cannot be moved: what it holds is nobody else's
-        states = {key: round_.snapshot.nodes[key.node_id].state for key in holding.keepable}
-        packed = column != NOTHING and not round_.exempt[row]
-        wants.append(
-            Want(
-                job_id=job.id,
-                kind="" if column == NOTHING else configurations.kinds[configurations.kind[column]],
-                slots=0 if column == NOTHING else int(configurations.slots[column]),
-                unit=round_.columns.unit_of(column) if packed else 1,
-                held_kind=holding.kind or "",
-                held=allocation_of(key for key, state in states.items() if state is NodeState.READY),
-                private=allocation_of(key for key, state in states.items() if state is NodeState.CORDONED),
-            )
-        )
+        for index, pool in enumerate(round_.rooms):
+            slots = 0 if column == NOTHING else int(columns.parts[column, index])
+            held = holding.by_pool.get(pool, ())
+            if slots or held:
+                cordoned = {key for key in held if nodes[key.node_id].state is NodeState.CORDONED}
+                wants.append(
+                    Want(
+                        job_id=job.id,
+                        kind=pool,
+                        slots=slots,
+                        unit=columns.unit_of(column, index) if slots and not round_.exempt[row] else 1,
+                        held_kind=pool if held else "",
+                        held=allocation_of(key for key in held if key not in cordoned),
+                        private=allocation_of(cordoned),
+                    )
+                )
     return wants
 
 
 def _pools(round_: Round) -> dict[str, Pool]:
-    """The free slots of each kind."""
-    free: dict[str, list[SlotKey]] = {kind: [] for kind in round_.rooms}
+    """The free slots of each pool."""
+    free: dict[str, list[SlotKey]] = {pool: [] for pool in round_.rooms}
     for key in round_.snapshot.free_slots():
-        free[round_.snapshot.kind_of(key)].append(key)
+        pool = round_.snapshot.pool_of(key)
+        if pool is not None:
+            free[pool.name].append(key)
     return {
-        kind: Pool(free=allocation_of(keys), node_slots=shapes.node_slots)
-        for (kind, keys), shapes in zip(free.items(), round_.columns.shapes, strict=True)
+        pool: Pool(free=allocation_of(keys), node_slots=shapes.node_slots)
+        for (pool, keys), shapes in zip(free.items(), round_.columns.shapes, strict=True)
     }

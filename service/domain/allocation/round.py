@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cached_property
 
 import numpy as np
 
 from headway.contract.spec import JobSpec
-from service.domain.allocation.columns import Columns, KindRoom, columns_of, rooms_of, rows_of
+from service.domain.allocation.columns import Columns, columns_of, rows_of
 from service.domain.allocation.eligibility import (
     Holding,
-    acceptable_kinds,
     backs_off,
     deciding_jobs,
     explores,
@@ -25,14 +23,17 @@ from service.domain.allocation.eligibility import (
     weight_of,
 )
 from service.domain.allocation.knapsack.problem import Row
+from service.domain.allocation.masks import allowed_by_spec, observed
+from service.domain.allocation.risk import kept_share, saves, thrift
+from service.domain.allocation.rooms import Room, rooms_of
 from service.domain.allocation.searching import Searches, searches_of
-from service.domain.allocation.shapes import offered
+from service.domain.allocation.spending import Bar, Prospects, bars_of, cap_rows, prospects_of
 from service.domain.arrays import BoolArray, FloatArray, IntArray
 from service.domain.cluster import Served, Snapshot
 from service.domain.jobs import Job
 from service.domain.perf.exploration import Exploration, explore
-from service.domain.perf.learned import Learned, batch_of, job_classes, learn
-from service.domain.perf.tables import GoodputTable, Observed, goodput_table
+from service.domain.perf.learned import Learned, job_classes, learn
+from service.domain.perf.tables import GoodputTable, goodput_table
 from service.domain.policies.policy import RoundInput
 
 RESTART_S = 3.0
@@ -47,6 +48,8 @@ loss this does not hold: what was lost is to come back at once.
 """
 _WORTHLESS = 0.01
 """Of the goodput at the size that its user asked for, what any other is worth to a pinned job."""
+_BARRED = 0.5
+"""Of its goodput, what a configuration counts that a job should leave, and may have to keep."""
 
 
 class Note(IntEnum):
@@ -61,10 +64,13 @@ class Note(IntEnum):
     TOO_YOUNG = 6
     NO_GAIN = 7
     NOT_MEASURED = 8
+    OVER_BUDGET = 9
+    DEADLINE = 10
 
 
 _SEARCHABLE = (Note.TOO_FAR, Note.NOT_WORTH_IT, Note.TOO_YOUNG, Note.NO_GAIN)
 """A search may want a job there none the less."""
+_NOTE_OF = {Bar.OVER_BUDGET: Note.OVER_BUDGET, Bar.DEADLINE: Note.DEADLINE}
 
 
 @dataclass(frozen=True)  # with slots there could be no cached_property
@@ -78,28 +84,33 @@ class Round:
         notes: (J, C) a `Note` for each.
         exempt: (J,) jobs that lie scattered, and that packing rows do not count.
         search: where jobs that search their configuration are to be.
-        table: goodput as it is believed to be; what policies are given is steadied in `given`.
+        bars: (J, C) a `Bar` for each: what money or time forbids.
+        prospects: goodput with what is lost with spot machines, and what is left to do.
+        table: goodput as it is believed to be while nothing is lost; what policies are given is steadied in `given`.
     """
 
     snapshot: Snapshot
     jobs: tuple[Job, ...]
     holdings: Mapping[str, Holding]
-    rooms: Mapping[str, KindRoom]
+    rooms: Mapping[str, Room]
     columns: Columns
     learned: Learned
     table: GoodputTable
     tried: BoolArray
     notes: IntArray
+    bars: IntArray
+    prospects: Prospects
     exempt: BoolArray
     search: Searches
     given: RoundInput
 
     def usable_slots(self, spec: JobSpec) -> dict[str, int]:
-        """All slots in service of each kind that a job may run on."""
-        wanted = spec.resources.devices
-        return {
-            kind: int(room.slots.sum()) for kind, room in self.rooms.items() if not wanted or kind in wanted
-        }
+        """All slots in service of each kind that a job may run on, in the markets that it takes."""
+        usable: dict[str, int] = {}
+        for room in self.rooms.values():
+            if room.pool.serves(spec):
+                usable[room.pool.kind] = usable.get(room.pool.kind, 0) + int(room.slots.sum())
+        return usable
 
     @cached_property
     def digest(self) -> str:
@@ -114,6 +125,8 @@ class Round:
             digest.update(np.ascontiguousarray(one).tobytes())
         for name in ("current", "weight", "waited_s", "served_slot_s", "changes", "change_s", "remaining"):
             digest.update(getattr(given, name).tobytes())
+        if given.thrift is not None:
+            digest.update(given.thrift.tobytes())
         return digest.hexdigest()
 
 
@@ -122,15 +135,23 @@ def build_round(snapshot: Snapshot) -> Round:
     jobs = deciding_jobs(snapshot)
     holdings = {job.id: holding_of(job, snapshot) for job in jobs}
     rooms = rooms_of(snapshot, holdings)
-    columns = columns_of(jobs, holdings, rooms, snapshot.usd_per_slot_h)
+    columns = columns_of(jobs, holdings, rooms)
     current = np.array(
-        [columns.find(one.kind, one.size, one.private) if one.whole else -1 for one in holdings.values()],
+        [columns.held(one) if one.whole else -1 for one in holdings.values()],
         dtype=np.int64,
     )
-    learned = learn(jobs, columns.configurations.kinds, snapshot.measurements, snapshot.class_measurements)
-    tried, observed = _observed(jobs, columns, snapshot)
-    table = goodput_table(learned.models, columns.configurations, observed)
-    notes = _notes(snapshot, jobs, holdings, columns, current, tried, table)
+    learned = learn(jobs, columns.by_kind.kinds, snapshot.measurements, snapshot.class_measurements)
+    tried, measured = observed(jobs, columns, snapshot)
+    table = goodput_table(learned.models, columns.by_kind, measured)
+    prospects = prospects_of(
+        jobs,
+        current,
+        learned,
+        table,
+        share=kept_share(jobs, columns, snapshot.hazard_per_h, restart_s=RESTART_S, pause_s=change_s),
+        start_s=[change_s(job) for job in jobs],
+    )
+    notes, bars = _notes(snapshot, jobs, holdings, rooms, columns, current, tried, table, prospects)
     search = searches_of(
         snapshot,
         jobs,
@@ -144,6 +165,8 @@ def build_round(snapshot: Snapshot) -> Round:
     )
     notes[search.opened(np.isin(notes, _SEARCHABLE))] = Note.OFFERED
     rows, exempt = rows_of(columns, rooms, jobs, holdings, current)
+    rows += cap_rows(snapshot, jobs, columns)
+    given = _given(snapshot, jobs, holdings, columns, rows, current, notes, prospects, bars, search)
     return Round(
         snapshot=snapshot,
         jobs=jobs,
@@ -154,9 +177,11 @@ def build_round(snapshot: Snapshot) -> Round:
         table=table,
         tried=tried,
         notes=notes,
+        bars=bars,
+        prospects=prospects,
         exempt=exempt,
         search=search,
-        given=_given(snapshot, jobs, holdings, columns, rows, current, notes, table, learned, search),
+        given=replace(given, thrift=thrift(jobs, columns, rooms)),
     )
 
 
@@ -191,19 +216,24 @@ def _given(
     rows: tuple[Row, ...],
     current: IntArray,
     notes: IntArray,
-    table: GoodputTable,
-    learned: Learned,
+    prospects: Prospects,
+    bars: IntArray,
     search: Searches,
 ) -> RoundInput:
-    now, kinds = snapshot.now, columns.configurations.kinds
+    now, pools = snapshot.now, columns.pools
     served = [snapshot.served.get(job.id, Served()) for job in jobs]
+    # Time is known by kind: it counts where the kind comes first.
+    kinds = [
+        pool.kind if index == 0 or pool.kind != pools[index - 1].kind else ""
+        for index, pool in enumerate(pools)
+    ]
     seconds = [[one.seconds.get(kind, 0.0) for kind in kinds] for one in served]
     waits = [holdings[job.id].size == 0 for job in jobs]
     moving = (search.target >= 0) & (search.target != current)
     return RoundInput(
         configurations=columns.configurations,
         rows=rows,
-        goodput=search.preferred(_steadied(snapshot, jobs, columns, current, table.goodput)),
+        goodput=search.preferred(_steadied(snapshot, jobs, columns, current, prospects.goodput, bars)),
         allowed=(notes == Note.OFFERED) | (notes == Note.CURRENT),
         current=current,
         weight=np.array([weight_of(job) for job in jobs]),
@@ -214,7 +244,7 @@ def _given(
                 for job, waiting in zip(jobs, waits, strict=True)
             ]
         ),
-        served_s=np.array(seconds, dtype=np.float64).reshape(len(jobs), len(kinds)),
+        served_s=np.array(seconds, dtype=np.float64).reshape(len(jobs), len(pools)),
         served_slot_s=np.array([one.slot_s for one in served]),
         changes=np.array([max(0, job.generation - 1) for job in jobs], dtype=np.int64),
         # What its user asks for is not weighed against what it costs; a search has weighed it.
@@ -224,12 +254,7 @@ def _given(
                 for job, moves in zip(jobs, moving, strict=True)
             ]
         ),
-        # Samples say nothing of time where no speed is known: by a guessed one the shortest job would look like the longest.
-        remaining=np.where(
-            learned.measured | learned.related,
-            np.array([_remaining(job) for job in jobs]) * _worth_of_a_sample(current, table),
-            np.nan,
-        ),
+        remaining=prospects.remaining,
         requested_slots=search.sizes(
             columns.configurations.slots, np.array([requested_slots(job) for job in jobs], dtype=np.int64)
         ),
@@ -237,86 +262,25 @@ def _given(
     )
 
 
-def _worth_of_a_sample(current: IntArray, table: GoodputTable) -> FloatArray:
-    """(J,) reference samples that one of a job's samples stands for, in steps of the batch that it has or would have."""
-    if not table.goodput.size:
-        return np.ones(len(current))
-    column = np.where(current >= 0, current, table.goodput.argmax(axis=1))
-    worth = table.efficiency[np.arange(len(current)), column]
-    return np.where(worth > 0, worth, 1.0)
-
-
-def _remaining(job: Job) -> float:
-    """Samples left; NaN where the script does not say how many there are."""
-    total = job.progress.total_samples
-    return math.nan if total is None else float(max(total - job.progress.samples, 1))
-
-
-def _observed(jobs: Sequence[Job], columns: Columns, snapshot: Snapshot) -> tuple[BoolArray, Observed]:
-    """Where each job was measured (J, C), and what."""
-    configurations = columns.configurations
-    tried = np.zeros((len(jobs), len(configurations.slots)), dtype=np.bool_)
-    entries: list[tuple[float, ...]] = []
-    for row, job in enumerate(jobs):
-        for one in snapshot.measurements.get(job.id, ()):
-            if not one.believable or one.device_kind not in configurations.kinds:
-                continue
-            kind = configurations.kinds.index(one.device_kind)
-            same = (configurations.kind == kind) & (configurations.slots == one.slots)
-            tried[row] |= same
-            # Spread over more nodes than the column promises, it was slower than that would be.
-            entries += (
-                (row, column, one.samples_per_s, batch_of(one), one.steps)
-                for column in np.flatnonzero(same & (configurations.nodes == one.nodes)).tolist()
-            )
-    table = np.array(entries, dtype=np.float64).reshape(len(entries), 5)
-    return tried, Observed(
-        job=table[:, 0].astype(np.int64),
-        column=table[:, 1].astype(np.int64),
-        samples_per_s=table[:, 2],
-        global_batch=table[:, 3],
-        steps=table[:, 4],
-    )
-
-
-def _allowed(jobs: Sequence[Job], holdings: Mapping[str, Holding], columns: Columns) -> BoolArray:
-    """What specs and shapes allow (J, C): an acceptable kind, and a size that the job may have there."""
-    configurations = columns.configurations
-    kinds, slots = configurations.kinds, configurations.slots
-    mask = np.zeros((len(jobs), len(slots)), dtype=np.bool_)
-    known: dict[object, BoolArray] = {}
-    for row, job in enumerate(jobs):
-        key = (job.spec.elastic, job.spec.resources.devices, job.pinned_size)
-        if key not in known:
-            of_kind = np.isin(configurations.kind, [kinds.index(one) for one in acceptable_kinds(job, kinds)])
-            known[key] = of_kind & np.isin(slots, job.sizes)
-        holding = holdings[job.id]
-        private = np.zeros_like(columns.private)
-        if holding.private and holding.kind is not None:
-            private = np.where(configurations.kind == kinds.index(holding.kind), holding.private, 0)
-        mask[row] = known[key] & (columns.private == private)
-    for first, shapes in zip(columns.first.tolist(), columns.shapes, strict=True):
-        own = slice(first, first + len(shapes.slots))
-        mask[:, own] = offered(shapes, mask[:, own])
-    return mask
-
-
 def _notes(
     snapshot: Snapshot,
     jobs: Sequence[Job],
     holdings: Mapping[str, Holding],
+    rooms: Mapping[str, Room],
     columns: Columns,
     current: IntArray,
     tried: BoolArray,
     table: GoodputTable,
-) -> IntArray:
-    allowed = _allowed(jobs, holdings, columns)
+    prospects: Prospects,
+) -> tuple[IntArray, IntArray]:
+    """(J, C) a `Note` for each, and a `Bar`."""
+    allowed = allowed_by_spec(jobs, holdings, columns)
     for row, (job, holding) in enumerate(zip(jobs, holdings.values(), strict=True)):
         stays = not is_left_over(job, holding.size) or backs_off(job, snapshot)
         if current[row] >= 0 and stays:
             allowed[row, current[row]] = True
     explored = explore(
-        columns.configurations,
+        columns.by_kind,
         allowed=allowed,
         tried=tried,
         current=current,
@@ -330,12 +294,26 @@ def _notes(
     ).astype(np.int64)
     free = np.array([not explores(job, snapshot) for job in jobs], dtype=np.bool_)
     notes[free[:, None] & allowed] = Note.OFFERED
+    open_to = notes == Note.OFFERED
+    bars = bars_of(
+        snapshot,
+        jobs,
+        columns,
+        rooms,
+        open_to=open_to,
+        allowed=allowed,
+        current=current,
+        prospects=prospects,
+    )
+    for bar, note in _NOTE_OF.items():
+        notes[open_to & (bars == bar)] = note
     for row, (job, holding) in enumerate(zip(jobs, holdings.values(), strict=True)):
         if holding.size:
-            notes[row] = _of_running(
-                snapshot, job, holding.size, notes[row], columns, int(current[row]), table.goodput[row]
-            )
-    return notes
+            now = int(current[row])
+            bar = Bar(bars[row, now]) if now >= 0 else Bar.NONE
+            goodput = prospects.goodput[row]
+            notes[row] = _of_running(snapshot, job, holding.size, notes[row], columns, now, goodput, bar)
+    return notes, bars
 
 
 def _of_running(
@@ -346,14 +324,18 @@ def _of_running(
     columns: Columns,
     current: int,
     goodput: FloatArray,
+    bar: Bar,
 ) -> IntArray:
-    """The notes (C,) of a job that holds slots: what it should not change to by its own choice."""
+    """The notes (C,) of a job that holds slots: what it should not change to by its own choice. With a `bar` on what it
+    has, it should not wait to leave that.
+    """
     slots = columns.configurations.slots
     offer = notes == Note.OFFERED
     pinned = slots == (job.pinned_size or 0)
     notes = notes.copy()
-    if current >= 0 and not is_left_over(job, size):
+    if current >= 0 and not is_left_over(job, size) and bar is Bar.NONE:
         no_gain = (slots >= size) & (goodput < MIN_GAIN * goodput[current])
+        no_gain &= ~saves(columns, current, MIN_GAIN)
         notes[offer & ~pinned & no_gain] = Note.NO_GAIN
         if is_young(job, snapshot):
             notes[offer & ~pinned & (slots > size)] = Note.TOO_YOUNG
@@ -361,17 +343,28 @@ def _of_running(
             notes[offer & ~pinned & (slots > size)] = Note.NOT_MEASURED
     waits = backs_off(job, snapshot)
     if waits:
-        kind = columns.configurations.kind
-        elsewhere = kind != kind[current] if current >= 0 else np.zeros_like(offer)
+        # Whatever lies in another pool needs new ranks.
+        elsewhere = (
+            (columns.parts > columns.parts[current]).any(axis=1) if current >= 0 else np.zeros_like(offer)
+        )
         notes[offer & ((slots > size) | elsewhere)] = Note.BACK_OFF
     if current >= 0:
         leaves = is_left_over(job, size) and job.pinned_size != size and not waits
         notes[current] = Note.NOT_ALLOWED if leaves else Note.CURRENT
+        # What lies within what it holds is there for certain: it need not keep what it cannot pay.
+        within = (columns.parts <= columns.parts[current]).all(axis=1) & (notes == Note.OFFERED)
+        if bar is Bar.OVER_BUDGET and within.any() and not leaves:
+            notes[current] = Note.OVER_BUDGET
     return notes
 
 
 def _steadied(
-    snapshot: Snapshot, jobs: Sequence[Job], columns: Columns, current: IntArray, goodput: FloatArray
+    snapshot: Snapshot,
+    jobs: Sequence[Job],
+    columns: Columns,
+    current: IntArray,
+    goodput: FloatArray,
+    bars: IntArray,
 ) -> FloatArray:
     """Goodput as policies are to count it (J, C): a difference that may be noise is none, else jobs would go to and fro,
     and the size that a user asked for is what counts.
@@ -388,6 +381,8 @@ def _steadied(
         held = steadied[running, current[running]]
         least = _WORTHLESS * steadied[running].max(axis=1)
         steadied[running, current[running]] = np.where(held > 0, held, least)
+    barred = running[bars[running, current[running]] != Bar.NONE]
+    steadied[barred, current[barred]] *= _BARRED
     for row, job in enumerate(jobs):
         if job.pinned_size is not None:
             steadied[row, columns.configurations.slots != job.pinned_size] *= _WORTHLESS

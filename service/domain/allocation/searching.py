@@ -90,14 +90,14 @@ def searches_of(
         known = _known(
             snapshot,
             job,
-            columns.configurations,
+            columns.by_kind,
             allowed[row],
             table,
             row,
             modelled=bool(learned.measured[row] or learned.related[row]),
         )
         steps[job.id] = search_step(
-            _aim(job, snapshot, columns.configurations), columns.configurations, known, place
+            _aim(job, snapshot, columns.by_kind), columns.configurations, known, place
         )
         target[row] = steps[job.id].target
     return Searches(target=target, steps=steps)

@@ -47,6 +47,17 @@ class Shapes:
     regular: BoolArray
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Columns that are alike but for their size, ascending: those of a pool, or of one anchor. `regular` is as in
+    `Shapes`.
+    """
+
+    columns: IntArray
+    slots: IntArray
+    regular: BoolArray
+
+
 def standard_node(node_slots: IntArray) -> int:
     """The largest node size that cuts up at least `COVERAGE` of the slots of nodes (N,) of these sizes; 1 without any."""
     sizes = np.unique(node_slots[node_slots > 0])
@@ -98,7 +109,7 @@ def shapes_of(sizes: IntArray, *, node_slots: IntArray, room: IntArray) -> Shape
     return Shapes(node_slots=whole, slots=slots, nodes=nodes, unit=unit, regular=regular)
 
 
-def offered(shapes: Shapes, allowed: BoolArray) -> BoolArray:
+def offered(shapes: Shapes | Group, allowed: BoolArray) -> BoolArray:
     """Which columns (J, C) to offer of those that each job's spec allows (J, C).
 
     All regular ones and the smallest; another one only if no regular size within a factor of two is allowed.
@@ -122,18 +133,22 @@ def packing_rows(
     exempt: BoolArray | None = None,
     first: int = 0,
     columns: int | None = None,
+    of_column: IntArray | None = None,
 ) -> tuple[Row, ...]:
     """The rows that make every choice placeable, beside the one of all slots of the kind, which must be there.
 
-    `room` (N,) is what each node can give out. The shapes are the columns from `first` on of `columns` in all. Jobs that
-    are `exempt` (J,) do not count. Rows that others imply are left out.
+    `room` (N,) is what each node can give out. The shapes are the columns from `first` on of `columns` in all, or
+    those that `of_column` (C,) says, -1 for none. Jobs that are `exempt` (J,) do not count. Rows that others imply are left out.
     """
     rows: list[Row] = []
     where = slice(first, first + len(shapes.slots))
     for level in range(shapes.node_slots.bit_length() - 1, 0, -1):
         capacity = int(_in_blocks(room, level).sum())
         demand = np.zeros(columns or len(shapes.slots))
-        demand[where] = _demand(shapes, level)
+        if of_column is None:
+            demand[where] = _demand(shapes, level)
+        else:
+            demand = np.append(_demand(shapes, level), 0)[of_column] * 1.0
         implied = capacity >= _in_blocks(room.sum(), level) or not demand.any()
         if not implied and not (rows and np.array_equal(demand, rows[-1].demand)):
             name = f"packing/{kind}/{1 << level}"

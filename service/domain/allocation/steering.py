@@ -94,8 +94,9 @@ def after_spending(
 def _usd_per_h(round_: Round) -> float:
     """What all slots that are held cost now; slots themselves where nothing has a price."""
     snapshot, owned = round_.snapshot, not np.any(round_.given.configurations.usd_per_h > 0)
-    kinds = [snapshot.kind_of(key) for key in snapshot.held]
-    return sum(1.0 if owned else max(0.0, snapshot.usd_per_slot_h.get(kind, 0.0)) for kind in kinds)
+    if owned:
+        return float(len(snapshot.held))
+    return sum(snapshot.usd_per_slot_h_of_key(key) for key in snapshot.held)
 
 
 def _state(carried: Mapping[str, Any]) -> BudgetState:

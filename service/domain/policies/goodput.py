@@ -75,6 +75,8 @@ class Goodput:
         left = self._left_by_change(given, to_go_s, speedup)
         utility = worth * np.where(kept(given), 1.0, left**self.p)
         stopped = np.where(kept(given), worth * (1 - left), 0.0).max(axis=1, initial=0.0)
+        if given.thrift is not None:
+            utility = utility * given.thrift**self.p
         utility = np.where(goodput > 0, utility, -np.inf)
         return solved(given, solve, utility, -stopped, "weighted speedup ** p")
 

@@ -44,6 +44,8 @@ class RoundInput:
         remaining: (J,) reference samples left; NaN where unknown.
         requested_slots: (J,) the size that a rigid scheduler would give it.
         job_class: (J,) index of its class: jobs of one class have the same speedups and sizes.
+        thrift: (J, C) what a configuration counts for the price of its market, from 0 to 1, by the goals of jobs that
+            take several; None where nobody has that choice. For policies that do not know dollars otherwise.
     """
 
     configurations: Configurations
@@ -61,6 +63,7 @@ class RoundInput:
     remaining: FloatArray
     requested_slots: IntArray
     job_class: IntArray
+    thrift: FloatArray | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

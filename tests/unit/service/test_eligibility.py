@@ -10,10 +10,10 @@ import pytest
 
 from headway.contract.agents import NodeState
 from headway.contract.jobs import JobState
+from headway.contract.markets import Market
 from service.domain.allocation.eligibility import (
     SILENT_S,
     Holding,
-    acceptable_kinds,
     explores,
     holding_of,
     is_movable,
@@ -22,6 +22,7 @@ from service.domain.allocation.eligibility import (
 )
 from service.domain.cluster import Measurement, Node, SlotKey
 from service.domain.jobs import class_of
+from service.domain.pools import Pool
 from tests.unit.service.builders import LIVE_STATES, NOW, job_of, node_of, snapshot_of, spec_of
 
 
@@ -84,7 +85,8 @@ def test_a_slot_that_its_node_no_longer_has_cannot_be_kept() -> None:
     job = job_of("j", JobState.RUNNING)
     node = Node(id="n", name="n", state=NodeState.READY, slots={1: "cpu", 2: "cpu"})
     found = holding_of(job, snapshot_of([node], [job], {"j": [("n", 0), ("n", 1)]}))
-    assert found == Holding(size=2, kind="cpu", keepable=(SlotKey("n", 1),))
+    kept = (SlotKey("n", 1),)
+    assert found == Holding(size=2, kind="cpu", keepable=kept, by_pool={"cpu": kept})
     assert not found.whole
 
 
@@ -108,12 +110,30 @@ def test_who_is_to_have_one_size_tries_none(fields: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("devices", "kinds"),
-    [([], ("a100", "cpu")), (["cpu"], ("cpu",)), (["h100", "a100"], ("a100",)), (["h100"], ())],
+    ("devices", "market", "names"),
+    [
+        ([], "on-demand", ["a100", "cpu"]),
+        ([], "spot", ["a100 (spot)"]),
+        ([], "mixed", ["a100", "a100 (spot)", "cpu"]),
+        (["cpu"], "mixed", ["cpu"]),
+        (["cpu"], "spot", []),
+        (["h100", "a100"], "on-demand", ["a100"]),
+        (["h100"], "mixed", []),
+    ],
 )
-def test_only_kinds_that_are_wanted_and_there(devices: list[str], kinds: tuple[str, ...]) -> None:
-    job = job_of("j", spec=spec_of("j", resources={"devices": devices}))
-    assert acceptable_kinds(job, ("a100", "cpu")) == kinds
+def test_only_pools_that_are_wanted_and_there(devices: list[str], market: str, names: list[str]) -> None:
+    spec = spec_of("j", resources={"devices": devices}, market=market)
+    pools = [Pool("a100"), Pool("a100", Market.SPOT), Pool("cpu")]
+    assert [pool.name for pool in pools if pool.serves(spec)] == names
+
+
+def test_a_machine_that_is_to_be_taken_away_is_left_at_once() -> None:
+    job = job_of("j", JobState.RUNNING)
+    nodes = [replace(node_of("gone"), reclaim_at=NOW + timedelta(seconds=120)), node_of("stays")]
+    held = {"j": [("gone", 0), ("stays", 0)]}
+    snapshot = snapshot_of(nodes, [job], held)
+    assert holding_of(job, snapshot).keepable == (SlotKey("stays", 0),)
+    assert snapshot.free_slots() == (SlotKey("stays", 1),)
 
 
 @pytest.mark.parametrize(

@@ -182,7 +182,7 @@ def test_slots_on_a_cordoned_node_take_nothing_from_others() -> None:
     demand = dict(
         zip(
             round_.columns.configurations.slots[round_.given.allowed[0]].tolist(),
-            round_.columns.demand[round_.given.allowed[0]].tolist(),
+            round_.columns.demand[round_.given.allowed[0]].sum(axis=1).tolist(),
             strict=True,
         )
     )

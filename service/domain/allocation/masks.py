@@ -1,0 +1,64 @@
+"""What specs and shapes allow, whatever is known of speed and money; and what was measured where."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from service.domain.allocation.columns import Columns
+from service.domain.allocation.eligibility import Holding
+from service.domain.allocation.shapes import offered
+from service.domain.arrays import BoolArray
+from service.domain.cluster import Snapshot
+from service.domain.jobs import Job
+from service.domain.perf.learned import batch_of
+from service.domain.perf.tables import Observed
+
+
+def allowed_by_spec(jobs: Sequence[Job], holdings: Mapping[str, Holding], columns: Columns) -> BoolArray:
+    """What specs and shapes allow (J, C): pools that serve the job, and a size that it may have there."""
+    uses, slots = columns.parts > 0, columns.configurations.slots
+    mask = np.zeros((len(jobs), len(slots)), dtype=np.bool_)
+    everybody = (columns.private == 0).all(axis=1)
+    known: dict[object, BoolArray] = {}
+    for row, job in enumerate(jobs):
+        key = (job.spec.elastic, job.spec.resources.devices, job.spec.market, job.pinned_size)
+        if key not in known:
+            closed = np.array([not pool.serves(job.spec) for pool in columns.pools], dtype=np.bool_)
+            known[key] = ~(uses & closed).any(axis=1) & np.isin(slots, job.sizes)
+        own = everybody
+        if holdings[job.id].private_by_pool:
+            private = np.where(uses, columns.private_of(holdings[job.id]), 0)
+            own = (columns.private == private).all(axis=1)
+        mask[row] = known[key] & own
+    for group in columns.groups:
+        mask[:, group.columns] = offered(group, mask[:, group.columns])
+    return mask
+
+
+def observed(jobs: Sequence[Job], columns: Columns, snapshot: Snapshot) -> tuple[BoolArray, Observed]:
+    """Where each job was measured (J, C), and what."""
+    configurations = columns.by_kind
+    tried = np.zeros((len(jobs), len(configurations.slots)), dtype=np.bool_)
+    entries: list[tuple[float, ...]] = []
+    for row, job in enumerate(jobs):
+        for one in snapshot.measurements.get(job.id, ()):
+            if not one.believable or one.device_kind not in configurations.kinds:
+                continue
+            kind = configurations.kinds.index(one.device_kind)
+            same = (configurations.kind == kind) & (configurations.slots == one.slots)
+            tried[row] |= same
+            # Spread over more nodes than the column promises, it was slower than that would be.
+            entries += (
+                (row, column, one.samples_per_s, batch_of(one), one.steps)
+                for column in np.flatnonzero(same & (configurations.nodes == one.nodes)).tolist()
+            )
+    table = np.array(entries, dtype=np.float64).reshape(len(entries), 5)
+    return tried, Observed(
+        job=table[:, 0].astype(np.int64),
+        column=table[:, 1].astype(np.int64),
+        samples_per_s=table[:, 2],
+        global_batch=table[:, 3],
+        steps=table[:, 4],
+    )

@@ -1,0 +1,126 @@
+"""What markets do to a configuration: what may be lost with spot machines, and what they save."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+import numpy as np
+
+from headway.contract.markets import Market
+from headway.contract.spec import Resize
+from service.domain.allocation.columns import Columns
+from service.domain.allocation.rooms import Room
+from service.domain.arrays import BoolArray, FloatArray
+from service.domain.jobs import Job
+from service.domain.pools import Pool
+from service.domain.rental.spot_rate import best_interval_s, spot_share
+
+CHECKPOINT_S: Final = 1.0
+"""Training time that a checkpoint takes: it is copied in the background, and only the copy in memory holds training up."""
+_THRIFT: Final = {"time": 0.0, "balanced": 0.25, "cost": 1.0}
+"""By the objective of a goal: with which power a cheaper market counts as speed."""
+
+
+def on_spot(columns: Columns) -> BoolArray:
+    """(C,) the columns that have a slot on spot."""
+    spot = np.array([pool.market is Market.SPOT for pool in columns.pools], dtype=np.bool_)
+    return np.asarray((columns.parts[:, spot] > 0).any(axis=1))
+
+
+def anchored(columns: Columns) -> BoolArray:
+    """(C,) the columns that have some slots on spot, and some that stay."""
+    firm = np.array([pool.market is Market.ON_DEMAND for pool in columns.pools], dtype=np.bool_)
+    return np.asarray(on_spot(columns) & (columns.parts[:, firm] > 0).any(axis=1))
+
+
+def kept_share(
+    jobs: Sequence[Job],
+    columns: Columns,
+    hazard_per_h: Mapping[str, float],
+    *,
+    restart_s: float,
+    pause_s: Callable[[Job], float],
+) -> FloatArray | None:
+    """(J, C) the share of its speed that a job keeps where machines may be taken away; None where none ever is.
+
+    A job that changes in place and has an anchor goes on without what it lost, after a pause of `pause_s`; any other falls
+    back to its checkpoint, and takes `restart_s` to start.
+    """
+    hazards = [max(0.0, hazard_per_h.get(pool.name, 0.0)) for pool in columns.pools]
+    if not any(hazards):
+        return None
+    losses_per_h = np.zeros(len(columns.parts))
+    for pool, hazard in enumerate(hazards):
+        losses_per_h += hazard * -(-columns.parts[:, pool] // columns.shapes[pool].node_slots)
+    firm = anchored(columns)
+    shares = np.ones((len(jobs), len(firm)))
+    known: dict[tuple[object, ...], FloatArray] = {}
+    for row, job in enumerate(jobs):
+        in_place = job.live or job.spec.elastic.resize is Resize.LIVE
+        key = (job.spec.checkpoint.every, pause_s(job) if in_place else None)
+        if key not in known:
+            every = _shares(losses_per_h, job, restart_s)
+            stays = np.array(
+                [
+                    spot_share(
+                        hazard_per_h=one, machines=1, checkpoint_s=0, interval_s=0, restart_s=pause_s(job)
+                    )
+                    for one in losses_per_h.tolist()
+                ]
+            )
+            known[key] = np.where(firm & in_place, stays, every)
+        shares[row] = known[key]
+    return shares
+
+
+def _shares(losses_per_h: FloatArray, job: Job, restart_s: float) -> FloatArray:
+    """(C,) the shares of a job that falls back to its checkpoint."""
+    every = job.spec.checkpoint.every
+    shares = np.ones(len(losses_per_h))
+    for losses in np.unique(losses_per_h[losses_per_h > 0]).tolist():
+        interval_s = (
+            best_interval_s(hazard_per_h=losses, machines=1, checkpoint_s=CHECKPOINT_S)
+            if every == "auto"
+            else float(every)
+        )
+        shares[losses_per_h == losses] = spot_share(
+            hazard_per_h=losses,
+            machines=1,
+            checkpoint_s=CHECKPOINT_S,
+            interval_s=interval_s,
+            restart_s=restart_s,
+        )
+    return shares
+
+
+def thrift(jobs: Sequence[Job], columns: Columns, rooms: Mapping[str, Room]) -> FloatArray | None:
+    """(J, C) what a configuration counts for the price of its market, from 0 to 1; 1 for the cheapest one.
+
+    Only a job that takes both markets is asked, where both have a price: by the objective of its goal, what costs half
+    as much counts as much as what is faster by half (`cost`), not at all (`time`), or a little (`balanced`). None where
+    nobody has that choice.
+    """
+    dearer = np.ones(len(columns.parts))
+    slots = np.maximum(columns.configurations.slots, 1)
+    usd = columns.configurations.usd_per_h / slots
+    for index, kind in enumerate(columns.by_kind.kinds):
+        both = [Pool(kind, market).name for market in Market]
+        if all(name in rooms and rooms[name].usd_per_slot_h > 0 for name in both):
+            here = columns.by_kind.kind == index
+            least = min(rooms[name].usd_per_slot_h for name in both)
+            dearer[here] = np.minimum(least / usd[here], 1.0)
+    powers = np.array(
+        [_THRIFT[job.spec.goal.objective] if job.spec.market == "mixed" else 0.0 for job in jobs]
+    )
+    if not powers.any() or (dearer == 1.0).all():
+        return None
+    return np.asarray(dearer[None, :] ** powers[:, None])
+
+
+def saves(columns: Columns, current: int, factor: float) -> BoolArray:
+    """(C,) what is as large as the present column, of the same device kind, and cheaper by a factor on another market."""
+    usd_per_h, slots = columns.configurations.usd_per_h, columns.configurations.slots
+    alike = (columns.by_kind.kind == columns.by_kind.kind[current]) & (slots == slots[current])
+    elsewhere = (columns.parts != columns.parts[current]).any(axis=1)
+    return np.asarray(alike & elsewhere & (usd_per_h * factor <= usd_per_h[current]))

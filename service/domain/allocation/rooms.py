@@ -1,0 +1,72 @@
+"""What each pool of the cluster has, and what of it a round may give out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from service.domain.allocation.eligibility import Holding
+from service.domain.arrays import IntArray
+from service.domain.cluster import Node, SlotKey, Snapshot
+from service.domain.pools import Pool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Room:
+    """The nodes of a pool (N,): their names in order, all their slots of it, and those that a round may give out.
+
+    `usd_per_slot_h` is the mean of the nodes' prices.
+    """
+
+    pool: Pool
+    nodes: tuple[str, ...]
+    slots: IntArray
+    room: IntArray
+    usd_per_slot_h: float
+
+
+def rooms_of(snapshot: Snapshot, holdings: Mapping[str, Holding]) -> dict[str, Room]:
+    """What each pool in service has, by its name in order. `holdings` are those of the jobs that a round decides about."""
+    slots: dict[Pool, dict[str, int]] = {}
+    members: dict[Pool, list[Node]] = {}
+    for node in sorted(snapshot.nodes.values(), key=lambda node: node.id):
+        for kind in node.slots.values():
+            pool = Pool(kind, node.market)
+            of_pool = slots.setdefault(pool, {})
+            if not members.get(pool) or members[pool][-1] is not node:
+                members.setdefault(pool, []).append(node)
+            if node.takes_jobs:
+                of_pool[node.id] = of_pool.get(node.id, 0) + 1
+    room: dict[Pool, dict[str, int]] = {}
+    for key in _givable(snapshot, holdings):
+        found = snapshot.pool_of(key)
+        if found is not None and snapshot.nodes[key.node_id].takes_jobs:
+            of_pool = room.setdefault(found, {})
+            of_pool[key.node_id] = of_pool.get(key.node_id, 0) + 1
+    return {
+        pool.name: Room(
+            pool=pool,
+            nodes=tuple(slots[pool]),
+            slots=np.array([*slots[pool].values()], dtype=np.int64),
+            room=np.array([room.get(pool, {}).get(node, 0) for node in slots[pool]], dtype=np.int64),
+            usd_per_slot_h=_price(snapshot, pool, members[pool]),
+        )
+        for pool in sorted(slots)
+    }
+
+
+def _givable(snapshot: Snapshot, holdings: Mapping[str, Holding]) -> list[SlotKey]:
+    """Free slots, and those of jobs that may be moved."""
+    return [*snapshot.free_slots(), *(key for one in holdings.values() for key in one.keepable)]
+
+
+def _price(snapshot: Snapshot, pool: Pool, nodes: list[Node]) -> float:
+    """Of nodes that take jobs, where there are any."""
+    prices = [
+        snapshot.usd_per_slot_h_of(node, pool.kind)
+        for node in [node for node in nodes if node.takes_jobs] or nodes
+    ]
+    # Equal prices are kept as they are: a mean of them may differ in its last digit.
+    return prices[0] if len(set(prices)) == 1 else sum(prices) / len(prices)
