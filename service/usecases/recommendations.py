@@ -30,6 +30,7 @@ from service.domain.rental.catalogue import Catalogue, selected
 from service.domain.rental.offers import Offer
 from service.domain.rental.plans import Architecture, Group, Limits, Plan, Role
 from service.domain.rental.recommend import (
+    Goal,
     Need,
     Rated,
     Recommendation,
@@ -51,6 +52,12 @@ _CHECKPOINT_BYTES_PER_S: Final = 5e8
 _RELAUNCH_S: Final = 30.0
 """A restart beside reading the checkpoint."""
 _LIVE_S: Final = 1.0
+_GOALS: Final[dict[Objective, Goal]] = {
+    Objective.TIME: "time",
+    Objective.COST: "cost",
+    Objective.BALANCED: "balanced",
+    Objective.FLOPP: "balanced",
+}
 _FLOPP_USD_PER_H: Final = 3.0
 """What DeepVM spends unless told otherwise."""
 _MILLION: Final = 1e6
@@ -144,7 +151,7 @@ def _question(
         ),
         # A job file that says nothing of markets is asked about all of them.
         market=request.market or (spec.market if "market" in spec.model_fields_set else "mixed"),
-        objective="balanced" if objective is Objective.FLOPP else objective.value,
+        objective=_GOALS[objective],
         max_cost_usd=request.max_cost_usd or goal.max_cost_usd,
         deadline_s=None if deadline is None else (deadline - now).total_seconds(),
     )

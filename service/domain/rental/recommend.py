@@ -29,7 +29,7 @@ START_S: Final = 180.0
 _MOST_SIZES: Final = 14
 """Sizes weighed for each type; of more, evenly spaced ones by logarithm."""
 
-Objective = Literal["time", "cost", "balanced"]
+Goal = Literal["time", "cost", "balanced"]
 ARCHITECTURES: Final = {
     "on-demand": (Architecture.ALL_ON_DEMAND,),
     "spot": (Architecture.ALL_SPOT, Architecture.TIERING),
@@ -52,7 +52,7 @@ class Need:
     spread: float = 0.0
     costs: Costs = field(default_factory=Costs)
     market: Literal["on-demand", "spot", "mixed"] = "mixed"
-    objective: Objective = "balanced"
+    objective: Goal = "balanced"
     max_cost_usd: float | None = None
     deadline_s: float | None = None
 
