@@ -18,13 +18,16 @@ class RowPrice(BaseModel):
     """A limit that a round had to keep to. `price` is what one more unit of its capacity was worth, in the round's unit
     of utility; 0 where there was enough.
 
-    Names: `slots/KIND`, `packing/KIND/SIZE`, `quota/PROJECT`, `usd_per_h`.
+    Names: `slots/POOL`, `packing/POOL/SIZE`, `budget/NAME`, `quota/PROJECT`, `usd_per_h`. A pool is a device kind, such as
+    `a100`, or its slots on spot machines, `a100 (spot)`.
     """
 
     name: str
     capacity: float
     used: float
     price: float
+    project: str | None = None
+    """Whose jobs alone it is for; None: everybody's."""
 
 
 class RoundChange(BaseModel):

@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar
 from pydantic import BaseModel, Field
 
 from headway.contract.forecasts import KeptForecast, SearchView
+from headway.contract.markets import Market, pool_name
 from headway.contract.spec import JobSpec
 
 Item = TypeVar("Item")
@@ -183,6 +184,16 @@ class SizeOption(BaseModel):
     note: str = ""
     nodes: int = 1
     """How many nodes it spans."""
+    market: Market = Market.ON_DEMAND
+    anchor: int = 0
+    """With SPOT: of its slots, those that are on-demand, so that the job survives when the others are taken away."""
+    usd_per_h: float | None = None
+    """None in decisions of older versions."""
+
+    @property
+    def pool(self) -> str:
+        """The pool that it lies in, or, with an anchor, the one that most of it lies in."""
+        return pool_name(self.device_kind, self.market)
 
 
 class ExplainView(BaseModel):
