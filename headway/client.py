@@ -38,6 +38,8 @@ from headway.contract.jobs import (
     Page,
     ResizeRequest,
 )
+from headway.contract.markets import Market
+from headway.contract.recommendations import OfferPage, RecommendationRequest, RecommendationView
 from headway.contract.simulations import ENDED, SimulationRequest, SimulationView
 from headway.contract.spec import JobSpec
 from headway.errors import HeadwayError
@@ -160,6 +162,31 @@ class Client:
         """What a job would take if it was submitted. Nothing is stored, and its `workdir` is not read."""
         body = spec.model_dump(mode="json", by_alias=True, exclude_unset=True)
         return self._post(f"{_API}/plans", PlanView, json=body)
+
+    def recommend(self, request: RecommendationRequest) -> RecommendationView:
+        """What to rent for a job that is not submitted. Nothing is stored or rented."""
+        body = request.model_dump(mode="json", by_alias=True, exclude_unset=True)
+        return self._post(f"{_API}/recommendations", RecommendationView, json=body)
+
+    def offers(
+        self,
+        *,
+        device: str | None = None,
+        provider: str | None = None,
+        region: str | None = None,
+        market: Market | None = None,
+        max_usd_per_h: float | None = None,
+    ) -> OfferPage:
+        """What can be rented, of that which fulfils every condition that is given."""
+        query = {
+            "device": device,
+            "provider": provider,
+            "region": region,
+            "market": market,
+            "max_usd_per_h": max_usd_per_h,
+        }
+        answer = self._http.request("GET", f"{_API}/offers", params=_given(query))
+        return OfferPage.model_validate_json(answer.content)
 
     def metrics(self, job: str) -> Iterator[MetricPoint]:
         """What the script reported, oldest first."""

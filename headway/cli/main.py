@@ -10,7 +10,7 @@ import typer
 from rich.text import Text
 from typer.core import TyperGroup
 
-from headway.cli import agent, decisions, doctor, follow, jobs, local, nodes, simulate, whatif
+from headway.cli import agent, decisions, doctor, follow, jobs, local, nodes, recommend, simulate, whatif
 from headway.cli.context import Cli, of
 from headway.errors import HeadwayError
 
@@ -81,6 +81,7 @@ _PANELS: dict[str, tuple[Callable[..., None], ...]] = {
         whatif.whatif,
         simulate.simulate,
     ),
+    "Money": (recommend.recommend, recommend.offers),
     "Steering jobs": (jobs.resize, jobs.pause, jobs.resume, jobs.cancel),
     "Nodes": (nodes.nodes, nodes.drain, nodes.cordon, nodes.uncordon),
 }

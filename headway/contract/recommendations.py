@@ -36,7 +36,8 @@ class RecommendationRequest(Part):
 
     `max_usd_per_h` bounds the price of a plan (with FLOPP it is what is spent, 3 dollars where it is not given). `samples` is
     the work where neither the script nor earlier jobs have told. `vcpu_quotas` are by family of types and market, such as
-    `g/spot`. `provider` and `region` narrow the offers.
+    `g/spot`. `provider` and `region` narrow the offers. With a `limit` of 0
+    no plan is weighed, and only what each offer costs the job is said.
     """
 
     spec: JobSpec
@@ -54,7 +55,7 @@ class RecommendationRequest(Part):
     ] = Field(default_factory=dict)
     provider: str | None = None
     region: str | None = None
-    limit: Annotated[int, Field(ge=1, le=200)] = 10
+    limit: Annotated[int, Field(ge=0, le=200)] = 10
 
 
 class OfferView(BaseModel):

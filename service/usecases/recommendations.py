@@ -178,10 +178,13 @@ def _question(
 def answer(question: _Question) -> RecommendationView:
     """Plans, or what would do; and what every offer costs this job to get on."""
     warnings = list(question.warnings)
-    if question.request.objective is Objective.FLOPP:
+    values: dict[Plan, float] = {}
+    if not question.request.limit:
+        found = Recommendation((), (), 0)
+    elif question.request.objective is Objective.FLOPP:
         found, values = _by_flopp(question, warnings)
     else:
-        found, values = _by_goal(question, warnings), {}
+        found = _by_goal(question, warnings)
     return RecommendationView(
         name=question.job.spec.name,
         at=question.now,
