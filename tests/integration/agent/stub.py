@@ -196,7 +196,7 @@ class StubService:
 
     def _story(self) -> str:
         return "never happened; last: " + " ".join(
-            f"{e.kind}:{e.job_id}/{e.generation}" for e in self.entries[-8:]
+            f"{e.kind}:{getattr(e, 'job_id', '')}/{getattr(e, 'generation', '')}" for e in self.entries[-8:]
         )
 
     def command_id(self) -> str:
