@@ -61,9 +61,9 @@ def phases_of(marks: Sequence[Mark]) -> tuple[Phase, ...]:
         if mark.kind == JobEvent.SWITCH and mark.pause_s > 0:
             was_lost = before is not None and before.category is Category.LOST
             stood = (Category.LOST, before.cause) if was_lost and before else (Category.RESIZE, "")
-            _turn_last(phases, mark.at_us, mark.pause_s, *stood, whole=False)
+            _turn_last(phases, mark.at_us, mark.pause_s, *stood)
         if mark.kind in {FIRST_STEP, RESTORE} and mark.lost_s != 0:
-            _turn_last(phases, mark.at_us, mark.lost_s, Category.LOST, _cause(phases), whole=True)
+            _turn_last(phases, mark.at_us, mark.lost_s, Category.LOST, _cause(phases), again=mark.generation)
         if phase is None:
             continue
         if before is not None:
@@ -132,10 +132,18 @@ def _starts_later(start: Mark, later: Sequence[Mark]) -> bool:
 
 
 def _turn_last(
-    phases: list[Phase], at_us: int, seconds: float, category: Category, cause: str, *, whole: bool
+    phases: list[Phase],
+    at_us: int,
+    seconds: float,
+    category: Category,
+    cause: str,
+    *,
+    again: int | None = None,
 ) -> None:
-    """Turn what was training of the last `seconds` before `at_us` into another category. With `whole` only training counts
-    towards these seconds; where it is not known how many they were, the last stretch of training does.
+    """Turn what was training of the last `seconds` before `at_us` into another category.
+
+    With `again`, the generation that does it again, only training of those before it counts towards these seconds; where
+    it is not known how many they were, its last stretch does.
     """
     if not phases:
         return
@@ -146,9 +154,9 @@ def _turn_last(
     while phases and left_us > 0:
         phase = phases.pop()
         length = phase.to_us - phase.from_us
-        if phase.category is not Category.USEFUL:
+        if phase.category is not Category.USEFUL or (again is not None and phase.generation >= again):
             behind.append(phase)
-            left_us -= 0 if whole else length
+            left_us -= length if again is None else 0
             continue
         middle = phase.to_us - min(length, left_us)
         behind.append(replace(phase, from_us=middle, category=category, cause=cause))
