@@ -160,7 +160,7 @@ async def go_on(tx: Transaction, job: Job, launch: Launch, now: datetime) -> Job
     job = replace(job, target=None, allocation={})
     if job.state is JobState.CANCELLING:
         return await transition(
-            tx, job, JobEvent.VANISH, reason=Reason.USER_REQUEST, message="cancelled", now=now
+            tx, job, JobEvent.VANISH, reason=job.reason, message=_why_cancelled(job), now=now
         )
     if verdict.ending is Ending.DONE and allows(job.state, JobEvent.SUCCEED):
         job = await score_forecasts(tx, job, now)
@@ -187,20 +187,23 @@ async def _reclaimed(tx: Transaction, job: Job, verdict: Verdict) -> Verdict:
     return replace(verdict, reason=Reason.SPOT_RECLAIMED, message=f"node {taken[0].name} is taken away")
 
 
+def _why_cancelled(job: Job) -> str:
+    return "cancelled" if job.reason is Reason.USER_REQUEST else job.message
+
+
 async def _wait_again(tx: Transaction, job: Job, now: datetime) -> Job:
     if job.pause_requested:
-        return await pause_now(tx, job, now)
+        reason = Reason.BUDGET if job.reason is Reason.BUDGET else Reason.USER_REQUEST
+        return await pause_now(tx, job, now, reason=reason)
     again = replace(job, preemptions=job.preemptions + 1)
     return await transition(tx, again, JobEvent.REQUEUE, reason=job.reason, message=job.message, now=now)
 
 
-async def pause_now(tx: Transaction, job: Job, now: datetime) -> Job:
+async def pause_now(tx: Transaction, job: Job, now: datetime, *, reason: Reason = Reason.USER_REQUEST) -> Job:
     """A job that holds nothing becomes PAUSED."""
     paused = replace(job, pause_requested=False, allocation={})
     where = f" at {job.progress.samples:,} samples" if job.progress.samples else ""
-    return await transition(
-        tx, paused, JobEvent.PAUSE, reason=Reason.USER_REQUEST, message=f"paused{where}", now=now
-    )
+    return await transition(tx, paused, JobEvent.PAUSE, reason=reason, message=f"paused{where}", now=now)
 
 
 async def _recover(tx: Transaction, job: Job, verdict: Verdict, now: datetime) -> Job:
