@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
 
-from service.domain.allocation.knapsack.problem import NOTHING, Solve
+from service.domain.allocation.knapsack.problem import NOTHING, Row, Solve
 from service.domain.allocation.knapsack.solver import solve as production_solve
 from service.domain.arrays import BoolArray, FloatArray, IntArray
 from service.domain.policies.policy import Choices, Policy, RoundInput
@@ -18,6 +19,7 @@ from service.simulation.metrics import job_rows
 from service.simulation.nodes import Nodes
 from service.simulation.seen import Learned, Oracle
 from service.simulation.steering import Steering
+from service.simulation.transitions import Transitions
 from service.simulation.world import Replay, RoundRows, View, World
 
 Progress = Callable[[float], None]
@@ -35,6 +37,10 @@ class Sight(Protocol):
 
     def look(self, rows: IntArray, phase: IntArray) -> tuple[FloatArray, BoolArray]:
         """Goodput (n, C), and what each job may be given now (n, C), of jobs in these phases (n,)."""
+        ...
+
+    def knows(self, rows: IntArray) -> BoolArray:
+        """(n,) whether anything is known of each job's speed."""
         ...
 
 
@@ -60,6 +66,7 @@ class _Run:
         self._world, self._policy, self._solve, self._clock = world, policy, solve, clock
         self._tables = Tables(world)
         self._jobs = Jobs(world, self._tables)
+        self._transitions = Transitions(world, self._jobs)
         self._nodes = Nodes(world)
         self._sight: Sight = (
             Oracle(world, self._tables, self._jobs)
@@ -131,52 +138,101 @@ class _Run:
             tick_s += rules.interval_s
         if not rules.on_events:
             return tick_s
-        return min(tick_s, arrival_s, float(self._jobs.ends_s[self._active].min(initial=np.inf)))
+        if rules.latencies is not None:
+            tick_s = from_s + rules.interval_s
+        event_s = self._transitions.next_s(self._active, now_s)
+        return min(tick_s, arrival_s, event_s, float(self._jobs.ends_s[self._active].min(initial=np.inf)))
 
     def _advance(self, now_s: float) -> None:
         ended = self._jobs.advance(self._active, now_s)
         if ended.any():
             self._nodes.place(self._active[ended], np.full(int(ended.sum()), NOTHING))
             self._active = self._active[~ended]
+        self._transitions.advance(self._active, now_s)
 
     def _round(self, now_s: float) -> None:
         jobs, active = self._jobs, self._active
         progress = jobs.progress_at(active, now_s)
         phase = jobs.phase_at(active, progress)
-        given = self._input(now_s, progress, phase)
-        policy = self._steering.steered(self._policy, given, active, jobs, now_s)
+        settled = ~self._transitions.on_the_way(active, now_s)
+        decided = active[settled]
+        given = self._input(decided, now_s, progress[settled], phase[settled])
+        policy = self._steering.steered(self._policy, given, decided, jobs, now_s)
         began_s = self._clock()
         choices = policy.choose(given, self._solve)
         decision_s = self._clock() - began_s
         self._check(given, choices)
         changed = np.flatnonzero(choices.chosen != given.current)
         if len(changed):
-            rows, columns = active[changed], choices.chosen[changed]
-            jobs.give(rows, columns, now_s, self._world.rules)
+            rows, columns = self._free_now(decided[changed], choices.chosen[changed])
+            self._transitions.give(rows, columns, now_s)
             self._nodes.place(rows, columns)
         self._note(now_s, phase, decision_s, choices.solution.gap)
 
-    def _input(self, now_s: float, progress: FloatArray, phase: IntArray) -> RoundInput:
-        jobs, active, rules = self._jobs, self._active, self._world.rules
-        goodput, allowed = self._sight.look(active, phase)
-        restart_s = jobs.restart_s[active]
+    def _input(self, rows: IntArray, now_s: float, progress: FloatArray, phase: IntArray) -> RoundInput:
+        """Of the jobs `rows` (n,) that a round decides about."""
+        jobs, transitions = self._jobs, self._transitions
+        goodput, allowed = self._steadied(rows, *self._sight.look(rows, phase), now_s)
+        tells = self._declares[rows]
+        if self._world.rules.latencies is not None:
+            tells = tells & transitions.has_spoken(rows, now_s) & self._sight.knows(rows)
         return RoundInput(
             configurations=self._world.configurations,
-            rows=self._nodes.rows,
+            rows=self._bounds(now_s),
             goodput=goodput,
             allowed=allowed,
-            current=jobs.column[active],
-            weight=self._weight[active],
-            age_s=now_s - jobs.submit_s[active],
-            waited_s=np.where(jobs.column[active] == NOTHING, now_s - jobs.held_until_s[active], 0.0),
-            served_s=jobs.served_s[active],
-            served_slot_s=jobs.served_slot_s[active],
-            changes=jobs.changes[active],
-            change_s=restart_s if rules.live_pause_s is None else np.full(len(active), rules.live_pause_s),
-            remaining=np.where(self._declares[active], jobs.total[active] - progress, np.nan),
-            requested_slots=self._requested[active],
-            job_class=jobs.application[active],
+            current=jobs.column[rows],
+            weight=self._weight[rows],
+            age_s=now_s - jobs.submit_s[rows],
+            waited_s=np.where(jobs.column[rows] == NOTHING, now_s - jobs.held_until_s[rows], 0.0),
+            served_s=jobs.served_s[rows],
+            served_slot_s=jobs.served_slot_s[rows],
+            changes=jobs.changes[rows],
+            change_s=transitions.change_s(rows),
+            remaining=np.where(tells, jobs.total[rows] - progress, np.nan),
+            requested_slots=self._requested[rows],
+            job_class=jobs.application[rows],
         )
+
+    def _steadied(
+        self, rows: IntArray, goodput: FloatArray, allowed: BoolArray, now_s: float
+    ) -> tuple[FloatArray, BoolArray]:
+        """Goodput and what may be chosen (n, C), where jobs that were just changed do not grow by their own choice."""
+        young = np.flatnonzero(self._transitions.young(rows, now_s))
+        if not len(young):
+            return goodput, allowed
+        goodput, allowed = goodput.copy(), allowed.copy()
+        slots, held = self._world.configurations.slots, self._jobs.column[rows[young]]
+        allowed[young] &= slots <= slots[held][:, None]
+        goodput[young] = np.minimum(goodput[young], goodput[young, held][:, None])
+        return goodput, allowed
+
+    def _bounds(self, now_s: float) -> tuple[Row, ...]:
+        """The rows of the nodes, less what jobs on their way hold."""
+        on_the_way = self._active[self._transitions.on_the_way(self._active, now_s)]
+        if not len(on_the_way):
+            return self._nodes.rows
+        held = self._transitions.columns(on_the_way)
+        return tuple(
+            replace(row, capacity=row.capacity - float(row.demand[held].sum())) for row in self._nodes.rows
+        )
+
+    def _free_now(self, rows: IntArray, columns: IntArray) -> tuple[IntArray, IntArray]:
+        """Of the jobs `rows` (n,) that are to have other columns (n,), those whose slots nobody else is still leaving; the
+        others wait for a later round.
+        """
+        if self._world.rules.latencies is None:
+            return rows, columns
+        demands = np.array([row.demand for row in self._nodes.rows])
+        free = np.array([row.capacity for row in self._nodes.rows])
+        free -= demands[:, self._transitions.columns(self._active)].sum(axis=1)
+        may = np.ones(len(rows), dtype=np.bool_)
+        added, kept = self._transitions.needs(rows, columns)
+        for index in np.flatnonzero(added != NOTHING).tolist():
+            more = demands[:, added[index]] - (demands[:, kept[index]] if kept[index] != NOTHING else 0.0)
+            may[index] = bool((more <= free).all())
+            free -= more * may[index]
+        return rows[may], columns[may]
 
     def _check(self, given: RoundInput, choices: Choices) -> None:
         chosen = choices.chosen

@@ -41,6 +41,7 @@ class Tables:
             [np.zeros((len(applications), 1, columns)), np.cumsum(phase_s, axis=1)], axis=1
         )
         self.restart_s = np.array([one.restart_s for one in applications])
+        self.end_s = np.array([one.end_s for one in applications])
 
 
 class Jobs:
@@ -128,6 +129,11 @@ class Jobs:
         pause_s = np.where(live, rules.live_pause_s or 0.0, self.restart_s[rows])
         self._hold(rows, columns, now_s, ready_s + pause_s)
 
+    def stop(self, rows: IntArray, now_s: float) -> None:
+        """`rows` (n,), which were advanced to now, train no more, and hold what they hold until that is taken."""
+        self.progress[rows] = self.progress_at(rows, now_s)
+        self.trains_from_s[rows] = self.ends_s[rows] = np.inf
+
     def holds_already(self, rows: IntArray, columns: IntArray) -> None:
         """`rows` (n,) hold these columns (n,) when the replay begins, and train."""
         self.start_s[rows] = np.minimum(self.submit_s[rows], 0.0)
@@ -164,7 +170,8 @@ class Jobs:
         bounds, clock_s = self._tables.boundaries[application], self._tables.clock_s[application, :, columns]
         self.clock_s[rows] = stretch * _interpolated(self.progress[rows] / stretch, bounds, clock_s)
         self.column[rows], self.trains_from_s[rows] = columns, trains_from_s
-        self.ends_s[rows] = trains_from_s + np.maximum(stretch * clock_s[:, -1] - self.clock_s[rows], 0.0)
+        left_s = np.maximum(stretch * clock_s[:, -1] - self.clock_s[rows], 0.0)
+        self.ends_s[rows] = trains_from_s + left_s + self._tables.end_s[application]
         self.held_until_s[rows] = self.held_from_s[rows] = now_s
 
     def _let_go(self, rows: IntArray) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from service.domain.allocation.knapsack.problem import NOTHING
-from service.domain.arrays import FloatArray, IntArray
+from service.domain.arrays import BoolArray, FloatArray, IntArray
 from service.domain.perf.fit import Observations
 from service.domain.perf.tables import Observed
 from service.domain.policies.policy import Configurations
@@ -18,7 +18,7 @@ _SAMPLES_A_SLOT = 64.0
 """Of a step, where only speed is known of an application."""
 _APART = 2.0
 """Batches that differ by less than the second root of 2 are one entry."""
-_ENOUGH_STEPS = 20.0
+_ENOUGH_STEPS = 10.0
 """An entry of fewer is completed before it counts: so models are fitted once for each."""
 _FIELDS = 9
 
@@ -118,6 +118,12 @@ class Measurements:
     def of_classes(self) -> Observations:
         """What is known of the applications (A,): an owner is an application on a kind."""
         return self._observations([self._shared.get(index, {}) for index in range(len(self._class_phi))])
+
+    def known(self, rows: IntArray) -> BoolArray:
+        """(n,) whether each, or a job of its class, was measured at all."""
+        classes = self._jobs.application[rows].tolist()
+        of_class = np.array([bool(self._shared.get(index)) for index in classes], dtype=np.bool_)
+        return np.asarray(self.tried[rows].any(axis=1) | of_class)
 
     def noise_of(self, rows: IntArray) -> FloatArray:
         """(n,) gradient noise scale as last measured, by a job itself or else in its class; NaN where never."""

@@ -46,6 +46,10 @@ class Oracle:
         allowed = self._sizes[rows]
         return np.where(allowed, self._tables.goodput[self._jobs.application[rows], phase], 0.0), allowed
 
+    def knows(self, rows: IntArray) -> BoolArray:
+        """See `engine.Sight`."""
+        return np.ones(len(rows), dtype=np.bool_)
+
 
 class Learned:
     """What was measured up to now, and the models of it."""
@@ -81,6 +85,10 @@ class Learned:
         if len(stale):
             self._learn(stale)
         return self._offer(rows)
+
+    def knows(self, rows: IntArray) -> BoolArray:
+        """See `engine.Sight`."""
+        return self._measured.known(rows)
 
     def _learn(self, rows: IntArray) -> None:
         """Tables of `rows` (n,) anew, and models where something was measured."""

@@ -75,6 +75,23 @@ class Steps:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Latencies:
+    """Seconds that the parts of a change take in the live system, measured there. Jobs on their way are left alone.
+
+    Attributes:
+        run_s: from a grant of slots until the ranks run and a round may change the job; its first step comes later.
+        grow_s: from the decision until newcomers take part; training goes on meanwhile.
+        shrink_s: from the decision until the slots that a job leaves are free; training goes on meanwhile.
+        stop_s: from the decision until all slots of a job that lost them are free; it trains no more.
+    """
+
+    run_s: float
+    grow_s: float
+    shrink_s: float
+    stop_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Application:
     """How a kind of job really progresses.
 
@@ -85,6 +102,7 @@ class Application:
             phases or in none.
         restart_s: a checkpoint, a start and a load.
         steps: what would be measured of it; None: steps of one fixed batch, at the speed that `goodput` says.
+        end_s: for which it keeps its slots after its last step: a last checkpoint, the end of its processes.
     """
 
     name: str
@@ -92,6 +110,7 @@ class Application:
     goodput: FloatArray
     restart_s: float
     steps: Steps | None = None
+    end_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,6 +166,9 @@ class Rules:
         repair_s: how long it is away then.
         checkpoint_s: between two checkpoints of a job; what it did since the last is lost with a node.
         give_up_s: the replay ends that long after the last submit, whatever is still running.
+        latencies: for replays that are to happen as live, second by second: changes take these times, a job that was just
+            changed is left alone as in `service.domain.allocation.round`, its script says how much there is to do
+            when it trains, and a round is held `interval_s` after the last one. None: nothing of that.
     """
 
     interval_s: float = 60.0
@@ -158,6 +180,7 @@ class Rules:
     repair_s: float = 1800.0
     checkpoint_s: float = 600.0
     give_up_s: float = 14 * 86_400.0
+    latencies: Latencies | None = None
 
     def __post_init__(self) -> None:
         """Raises BadInput for a number that no cluster can have."""
@@ -168,6 +191,10 @@ class Rules:
                 raise BadInput(f"{name} is a number of at least 0, not {getattr(self, name):g}")
         if self.live_pause_s is not None and not 0.0 <= self.live_pause_s < math.inf:
             raise BadInput(f"a pause takes some seconds or none, not {self.live_pause_s:g}")
+        if self.latencies is not None and not (self.on_events and self.live_pause_s is not None):
+            raise BadInput("latencies are those of live changes, with rounds on events")
+        if self.latencies is not None and self.failures_per_node_h > 0:
+            raise BadInput("latencies are known of nodes that stay")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,6 +221,8 @@ class World:
 
     def __post_init__(self) -> None:
         """Raises BadInput for jobs that cannot be."""
+        if self.rules.latencies is not None and any(kind.spot is not None for kind in self.kinds):
+            raise BadInput("latencies are known of nodes that stay")
         before_s = -math.inf
         for one in self.arrivals:
             if not before_s <= one.submit_s < math.inf:

@@ -85,13 +85,15 @@ def everyone_gets(column: int) -> Decide:
 
 
 def anything_that_fits(seed: int) -> Decide:
-    """Random choices within the rows, other ones in every round."""
+    """Random choices of what is allowed within the rows, other ones in every round."""
     random = np.random.default_rng(seed)
 
     def decide(given: RoundInput) -> list[int]:
         chosen = np.full(len(given.current), NOTHING)
         for job in random.permutation(len(chosen)):
             column = int(random.integers(-1, len(given.configurations.slots)))
+            if column != NOTHING and not given.allowed[job, column]:
+                continue
             trial = chosen.copy()
             trial[job] = column
             has = trial[trial != NOTHING]
