@@ -1,0 +1,262 @@
+"""How far the forecast after a tenth of a job's work is from what the job took, and what a search for its size costs.
+
+    python -m benchmarks.forecast --json
+    python -m benchmarks.forecast --quick
+
+Real jobs run to their ends on a local agent of two slots, one after another: three scripts that differ in batch, compute and
+exchange, each on one slot and on two, each about `--seconds` long on one slot. Their steps are fixed arithmetic, so
+that what differs between two of them is the machine. The service keeps what it forecasts when a tenth of the work is done,
+and scores it at the end.
+
+`time_median_error`, `cost_median_error`, `time_worst_error`: |forecast / measured - 1| of the time from then on to the end of
+the job, with the end of its processes, and of its cost at a dollar for an hour of a slot. `p90_kept`: the share of jobs that
+took no longer than their P90.
+
+Then each app is submitted again under another name, free to have one slot or two, with `goal.search`: once for time and once
+for cost. `search_choice`: how much slower (dearer) what the search settled on is than the best of the two that were measured
+before, at worst. `search_overhead`: how much longer (dearer) the whole job was than on the size that it settled on, at worst,
+and `search_overhead_counted` what the service says of it. Differences between two runs of the same job on a shared machine
+are noise as well: `noise` is by how much the speed of one run changed between its first half and its second, at the median.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from headway.client import Client
+from headway.contract.forecasts import KeptForecast, SearchPhase
+from headway.contract.jobs import TERMINAL_STATES, EventView, JobState, JobView
+from headway.contract.spec import JobSpec
+from headway.local.stack import LocalStack
+
+SCRIPT = Path(__file__).parent / "scripts" / "computing.py"
+AFTER = 0.1
+SIZES = (1, 2)
+USD_PER_SLOT_H = 1.0
+SIDE = 96  # as in the script
+_POLL_S = 0.25
+_PATIENCE = 8.0
+"""Times its length on one slot that a job may take."""
+
+
+@dataclass(frozen=True, slots=True)
+class App:
+    """A script: samples of a step, products of matrices for each sample, and the side of its network's one matrix."""
+
+    name: str
+    batch: int
+    repeats: int
+    width: int
+
+
+APPS = (
+    App("even", batch=32, repeats=20, width=256),
+    App("chatty", batch=16, repeats=16, width=1536),
+    App("small", batch=8, repeats=40, width=512),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ran:
+    """A job that has succeeded, from its first step to its end: its last size, seconds, dollars, and the speed of its
+    second half over that of its first.
+    """
+
+    app: str
+    slots: int
+    time_s: float
+    cost_usd: float
+    drift: float
+    view: JobView
+
+
+def product_s() -> float:
+    """Seconds of one product of two matrices of the script, on one thread."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    some, turn = torch.randn(32, SIDE, SIDE), torch.randn(SIDE, SIDE)
+    taken = []
+    for _ in range(30):
+        began_s = time.perf_counter()
+        some @ turn
+        taken.append((time.perf_counter() - began_s) / len(some))
+    torch.set_num_threads(threads)
+    return statistics.median(taken)
+
+
+class Bench:
+    """Jobs on a local stack, one at a time, each of about `seconds` on one slot."""
+
+    def __init__(self, client: Client, seconds: float) -> None:
+        self._client = client
+        self._seconds = seconds
+        self._product_s = product_s()
+
+    def run(self, app: App, name: str, *, least: int, most: int, goal: Mapping[str, Any]) -> Ran:
+        """Submit the app with `least` to `most` slots, and wait for its end. Raises RuntimeError if it does not succeed."""
+        steps = max(60, round(self._seconds / (self._product_s * app.repeats * app.batch)))
+        spec = {
+            "name": name,
+            "run": f"python {SCRIPT} {steps * app.batch} {app.batch} {app.repeats} {app.width}",
+            "elastic": {"min": least, "max": most},
+            "goal": goal,
+            "checkpoint": {"every": "1h"},
+        }
+        job = self._client.submit(JobSpec.model_validate(spec)).id
+        seen: list[tuple[float, int]] = []
+        give_up_s = time.monotonic() + _PATIENCE * self._seconds + 60
+        while (view := self._client.job(job)).state not in TERMINAL_STATES:
+            seen.append((time.monotonic(), view.progress.samples))
+            if time.monotonic() > give_up_s:
+                raise RuntimeError(f"{name} does not end; it is {view.state}: {view.message}")
+            time.sleep(_POLL_S)
+        if view.state is not JobState.SUCCEEDED or view.finished_at is None:
+            raise RuntimeError(f"{name} ended {view.state}: {view.message}")
+        sizes = sizes_of(self._client.events(job), least)
+        ends = [*(at for at, _ in sizes[1:]), view.finished_at]
+        slot_s = sum((end - at).total_seconds() * size for (at, size), end in zip(sizes, ends, strict=True))
+        return Ran(
+            app=app.name,
+            slots=sizes[-1][1],
+            time_s=(view.finished_at - sizes[0][0]).total_seconds(),
+            cost_usd=slot_s * USD_PER_SLOT_H / 3600.0,
+            drift=drift_of(seen),
+            view=view,
+        )
+
+
+def sizes_of(events: Iterable[EventView], first: int) -> list[tuple[datetime, int]]:
+    """When training began on `first` slots, and when it went on with how many."""
+    sizes: list[tuple[datetime, int]] = []
+    for event in events:
+        if event.kind == "first_step" and not sizes:
+            sizes.append((event.at, first))
+        if event.kind == "switch":
+            sizes.append((event.at, int(event.data["to"])))
+    return sizes
+
+
+def drift_of(seen: Sequence[tuple[float, int]]) -> float:
+    """The speed of the second half of (seconds, samples) over that of the first; 1 where too little was seen."""
+    trained = [one for one in seen if one[1] > 0]
+    if len(trained) < 3:
+        return 1.0
+    first, middle, last = trained[0], trained[len(trained) // 2], trained[-1]
+    speeds = [
+        (after[1] - before[1]) / (after[0] - before[0]) for before, after in ((first, middle), (middle, last))
+    ]
+    return speeds[1] / speeds[0] if speeds[0] > 0 else 1.0
+
+
+def errors_of(grid: Sequence[Ran]) -> dict[str, float]:
+    """How far forecasts after a tenth were from what happened. Raises RuntimeError for a job without one."""
+    kept = [kept_of(ran) for ran in grid]
+    time_errors = [abs(one.time_ratio - 1.0) for one in kept if one.time_ratio is not None]
+    cost_errors = [abs(one.cost_ratio - 1.0) for one in kept if one.cost_ratio is not None]
+    return {
+        "time_median_error": statistics.median(time_errors),
+        "cost_median_error": statistics.median(cost_errors),
+        "time_worst_error": max(time_errors),
+        "cost_worst_error": max(cost_errors),
+        "p90_kept": statistics.mean((one.took_s or math.inf) <= one.time_p90_s for one in kept),
+        "jobs": len(time_errors),
+    }
+
+
+def kept_of(ran: Ran) -> KeptForecast:
+    """The forecast after a tenth of its work."""
+    for one in ran.view.progress.forecasts:
+        if one.share == AFTER and one.took_s is not None:
+            return one
+    raise RuntimeError(f"{ran.view.name} has no forecast after a tenth of its work")
+
+
+def search_of(grid: Sequence[Ran], searched: Sequence[tuple[str, Ran]]) -> dict[str, float]:
+    """What searches cost and chose, at worst, against the jobs of the same app that had one size from begin to end."""
+    overheads, counted, choices = [], [], []
+    for objective, ran in searched:
+        figure = {
+            one.slots: one.time_s if objective == "time" else one.cost_usd
+            for one in grid
+            if one.app == ran.app
+        }
+        here = ran.time_s if objective == "time" else ran.cost_usd
+        overheads.append(here / figure[ran.slots] - 1.0)
+        choices.append(figure[ran.slots] / min(figure.values()) - 1.0)
+        found = ran.view.progress.search
+        if found is None or found.phase is not SearchPhase.SETTLED:
+            raise RuntimeError(f"{ran.view.name} has not settled: {found}")
+        counted.append(found.overhead_share or 0.0)
+    return {
+        "search_overhead": max(overheads),
+        "search_overhead_counted": max(counted),
+        "search_choice": max(choices),
+        "searches": len(searched),
+    }
+
+
+def measure(bench: Bench, apps: Sequence[App]) -> dict[str, float]:
+    """All figures, over the apps."""
+    grid, searched = [], []
+    for app in apps:
+        for size in SIZES:
+            grid.append(bench.run(app, f"{app.name}-{size}", least=size, most=size, goal={}))
+            _tell(grid[-1])
+    for app in apps:
+        for objective in ("time", "cost"):
+            goal = {"objective": objective, "search": "full"}
+            # A class of its own: it is to know nothing of the others.
+            name = f"{app.name}-for-{objective}"
+            searched.append((objective, bench.run(app, name, least=SIZES[0], most=SIZES[-1], goal=goal)))
+            _tell(searched[-1][1])
+    noise = statistics.median(abs(one.drift - 1.0) for one in grid)
+    found = {**errors_of(grid), **search_of(grid, searched), "noise": noise}
+    return {name: round(value, 4) for name, value in found.items()}
+
+
+def _tell(ran: Ran) -> None:
+    """How the last job went, for whoever waits."""
+    text = (
+        f"{ran.view.name}: {ran.slots} slots, {ran.time_s:.1f} s, ${ran.cost_usd:.4f}, drift {ran.drift:.3f}"
+    )
+    for one in ran.view.progress.forecasts:
+        text += f"; at {one.share:.0%} {one.time_s:.1f} s (P90 {one.time_p90_s:.1f}), was {one.took_s:.1f} s"
+    if ran.view.progress.search is not None:
+        text += f"; {ran.view.progress.search.reason}, {ran.view.progress.search.overhead_s:.1f} s lost"
+    print(text, file=sys.stderr, flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON only")
+    parser.add_argument("--quick", action="store_true", help="one app only")
+    parser.add_argument(
+        "--seconds", type=float, default=60.0, help="of a job on one slot; default: %(default)s"
+    )
+    arguments = parser.parse_args()
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        LocalStack(Path(folder), agents=1, slots=SIZES[-1], prices=f"cpu={USD_PER_SLOT_H}") as stack,
+        stack.client() as client,
+    ):
+        result = measure(Bench(client, arguments.seconds), APPS[:1] if arguments.quick else APPS)
+    print(json.dumps(result) if arguments.json else json.dumps(result, indent=2))
+
+
+if __name__ == "__main__":
+    main()
