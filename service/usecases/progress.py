@@ -25,6 +25,7 @@ from headway.contract.runtime import (
 )
 from service.domain.jobs import Job
 from service.domain.membership import Born
+from service.domain.perf.marks import due_mark
 from service.usecases.live import complete_switch, member_left, newcomer_ready
 from service.usecases.ports import Transaction
 from service.usecases.records import Bell
@@ -50,7 +51,7 @@ async def take_in_message(tx: Transaction, job: Job, who: Born, message: Message
             allocation = await tx.allocations.get(job.id, message.generation)
             if allocation is not None:
                 await tx.history.measure(job.id, allocation, message, now)
-            if is_visiting(job):
+            if is_visiting(job) or due_mark(job.progress, starts=False) is not None:
                 tx.ring(Bell.ROUND)
         case Metrics():
             await tx.history.metric(job.id, message, datetime.fromtimestamp(message.at_s, UTC))
