@@ -31,14 +31,16 @@ async def expire_nodes(tx: Transaction, *, silence_s: float, launch: Launch, now
     return [node.name for node in lost]
 
 
-async def lose_node(tx: Transaction, node: NodeRecord, launch: Launch, now: datetime) -> None:
+async def lose_node(
+    tx: Transaction, node: NodeRecord, launch: Launch, now: datetime, message: str | None = None
+) -> None:
     """The node is gone: its ranks ended unseen, its slots are released, its jobs recover.
 
     Nobody else gets the slots until the node is back and has stopped what it still ran: a node is
     LOST, and so not scheduled on, until then.
     """
     silent_s = (now - node.seen_at).total_seconds()
-    message = f"node {node.name} has not reported for {silent_s:.0f} s"
+    message = message or f"node {node.name} has not reported for {silent_s:.0f} s"
     await tx.nodes.save(replace(node, state=NodeState.LOST, message=message))
     tx.ring(Bell.ROUND)
     holders = await tx.grants.on_node(node.id)

@@ -9,6 +9,7 @@ from typing import Protocol
 
 from headway.contract.jobs import Page
 from headway.contract.machines import MachineView
+from service.domain.rental.fleet import Joined
 from service.domain.rental.machines import Found, Machine
 from service.domain.rental.offers import Offer
 
@@ -76,8 +77,12 @@ class Machines(Protocol):
         """Those that are neither GONE nor FAILED, oldest first."""
         ...
 
-    async def known(self, machine_ids: Collection[str]) -> list[Machine]:
-        """Those of the machines that there are rows of, ended ones too."""
+    async def joined(self) -> dict[str, Joined]:
+        """The nodes of open machines, by the machine's id."""
+        ...
+
+    async def known(self, names: Collection[str]) -> list[Machine]:
+        """Machines by their ids or their providers' names, ended ones too, oldest first."""
         ...
 
     async def requested_since(self, moment: datetime) -> list[Machine]:

@@ -7,16 +7,18 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Row, Select, insert, select, text, tuple_, update
+from sqlalchemy import Row, Select, insert, or_, select, text, tuple_, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from headway.contract.agents import NodeState
 from headway.contract.jobs import Page
 from headway.contract.machines import MachineView
 from headway.contract.markets import Market
 from service.adapters.postgres.cursors import read_cursor, write_cursor
 from service.adapters.postgres.money_tables import ENDED_SQL, machines
-from service.adapters.postgres.tables import nodes
+from service.adapters.postgres.tables import nodes, slot_grants
 from service.domain.errors import NotFound
+from service.domain.rental.fleet import Joined
 from service.domain.rental.machines import Machine, MachineState, cost_usd
 
 
@@ -61,9 +63,33 @@ class PostgresMachines:
         """Those that are neither GONE nor FAILED, oldest first."""
         return await self._all(select(machines).where(text(f"NOT ({ENDED_SQL})")))
 
-    async def known(self, machine_ids: Collection[str]) -> list[Machine]:
-        """Those of the machines that there are rows of, ended ones too."""
-        return await self._all(select(machines).where(machines.c.id.in_(machine_ids)))
+    async def joined(self) -> dict[str, Joined]:
+        """The nodes of open machines, by the machine's id."""
+        held = (
+            select(slot_grants.c.id)
+            .where(slot_grants.c.node_id == nodes.c.id, slot_grants.c.released_at.is_(None))
+            .exists()
+        )
+        query = (
+            select(nodes, held.label("held"))
+            .join(machines, machines.c.id == nodes.c.machine_id)
+            .where(text(f"NOT (machines.{ENDED_SQL})"))
+        )
+        return {
+            row.machine_id: Joined(
+                node_id=row.id,
+                state=NodeState(row.state),
+                seen_at=row.seen_at,
+                empty=not row.held,
+                reclaim_at=row.reclaim_at,
+            )
+            for row in (await self._connection.execute(query)).all()
+        }
+
+    async def known(self, names: Collection[str]) -> list[Machine]:
+        """Machines by their ids or their providers' names, ended ones too, oldest first."""
+        named = or_(machines.c.id.in_(names), machines.c.external_id.in_(names))
+        return await self._all(select(machines).where(named))
 
     async def requested_since(self, moment: datetime) -> list[Machine]:
         """Those that were wanted since a moment, ended ones too, oldest first."""

@@ -36,6 +36,7 @@ class Patience:
 class Joined:
     """The node that a machine has joined as. `empty`: no job holds a slot of it."""
 
+    node_id: str
     state: NodeState
     seen_at: datetime
     empty: bool
