@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from headway.contract.agents import NodeState, NodeView, SlotView
+from headway.contract.forecasts import KeptForecast, SearchView
 from headway.contract.jobs import (
     TERMINAL_STATES,
     EventView,
@@ -81,6 +82,8 @@ def job_page(job: JobView, events: Sequence[EventView], now: datetime) -> Render
         ("epochs", _epochs(done)),
         ("failures", _failures(job)),
         ("changes", _changes(done)),
+        *(() if done.search is None else (("search", Text(search_text(done.search))),)),
+        *(("forecast", Text(kept_text(one))) for one in done.forecasts),
         ("generation", _generation(job)),
         ("times", _times(job, now)),
     ]
@@ -212,6 +215,36 @@ def duration(seconds: float) -> str:
     if whole < 86400:
         return f"{whole // 3600}h{whole % 3600 // 60:02}m"
     return f"{whole // 86400}d{whole % 86400 // 3600:02}h"
+
+
+def usd(amount: float | None) -> str:
+    """Dollars and cents; of less than a cent two digits."""
+    if amount is None:
+        return "-"
+    return f"${amount:.2g}" if 0 < amount < 0.01 else f"${amount:,.2f}"
+
+
+def search_text(found: SearchView) -> str:
+    """Where the search for a job's configuration is, and what it has cost."""
+    there = f" {found.slots} {found.device_kind}" if found.slots is not None else ""
+    text = f"{found.mode}, {found.phase}{there}: {found.reason}"
+    if not found.visited:
+        return text
+    share = "" if found.overhead_share is None else f", {found.overhead_share:.1%} of the run"
+    text += f"; {found.visited} of {found.visits} sizes seen in {found.time_s:.1f} s, {found.overhead_s:.1f} s lost"
+    return f"{text}{share} (at most {found.bound:.0%})"
+
+
+def kept_text(kept: KeptForecast) -> str:
+    """A forecast that was kept, and what came of it."""
+    when = "at the submit" if not kept.share else f"after {kept.share:.0%} of the work"
+    cost = f", {usd(kept.cost_usd)}" if kept.cost_usd else ""
+    text = f"{when}: {duration(kept.time_s)} (P90 {duration(kept.time_p90_s)}){cost} on {kept.slots} {kept.device_kind}"
+    if kept.took_s is None:
+        return text
+    was = f", {usd(kept.cost_was_usd)}" if kept.cost_usd and kept.cost_was_usd is not None else ""
+    off = "" if kept.time_ratio is None else f": {kept.time_ratio - 1:+.1%}"
+    return f"{text}; it took {duration(kept.took_s)}{was}{off}"
 
 
 def columns(*names: str) -> Table:

@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from headway.cli.render import columns, duration, rate, state_text
+from headway.cli.render import columns, duration, kept_text, rate, search_text, state_text, usd
 from headway.contract.decisions import (
     ClusterView,
     ExplanationView,
@@ -232,6 +232,9 @@ def forecast_page(forecast: ForecastView) -> RenderableType:
     parts: list[RenderableType] = [Text.assemble((forecast.name, "bold"), f"  {_work(forecast.work)}")]
     if forecast.configurations:
         parts.append(configurations_table(forecast.configurations))
+    if forecast.search is not None:
+        parts.append(Text(f"search: {search_text(forecast.search)}"))
+    parts += [Text(kept_text(one)) for one in forecast.kept]
     parts.append(Text(_score(forecast.score), style="dim"))
     return Group(*parts)
 
@@ -296,13 +299,6 @@ def configurations_table(configurations: Sequence[ConfigurationForecast]) -> Tab
 
 def _duration(seconds: float | None) -> str:
     return "-" if seconds is None else duration(seconds)
-
-
-def usd(amount: float | None) -> str:
-    """Dollars and cents; of less than a cent two digits."""
-    if amount is None:
-        return "-"
-    return f"${amount:.2g}" if 0 < amount < 0.01 else f"${amount:,.2f}"
 
 
 def _score(score: PredictionScore) -> str:

@@ -9,6 +9,7 @@ from rich.console import Console, RenderableType
 
 from headway.cli import render
 from headway.contract.agents import NodeState
+from headway.contract.forecasts import KeptForecast, SearchPhase, SearchView
 from headway.contract.jobs import JobProgress, JobState
 from tests.unit.cli.stub import NOW, event_view, job_view, node_view
 
@@ -64,6 +65,43 @@ def test_the_page_of_a_job_shows_all_of_it():
         "grew to 2",
     ):
         assert expected in shown
+
+
+def test_the_page_of_a_job_shows_its_search_and_its_forecasts():
+    kept = KeptForecast(
+        share=0.1,
+        at=NOW,
+        samples=100,
+        device_kind="cpu",
+        slots=2,
+        time_s=120,
+        time_p90_s=150,
+        cost_usd=0.5,
+        cost_p90_usd=0.6,
+    )
+    search = SearchView(
+        mode="full",
+        phase=SearchPhase.SETTLED,
+        device_kind="cpu",
+        slots=2,
+        visited=2,
+        visits=3,
+        skipped=1,
+        time_s=12.3,
+        overhead_s=4.2,
+        overhead_share=0.031,
+        bound=0.1,
+        reason="the fastest of what is known",
+    )
+    ended = kept.model_copy(update={"took_s": 100.0, "cost_was_usd": 0.4})
+    progress = JobProgress(forecasts=[kept.model_copy(update={"share": 0.0}), ended], search=search)
+    shown = text(render.job_page(job_view(progress=progress), [], NOW))
+    assert (
+        "full, settled 2 cpu: the fastest of what is known; 2 of 3 sizes seen in 12.3 s, 4.2 s lost" in shown
+    )
+    assert "3.1% of the run (at most 10%)" in shown
+    assert "at the submit: 2m00s (P90 2m30s), $0.50 on 2 cpu" in shown
+    assert "after 10% of the work: 2m00s (P90 2m30s), $0.50 on 2 cpu; it took 1m40s, $0.40: +20.0%" in shown
 
 
 def test_the_page_of_a_job_that_has_not_begun():
