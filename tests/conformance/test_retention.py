@@ -11,16 +11,21 @@ from sqlalchemy import text
 from headway.contract.agents import Member, StopCommand
 from headway.contract.decisions import RoundChange, RoundView
 from headway.contract.jobs import JobState, Reason, SizeOption
+from headway.contract.money import BudgetRequest, Period
 from headway.contract.runtime import Metrics, Progress
 from headway.contract.spec import JobSpec
 from service.adapters.postgres.database import Database
 from service.adapters.postgres.tables import metadata
 from service.domain.failures import RankExit
+from service.domain.rental.machines import MachineState
+from service.usecases.accrue import accrue
 from service.usecases.ports import Transaction
 from service.usecases.records import AllocationRecord, BundleRecord, Event
 from tests.conformance.conftest import NOW, job_of, node_of, store
+from tests.conformance.test_ledger import machine_of
 
 KEEP_DAYS = 10
+MONEY = {"machines", "leases", "charges", "ledger_state", "budgets", "budget_notices"}
 DIGEST = "sha256:" + "0" * 64
 
 
@@ -108,6 +113,7 @@ async def test_nothing_of_an_old_job_stays(database: Database) -> None:
         "bundles",
         "cluster_settings",
         "simulations",
+        *MONEY,
     }
     assert await delete_old(database, NOW + timedelta(days=KEEP_DAYS, seconds=1)) == ["j1"]
     assert {table: rows for table, rows in (await counts(database)).items() if rows} == {"nodes": 1}
@@ -216,3 +222,27 @@ async def test_a_bundle_that_nobody_uses_goes(database: Database) -> None:
     assert await unused(database, NOW + timedelta(seconds=1)) == []
     async with database.begin() as tx:
         assert await tx.bundles.get(DIGEST) is None
+
+
+async def test_money_is_kept_for_more_than_a_year_and_budgets_until_they_are_removed(
+    database: Database,
+) -> None:
+    async with database.begin() as tx:
+        ended = machine_of("old", billed_to=NOW, state=MachineState.GONE)
+        await tx.machines.insert(ended)
+        await tx.machines.insert(machine_of("going", requested_at=NOW))
+        await tx.budgets.save("daily", BudgetRequest(usd=1, period=Period.DAY), 1, NOW)
+        await tx.budgets.tell("budget/daily", NOW, 0.8, NOW)
+        await accrue(tx, {}, NOW + timedelta(hours=1))
+    before = await counts(database)
+    assert all(before[table] for table in MONEY)
+    await delete_old(database, NOW + timedelta(days=390))
+    assert await counts(database) == before
+    later = NOW + timedelta(days=410)
+    async with database.begin() as tx:
+        await accrue(tx, {}, later)
+    await delete_old(database, later)
+    after = await counts(database)
+    assert (after["machines"], after["leases"], after["budgets"], after["budget_notices"]) == (1, 1, 1, 0)
+    async with database.begin() as tx:
+        assert await tx.ledger.machines_due(later) != []

@@ -17,6 +17,7 @@ from headway.contract.markets import Market
 from service.adapters.postgres.ledger_tables import charges, leases, ledger_state
 from service.adapters.postgres.machines import row_to_machine
 from service.adapters.postgres.money_tables import machines
+from service.adapters.postgres.retention import MONEY_KEPT
 from service.adapters.postgres.tables import allocations, events, jobs, nodes, slot_grants
 from service.domain.rental.ledger import Held, Lease, Place, Row, from_us, to_us
 from service.domain.rental.paid import Host
@@ -61,6 +62,7 @@ class PostgresLedger:
             .outerjoin(leases, leases.c.id == machines.c.id)
             .where(
                 machines.c.billed_from.is_not(None),
+                func.coalesce(machines.c.billed_to, now) > now - MONEY_KEPT,
                 or_(
                     machines.c.billed_to.is_(None),
                     machines.c.billed_to > now - _RECENTLY,

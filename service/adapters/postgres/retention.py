@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from sqlalchemy import delete, select, text
+from sqlalchemy import and_, delete, select, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from service.adapters.postgres.ledger_tables import budget_notices, charges, leases
+from service.adapters.postgres.money_tables import machines
 from service.adapters.postgres.tables import (
     api_processes,
     bundles,
@@ -17,11 +19,14 @@ from service.adapters.postgres.tables import (
     simulations,
     slot_grants,
 )
+from service.domain.rental.machines import ENDED
 
 _COMMANDS_KEPT = timedelta(days=1)
 _ROUNDS_KEPT = timedelta(days=7)
 _SIMULATIONS_KEPT = timedelta(days=7)
 _PROCESSES_KEPT = timedelta(hours=1)
+MONEY_KEPT = timedelta(days=400)
+"""Longer than the longest period of a budget, and than a year's bill is asked about."""
 _BATCH = 500
 
 
@@ -46,11 +51,20 @@ class PostgresRetention:
         await self._connection.execute(
             delete(api_processes).where(api_processes.c.seen_at < now - _PROCESSES_KEPT)
         )
+        await self._delete_money(now - max(MONEY_KEPT, timedelta(days=keep_days)))
         old = select(jobs.c.id).where(jobs.c.finished_at < kept_from).limit(_BATCH)
         gone = await self._connection.execute(
             delete(jobs).where(jobs.c.id.in_(old.scalar_subquery())).returning(jobs.c.id)
         )
         return list(gone.scalars())
+
+    async def _delete_money(self, before: datetime) -> None:
+        """Leases with their charges, hours of those that go on, machines, and what was told of budgets."""
+        await self._connection.execute(delete(leases).where(leases.c.to_at < before))
+        await self._connection.execute(delete(charges).where(charges.c.hour < before))
+        await self._connection.execute(delete(budget_notices).where(budget_notices.c.given_at < before))
+        ended = and_(machines.c.state.in_(ENDED), machines.c.state_since < before)
+        await self._connection.execute(delete(machines).where(ended))
 
     async def unused_bundles(self, before: datetime) -> list[str]:
         """Digests of bundles uploaded before a moment that no job refers to; their rows are deleted."""

@@ -13,6 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from headway.contract.agents import NodeState
 from headway.contract.markets import Market
 from service.adapters.postgres.jobs import row_to_job
+from service.adapters.postgres.money_snapshot import caps_and_limits
 from service.adapters.postgres.tables import (
     TERMINAL_SQL,
     cluster_settings,
@@ -93,6 +94,7 @@ async def take_snapshot(
     )
     job_ids = [row.id for row in job_rows]
     settings = (await connection.execute(select(cluster_settings))).first()
+    caps, limits = await caps_and_limits(connection, now)
     return Snapshot(
         now=now,
         jobs={row.id: row_to_job(row) for row in job_rows},
@@ -113,6 +115,8 @@ async def take_snapshot(
         class_measurements=await measured_of_classes(connection, sorted({row.job_class for row in job_rows})),
         served=await _served(connection, job_ids, now),
         usd_per_slot_h=dict(usd_per_slot_h),
+        caps=caps,
+        limits=limits,
         policy=PolicySetting() if settings is None else PolicySetting(settings.policy, settings.parameters),
         policy_state={} if settings is None else settings.policy_state,
     )
