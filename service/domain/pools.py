@@ -29,6 +29,12 @@ class Pool:
         return (not devices or self.kind in devices) and spec.market in {"mixed", self.market.value}
 
 
+def anchor_in(parts: Mapping[Pool, int]) -> int:
+    """The slots on-demand of what lies in several pools; 0 where everything lies in one."""
+    held = {pool: count for pool, count in parts.items() if count}
+    return sum(count for pool, count in held.items() if pool.market is Market.ON_DEMAND and len(held) > 1)
+
+
 def slots_of(count: int, kind: str | None) -> str:
     """So many slots of a kind, for people."""
     return " ".join(part for part in (str(count), kind, "slot" if count == 1 else "slots") if part)

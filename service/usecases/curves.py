@@ -7,11 +7,12 @@ import math
 import numpy as np
 
 from headway.contract.forecasts import Confidence, ConfigurationForecast, Mark
-from service.domain.allocation.explain import note_text, slots_of
+from service.domain.allocation.explain import note_text
 from service.domain.allocation.round import Note, Round, change_s
 from service.domain.arrays import FloatArray, IntArray
 from service.domain.perf.forecast import Z90, Forecast, Remaining, forecast
 from service.domain.perf.frontier import knee, pareto_front
+from service.domain.pools import slots_of
 
 _SURE = 0.15
 """Standard deviation of the logarithm of a speed that is known well,"""

@@ -6,10 +6,10 @@ from dataclasses import replace
 from datetime import datetime
 
 from headway.contract.forecasts import SearchPhase, SearchView
-from service.domain.allocation.explain import slots_of
 from service.domain.allocation.round import Round
 from service.domain.allocation.searching import search_view
 from service.domain.jobs import Job
+from service.domain.pools import slots_of
 from service.usecases.ports import Transaction
 from service.usecases.transition import record
 

@@ -73,11 +73,6 @@ class Columns:
         """A column, for people."""
         return slots_in(self.parts_of(column))
 
-    def anchor_of(self, column: int) -> int:
-        """The slots on-demand of a column that lies in two pools; 0 for any other."""
-        parts = self.parts_of(column)
-        return 0 if len(parts) < 2 else sum(parts[one] for one in parts if one.market is Market.ON_DEMAND)
-
     def private_of(self, holding: Holding) -> IntArray:
         """(P,) the private slots of a holding."""
         return np.array([holding.private_by_pool.get(pool.name, 0) for pool in self.pools], dtype=np.int64)

@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from headway.contract.agents import NodeState
 from headway.contract.jobs import Reason, SizeOption
 from headway.contract.spec import Resize
 from service.domain.allocation.eligibility import Holding, is_left_over
 from service.domain.allocation.placement import Placement, describe_move
 from service.domain.allocation.round import MIN_GAIN, MIN_RUNTIME_S, Note, Round
-from service.domain.cluster import SlotKey, Snapshot
+from service.domain.allocation.spending import Bar
 from service.domain.jobs import Allocation, Job
 from service.domain.policies.policy import Choices
+from service.domain.pools import Pool, anchor_in, slots_in, slots_of
 
 _NAMED = 5
 """At most so many jobs are named in a sentence."""
+
+
+_NOTES = {
+    Note.CURRENT: "current",
+    Note.NOT_MEASURED: "nothing is measured of it: it is not restarted for a guess a second time",
+    Note.NOT_WORTH_IT: "not expected to be faster than fewer slots, as measured",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +59,23 @@ class Case:
     @property
     def chosen(self) -> str:
         """What it gets, for people."""
-        configurations = self.round.columns.configurations
-        kind = configurations.kinds[configurations.kind[self.column]]
-        return slots_of(int(configurations.slots[self.column]), kind)
+        return self.round.columns.text_of(self.column)
 
     @property
     def present(self) -> str:
         """What it holds, for people."""
-        return slots_of(self.holding.size, self.holding.kind)
+        held = self.held
+        # A slot that its node no longer reports lies in no pool.
+        if not held or sum(held.values()) < self.holding.size:
+            return slots_of(self.holding.size, self.holding.kind)
+        return slots_in(held)
+
+    @property
+    def held(self) -> dict[Pool, int]:
+        """How many slots it holds in which pool."""
+        snapshot = self.round.snapshot
+        pools = map(snapshot.pool_of, snapshot.slots_held_by(self.job.id))
+        return Counter(pool for pool in pools if pool is not None)
 
     @property
     def search(self) -> str:
@@ -71,13 +87,15 @@ class Case:
 
     def option(self, *, of_now: bool) -> SizeOption | None:
         """What is known of the size that it has now, or of the one that it gets."""
-        configurations = self.round.columns.configurations
-        if of_now:
-            kind, slots = self.holding.kind, self.holding.size
-        else:
-            kind = configurations.kinds[configurations.kind[self.column]]
-            slots = int(configurations.slots[self.column])
-        return next((one for one in self.options if (one.device_kind, one.slots) == (kind, slots)), None)
+        parts = self.held if of_now else self.round.columns.parts_of(self.column)
+        slots = self.holding.size if of_now else sum(parts.values())
+        if not parts:
+            return None
+        pool, anchor = max(parts), anchor_in(parts)
+        return next(
+            (one for one in self.options if (one.pool, one.slots, one.anchor) == (pool.name, slots, anchor)),
+            None,
+        )
 
 
 def all_options(round_: Round, choices: Choices) -> list[tuple[SizeOption, ...]]:
@@ -106,7 +124,8 @@ def all_options(round_: Round, choices: Choices) -> list[tuple[SizeOption, ...]]
 def options_of(round_: Round, row: int, choices: Choices) -> tuple[SizeOption, ...]:
     """Every configuration that the round weighed for a job, whether it may be chosen or not."""
     notes = round_.notes[row]
-    configurations, table = round_.columns.configurations, round_.table
+    columns, table = round_.columns, round_.table
+    configurations = columns.configurations
     known = bool(round_.learned.measured[row] or round_.learned.related[row])
     shown = np.flatnonzero((notes != Note.NOT_ALLOWED) & (notes != Note.TOO_FAR))
     if not len(shown):
@@ -117,7 +136,10 @@ def options_of(round_: Round, row: int, choices: Choices) -> tuple[SizeOption, .
     one_slot = base[smallest] if np.isfinite(base[smallest]) else 1.0
     return tuple(
         SizeOption(
-            device_kind=configurations.kinds[configurations.kind[column]],
+            device_kind=columns.pools[configurations.kind[column]].kind,
+            market=columns.pools[configurations.kind[column]].market,
+            anchor=anchor_in(columns.parts_of(column)),
+            usd_per_h=float(configurations.usd_per_h[column]),
             slots=int(configurations.slots[column]),
             nodes=int(configurations.nodes[column]),
             goodput_samples_per_s=float(table.goodput[row, column]) if known else None,
@@ -134,8 +156,6 @@ def note_text(round_: Round, row: int, note: Note) -> str:
     """Why a job may not have a configuration now; empty when it may."""
     job, snapshot = round_.jobs[row], round_.snapshot
     match note:
-        case Note.CURRENT:
-            return "current"
         case Note.TOO_YOUNG:
             ran_s = (snapshot.now - job.state_since).total_seconds()
             return f"started {ran_s:.0f} s ago; a change waits until {MIN_RUNTIME_S:.0f} s"
@@ -144,11 +164,12 @@ def note_text(round_: Round, row: int, note: Note) -> str:
         case Note.NO_GAIN:
             change = "pause" if job.live else "restart"
             return f"less than {MIN_GAIN - 1:.0%} faster than now: not worth a {change}"
-        case Note.NOT_MEASURED:
-            return "nothing is measured of it: it is not restarted for a guess a second time"
-        case Note.NOT_WORTH_IT:
-            return "not expected to be faster than fewer slots, as measured"
-    return ""
+        case Note.OVER_BUDGET:
+            left = snapshot.limits[job.id].left_usd
+            return f"would cost more until its end than the ${left:,.2f} that it may still spend"
+        case Note.DEADLINE:
+            return f"until its deadline ({job.spec.goal.deadline:%Y-%m-%d %H:%M} UTC) there is no time to lose a machine"
+    return _NOTES.get(note, "")
 
 
 def why_start(case: Case, allocation: Allocation) -> Sentence:
@@ -189,16 +210,24 @@ def why_change(case: Case, current: Allocation, placement: Placement) -> Sentenc
         names = {node.id: node.name for node in snapshot.nodes.values()}
         text = describe_move(current, placement.allocation, heir=heir.name if heir else "", node_names=names)
         return Sentence(Reason.BETTER_ALLOCATION, text)
+    barred = _barred(case)
+    if barred is not None:
+        return Sentence(barred.reason, f"{step}: {barred.message}")
     if int(case.round.columns.configurations.slots[case.column]) == case.job.pinned_size:
         return Sentence(Reason.USER_REQUEST, f"{step}, as requested")
     if is_left_over(case.job, case.holding.size):
         return Sentence(Reason.BETTER_ALLOCATION, f"{step}: a size that its job file allows")
-    if case.search:
-        return Sentence(Reason.BETTER_ALLOCATION, f"{step}: {case.search}")
+    return Sentence(Reason.BETTER_ALLOCATION, f"{step}: {case.search or _why_better(case)}")
+
+
+def _why_better(case: Case) -> str:
+    """Why something else is better than what a job has."""
     now, then = case.option(of_now=True), case.option(of_now=False)
     if now is not None and then is not None and then.speedup > now.speedup > 0:
-        return Sentence(Reason.BETTER_ALLOCATION, f"{step}: {_gain(now, then)}")
-    return Sentence(Reason.BETTER_ALLOCATION, f"{step}: makes room for jobs that gain more from the slots")
+        return _gain(now, then)
+    if now is not None and then is not None and now.slots == then.slots and _is_cheaper(then, now):
+        return f"as many slots for ${then.usd_per_h:,.2f} instead of ${now.usd_per_h:,.2f} an hour"
+    return "makes room for jobs that gain more from the slots"
 
 
 def why_back_off(case: Case) -> Sentence:
@@ -221,6 +250,16 @@ def why_later(case: Case, placement: Placement) -> Sentence:
     return Sentence(Reason.WAITING_FOR_CAPACITY, f"gets {case.chosen} as soon as {leavers} {have} left them")
 
 
+def why_less(case: Case, slots: int) -> Sentence:
+    """Why a running job goes on with a part of what it holds."""
+    forced = _forced_out(case)
+    why = forced.message if forced is not None else "others are still on its next place"
+    return Sentence(
+        forced.reason if forced is not None else Reason.WAITING_FOR_CAPACITY,
+        f"goes on with {slots_of(slots, case.holding.kind)}, and to {case.chosen} as soon as they are free: {why}",
+    )
+
+
 def why_vacate(case: Case) -> Sentence:
     """Why a running job loses everything."""
     forced = _forced_out(case)
@@ -237,79 +276,6 @@ def why_vacate(case: Case) -> Sentence:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Census:
-    """What the sentences of all jobs that wait have in common.
-
-    Attributes:
-        any_node: whether there is a node that is not lost.
-        in_service: slots by kind of nodes that take jobs.
-        left: of these, by kind, what the round gives to nobody.
-        held_by: who holds most, for people.
-    """
-
-    any_node: bool
-    in_service: Mapping[str, int]
-    left: Mapping[str, int]
-    held_by: str
-
-
-def census_of(snapshot: Snapshot, left: Iterable[SlotKey]) -> Census:
-    """The census of a round that leaves these slots over."""
-    nodes = snapshot.nodes.values()
-    return Census(
-        any_node=any(node.state is not NodeState.LOST for node in nodes),
-        in_service=Counter(
-            kind for node in nodes if node.state is NodeState.READY for kind in node.slots.values()
-        ),
-        left=Counter(snapshot.kind_of(key) for key in left),
-        held_by=_holders(snapshot),
-    )
-
-
-def why_wait(case: Case, census: Census) -> Sentence:
-    """Why a job gets nothing."""
-    job, present = case.job, census.in_service
-    if not census.any_node:
-        return Sentence(
-            Reason.WAITING_FOR_CAPACITY,
-            "no node has joined the cluster; start one with `headway agent` or `headway up`",
-        )
-    wanted = job.spec.resources.devices or tuple(sorted(present))
-    in_service = sum(present.get(kind, 0) for kind in wanted)
-    if wanted and not in_service:
-        there = ", ".join(sorted(present)) or "none in service"
-        return Sentence(
-            Reason.NO_SUCH_DEVICE, f"no node in service has {' or '.join(wanted)}; there is: {there}"
-        )
-    need = slots_of(min(job.sizes), None)
-    largest = max((present.get(kind, 0) for kind in wanted), default=0)
-    if min(job.sizes) > largest:
-        return Sentence(
-            Reason.WAITING_FOR_CAPACITY,
-            f"needs at least {need} of one kind, and the nodes in service have {largest}",
-        )
-    left = sum(census.left.get(kind, 0) for kind in wanted)
-    return Sentence(
-        Reason.WAITING_FOR_CAPACITY,
-        f"needs at least {need}; {left} of {in_service} are left"
-        + (f"; held by {census.held_by}" if census.held_by else ""),
-    )
-
-
-def slots_of(count: int, kind: str | None) -> str:
-    """So many slots of a kind, for people."""
-    return " ".join(part for part in (str(count), kind, "slot" if count == 1 else "slots") if part)
-
-
-def _holders(snapshot: Snapshot) -> str:
-    holders = Counter(
-        snapshot.jobs[holder].name for holder in snapshot.held.values() if holder in snapshot.jobs
-    )
-    largest_first = sorted(holders.items(), key=lambda holder: (-holder[1], holder[0]))
-    return ", ".join(f"{name} ({slots})" for name, slots in largest_first[:_NAMED])
-
-
 def _forced_out(case: Case) -> Sentence | None:
     """Why the job cannot keep all of its slots; None when it could."""
     snapshot, holding = case.round.snapshot, case.holding
@@ -319,7 +285,38 @@ def _forced_out(case: Case) -> Sentence | None:
     names = ", ".join(sorted({snapshot.nodes[key.node_id].name for key in leaving}))
     if any(snapshot.kind_of(key) != holding.kind for key in leaving):
         return Sentence(Reason.BAD_DEVICE, f"{names} no longer has every slot that it had")
+    reclaimed = [snapshot.nodes[key.node_id].reclaim_at for key in leaving]
+    taken = sorted(at for at in reclaimed if at is not None)
+    if taken:
+        at = f"{taken[0]:%H:%M:%S} UTC"
+        return Sentence(Reason.SPOT_RECLAIMED, f"{names} is taken away by its provider at {at}")
     return Sentence(Reason.NODE_DRAINED, f"{names} is draining")
+
+
+def _barred(case: Case) -> Sentence | None:
+    """What of money or time forbids what the job has, and allows what it gets; None: nothing."""
+    round_, job = case.round, case.job
+    now = int(round_.given.current[case.row])
+    if now < 0 or round_.bars[case.row, case.column] != Bar.NONE:
+        return None
+    deadline = job.spec.goal.deadline
+    if round_.bars[case.row, now] == Bar.OVER_BUDGET:
+        cost = round_.prospects.cost_usd(round_.columns.configurations.usd_per_h)[case.row]
+        left = round_.snapshot.limits[job.id].left_usd
+        return Sentence(
+            Reason.BUDGET,
+            f"costs ${cost[case.column]:,.2f} until its end instead of ${cost[now]:,.2f}, and may cost ${left:,.2f}",
+        )
+    if round_.bars[case.row, now] == Bar.DEADLINE and deadline is not None:
+        return Sentence(
+            Reason.DEADLINE,
+            f"until its deadline ({deadline:%Y-%m-%d %H:%M} UTC) there is no time to lose a machine",
+        )
+    return None
+
+
+def _is_cheaper(then: SizeOption, now: SizeOption) -> bool:
+    return then.usd_per_h is not None and now.usd_per_h is not None and then.usd_per_h < now.usd_per_h
 
 
 def _gain(now: SizeOption, then: SizeOption) -> str:

@@ -10,24 +10,23 @@ from headway.contract.jobs import Reason, SizeOption
 from service.domain.allocation.eligibility import backs_off
 from service.domain.allocation.explain import (
     Case,
-    Census,
     Sentence,
     all_options,
-    census_of,
     why_back_off,
     why_change,
     why_keep,
     why_later,
+    why_less,
     why_start,
     why_vacate,
-    why_wait,
 )
 from service.domain.allocation.knapsack.problem import NOTHING, Solution, Solve
 from service.domain.allocation.placement import Placement, Step
 from service.domain.allocation.places import places_of
 from service.domain.allocation.round import Round
+from service.domain.allocation.waiting import Census, census_of, why_wait
 from service.domain.cluster import SlotKey, Snapshot, allocation_of
-from service.domain.jobs import Allocation
+from service.domain.jobs import Allocation, size_of
 from service.domain.perf.batch import choose_batch
 from service.domain.policies.policy import Choices, Policy
 
@@ -108,7 +107,7 @@ def decide(
     chosen = [int(column) for column in choices.chosen]
     placements = places_of(round_, chosen)
     placed_s = clock_s()
-    census = census_of(snapshot, _left_over(snapshot, placements.values()))
+    census = census_of(round_, choices, _left_over(snapshot, placements.values()))
     options = all_options(round_, choices)
     decisions = [
         _decide_job(Case(round_, row, column, options[row]), placements, census)
@@ -151,6 +150,9 @@ def _decide_job(case: Case, placements: Mapping[str, Placement], census: Census)
     if placement.allocation == current:
         return _decision(case, Action.KEEP, current, why_keep(case))
     if holding.size and backs_off(job, case.round.snapshot) and not _within(placement.allocation, current):
+        rest = _survivors(case)
+        if rest:
+            return _decision(case, Action.CHANGE, rest, why_less(case, size_of(rest)))
         return _decision(case, Action.KEEP, current, why_back_off(case))
     if placement.step in {Step.WAIT, Step.YIELD}:
         return _later(case, placement, current)
@@ -162,10 +164,25 @@ def _decide_job(case: Case, placements: Mapping[str, Placement], census: Census)
 
 def _later(case: Case, placement: Placement, current: Allocation) -> Decision:
     """What is chosen is not free yet, or never will be while the job holds what it has."""
-    why, holding = why_later(case, placement), case.holding
+    why, holding, rest = why_later(case, placement), case.holding, _survivors(case)
+    if rest:
+        return _decision(case, Action.CHANGE, rest, why_less(case, size_of(rest)))
     if holding.whole and placement.step is Step.WAIT:
         return _decision(case, Action.KEEP, current, why)
     return _decision(case, Action.VACATE if holding.size else Action.WAIT, {}, why)
+
+
+def _survivors(case: Case) -> Allocation:
+    """What a job can go on with in place that must leave a part of its slots, while its next place is not free: of the
+    sizes that its job file allows the largest, on few nodes. Empty where it need not, or cannot.
+    """
+    job, holding = case.job, case.holding
+    fitting = [size for size in job.sizes if size <= len(holding.keepable)]
+    if not job.live or holding.whole or not fitting:
+        return {}
+    of_nodes = sorted(allocation_of(holding.keepable).items(), key=lambda one: (-len(one[1]), one[0]))
+    keys = [SlotKey(node, slot) for node, slots in of_nodes for slot in slots]
+    return allocation_of(keys[: max(fitting)])
 
 
 def _left_over(snapshot: Snapshot, placements: Iterable[Placement]) -> list[SlotKey]:
