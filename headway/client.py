@@ -38,6 +38,7 @@ from headway.contract.jobs import (
     Page,
     ResizeRequest,
 )
+from headway.contract.machines import MachineView
 from headway.contract.markets import Market
 from headway.contract.recommendations import OfferPage, RecommendationRequest, RecommendationView
 from headway.contract.simulations import ENDED, SimulationRequest, SimulationView
@@ -246,6 +247,10 @@ class Client:
     def nodes(self) -> Iterator[NodeView]:
         """The hosts, with who holds which slot."""
         return self._pages(f"{_API}/nodes", Page[NodeView], {})
+
+    def machines(self, *, open_only: bool = False) -> Iterator[MachineView]:
+        """Rented machines, newest first; `open_only` leaves out those that are gone."""
+        return self._pages(f"{_API}/machines", Page[MachineView], {"open": "true" if open_only else None})
 
     def drain(self, node: str) -> NodeView:
         """Move a node's jobs away and give it no new ones."""

@@ -10,7 +10,19 @@ import typer
 from rich.text import Text
 from typer.core import TyperGroup
 
-from headway.cli import agent, decisions, doctor, follow, jobs, local, nodes, recommend, simulate, whatif
+from headway.cli import (
+    agent,
+    decisions,
+    doctor,
+    follow,
+    jobs,
+    local,
+    machines,
+    nodes,
+    recommend,
+    simulate,
+    whatif,
+)
 from headway.cli.context import Cli, of
 from headway.errors import HeadwayError
 
@@ -83,7 +95,7 @@ _PANELS: dict[str, tuple[Callable[..., None], ...]] = {
     ),
     "Money": (recommend.recommend, recommend.offers),
     "Steering jobs": (jobs.resize, jobs.pause, jobs.resume, jobs.cancel),
-    "Nodes": (nodes.nodes, nodes.drain, nodes.cordon, nodes.uncordon),
+    "Nodes": (nodes.nodes, machines.machines, nodes.drain, nodes.cordon, nodes.uncordon),
 }
 for _panel, _verbs in _PANELS.items():
     for _verb in _verbs:

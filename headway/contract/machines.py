@@ -36,5 +36,7 @@ class MachineView(BaseModel):
     billed_from: datetime | None
     billed_to: datetime | None
     min_billed_s: float
+    billed_s: float
+    """So far: no fewer than `min_billed_s`, from `billed_from` on."""
     cost_usd: float
     """So far."""

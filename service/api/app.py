@@ -16,6 +16,7 @@ from service.api import (
     cluster,
     health,
     jobs,
+    machines,
     metrics,
     nodes,
     offers,
@@ -45,6 +46,7 @@ def create_app(context: ApiContext, background: Callable[[], AbstractAsyncContex
     modules = (
         jobs,
         nodes,
+        machines,
         cluster,
         simulations,
         recommendations,

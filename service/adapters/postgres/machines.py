@@ -19,7 +19,7 @@ from service.adapters.postgres.money_tables import ENDED_SQL, machines
 from service.adapters.postgres.tables import nodes, slot_grants
 from service.domain.errors import NotFound
 from service.domain.rental.fleet import Joined
-from service.domain.rental.machines import Machine, MachineState, cost_usd
+from service.domain.rental.machines import Machine, MachineState, billed_s, cost_usd
 
 
 def row_to_machine(row: Row[Any]) -> Machine:
@@ -125,4 +125,6 @@ def _view(row: Row[Any], now: datetime) -> MachineView:
     machine = row_to_machine(row)
     fields = asdict(machine)
     del fields["join_token_sha256"]
-    return MachineView(**fields, node=row.node, cost_usd=cost_usd(machine, now))
+    return MachineView(
+        **fields, node=row.node, billed_s=billed_s(machine, now), cost_usd=cost_usd(machine, now)
+    )

@@ -1,0 +1,29 @@
+"""`/api/v1/machines`: what is rented, and what it costs."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Query, Request
+from fastapi.responses import Response
+
+from headway.contract.jobs import Page
+from headway.contract.machines import MachineView
+from service.api.context import Context, Cursor, Limit, require_user
+from service.api.render import as_page
+
+router = APIRouter(prefix="/api/v1/machines", tags=["machines"], dependencies=[Depends(require_user)])
+
+
+@router.get("", operation_id="list_machines", response_model=Page[MachineView])
+async def list_machines(
+    request: Request,
+    context: Context,
+    open: Annotated[bool, Query(description="only those that are, or may still be, paid for")] = False,  # noqa: A002, FBT002
+    limit: Limit = 100,
+    cursor: Cursor = None,
+) -> Response:
+    """Machines that were rented, newest first: why, for how much, and what became of them."""
+    async with context.transactions.begin() as tx:
+        page = await tx.machines.views(context.now(), open_only=open, limit=limit, cursor=cursor)
+    return as_page(request, page)
