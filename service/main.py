@@ -10,7 +10,7 @@ import secrets
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 
@@ -24,18 +24,25 @@ from sqlalchemy.exc import SQLAlchemyError
 from service.adapters.postgres.database import Database
 from service.adapters.postgres.leadership import PostgresLeadership
 from service.adapters.postgres.schema import is_current, migrate
+from service.adapters.providers.local import LocalProvider
+from service.adapters.providers.static import StaticProvider
 from service.adapters.redis import RedisBells, RedisCommandQueue, connect, stream_of
 from service.adapters.simulator import ProcessSimulator
 from service.adapters.storage import ObjectStorage
 from service.api.app import create_app
-from service.api.context import ApiContext
+from service.api.context import ApiContext, new_id
 from service.domain.errors import HeadwayServiceError
+from service.domain.rental.fleet import Patience
+from service.domain.rental.wants import Rules
 from service.loops.leader import lead
+from service.loops.renting import Rents
 from service.loops.runner import Loop, run_loop
 from service.loops.scheduler import Intervals, Scheduler
-from service.settings import Settings, SettingsError, read_settings
+from service.settings import RentalSettings, Settings, SettingsError, read_settings
 from service.usecases.expire import API_FRESH_S
 from service.usecases.orders import Launch
+from service.usecases.rent import Renting
+from service.usecases.rental_ports import Provider
 
 log = structlog.get_logger()
 
@@ -51,8 +58,9 @@ def now() -> datetime:
 class Service:
     """The adapters of one process, and what is built on them."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, providers: Sequence[Provider] = ()) -> None:
         self.settings = settings
+        self.providers = providers
         self.redis = connect(settings.redis_url)
         self.bells = RedisBells(self.redis)
         self.database = Database(settings.database_url, self.bells.ring)
@@ -135,12 +143,36 @@ class Service:
             clock_s=time.perf_counter,
             usd_per_slot_h=self.settings.usd_per_slot_h,
             new_round_id=lambda: f"r{secrets.token_hex(8)}",
+            rents=self.rents(),
         )
         async with self.bells.running():
             try:
                 await lead(leadership, scheduler.work)
             finally:
                 await leadership.close()
+
+    def rents(self) -> Rents:
+        """What rents machines. Without providers it only tells of machines that nobody looks after any more."""
+        rental = self.settings.rental
+        return Rents(
+            transactions=self.database,
+            renting=Renting(
+                providers=self.providers,
+                rules=Rules(
+                    max_machines=rental.max_machines,
+                    max_usd_per_h=rental.max_usd_per_h,
+                    idle_s=rental.idle_s,
+                ),
+                patience=Patience(join_s=rental.join_s),
+                public_url=rental.public_url,
+                join_secret=self.settings.join_token,
+                new_machine_id=lambda: new_id("m", now()),
+            ),
+            launch=self.launch,
+            now=now,
+            usd_per_slot_h=self.settings.usd_per_slot_h,
+            every_s=rental.every_s,
+        )
 
     async def close(self) -> None:
         """Close every connection."""
@@ -150,6 +182,32 @@ class Service:
 
 def _brief(error: BaseException) -> str:
     return f"{type(error).__name__}: {str(error).splitlines()[0][:200] if str(error) else ''}".rstrip(": ")
+
+
+def providers_of(settings: Settings, env: Mapping[str, str]) -> list[Provider]:
+    """Where machines are rented.
+
+    Raises:
+        SettingsError: a provider's own settings are missing or wrong.
+    """
+    return [_provider(name, settings.rental, env) for name in settings.rental.providers]
+
+
+def _provider(name: str, rental: RentalSettings, env: Mapping[str, str]) -> Provider:
+    if name == "local":
+        assert rental.local_offers is not None, "checked with the settings"
+        assert rental.local_machines is not None, "checked with the settings"
+        return LocalProvider(rental.local_offers, rental.local_machines, now=now)
+    if name == "static":
+        return StaticProvider()
+    # Only who rents from EC2 has boto3, and only they wait for its import.
+    from service.adapters.providers.ec2 import Ec2Provider  # noqa: PLC0415
+    from service.adapters.providers.ec2_client import connect as connect_ec2  # noqa: PLC0415
+    from service.adapters.providers.ec2_settings import read_ec2_settings  # noqa: PLC0415
+
+    settings = read_ec2_settings(env)
+    clients = connect_ec2(settings.region, endpoint_url=env.get("AWS_ENDPOINT_URL") or None)
+    return Ec2Provider(settings, clients, now)
 
 
 async def run_migrations(service: Service) -> None:
@@ -212,7 +270,8 @@ def main(argv: Sequence[str]) -> int:
     )
     role = parser.parse_args(argv).role
     try:
-        service = Service(read_settings(os.environ))
+        settings = read_settings(os.environ)
+        service = Service(settings, providers_of(settings, os.environ))
         asyncio.run(_run(service, role))
     except (SettingsError, HeadwayServiceError, ValueError) as error:
         print(f"headway service: {error}", file=sys.stderr)  # noqa: T201 - the last word of a program

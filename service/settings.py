@@ -4,12 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from headway.contract.devices import parse_prices
 
 
 class SettingsError(Exception):
     """A setting is missing or wrong; the message says which and what to set."""
+
+
+PROVIDERS = ("ec2", "local", "static")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RentalSettings:
+    """Renting machines. Without providers, nothing is ever rented."""
+
+    providers: tuple[str, ...] = ()
+    public_url: str = ""
+    """The service as rented machines reach it."""
+    max_machines: int = 10
+    max_usd_per_h: float | None = None
+    """What all rented machines together may cost; None: budgets alone bound it."""
+    idle_s: float = 120.0
+    """A machine that is not worth its price is kept for so long."""
+    join_s: float = 600.0
+    """A machine whose agent has not joined after so long is given back."""
+    every_s: float = 10.0
+    local_offers: Path | None = None
+    """The file of offers of the provider `local`."""
+    local_machines: Path | None = None
+    """The folder in which its machines live."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +59,7 @@ class Settings:
     """Ended jobs and their history are kept this long."""
     usd_per_slot_h: Mapping[str, float] = field(default_factory=dict)
     """What an hour of one slot costs, by device kind. Kinds that are not named cost nothing."""
+    rental: RentalSettings = RentalSettings()
 
 
 def read_settings(env: Mapping[str, str]) -> Settings:
@@ -59,7 +85,41 @@ def read_settings(env: Mapping[str, str]) -> Settings:
         max_bundle_bytes=int(_number(env, "HEADWAY_MAX_BUNDLE_MIB", 100, 0.001, 100_000) * 2**20),
         keep_days=int(_number(env, "HEADWAY_KEEP_DAYS", 90, 1, 36_500)),
         usd_per_slot_h=_prices(env, "HEADWAY_PRICES"),
+        rental=_rental(env),
     )
+
+
+def _rental(env: Mapping[str, str]) -> RentalSettings:
+    providers = tuple(name.strip() for name in env.get("HEADWAY_PROVIDERS", "").split(",") if name.strip())
+    for name in providers:
+        if name not in PROVIDERS or providers.count(name) > 1:
+            raise SettingsError(
+                f"HEADWAY_PROVIDERS: {name!r} is none of {', '.join(PROVIDERS)}, or named twice."
+            )
+    if "local" in providers:
+        _text(env, "HEADWAY_LOCAL_OFFERS")
+        _text(env, "HEADWAY_LOCAL_MACHINES")
+    cap = env.get("HEADWAY_MAX_USD_PER_H", "").strip()
+    return RentalSettings(
+        providers=providers,
+        public_url=(env.get("HEADWAY_PUBLIC_URL", "").strip() or _own_url(env)).rstrip("/"),
+        max_machines=int(_number(env, "HEADWAY_MAX_MACHINES", 10, 0, 10_000)),
+        max_usd_per_h=_number(env, "HEADWAY_MAX_USD_PER_H", 0.0, 0.0, 1e6) if cap else None,
+        idle_s=_number(env, "HEADWAY_IDLE_S", 120.0, 0.0, 86_400.0),
+        join_s=_number(env, "HEADWAY_JOIN_TIMEOUT_S", 600.0, 1.0, 86_400.0),
+        every_s=_number(env, "HEADWAY_RENT_EVERY_S", 10.0, 0.1, 3600.0),
+        local_offers=_path(env, "HEADWAY_LOCAL_OFFERS"),
+        local_machines=_path(env, "HEADWAY_LOCAL_MACHINES"),
+    )
+
+
+def _own_url(env: Mapping[str, str]) -> str:
+    return f"http://{env.get('HEADWAY_HOST', '127.0.0.1')}:{env.get('HEADWAY_PORT', '8123')}"
+
+
+def _path(env: Mapping[str, str], name: str) -> Path | None:
+    text = env.get(name, "").strip()
+    return Path(text) if text else None
 
 
 def _prices(env: Mapping[str, str], name: str) -> dict[str, float]:

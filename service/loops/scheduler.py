@@ -11,6 +11,7 @@ from typing import Protocol
 
 import structlog
 
+from service.loops.renting import Rents
 from service.loops.runner import Loop, run_loop
 from service.usecases.accrue import accrue
 from service.usecases.budgets import watch_money
@@ -63,10 +64,11 @@ class Scheduler:
     usd_per_slot_h: Mapping[str, float]
     """Prices by device kind."""
     new_round_id: Callable[[], str]
+    rents: Rents | None = None
 
     async def work(self) -> None:
         """Run all loops until cancelled."""
-        loops = (
+        loops: list[tuple[Loop, Bell | None]] = [
             (self._round_loop(), Bell.ROUND),
             (
                 Loop(name="deliver", run_once=self.deliver, min_interval_s=0.005, max_interval_s=2.0),
@@ -79,7 +81,9 @@ class Scheduler:
             (Loop(name="expire", run_once=self.expire, min_interval_s=1.0, max_interval_s=1.0), None),
             (Loop(name="accrue", run_once=self.accrue, min_interval_s=5.0, max_interval_s=5.0), None),
             (Loop(name="retain", run_once=self.retain, min_interval_s=600.0, max_interval_s=600.0), None),
-        )
+        ]
+        if self.rents is not None:
+            loops.append((self.rents.loop(), None))
         async with AsyncExitStack() as stack:
             wakes = [
                 await stack.enter_async_context(self.bells.heard((bell, ""))) if bell else asyncio.Event()

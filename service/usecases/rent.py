@@ -121,7 +121,9 @@ async def rent(
     there = [offer for name in sorted(offers) for offer in offers[name]]
     async with transactions.begin() as tx:
         unknown = _unknown(await tx.machines.open(), renting, memory)
-    wants, wanted = await _wanted(transactions, renting, memory, there, now, usd_per_slot_h)
+    wants, wanted = Wants(), list[Machine]()
+    if renting.providers:
+        wants, wanted = await _wanted(transactions, renting, memory, there, now, usd_per_slot_h)
     limit = asyncio.Semaphore(_CALLS_AT_ONCE)
     calls: list[Awaitable[str]] = []
     for provider in renting.providers:

@@ -268,8 +268,10 @@ def _rented(
     """Machine after machine, the best buy first, until none is worth its price or a bound is reached."""
     wants: list[Want] = []
     held_back = ""
+    if not candidates or not base.jobs:
+        return wants, base, held_back
     here = scales.outcome(base)
-    while candidates and here.goodput and len(wants) < _MOST_STEPS:
+    while here.goodput and len(wants) < _MOST_STEPS:
         best = None
         for buy in _buys(base, here, candidates, len(wants), scales):
             bar = bounds.bar(buy)
@@ -352,6 +354,8 @@ def _released(
     """The machines that have not been worth their price for long, the worst buy first."""
     low: dict[str, datetime] = {}
     releases: list[Release] = []
+    if not fleet.machines:
+        return releases, low
     here = scales.outcome(base)
     now = base.now
     for machine in sorted(fleet.machines, key=lambda one: (-one.usd_per_slot_h, one.id)):
@@ -369,7 +373,14 @@ def _released(
         since = low[machine.id] = min(low_since.get(machine.id, now), now)
         if (now - since).total_seconds() < rules.idle_s or billed_s(machine, now) <= machine.min_billed_s:
             continue
-        releases.append(_release(machine, worth, (now - since).total_seconds(), held=_is_held(base, node.id)))
+        releases.append(
+            _release(
+                machine,
+                worth,
+                (now - since).total_seconds(),
+                held=any(key.node_id == node.id for key in base.held),
+            )
+        )
         base, here = without, there
     return releases, low
 
@@ -378,10 +389,6 @@ def _movable(snapshot: Snapshot, node_id: str, round_: Round) -> bool:
     """Whether the round decides about every job that holds a slot there: others are on their way."""
     deciding = {job.id for job in round_.jobs}
     return all(job in deciding for key, job in snapshot.held.items() if key.node_id == node_id)
-
-
-def _is_held(snapshot: Snapshot, node_id: str) -> bool:
-    return any(key.node_id == node_id for key in snapshot.held)
 
 
 def _without(snapshot: Snapshot, node: Node) -> Snapshot:
