@@ -42,6 +42,12 @@ def up(
         list[str] | None,
         typer.Option(metavar="KIND=USD", help="what an hour of a slot costs, e.g. a100=2.2; repeatable"),
     ] = None,
+    rent: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="offers: machines are rented on this one as it says, see docs/renting.md"
+        ),
+    ] = None,
     detach: Annotated[bool, typer.Option("--detach", "-d", help="go on in the background")] = False,
 ) -> None:
     """Run all of Headway on this machine: stores, API, scheduler and agents, until Ctrl-C.
@@ -56,6 +62,7 @@ def up(
         port=port,
         stores=Stores.configured(os.environ),
         prices=_checked(price),
+        rent=rent,
     )
     if detach:
         _run_in_background(cli, stack)

@@ -179,6 +179,28 @@ def machine_folders(folder: Path) -> Iterator[MachineFolder]:
             yield MachineFolder(path)
 
 
+class RentedMachines:
+    """All machines of a folder, as one child of `headway up`: the service starts them, and they end with it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.log = folder
+
+    def start(self) -> None:
+        """Nothing: the service rents them."""
+
+    def alive(self) -> bool:
+        """Always: none may be running, and nothing is to be started again."""
+        return True
+
+    def stop(self) -> None:
+        """Give all of them back."""
+        for machine in machine_folders(self.folder):
+            if machine.ended() is None:
+                machine.end()
+                machine.note_end(datetime.now(UTC), "Headway was stopped")
+
+
 def _read(path: Path) -> dict[str, Any] | None:
     with contextlib.suppress(FileNotFoundError):
         saved: dict[str, Any] = json.loads(path.read_text())

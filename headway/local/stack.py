@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from functools import partial
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Self
 
 from headway.client import Client
@@ -26,6 +26,7 @@ from headway.local.ports import HOST, free_port, is_free
 from headway.local.postgres import EmbeddedPostgres
 from headway.local.processes import LocalError, end, last_lines, open_log, read_pid_file, write_pid_file
 from headway.local.redis import EmbeddedRedis
+from headway.local.rented import RentedMachines, read_offers
 from headway.local.supervisor import Program, Supervisor, end_left_over
 
 _PID_FILE = "up.pid"
@@ -91,6 +92,8 @@ class LocalStack:
         port: of the API; None takes a free one.
         stores: servers to use in place of the embedded ones.
         prices: of slots, as in `HEADWAY_PRICES`; None leaves the environment's.
+        rent: a file of offers; machines are rented on this one as it says. None: nothing is rented.
+        settings: more of the service's environment.
     """
 
     def __init__(
@@ -102,6 +105,8 @@ class LocalStack:
         port: int | None = None,
         stores: Stores = Stores(),
         prices: str | None = None,
+        rent: Path | None = None,
+        settings: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self.data = data.expanduser().resolve()
         self.logs = self.data / "logs"
@@ -113,6 +118,9 @@ class LocalStack:
         self._port = port
         self._stores = stores
         self._prices = prices
+        self._rent = rent
+        self._settings = settings
+        self.machines = RentedMachines(self.data / "machines")
         self._supervisor = Supervisor()
         self._lock: int | None = None
         self.url = ""
@@ -190,6 +198,8 @@ class LocalStack:
             "HEADWAY_HOST": HOST,
             "HEADWAY_PORT": str(port),
             **({} if self._prices is None else {"HEADWAY_PRICES": self._prices}),
+            **self._renting(),
+            **self._settings,
         }
         self._migrate(service)
         self._run("api", Program([*_python("service"), "api"], service, self.logs / "api.log"), _Layer.API)
@@ -237,6 +247,19 @@ class LocalStack:
             raise LocalError(
                 f"The database could not be brought up to date:\n{last_lines(path)}", f"The log is {path}."
             )
+
+    def _renting(self) -> dict[str, str]:
+        """What has the service rent machines on this one, and whoever stops us end them."""
+        if self._rent is None:
+            return {}
+        read_offers(self._rent)  # a mistake is said now, and not in a log
+        self._supervisor.add("rented machines", self.machines, _Layer.AGENTS)
+        return {
+            "HEADWAY_PROVIDERS": "local",
+            "HEADWAY_LOCAL_OFFERS": str(self._rent.expanduser().resolve()),
+            "HEADWAY_LOCAL_MACHINES": str(self.machines.folder),
+            "HEADWAY_PUBLIC_URL": self.url,
+        }
 
     def _agent(self, name: str, join_token: str) -> Program:
         slots = self._slots
