@@ -1,0 +1,109 @@
+"""The simulator against the live system: the same jobs, run by agents of this machine and replayed in virtual time.
+
+    python -m benchmarks.agreement --json
+    python -m benchmarks.agreement --timer --quick
+
+Seven jobs train on two slots of a local cluster (PostgreSQL, Redis, service and agent as `headway up` starts them). They
+come so that they wait, share, and change their sizes. What was measured in that very run (step times by size, starts,
+changes, ends) makes a world; `service.simulation` replays it with the code that decides in production, and knows of the
+live decisions nothing. `errors`: of each job |simulated - live| / live of the time from submit to end. `worst_error`
+is the largest of them, `average_error` the same of the mean times, `live_s` and `simulated_s`. `decisions`: changes
+of slots in each.
+
+With `--timer` a step waits for a known time in place of computing, so that a busy machine does not change it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks.agreement_live import Run, Submit, run_live
+from benchmarks.agreement_world import world_of
+from benchmarks.scripts.paced import BATCH, LAYERS, PASSES, WIDTH, network
+from service.domain.policies.registry import policy
+from service.simulation.engine import replay
+
+SLOTS = 2
+STEP_S = 0.1
+"""On one slot, by the timer."""
+JOBS = (
+    ("ada", 0.0, 60.0),
+    ("bob", 3.0, 12.0),
+    ("cy", 5.0, 10.0),
+    ("dan", 40.0, 40.0),
+    ("eve", 75.0, 15.0),
+    ("fay", 78.0, 35.0),
+    ("gus", 82.0, 10.0),
+)
+"""Name, seconds from the first submit, and seconds of training on one slot."""
+QUICK = (("ada", 0.0, 40.0), ("bob", 8.0, 23.0), ("cy", 33.5, 5.0))
+"""Three jobs: the first shares, grows when it is alone and may, and shrinks when the third comes."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON only")
+    parser.add_argument("--timer", action="store_true", help="steps wait in place of computing")
+    parser.add_argument("--quick", action="store_true", help="three jobs only")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        run = run_live(
+            Path(folder),
+            submits(QUICK if arguments.quick else JOBS, timer=arguments.timer),
+            slots=SLOTS,
+            within_s=600.0,
+        )
+    print(json.dumps(agreement(run), indent=None if arguments.json else 2))
+
+
+def submits(jobs: tuple[tuple[str, float, float], ...], *, timer: bool) -> list[Submit]:
+    """Jobs of so many seconds on one slot, by the timer or by what a step's arithmetic takes on this machine now."""
+    step_s = STEP_S if timer else _arithmetic_s()
+    return [
+        Submit(name=name, at_s=at_s, steps=round(length_s / step_s), step_s=STEP_S if timer else None)
+        for name, at_s, length_s in jobs
+    ]
+
+
+def agreement(run: Run) -> dict[str, Any]:
+    """How far a replay of what was measured in a run is from it."""
+    replayed = replay(world_of(run), policy(run.policy)).jobs
+    live_s = np.array([one.completion_s for one in run.jobs])
+    simulated_s = replayed.end_s - replayed.submit_s
+    errors = np.abs(simulated_s - live_s) / live_s
+    return {
+        "jobs": len(live_s),
+        "worst_error": float(errors.max()),
+        "average_error": float(abs(simulated_s.mean() - live_s.mean()) / live_s.mean()),
+        "errors": dict(zip(replayed.id, errors.round(4).tolist(), strict=True)),
+        "live_s": dict(zip(replayed.id, live_s.round(3).tolist(), strict=True)),
+        "simulated_s": dict(zip(replayed.id, simulated_s.round(3).tolist(), strict=True)),
+    }
+
+
+def _arithmetic_s() -> float:
+    """The median time of a step's arithmetic on one slot."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    model, x = network(WIDTH, LAYERS), torch.ones(BATCH * BATCH * PASSES, WIDTH)
+    taken = []
+    for _ in range(20):
+        began_s = time.perf_counter()
+        model(x).square().mean().backward()
+        taken.append(time.perf_counter() - began_s)
+    torch.set_num_threads(threads)
+    return float(np.median(taken))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,51 @@
+"""Train so many steps at a known pace, or as fast as the processor allows. Started by benchmarks.agreement.
+
+paced.py STEPS STEP_S   on one slot a step takes STEP_S seconds, on k slots PART + (1 - PART) / k of that, by a timer
+paced.py STEPS          a step takes what its arithmetic takes
+"""
+
+import sys
+import time
+
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+import headway
+
+BATCH = 16
+PART = 0.2
+"""Of a step on one slot, what does not become shorter with more slots."""
+WIDTH, LAYERS, PASSES = 512, 4, 4
+"""Of the arithmetic: it takes some tens of milliseconds on one core."""
+
+
+def network(width: int, layers: int) -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(*(part for _ in range(layers) for part in (nn.Linear(width, width), nn.ReLU())))
+
+
+def main() -> None:
+    steps = int(sys.argv[1])
+    step_s = float(sys.argv[2]) if len(sys.argv) > 2 else None
+    run = headway.init()
+    width = 8 if step_s is not None else WIDTH
+    model = network(width, 1 if step_s is not None else LAYERS)
+    model, optimizer = run.prepare(model, torch.optim.SGD(model.parameters(), lr=1e-3))
+    data = TensorDataset(torch.ones(1, width).expand(steps * BATCH, width))
+    loader = run.loader(data, global_batch=BATCH, balance=False)
+    for _ in run.epochs(1):
+        for (x,) in loader:
+            began_s = time.perf_counter()
+            loss = model(x if step_s is not None else x.repeat(PASSES * BATCH, 1)).square().mean()
+            optimizer.zero_grad()
+            if step_s is not None:
+                until_s = began_s + step_s * (PART + (1 - PART) * len(x) / BATCH)
+                time.sleep(max(0.0, until_s - time.perf_counter()))
+            loss.backward()
+            optimizer.step()
+        run.report(trained=1.0)
+
+
+if __name__ == "__main__":
+    main()
