@@ -12,6 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.api import (
     agents,
+    budgets,
     bundles,
     cluster,
     health,
@@ -23,6 +24,7 @@ from service.api import (
     problems,
     recommendations,
     simulations,
+    usage,
 )
 from service.api.context import ApiContext
 
@@ -51,6 +53,8 @@ def create_app(context: ApiContext, background: Callable[[], AbstractAsyncContex
         simulations,
         recommendations,
         offers,
+        budgets,
+        usage,
         agents,
         bundles,
         health,

@@ -14,6 +14,7 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_late
 from prometheus_client.registry import Collector
 
 from service.api.context import Context
+from service.api.metrics_money import Money, money_figures
 from service.domain.perf.marks import AT_SUBMIT, ON_THE_WAY
 from service.usecases.records import PredictionErrors
 
@@ -27,7 +28,7 @@ router = APIRouter(tags=["health"])
 
 @router.get("/metrics", operation_id="metrics")
 async def metrics(context: Context) -> Response:
-    """How good the predictions of the last day were."""
+    """How good the predictions of the last day were, and what was spent this month."""
     since = context.now() - SCORED_FOR
     async with context.transactions.begin() as tx:
         errors = await tx.decision_queries.prediction_errors(since, QUANTILES)
@@ -36,7 +37,9 @@ async def metrics(context: Context) -> Response:
             for of in OF
             for share in (AT_SUBMIT, ON_THE_WAY)
         }
+        money = await money_figures(tx, context.now())
     registry = CollectorRegistry(auto_describe=False)
+    registry.register(Money(money))
     registry.register(_Predictions(errors))
     registry.register(_Forecasts(forecasts))
     return Response(generate_latest(registry), media_type=CONTENT_TYPE_PLAIN_0_0_4)

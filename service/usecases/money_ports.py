@@ -135,6 +135,10 @@ class MoneyQueries(Protocol):
         """Leases of rented machines that were billed at some time between the two."""
         ...
 
+    async def spend_by_label(self, since: datetime) -> dict[tuple[str, str, str], float]:
+        """Dollars in the hours from `since` on, by project, market and category."""
+        ...
+
     async def lost_slot_s(self, since: datetime) -> dict[str, float]:
         """Slot-seconds lost in the hours from `since` on, by cause."""
         ...

@@ -174,6 +174,15 @@ class PostgresMoneyQueries:
             for row in rows
         ]
 
+    async def spend_by_label(self, since: datetime) -> dict[tuple[str, str, str], float]:
+        """Dollars by project, market and category."""
+        query = text(
+            f"SELECT charges.project, leases.market, category, sum({_USD}) AS usd FROM {_FROM}"  # noqa: S608
+            " WHERE hour >= :since AND usd_per_slot_h IS NOT NULL GROUP BY 1, 2, 3 ORDER BY 1, 2, 3"
+        )
+        rows = (await self._connection.execute(query, {"since": since})).all()
+        return {(row.project, row.market, row.category): float(row.usd) for row in rows}
+
     async def lost_slot_s(self, since: datetime) -> dict[str, float]:
         """Slot-seconds lost, by cause."""
         query = text(

@@ -1,0 +1,79 @@
+"""`/api/v1/budgets`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import structlog
+from fastapi import APIRouter, Depends, Header, Path
+from fastapi.responses import Response
+
+from headway.contract.jobs import Page, Problem
+from headway.contract.money import BudgetRequest, BudgetView
+from headway.contract.spec import NAME_PATTERN
+from service.api.context import Context, require_user
+from service.api.render import as_json
+from service.domain.errors import InvalidField
+from service.usecases.budgets import delete_budget, get_budget, list_budgets, put_budget
+
+log = structlog.get_logger()
+
+_PROBLEM: dict[str, Any] = {"model": Problem, "description": "application/problem+json"}
+router = APIRouter(
+    prefix="/api/v1/budgets",
+    tags=["money"],
+    dependencies=[Depends(require_user)],
+    responses={401: _PROBLEM, 404: _PROBLEM, 412: _PROBLEM, 422: _PROBLEM, 503: _PROBLEM},
+)
+Name = Annotated[str, Path(pattern=NAME_PATTERN)]
+IfMatch = Annotated[str | None, Header(description="The ETag of the budget that is to be changed")]
+
+
+@router.get("", operation_id="list_budgets", response_model=Page[BudgetView])
+async def get_budgets(context: Context) -> Response:
+    """Every budget and how it stands, by name."""
+    async with context.transactions.begin() as tx:
+        return as_json(Page[BudgetView](items=await list_budgets(tx, context.now())))
+
+
+@router.get("/{name}", operation_id="get_budget", response_model=BudgetView)
+async def get_one(context: Context, name: Name) -> Response:
+    """One budget and how it stands, with its ETag."""
+    async with context.transactions.begin() as tx:
+        return _tagged(await get_budget(tx, name, context.now()))
+
+
+@router.put("/{name}", operation_id="set_budget", response_model=BudgetView)
+async def put_one(context: Context, name: Name, wanted: BudgetRequest, if_match: IfMatch = None) -> Response:
+    """Set a budget; it holds from the next round on. The same once more changes nothing. With `If-Match` only if nobody has
+    changed it meanwhile.
+    """
+    now = context.now()
+    async with context.transactions.begin() as tx:
+        created = await put_budget(tx, name, wanted, if_version=_version(if_match), now=now)
+        view = await get_budget(tx, name, now)
+    log.info("budget_set", budget=name, kind=view.kind, usd=view.usd, hard=view.hard, project=view.project)
+    return _tagged(view, 201 if created else 200)
+
+
+@router.delete("/{name}", operation_id="delete_budget", status_code=204)
+async def delete_one(context: Context, name: Name, if_match: IfMatch = None) -> Response:
+    """Remove a budget."""
+    async with context.transactions.begin() as tx:
+        await delete_budget(tx, name, if_version=_version(if_match), now=context.now())
+    log.info("budget_removed", budget=name)
+    return Response(status_code=204)
+
+
+def _tagged(view: BudgetView, status: int = 200) -> Response:
+    return as_json(view, status, {"ETag": f'"{view.version}"'})
+
+
+def _version(if_match: str | None) -> int | None:
+    """The version in an ETag; None where there is none, or any (`*`) will do."""
+    if if_match is None or if_match.strip() == "*":
+        return None
+    text = if_match.strip().removeprefix("W/").strip('"')
+    if not text.isdecimal() or len(text) > 18:
+        raise InvalidField("If-Match", "not an ETag of a budget; look at the budget again")
+    return int(text)

@@ -1,0 +1,50 @@
+"""`/api/v1/usage`."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Query
+from fastapi.responses import Response
+
+from headway.contract.jobs import Page, Problem
+from headway.contract.money import GroupBy, LeaseBill, UsageView
+from headway.contract.spec import NAME_PATTERN
+from service.api.context import Context, require_user
+from service.api.render import as_json
+from service.usecases.usage import machine_bills, view_usage
+
+_PROBLEM: dict[str, Any] = {"model": Problem, "description": "application/problem+json"}
+router = APIRouter(
+    prefix="/api/v1/usage",
+    tags=["money"],
+    dependencies=[Depends(require_user)],
+    responses={401: _PROBLEM, 422: _PROBLEM, 503: _PROBLEM},
+)
+Since = Annotated[
+    datetime | None, Query(alias="from", description="Cut to its hour; none: the beginning of the month")
+]
+Until = Annotated[datetime | None, Query(alias="to", description="None: now")]
+
+
+@router.get("", operation_id="get_usage", response_model=UsageView)
+async def get_usage(
+    context: Context,
+    since: Since = None,
+    until: Until = None,
+    group_by: GroupBy = GroupBy.PROJECT,
+    project: Annotated[str | None, Query(pattern=NAME_PATTERN)] = None,
+) -> Response:
+    """Dollars and slot-hours by group and in all, with what was useful, resizing, lost and idle."""
+    async with context.transactions.begin() as tx:
+        view = await view_usage(tx, since=since, until=until, by=group_by, project=project, now=context.now())
+    return as_json(view)
+
+
+@router.get("/machines", operation_id="get_machine_bills", response_model=Page[LeaseBill])
+async def get_machine_bills(context: Context, since: Since = None, until: Until = None) -> Response:
+    """The leases of rented machines that were billed in this time, each whole: what is paid for, and what was charged."""
+    async with context.transactions.begin() as tx:
+        bills = await machine_bills(tx, since=since, until=until, now=context.now())
+    return as_json(Page[LeaseBill](items=bills))
