@@ -61,7 +61,7 @@ def _options(options: Sequence[SizeOption]) -> Table:
     for option in options:
         table.add_row(
             str(option.slots),
-            option.device_kind,
+            f"{option.pool}, {option.anchor} on-demand" if option.anchor else option.pool,
             str(option.nodes),
             rate(option.goodput_samples_per_s),
             f"{option.speedup:.2f}",
@@ -84,7 +84,8 @@ def _limit(row: RowPrice) -> str:
 
 
 def _outlook(one: Outlook, unit: str) -> str:
-    more = "one more dollar an hour" if one.row == "usd_per_h" else f"one more slot of {one.device_kind}"
+    dollars = one.row == "usd_per_h" or one.row.startswith("budget/")
+    more = "one more dollar an hour" if dollars else f"one more slot of {one.device_kind}"
     speed = f"{one.speedup:.2f} times as fast as now"
     if one.goodput_samples_per_s is not None:
         speed += f", {rate(one.goodput_samples_per_s)} samples/s"
@@ -102,6 +103,8 @@ def row_name(name: str) -> str:
             return f"slots of {kind}"
         case ["packing", kind, size]:
             return f"room for {size} {kind} together"
+        case ["budget", budget]:
+            return f"dollars an hour of budget {budget}"
         case ["quota", project]:
             return f"quota of {project}"
         case ["usd_per_h"]:

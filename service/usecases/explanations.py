@@ -36,7 +36,7 @@ def priced(
         policy=latest.policy,
         unit=latest.unit,
         binding=_binding(options, present, latest.prices, project),
-        outlook=_outlook(options, present, latest.prices, usd_per_slot_h),
+        outlook=_outlook(options, present, latest.prices, project, usd_per_slot_h),
     )
 
 
@@ -44,14 +44,19 @@ def _binding(
     options: Sequence[SizeOption], present: SizeOption | None, prices: Sequence[RowPrice], project: str
 ) -> list[RowPrice]:
     """The limits with a price that a better configuration would take more of."""
-    kinds = {one.device_kind for one in options if _is_better(one, present)}
+    better = [one for one in options if _is_better(one, present)]
+    pools = {pool for one in better for pool in (one.pool, one.device_kind if one.anchor else one.pool)}
     names = {"slots", "packing"}
     return [
         row
         for row in prices
         if row.price > 0
-        and kinds
-        and (row.name in {_DOLLARS, f"quota/{project}"} or (_head(row) in names and _kind(row) in kinds))
+        and better
+        and (
+            row.name == f"quota/{project}"
+            or _is_money(row, project)
+            or (_head(row) in names and _pool(row) in pools)
+        )
     ]
 
 
@@ -67,24 +72,29 @@ def _head(row: RowPrice) -> str:
     return row.name.split("/")[0]
 
 
-def _kind(row: RowPrice) -> str:
+def _pool(row: RowPrice) -> str:
     return row.name.split("/")[1] if "/" in row.name else ""
+
+
+def _is_money(row: RowPrice, project: str) -> bool:
+    """Whether a row is dollars an hour that the project's jobs count in."""
+    return row.name == _DOLLARS or (_head(row) == "budget" and row.project in {None, project})
 
 
 def _outlook(
     options: Sequence[SizeOption],
     present: SizeOption | None,
     prices: Sequence[RowPrice],
+    project: str,
     usd_per_slot_h: Mapping[str, float],
 ) -> list[Outlook]:
-    """What one more slot of each kind, and one more dollar an hour, would let the job have."""
+    """What one more slot of each pool, and one more dollar an hour, would let the job have."""
     found = []
     for row in prices:
         if _head(row) == "slots":
-            kind = _kind(row)
-            held = present.slots if present is not None and present.device_kind == kind else 0
-            within = [one for one in options if one.device_kind == kind and one.slots <= held + 1]
-        elif row.name == _DOLLARS:
+            pool, held = _pool(row), _parts(present)
+            within = [one for one in options if _reached(_parts(one), held, pool)]
+        elif _is_money(row, project):
             spent = _usd_per_h(present, usd_per_slot_h) if present is not None else 0.0
             within = [one for one in options if _usd_per_h(one, usd_per_slot_h) <= spent + 1.0]
         else:
@@ -98,7 +108,7 @@ def _outlook(
         found.append(
             Outlook(
                 row=row.name,
-                device_kind=best.device_kind,
+                device_kind=best.pool,
                 slots=best.slots,
                 goodput_samples_per_s=best.goodput_samples_per_s,
                 speedup=best.speedup / present.speedup if present is not None else best.speedup,
@@ -110,4 +120,19 @@ def _outlook(
 
 
 def _usd_per_h(option: SizeOption, usd_per_slot_h: Mapping[str, float]) -> float:
+    if option.usd_per_h is not None:
+        return option.usd_per_h
     return option.slots * usd_per_slot_h.get(option.device_kind, 0.0)
+
+
+def _parts(option: SizeOption | None) -> dict[str, int]:
+    """The slots of an option by pool."""
+    if option is None:
+        return {}
+    rest = {option.pool: option.slots - option.anchor}
+    return {**rest, option.device_kind: option.anchor} if option.anchor else rest
+
+
+def _reached(wanted: Mapping[str, int], held: Mapping[str, int], pool: str) -> bool:
+    """Whether what is wanted lies in the pool, and needs no more than what is held and one more slot of it."""
+    return pool in wanted and all(slots <= held.get(one, 0) + (one == pool) for one, slots in wanted.items())

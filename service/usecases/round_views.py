@@ -19,6 +19,7 @@ def round_view(
     """The plan of a round, of whose changes these were applied; `times` are seconds, of which `took_s` is all of it."""
     solution, setting = plan.solution, plan.round.snapshot.policy
     rows = plan.round.given.rows
+    projects = {f"budget/{cap.name}": cap.project for cap in plan.round.snapshot.caps}
     # A policy may have had rows of its own behind those that it was given.
     return RoundView(
         id=round_id,
@@ -33,7 +34,13 @@ def round_view(
         gap=solution.gap,
         unit=plan.choices.unit,
         prices=[
-            RowPrice(name=row.name, capacity=row.capacity, used=_used(row, plan.choices.chosen), price=price)
+            RowPrice(
+                name=row.name,
+                capacity=row.capacity,
+                used=_used(row, plan.choices.chosen),
+                price=price,
+                project=projects.get(row.name),
+            )
             for row, price in zip(rows, solution.prices.tolist(), strict=False)
         ],
         times=dict(times),

@@ -8,12 +8,16 @@ import pytest
 
 from headway.contract.decisions import RoundView, RowPrice
 from headway.contract.jobs import ExplainView, JobState, Reason, SizeOption
+from headway.contract.markets import Market
 from service.usecases.explanations import priced
 from tests.unit.service.builders import NOW
 
 
-def option(slots: int, utility: float | None, *, kind: str = "cpu", note: str = "") -> SizeOption:
+def option(
+    slots: int, utility: float | None, *, kind: str = "cpu", note: str = "", **fields: Any
+) -> SizeOption:
     return SizeOption(
+        **fields,
         device_kind=kind,
         slots=slots,
         goodput_samples_per_s=100.0 * slots,
@@ -107,3 +111,27 @@ def test_a_configuration_that_is_not_weighed_now_has_no_gain() -> None:
 def test_nothing_is_known_of_a_job_that_was_not_weighed() -> None:
     seen = priced(explained(), round_of(**{"slots/cpu": 0.1}), "p", {})
     assert (seen.binding, seen.outlook) == ([], [])
+
+
+def test_one_more_slot_on_spot_is_of_use_only_where_the_anchor_is_there() -> None:
+    spot = Market.SPOT
+    now = option(3, 1.0, market=spot, anchor=1, note="current")
+    same_anchor, more_anchor = (option(4, 2.0, market=spot, anchor=anchor) for anchor in (1, 2))
+    prices = {"slots/cpu": 0.3, "slots/cpu (spot)": 0.1}
+    outlook = {
+        one.row: one for one in priced(explained(now, same_anchor), round_of(**prices), "p", {}).outlook
+    }
+    assert outlook["slots/cpu (spot)"].slots == 4
+    assert outlook["slots/cpu (spot)"].device_kind == "cpu (spot)"
+    without = priced(explained(now, more_anchor), round_of(**prices), "p", {})
+    assert [(one.row, one.slots) for one in without.outlook] == [("slots/cpu", 4)]
+
+
+@pytest.mark.parametrize(("project", "binds"), [("p", True), (None, True), ("other", False)])
+def test_a_cap_binds_those_who_count_in_it(project: str | None, binds: bool) -> None:
+    rows = round_of(**{"budget/team": 0.5})
+    rows = rows.model_copy(update={"prices": [rows.prices[0].model_copy(update={"project": project})]})
+    now, more = option(1, 1.0, note="current", usd_per_h=1.0), option(2, 3.0, usd_per_h=2.0)
+    seen = priced(explained(now, more), rows, "p", {})
+    assert [row.name for row in seen.binding] == ["budget/team"] * binds
+    assert [(one.row, one.gain) for one in seen.outlook] == [("budget/team", 2.0)] * binds
