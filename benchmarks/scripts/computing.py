@@ -16,22 +16,35 @@ import headway
 
 SIDE = 96
 
+
+class Network(nn.Module):
+    """The arithmetic, then one matrix to train."""
+
+    def __init__(self, repeats: int, width: int) -> None:
+        super().__init__()
+        self.repeats = repeats
+        self.matrix = nn.Linear(width, width, bias=False)
+        self.register_buffer("turn", torch.linalg.qr(torch.randn(SIDE, SIDE)).Q)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            work = x[:, :1, None].expand(-1, SIDE, SIDE).contiguous()
+            for _ in range(self.repeats):
+                work = work @ self.turn
+        return self.matrix(x + work.mean())
+
+
 samples, batch, repeats, width = map(int, sys.argv[1:5])
 torch.set_num_threads(1)
 run = headway.init()
 torch.manual_seed(0)
-model = nn.Linear(width, width, bias=False)
+model = Network(repeats, width)
 model, optimizer = run.prepare(model, torch.optim.SGD(model.parameters(), lr=1e-6))
-data = TensorDataset(torch.randn(1, SIDE * SIDE).expand(samples, SIDE * SIDE))
+data = TensorDataset(torch.randn(1, width).expand(samples, width))
 loader = run.loader(data, global_batch=batch, balance=False)
-turn = torch.linalg.qr(torch.randn(SIDE, SIDE)).Q
 for _ in run.epochs(1):
     for (x,) in loader:
-        with torch.no_grad():
-            work = x.view(-1, SIDE, SIDE)
-            for _ in range(repeats):
-                work = work @ turn
-        loss = model(work.reshape(len(work), -1)[:, :width]).square().mean()
+        loss = model(x).square().mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
