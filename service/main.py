@@ -201,12 +201,16 @@ def _provider(name: str, rental: RentalSettings, env: Mapping[str, str]) -> Prov
     if name == "static":
         return StaticProvider()
     # Only who rents from EC2 has boto3, and only they wait for its import.
-    from service.adapters.providers.ec2 import Ec2Provider  # noqa: PLC0415
-    from service.adapters.providers.ec2_client import connect as connect_ec2  # noqa: PLC0415
-    from service.adapters.providers.ec2_settings import read_ec2_settings  # noqa: PLC0415
-
+    try:
+        from service.adapters.providers.ec2 import Ec2Provider  # noqa: PLC0415
+        from service.adapters.providers.ec2_client import connect as connect_ec2  # noqa: PLC0415
+        from service.adapters.providers.ec2_settings import read_ec2_settings  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        raise SettingsError(
+            f"HEADWAY_PROVIDERS names ec2, which needs {error.name}: pip install 'headway[ec2]'"
+        ) from error
     settings = read_ec2_settings(env)
-    clients = connect_ec2(settings.region, endpoint_url=env.get("AWS_ENDPOINT_URL") or None)
+    clients = connect_ec2(settings.region, endpoint_url=env.get("AWS_ENDPOINT_URL_EC2") or None)
     return Ec2Provider(settings, clients, now)
 
 

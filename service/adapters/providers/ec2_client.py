@@ -34,6 +34,7 @@ def connect(region: str, *, endpoint_url: str | None = None) -> Ec2Clients:
     config = Config(
         connect_timeout=_CONNECT_TIMEOUT_S,
         read_timeout=_READ_TIMEOUT_S,
+        ignore_configured_endpoint_urls=True,  # AWS_ENDPOINT_URL is that of the object storage
         retries={"mode": "standard", "total_max_attempts": _ATTEMPTS},
     )
     session = boto3.session.Session(region_name=region)
