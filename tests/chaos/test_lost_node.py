@@ -6,8 +6,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -40,6 +40,8 @@ class OtherHost:
     """A second agent, which nobody starts again when it dies."""
 
     cluster: Cluster
+    env: Mapping[str, str] = field(default_factory=dict)
+    """Of its agent, beside what every agent has."""
     process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -52,7 +54,7 @@ class OtherHost:
         flags = f"--own-jobs --address 127.0.0.1 --slots 2 --name {THERE} --url {stack.url}"
         self.process = subprocess.Popen(
             [sys.executable, "-m", "worker_agent", *flags.split(), "--state-dir", str(self.state)],
-            env={**os.environ, "HEADWAY_JOIN_TOKEN": stack.join_token_file.read_text().strip()},
+            env={**os.environ, **self.env, "HEADWAY_JOIN_TOKEN": stack.join_token_file.read_text().strip()},
             stderr=subprocess.DEVNULL,
         )
         self._until(NodeState.READY)
