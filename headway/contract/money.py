@@ -6,7 +6,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, model_validator
 
 from headway.contract.decisions import RowPrice
 from headway.contract.spec import NAME_PATTERN
@@ -170,7 +170,7 @@ class LeaseBill(BaseModel):
 class UsageView(BaseModel):
     """What was spent from one moment to another, in hours of the ledger; the groups add up to the total."""
 
-    from_: datetime = Field(serialization_alias="from", validation_alias="from")
+    from_: datetime = Field(serialization_alias="from", validation_alias=AliasChoices("from", "from_"))
     to: datetime
     accrued_to: datetime | None
     """How far the ledger is; None before its first pass."""

@@ -8,10 +8,10 @@ from datetime import datetime
 
 from headway.contract.decisions import PolicyRequest, RowPrice
 from headway.contract.jobs import TERMINAL_STATES, JobState, Reason
-from headway.contract.money import BudgetKind, BudgetRequest, BudgetView
+from headway.contract.money import BudgetKind, BudgetRequest, BudgetView, Period
 from service.domain.cluster import PolicySetting
 from service.domain.errors import Changed, NotFound
-from service.domain.rental.budgets import Budget, JobSpend, Standing, notice_due
+from service.domain.rental.budgets import Budget, JobSpend, Standing, notice_due, period_of
 from service.usecases import control
 from service.usecases.cluster import choose_policy
 from service.usecases.money_ports import LimitedJob
@@ -165,7 +165,7 @@ async def watch_money(transactions: Transactions, launch: Launch, now: datetime)
         of_scopes = [
             (budget, stands, notice)
             for budget, stands in await standings(tx.budgets, tx.money_queries, now)
-            if (notice := _due(f"budget/{budget.name}", stands.share, _told_for(budget, stands), told))
+            if (notice := _due_of_scope(budget, stands, told, now))
         ]
         limited = await tx.money_queries.limited_jobs()
         spend = await tx.money_queries.job_spend([one.job_id for one in limited]) if limited else {}
@@ -184,9 +184,15 @@ async def watch_money(transactions: Transactions, launch: Launch, now: datetime)
     return [notice.subject for _, _, notice in (*of_scopes, *of_jobs)]
 
 
-def _told_for(budget: Budget, stands: Standing) -> datetime:
-    """What counts as another occasion to tell: another period, or another amount."""
-    return stands.period_from if budget.period is not None else budget.updated_at
+def _due_of_scope(
+    budget: Budget, stands: Standing, told: Mapping[str, tuple[datetime, float]], now: datetime
+) -> _Notice | None:
+    subject = f"budget/{budget.name}"
+    if budget.period is not None:
+        return _due(subject, stands.share, stands.period_from, told)
+    # Dollars per hour go up and down: that they are too many is told of once in a day.
+    today = max(period_of(Period.DAY, now)[0], budget.updated_at)
+    return _due(subject, 1.0, today, told) if stands.over else None
 
 
 def _due(

@@ -14,6 +14,7 @@ from headway.contract.agents import NodeState, NodeView, SlotInfo, SlotView
 from headway.contract.jobs import (
     EventView,
     ExplainView,
+    JobCost,
     JobProgress,
     JobState,
     JobView,
@@ -24,6 +25,7 @@ from headway.contract.jobs import (
 )
 from headway.contract.spec import JobSpec
 from service.adapters.postgres.cursors import read_cursor, write_cursor
+from service.adapters.postgres.job_costs import costs_of_jobs
 from service.adapters.postgres.jobs import find_row
 from service.adapters.postgres.tables import (
     TERMINAL_SQL,
@@ -58,16 +60,18 @@ class PostgresJobQueries:
             query = query.where(tuple_(jobs.c.submitted_at, jobs.c.id) < tuple_(*read_cursor(cursor)))
         rows = (await self._connection.execute(query)).all()
         names = await self._node_names(rows)
+        costs = await costs_of_jobs(self._connection, rows[:limit])
         last = rows[limit - 1] if len(rows) > limit else None
         return Page(
-            items=[_view(row, names) for row in rows[:limit]],
+            items=[_view(row, names, costs.get(row.id)) for row in rows[:limit]],
             next_cursor=write_cursor(last.submitted_at, last.id) if last is not None else None,
         )
 
     async def job(self, job_id: str) -> JobView:
         """One job by id, or the newest of that name."""
         row = await find_row(self._connection, job_id)
-        return _view(row, await self._node_names([row]))
+        costs = await costs_of_jobs(self._connection, [row])
+        return _view(row, await self._node_names([row]), costs.get(row.id))
 
     async def explain(self, job_id: str) -> ExplainView:
         """The last decision about a job; before the first one, its state."""
@@ -96,7 +100,7 @@ class PostgresJobQueries:
         return {row.id: row.name for row in found.all()}
 
 
-def _view(row: Row[Any], names: Mapping[str, str]) -> JobView:
+def _view(row: Row[Any], names: Mapping[str, str], cost: JobCost | None) -> JobView:
     return JobView(
         id=row.id,
         name=row.name,
@@ -117,6 +121,7 @@ def _view(row: Row[Any], names: Mapping[str, str]) -> JobView:
         started_at=row.started_at,
         finished_at=row.finished_at,
         spec=JobSpec.model_validate(row.spec),
+        cost=cost,
     )
 
 

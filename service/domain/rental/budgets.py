@@ -174,3 +174,20 @@ def notice_due(share: float, since: datetime, told: tuple[datetime, float] | Non
     reached = max((one for one in NOTICE_AT if share >= one * (1 - SLACK)), default=0.0)
     before = told[1] if told is not None and told[0] == since else 0.0
     return reached if reached != before else None
+
+
+def expected_usd(
+    spent_usd: float,
+    usd_per_h: float | None,
+    *,
+    samples: int,
+    total_samples: int | None,
+    samples_per_s: float | None,
+) -> float | None:
+    """Dollars of a job in all, if it goes on at this speed and price. None where speed, end or price are not known, as of a
+    job that waits.
+    """
+    if usd_per_h is None or total_samples is None or not samples_per_s or not math.isfinite(samples_per_s):
+        return None
+    left_s = max(0, total_samples - samples) / samples_per_s
+    return spent_usd + usd_per_h * left_s / 3600
