@@ -7,10 +7,10 @@ for deadlines (Wu et al., "Can't Be Late", NSDI'24); and, by that rule, how many
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from headway.contract.markets import Market
 from service.domain.rental.plans import Architecture, Plan
 from service.domain.rental.spot_rate import HOUR_S, best_interval_s, spot_share
 
@@ -21,6 +21,8 @@ HALF_LIFE_S: Final = 3 * 24 * HOUR_S
 TOGETHER: Final = 0.45
 """Of the losses that one of several machines in a zone sees, those that take all of them at once. From the traces of 4 and
 16 V100s of "Can't Be Late": 0.3 to 0.75, median 0.46."""
+ANCHOR_SHARE: Final = 0.1
+"""An anchor may cost so much of the price on demand."""
 REMOTE_SHARE: Final = 0.1
 """What a checkpoint into the memory of remote nodes takes of one to storage."""
 AWAY_S: Final = 1800.0
@@ -139,21 +141,23 @@ def _losses(per_h: float) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """How a job stands against its deadline, in seconds.
+    """How a job stands, in seconds.
 
-    `work_s` is what its work takes on its full size on demand, `done_s` how much of that is done, `elapsed_s` since it began,
-    `deadline_s` from its beginning to its deadline, `change_s` what a change of market costs.
+    `work_s` is what its work takes on its full size on demand, `done_s` how much of that is done, `elapsed_s` since it began.
+    `deadline_s`, from its beginning, must not be missed (infinite: there is none); `target_s` is when it should be done, not
+    later than that: uniform progress is towards it. `change_s` is what a change of all machines costs: launch and restart.
     """
 
     work_s: float
     done_s: float
     elapsed_s: float
     deadline_s: float
+    target_s: float
     change_s: float
 
     @property
     def pressed(self) -> bool:
-        """Whether it must be on demand from now on: what time is left is needed, with one change to there and one more
+        """Whether it must be on demand from now on: the time that is left is needed, with a change to there and one more
         (NSDI'24, section 4: the safety net).
         """
         left_s = self.deadline_s - self.elapsed_s
@@ -161,14 +165,40 @@ class Pace:
 
     @property
     def behind(self) -> bool:
-        """Whether less is done than uniform progress up to the deadline would have done."""
-        return self.done_s < self.work_s * self.elapsed_s / max(self.deadline_s, 1e-9)
+        """Whether less is done than uniform progress towards the target would have done."""
+        return self.done_s < self.work_s * self.elapsed_s / max(self.target_s, 1e-9)
 
     @property
     def ahead(self) -> bool:
-        """Whether so much is done that it may stop paying for on-demand machines without falling behind at once."""
+        """Whether so much is done that it may stop paying for on-demand machines without being behind at once."""
         later_s = self.elapsed_s + 2 * self.change_s
-        return self.done_s >= self.work_s * min(later_s / max(self.deadline_s, 1e-9), 1.0)
+        return self.done_s >= self.work_s * min(later_s / max(self.target_s, 1e-9), 1.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizing:
+    """How a job that mixes markets is sized, in machines: `full` is the size that its user would rent on demand, `most` what
+    it may grow to while spot machines are there, `anchors` how many on demand it keeps in any case.
+    """
+
+    full: int
+    most: int
+    anchors: int
+
+
+def sizing(speed: Sequence[float], *, full: int, spot_price: float) -> Sizing:
+    """The sizing of a job whose speed on n machines is `speed[n - 1]`, where a spot machine costs `spot_price` of one on demand.
+
+    It grows as far as the spot machines beyond the full size make as much progress for their dollars as the full size on
+    demand makes for its own. It keeps an anchor where that costs at most `ANCHOR_SHARE` of the price on
+    demand.
+    """
+    per_usd = speed[full - 1] / full
+    least = per_usd * spot_price
+    wider = range(full + 1, len(speed) + 1)
+    most = max((n for n in wider if speed[n - 1] - speed[full - 1] >= least * (n - full)), default=full)
+    anchors = int(full > 1 and (1 - spot_price) / full <= ANCHOR_SHARE)
+    return Sizing(full=full, most=most, anchors=anchors)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,15 +210,15 @@ class Holding:
     reason: str
 
 
-def hold(pace: Pace, *, full: int, most: int, anchors: int, spot_available: int, filled: bool) -> Holding:
-    """How many machines of which market a job should hold now.
+def hold(pace: Pace, size: Sizing, *, spot_ready: int, spot_available: int, filled: bool) -> Holding:
+    """How many machines of which market a job should hold now: the Uniform Progress rule, for a job that may have some of each.
 
     Args:
         pace: where it stands.
-        full: machines of its full size, with which the pace counts.
-        most: machines that it may grow to while they are cheap.
-        anchors: on-demand machines that it keeps in any case, from 0 to `full`.
-        spot_available: spot machines that can be had or are held.
+        size: how it is sized.
+        spot_ready: spot machines that train now.
+        spot_available: spot machines that can be had, with those that are held. What is not ready yet does not count
+            against what is missing: machines on demand go when their successors train.
         filled: whether it holds on-demand machines in place of missing spot machines now.
     """
     if pace.done_s >= pace.work_s:
@@ -196,26 +226,23 @@ def hold(pace: Pace, *, full: int, most: int, anchors: int, spot_available: int,
     if pace.pressed:
         left_s = max(pace.deadline_s - pace.elapsed_s, 0.0)
         return Holding(
-            on_demand=full,
+            on_demand=size.full,
             spot=0,
             reason=f"on demand to the end: {left_s:.0f} s to the deadline, {pace.work_s - pace.done_s:.0f} s of work",
         )
-    spot = min(spot_available, most - anchors)
-    missing = full - anchors - spot
+    spot = min(spot_available, size.most - size.anchors)
+    missing = size.full - size.anchors - min(spot_ready, spot)
     if missing <= 0:
-        return Holding(on_demand=anchors, spot=spot, reason="spot machines are there")
+        return Holding(on_demand=size.anchors, spot=spot, reason="spot machines are there")
+    starting = spot >= size.full - size.anchors and not filled
+    if starting:
+        return Holding(on_demand=size.anchors, spot=spot, reason="spot machines are starting")
     if pace.behind or (filled and not pace.ahead):
         return Holding(
-            on_demand=anchors + missing,
+            on_demand=size.anchors + missing,
             spot=spot,
             reason=f"behind uniform progress: {missing} on demand in place of spot machines that are not there",
         )
-    return Holding(on_demand=anchors, spot=spot, reason="ahead of uniform progress: waits for spot machines")
-
-
-def market_now(pace: Pace, *, spot_available: bool, on: Market | None) -> tuple[Market | None, str]:
-    """The market for a job of one machine (None: neither, it waits), and why: the rule as published."""
-    filled = on is Market.ON_DEMAND
-    held = hold(pace, full=1, most=1, anchors=0, spot_available=int(spot_available), filled=filled)
-    market = Market.ON_DEMAND if held.on_demand else Market.SPOT if held.spot else None
-    return market, held.reason
+    return Holding(
+        on_demand=size.anchors, spot=spot, reason="ahead of uniform progress: waits for spot machines"
+    )

@@ -1,0 +1,346 @@
+"""Renting by several rules over recorded spot markets: time and dollars to completion of a published stream of jobs.
+
+    python -m benchmarks.rental --json
+    python -m benchmarks.rental --quick
+
+The traces and the stream are read from `HEADWAY_DATA`, else from `../shared/data` beside the repository. Each of the stream's
+jobs runs by itself on machines with one T4 (speeds measured, one GPU a machine) at a g4dn.xlarge's price, in a region whose spot
+capacity is that of a trace; a spot machine costs 30 % of one on demand. Zones recorded together in one region are one market.
+Every market is entered at several places, and all rules meet the same.
+
+| rule | holds |
+| --- | --- |
+| `mixed` | what `service.domain.rental.spot` says: spot machines up to what pays, an anchor, machines on demand by Uniform Progress; live resize |
+| `on_demand` | the size that the job's user asked for, on demand |
+| `all_spot` | the same on spot; waits while there is less |
+| `cheapest_first` | the same on the market that is the cheapest now; restarts when that changes |
+| `deepvm` | DeepVM's plan for the money that on demand would cost: workers on spot and remote nodes; waits while there are fewer |
+
+A deadline is 1.25, 1.5 or 2 times the time on demand after a job's submit, in turn, and 10 minutes. `missed_deadlines` counts those
+that `mixed` missed, all of which on demand meets. Costs and times are means over jobs and markets, in units of `on_demand`;
+`saving` and `longer` compare the sums of dollars and the mean ratios of times. `front` says whether no other rule was both faster and cheaper
+than `mixed` in any market; `dominated` in which.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import cycle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.rental_market import LAUNCH_S, Outcome, Prices, Rule, Scene, Wish, Work, Zones, play
+from service.domain.policies.policy import Configurations
+from service.domain.rental import flopp
+from service.domain.rental.catalogue import DEEPVM
+from service.domain.rental.spot import Pace, Sizing, hold, sizing
+from service.simulation.profiles import RESTART_S, data_folder, read_application
+from service.simulation.spot import read_spot
+from service.simulation.streams import read_stream
+from service.simulation.world import BadInput
+
+WORKLOAD = "philly-1"
+ON_DEMAND_USD_PER_H = 0.526
+SPOT_SHARE = 0.3
+PRICES = Prices(on_demand=ON_DEMAND_USD_PER_H, spot=ON_DEMAND_USD_PER_H * SPOT_SHARE)
+MOST = 16
+"""Machines with one GPU each that were measured."""
+DEADLINES = (1.25, 1.5, 2.0)
+SPARE_S = 600.0
+PATIENCE = 1.1
+"""Of the time on demand: what the mixed rule aims for."""
+ENTRIES = 2
+"""Places at which each market is entered."""
+
+
+class OnDemand:
+    """The size that was asked for, on demand."""
+
+    name = "on_demand"
+
+    def wish(self, scene: Scene) -> Wish:
+        """The full size."""
+        return Wish(on_demand=scene.work.full, spot=0, gang=scene.work.full)
+
+    def most(self, work: Work) -> int:
+        """As many as its user asks for."""
+        return work.full
+
+
+class AllSpot(OnDemand):
+    """The same on spot, or nothing."""
+
+    name = "all_spot"
+
+    def wish(self, scene: Scene) -> Wish:
+        """The full size while there is so much."""
+        full = scene.work.full
+        return Wish(on_demand=0, spot=full if scene.spot_available >= full else 0, gang=full)
+
+
+class CheapestFirst(OnDemand):
+    """The full size on the market that is the cheapest now."""
+
+    name = "cheapest_first"
+
+    def wish(self, scene: Scene) -> Wish:
+        """Spot where there is so much; what trains on demand goes on until its successors are ready."""
+        full = scene.work.full
+        if scene.spot_available < full:
+            return Wish(on_demand=full, spot=0, gang=full)
+        waits = full if scene.on_demand_ready >= full and scene.spot_ready < full else 0
+        return Wish(on_demand=waits, spot=full, gang=full)
+
+
+class DeepVm(OnDemand):
+    """The plan that is worth most FLOP per dollar for the money that on demand would cost."""
+
+    name = "deepvm"
+
+    def wish(self, scene: Scene) -> Wish:
+        """Its workers on spot while there are so many, and its remote nodes."""
+        workers, beside = _deepvm_plan(scene.work.full)
+        enough = scene.spot_available >= workers
+        return Wish(
+            on_demand=0,
+            spot=workers if enough else 0,
+            gang=workers,
+            beside_usd_per_h=beside,
+        )
+
+    def most(self, work: Work) -> int:
+        """Its workers."""
+        return _deepvm_plan(work.full)[0]
+
+
+class Mixed:
+    """The product's own rule."""
+
+    name = "mixed"
+
+    def wish(self, scene: Scene) -> Wish:
+        """As `spot.hold` says."""
+        work, size = scene.work, self._sizing(scene.work)
+        change_s = LAUNCH_S + work.restart_s
+        whole_s = 1 / work.speed[work.full - 1]
+        pace = Pace(
+            work_s=whole_s,
+            done_s=scene.done * whole_s,
+            elapsed_s=scene.elapsed_s,
+            deadline_s=work.deadline_s,
+            target_s=min(work.deadline_s, PATIENCE * work.on_demand_s),
+            change_s=change_s,
+        )
+        held = hold(
+            pace,
+            size,
+            spot_ready=scene.spot_ready,
+            spot_available=scene.spot_available,
+            filled=scene.on_demand_held > size.anchors,
+        )
+        return Wish(on_demand=held.on_demand, spot=held.spot)
+
+    def most(self, work: Work) -> int:
+        """What it may grow to."""
+        return self._sizing(work).most
+
+    def _sizing(self, work: Work) -> Sizing:
+        return _sizing_of(tuple(work.speed), work.full)
+
+
+@lru_cache(maxsize=256)
+def _sizing_of(speed: tuple[float, ...], full: int) -> Sizing:
+    return sizing(speed, full=full, spot_price=SPOT_SHARE)
+
+
+@lru_cache(maxsize=64)
+def _deepvm_plan(full: int) -> tuple[int, float]:
+    """Workers, at most as many as were measured, and the dollars per hour of remote nodes."""
+    offers = [one for one in DEEPVM if one.device_kind in {"t4", "cpu"}]
+    for _, plan in flopp.plans(offers, max_usd_per_h=full * ON_DEMAND_USD_PER_H, count=3):
+        beside = sum(one.usd_per_h for one in plan.groups[1:])
+        return min(plan.spot_machines, MOST), beside
+    return full, 0.0
+
+
+RULES: tuple[Rule, ...] = (Mixed(), OnDemand(), AllSpot(), CheapestFirst(), DeepVm())
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One market: dollars of all jobs and the mean of their times, by rule; and deadlines that were missed."""
+
+    market: str
+    usd: Mapping[str, float]
+    time_s: Mapping[str, float]
+    longer: Mapping[str, float]
+    missed: Mapping[str, int]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON only")
+    parser.add_argument("--quick", action="store_true", help="every market at one place")
+    parser.add_argument("--processes", type=int, default=2, help="markets at a time; default: %(default)s")
+    arguments = parser.parse_args()
+    rows = []
+    try:
+        markets = markets_of(data_folder() / "spot")
+        with ProcessPoolExecutor(max(arguments.processes, 1)) as pool:
+            entries = 1 if arguments.quick else ENTRIES
+            for row in pool.map(row_of, markets, [entries] * len(markets)):
+                rows.append(row)
+                if not arguments.json:
+                    print(_line(row), flush=True)
+    except BadInput as missing:
+        raise SystemExit(str(missing)) from missing
+    result = result_of(rows)
+    print(json.dumps(result) if arguments.json else json.dumps({**result, "markets": len(rows)}, indent=2))
+
+
+def markets_of(folder: Path) -> list[Zones]:
+    """The recorded markets: zones of one region that were recorded together are one."""
+    files: dict[str, list[Path]] = {}
+    for file in sorted(folder.glob("*/*/*/*.json")):
+        match = re.fullmatch(r"(?P<region>.+?)-?[a-z]_(?P<kind>.+)", file.stem)
+        if match is None:
+            raise BadInput(f"{file}: its name is not of the form ZONE_KIND_COUNT.json")
+        key = "/".join((*file.parent.relative_to(folder).parts, match["region"], match["kind"]))
+        files.setdefault(key, []).append(file)
+    return [_zones(name, of_market) for name, of_market in files.items()]
+
+
+def _zones(name: str, files: Sequence[Path]) -> Zones:
+    traces = [read_spot(file) for file in files]
+    ticks = min(len(one.available) for one in traces)
+    counts = np.array([one.available[:ticks] for one in traces], dtype=np.int64)
+    return Zones(name, traces[0].gap_s, counts)
+
+
+@lru_cache(maxsize=1)
+def jobs() -> tuple[Work, ...]:
+    """The stream's jobs, with measured speeds. Raises BadInput."""
+    data = data_folder()
+    machines = np.arange(1, MOST + 1)
+    configurations = Configurations(
+        kinds=("t4",),
+        kind=np.zeros(MOST, dtype=np.int64),
+        slots=machines,
+        nodes=machines,
+        usd_per_h=np.zeros(MOST),
+    )
+    speeds: dict[str, tuple[float, ...]] = {}
+    for name in RESTART_S:
+        app = read_application(data / "profiles" / name, configurations)
+        phases = np.diff(app.boundaries)[:, None]
+        with np.errstate(divide="ignore"):
+            # More machines never slow a job down: it would use fewer.
+            whole_s = np.minimum.accumulate((phases / app.goodput).sum(axis=0))
+        speeds[name] = tuple((1 / whole_s).tolist())
+    found = []
+    stream = read_stream(data / "workloads" / f"{WORKLOAD}.csv")
+    for one, slack in zip(stream, cycle(DEADLINES), strict=False):
+        name = one.application or ""
+        work = Work(name, speeds[name], min(one.slots, MOST), RESTART_S[name], one.submit_s, 0.0)
+        found.append(
+            Work(
+                name,
+                work.speed,
+                work.full,
+                work.restart_s,
+                work.submit_s,
+                work.on_demand_s * slack + SPARE_S,
+            )
+        )
+    return tuple(found)
+
+
+def row_of(zones: Zones, entries: int) -> Row:
+    """Every job by every rule in one market."""
+    length_s = zones.gap_s * zones.counts.shape[1]
+    offsets = [length_s * index / entries for index in range(entries)]
+    played = {
+        rule.name: [play(work, rule, zones, PRICES, offset) for offset in offsets for work in jobs()]
+        for rule in RULES
+    }
+    on_demand = played["on_demand"]
+    return Row(
+        market=zones.name,
+        usd={name: sum(one.usd for one in found) for name, found in played.items()},
+        time_s={name: float(np.mean([one.time_s for one in found])) for name, found in played.items()},
+        longer={name: float(np.mean([*_ratios(found, on_demand)])) for name, found in played.items()},
+        missed={
+            name: sum(one.missed and not safe.missed for one, safe in zip(found, on_demand, strict=True))
+            for name, found in played.items()
+        },
+    )
+
+
+def _ratios(found: Sequence[Outcome], on_demand: Sequence[Outcome]) -> Iterator[float]:
+    for one, safe in zip(found, on_demand, strict=True):
+        yield one.time_s / safe.time_s
+
+
+def result_of(rows: Sequence[Row]) -> dict[str, Any]:
+    """The figures over all markets."""
+    names = [rule.name for rule in RULES]
+    usd = {name: sum(row.usd[name] for row in rows) for name in names}
+    time_s = {name: float(np.mean([row.time_s[name] for row in rows])) for name in names}
+    longer = {name: float(np.mean([row.longer[name] for row in rows])) for name in names}
+    dominated = [row.market for row in rows if beaten_by(row)]
+    return {
+        "mixed_cost": usd["mixed"],
+        "on_demand_cost": usd["on_demand"],
+        "mixed_time": time_s["mixed"],
+        "on_demand_time": time_s["on_demand"],
+        "missed_deadlines": sum(row.missed["mixed"] for row in rows),
+        "saving": 1 - usd["mixed"] / usd["on_demand"],
+        "longer": longer["mixed"] - 1,
+        "front": not dominated,
+        "dominated": dominated,
+        "cost_by_rule": usd,
+        "time_by_rule": time_s,
+        "time_ratio_by_rule": longer,
+        "missed_by_rule": {name: sum(row.missed[name] for row in rows) for name in names},
+        "by_market": {
+            row.market: {
+                name: {"cost": row.usd[name] / row.usd["on_demand"], "time_ratio": row.longer[name]}
+                for name in names
+            }
+            for row in rows
+        },
+    }
+
+
+def beaten_by(row: Row) -> list[str]:
+    """Rules that were both faster and cheaper than the mixed one, or as fast and cheaper, or faster for as much."""
+    usd, time = row.usd, row.longer
+    return [
+        name
+        for name in usd
+        if name != "mixed"
+        and usd[name] <= usd["mixed"]
+        and time[name] <= time["mixed"]
+        and (usd[name], time[name]) != (usd["mixed"], time["mixed"])
+    ]
+
+
+def _line(row: Row) -> str:
+    cells = (
+        f"{name} ${row.usd[name]:.0f} x{row.longer[name]:.3f} missed {row.missed[name]}" for name in row.usd
+    )
+    return f"{row.market:52} " + "; ".join(cells) + f"; beaten by {beaten_by(row) or 'none'}"
+
+
+if __name__ == "__main__":
+    main()
