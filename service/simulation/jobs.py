@@ -74,6 +74,13 @@ class Jobs:
         self.served_s = np.zeros((number, len(configurations.kinds)))
         self.served_slot_s, self.usd, self.lost_s = np.zeros(number), np.zeros(number), np.zeros(number)
         self.changes, self.restarts = np.zeros(number, dtype=np.int64), np.zeros(number, dtype=np.int64)
+        self.before_s, self.before_slot_s = np.zeros_like(self.served_s), np.zeros(number)
+        self.changes_before = np.zeros(number, dtype=np.int64)
+        """What each had before the replay."""
+        for row, before in enumerate(one.before for one in arrivals):
+            if before is not None:
+                self.before_s[row], self.before_slot_s[row] = before.served_s, before.served_slot_s
+                self.changes_before[row], self.held_until_s[row] = before.changes, -before.waited_s
         self.restart_s = tables.restart_s[self.application]
         self._segments: list[tuple[IntArray, IntArray, FloatArray, FloatArray]] = []
 

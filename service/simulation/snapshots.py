@@ -19,13 +19,13 @@ from service.domain.allocation.eligibility import settled_job
 from service.domain.allocation.knapsack.problem import NOTHING
 from service.domain.allocation.round import LIVE_CHANGE_S, RESTART_S, Note, Round, build_round
 from service.domain.arrays import BoolArray, FloatArray, IntArray
-from service.domain.cluster import Node, SlotKey, Snapshot
+from service.domain.cluster import Node, Served, SlotKey, Snapshot
 from service.domain.jobs import Allocation, Job, class_of
 from service.domain.perf.forecast import Z90, Remaining, WorkSource, learn_totals, remaining_samples
 from service.domain.policies.policy import Configurations
 from service.simulation.changes import Changed
 from service.simulation.clusters import configurations_of
-from service.simulation.world import Application, Arrival, Kind, Rules, View, World
+from service.simulation.world import Application, Arrival, Before, Kind, Rules, View, World
 
 _LEAST_INTERVAL_S, _MOST_INTERVAL_S = 60.0, 3600.0
 _ROUNDS = 100
@@ -96,6 +96,7 @@ def picture_of(
                 holds=int(table.holds[row]),
                 declares_length=int(left.source[row]) == WorkSource.SCRIPT,
                 weight=float(round_.given.weight[row]),
+                before=None if submit_s[row] > 0 else _before(round_, row, table.kinds),
             )
             for index, row in enumerate(keep.tolist())
         ),
@@ -109,6 +110,7 @@ def picture_of(
             view=View.ORACLE,
             give_up_s=horizon_s - float(submit_s[keep].max(initial=-np.inf) if len(keep) else 0.0),
         ),
+        policy_state=calm.policy_state,
     )
     return Picture(
         world=world,
@@ -308,6 +310,17 @@ def _work(round_: Round, table: _Table, left: Remaining, horizon_s: float) -> tu
     work = np.maximum(np.where(endless, 1.0, left.samples), 1.0) * table.worth
     fastest = table.goodput.max(axis=1, initial=0.0)
     return np.where(endless, np.maximum(_LONG * horizon_s * fastest, 1.0), work), endless
+
+
+def _before(round_: Round, row: int, kinds: Sequence[Kind]) -> Before:
+    """What a job has had up to now: without it, one that ran for hours would look like one that starved."""
+    served = round_.snapshot.served.get(round_.jobs[row].id, Served())
+    return Before(
+        served_s=tuple(served.seconds.get(kind.name, 0.0) for kind in kinds),
+        served_slot_s=served.slot_s,
+        changes=int(round_.given.changes[row]),
+        waited_s=float(round_.given.waited_s[row]),
+    )
 
 
 def _age_s(job: Job, snapshot: Snapshot) -> float:

@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 
 from service.domain.allocation.knapsack.problem import NOTHING
-from service.domain.allocation.steering import after_spending
+from service.domain.allocation.steering import after_spending, remembered
 from service.domain.arrays import IntArray
-from service.domain.policies.budget import Budget, BudgetState
-from service.domain.policies.class_statistics import ClassStatistics, observe_jobs
+from service.domain.policies.budget import Budget
+from service.domain.policies.class_statistics import observe_jobs
 from service.domain.policies.policy import Policy, RoundInput
 from service.simulation.jobs import Jobs
 from service.simulation.world import World
@@ -21,7 +21,8 @@ class Steering:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._state, self._statistics = BudgetState(), ClassStatistics()
+        self.state, self._statistics = remembered(world.policy_state)
+        """Of the budget, and what it learned."""
         self._before_s = 0.0
         configurations = world.configurations
         owned = not np.any(configurations.usd_per_h > 0)
@@ -35,15 +36,15 @@ class Steering:
         self._before_s = now_s
         self._observe(given, rows, jobs, elapsed_s)
         held = given.current[given.current != NOTHING]
-        self._state = after_spending(
+        self.state = after_spending(
             policy,
             given,
             self._statistics,
-            self._state,
+            self.state,
             usd_per_h=float(self._usd_per_h[held].sum()),
             elapsed_s=elapsed_s,
         )
-        return replace(policy, mu_h_per_usd=self._state.mu_h_per_usd)
+        return replace(policy, mu_h_per_usd=self.state.mu_h_per_usd)
 
     def _observe(self, given: RoundInput, rows: IntArray, jobs: Jobs, elapsed_s: float) -> None:
         arrivals, applications = self._world.arrivals, self._world.applications

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -47,7 +48,11 @@ def compare(
         rows = []
         for seed in range(request.seeds):
             tell = partial(_tell, on_progress, index * request.seeds + seed, len(cases) * request.seeds)
-            rows.append(_rows(drawn(picture, seed), _policy(setting), tell))
+            world = drawn(picture, seed)
+            if setting != snapshot.policy:
+                # As in the live cluster: another setting remembers nothing.
+                world = replace(world, policy_state={})
+            rows.append(_rows(world, _policy(setting), tell))
         found.append(_runs(label, setting, picture, rows))
     baseline = found[0]
     return SimulationResult(

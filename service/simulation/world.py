@@ -7,8 +7,10 @@ seconds since the start of the replay, dollars are per slot and hour.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 from service.domain.allocation.knapsack.problem import NOTHING
 from service.domain.arrays import FloatArray, IntArray
@@ -114,6 +116,23 @@ class Application:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Before:
+    """What a job had before the replay: policies see it, figures do not count it.
+
+    Attributes:
+        served_s: seconds on each device kind (K,).
+        served_slot_s: slot-seconds.
+        changes: how often its slots were changed.
+        waited_s: seconds since it last held slots; since its submit where it never did. 0 for one that holds some.
+    """
+
+    served_s: tuple[float, ...]
+    served_slot_s: float
+    changes: int
+    waited_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Arrival:
     """A job that comes.
 
@@ -129,6 +148,7 @@ class Arrival:
         holds: the column that it holds when the replay begins; only for jobs that are there then.
         declares_length: whether a policy may know how much work it has left.
         weight: how much it counts.
+        before: what it had when the replay begins; only for jobs that are there then.
     """
 
     id: str
@@ -142,6 +162,7 @@ class Arrival:
     holds: int = NOTHING
     declares_length: bool = True
     weight: float = 1.0
+    before: Before | None = None
 
 
 class View(StrEnum):
@@ -209,6 +230,7 @@ class World:
         rejected: (id, reason) of jobs that can never run and are not among the arrivals.
         rules: how the cluster works.
         seed: of everything that happens by chance: measurements and failures.
+        policy_state: what the policy remembers when the replay begins, as `allocation.steering` carries it over.
     """
 
     kinds: tuple[Kind, ...]
@@ -218,6 +240,7 @@ class World:
     rejected: tuple[tuple[str, str], ...] = ()
     rules: Rules = field(default_factory=Rules)
     seed: int = 0
+    policy_state: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Raises BadInput for jobs that cannot be."""
@@ -233,9 +256,9 @@ class World:
                 raise BadInput(f"the work of {one.id} is a positive number, not {one.work:g}")
             if not 0.0 <= one.done < math.inf:
                 raise BadInput(f"what {one.id} has done is a number of at least 0, not {one.done:g}")
-            if one.holds != NOTHING and one.submit_s > 0:
+            if (one.holds != NOTHING or one.before is not None) and one.submit_s > 0:
                 raise BadInput(
-                    f"{one.id} holds slots from the start and is submitted only at {one.submit_s:g} s"
+                    f"{one.id} had or holds slots at the start and is submitted only at {one.submit_s:g} s"
                 )
             before_s = one.submit_s
 

@@ -39,12 +39,13 @@ def steered(policy: Policy, round_: Round) -> tuple[Policy, Mapping[str, Any]]:
         return policy, {}
     before, now = round_.snapshot.policy_state, round_.snapshot.now
     elapsed_s = _elapsed_s(before, now)
-    statistics = _observed(round_, from_json(before.get("classes", {})), elapsed_s)
+    state_before, statistics_before = remembered(before)
+    statistics = _observed(round_, statistics_before, elapsed_s)
     state = after_spending(
         policy,
         round_.given,
         statistics,
-        _state(before.get("budget", {})),
+        state_before,
         usd_per_h=_usd_per_h(round_),
         elapsed_s=elapsed_s,
     )
@@ -99,9 +100,11 @@ def _usd_per_h(round_: Round) -> float:
     return sum(snapshot.usd_per_slot_h_of_key(key) for key in snapshot.held)
 
 
-def _state(carried: Mapping[str, Any]) -> BudgetState:
-    known = {one.name: carried[one.name] for one in fields(BudgetState) if one.name in carried}
-    return BudgetState(**known)
+def remembered(carried: Mapping[str, Any]) -> tuple[BudgetState, ClassStatistics]:
+    """What was carried over from the round before; of nothing, as at the beginning."""
+    budget = carried.get("budget", {})
+    known = {one.name: budget[one.name] for one in fields(BudgetState) if one.name in budget}
+    return BudgetState(**known), from_json(carried.get("classes", {}))
 
 
 def _elapsed_s(carried: Mapping[str, Any], now: datetime) -> float:

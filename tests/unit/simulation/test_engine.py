@@ -13,11 +13,13 @@ from hypothesis import strategies as st
 
 from service.domain.allocation.knapsack.problem import NOTHING
 from service.domain.arrays import FloatArray, IntArray
+from service.domain.policies.budget import BudgetState
 from service.domain.policies.policy import RoundInput
 from service.domain.policies.registry import policy
 from service.simulation.engine import BrokenChoice, replay
 from service.simulation.metrics import summary
-from service.simulation.world import Arrival, BadInput, Replay, Rules, View, World
+from service.simulation.steering import Steering
+from service.simulation.world import Arrival, BadInput, Before, Replay, Rules, View, World
 from tests.unit.simulation.scenes import (
     CONFIGURATIONS,
     EVERY_MINUTE,
@@ -98,6 +100,29 @@ def test_what_is_there_at_the_start_goes_on() -> None:
     assert found.jobs.served_slot_s[0] == 200.0
     first = seen.rounds[0][0]
     assert (first.age_s.tolist(), first.current.tolist()) == ([360.0, 60.0], [0, NOTHING])
+
+
+def test_policies_see_what_a_job_had_before_and_figures_do_not() -> None:
+    scene = world((0.0, STEADY))
+    had = Before(served_s=(200.0, 30.0), served_slot_s=500.0, changes=3, waited_s=0.0)
+    runs = Arrival(id="runs", submit_s=-300.0, application=0, holds=0, before=had)
+    waits = Arrival(id="waits", submit_s=-200.0, application=0, before=replace(had, waited_s=50.0))
+    found, seen = scripted(replace(scene, arrivals=(runs, waits)), everyone_gets(0))
+    first = seen.rounds[0][0]
+    assert first.served_s.tolist() == [[260.0, 30.0], [200.0, 30.0]]
+    assert first.served_slot_s.tolist() == [560.0, 500.0]
+    assert first.changes.tolist() == [3, 3]
+    assert first.waited_s.tolist() == [0.0, 110.0]
+    assert found.jobs.served_slot_s.tolist() == [400.0, 407.0]
+    assert found.jobs.changes.tolist() == [0, 0]
+
+
+def test_a_budget_goes_on_with_what_it_remembers() -> None:
+    state = {"budget": {"spent_usd": 5.0, "elapsed_s": 3600.0, "mu_h_per_usd": 1.0}}
+    scene = world((0.0, STEADY))
+    begun, goes_on = Steering(scene), Steering(replace(scene, policy_state=state))
+    assert begun.state == BudgetState()
+    assert goes_on.state == BudgetState(mu_h_per_usd=1.0, spent_usd=5.0, elapsed_s=3600.0)
 
 
 def test_a_policy_that_gives_nothing_leaves_jobs_unfinished() -> None:

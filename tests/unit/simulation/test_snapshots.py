@@ -12,10 +12,11 @@ from headway.contract.agents import NodeState
 from headway.contract.jobs import JobProgress, JobState
 from service.domain.allocation.knapsack.problem import NOTHING
 from service.domain.allocation.round import LIVE_CHANGE_S, RESTART_S
-from service.domain.cluster import Measurement, SlotKey, Snapshot
+from service.domain.cluster import Measurement, Served, SlotKey, Snapshot
 from service.domain.jobs import Job
 from service.simulation.changes import Changed
 from service.simulation.snapshots import Picture, drawn, picture_of, settled
+from service.simulation.world import Before
 from tests.unit.service.builders import clusters, job_of, node_of, snapshot_of, spec_of
 
 HORIZON_S = 86_400.0
@@ -70,6 +71,22 @@ def test_what_was_learned_is_the_truth_of_the_world() -> None:
     assert found.world.rules.live_pause_s == LIVE_CHANGE_S
     assert found.world.rules.give_up_s == HORIZON_S + 100.0
     assert (found.names, found.endless.tolist(), found.warnings) == ((name("a"),), [False], ())
+
+
+def test_what_jobs_had_and_what_the_policy_remembers_goes_on() -> None:
+    ran = train("a", JobState.RUNNING, live=True, generation=3, age_s=7200.0)
+    late = train("late", age_s=0.0)
+    snapshot = replace(
+        known(ran, late, held={"a": [("n1", 0)]}),
+        served={"a": Served(seconds={"cpu": 7000.0}, slot_s=9000.0)},
+        policy_state={"budget": {"spent_usd": 2.0}},
+    )
+    world = picture(snapshot, after_s={"late": 50.0}).world
+    assert world.arrivals[0].before == Before(
+        served_s=(7000.0,), served_slot_s=9000.0, changes=2, waited_s=0.0
+    )
+    assert world.arrivals[1].before is None
+    assert world.policy_state == {"budget": {"spent_usd": 2.0}}
 
 
 def test_work_that_no_script_says_is_that_of_the_class_or_has_no_end() -> None:
