@@ -271,9 +271,28 @@ def why_vacate(case: Case) -> Sentence:
             f"was left with {case.present}, which its job file does not allow, and no size that it allows has room; "
             "waits",
         )
+    unpaid = _unpaid(case)
+    if unpaid is not None:
+        return unpaid
     return Sentence(
         Reason.PREEMPTED, "its slots go to jobs that gain more from them; goes on when there is room"
     )
+
+
+def _unpaid(case: Case) -> Sentence | None:
+    """The budget that does not even allow what the job has, were it alone; None where each of them does."""
+    now = case.round.given.current[case.row]
+    if now < 0:
+        return None
+    usd_per_h = float(case.round.columns.configurations.usd_per_h[now])
+    for cap in case.round.snapshot.caps:
+        if cap.project in {None, case.job.spec.project} and usd_per_h > cap.usd_per_h:
+            spent = "is spent" if cap.usd_per_h <= 0 else f"allows ${cap.usd_per_h:,.2f} an hour"
+            return Sentence(
+                Reason.BUDGET,
+                f"budget {cap.name} {spent}, and its slots cost ${usd_per_h:,.2f}; goes on when there is money",
+            )
+    return None
 
 
 def _forced_out(case: Case) -> Sentence | None:
