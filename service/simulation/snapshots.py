@@ -100,9 +100,7 @@ def picture_of(
             )
             for index, row in enumerate(keep.tolist())
         ),
-        rejected=tuple(
-            (round_.jobs[row].name, _never(round_, row)) for row in np.flatnonzero(~runs).tolist()
-        ),
+        rejected=_rejected(round_, runs),
         rules=Rules(
             interval_s=_interval_s(work[keep], table.goodput[keep], horizon_s),
             on_events=True,
@@ -339,6 +337,11 @@ def _interval_s(work: FloatArray, goodput: FloatArray, horizon_s: float) -> floa
     """Between two rounds; `work` (J,), `goodput` (J, C)."""
     longest_s = float((work / goodput.max(axis=1)).max()) if goodput.size else 0.0
     return min(max(min(longest_s, horizon_s) / _ROUNDS, _LEAST_INTERVAL_S), _MOST_INTERVAL_S)
+
+
+def _rejected(round_: Round, runs: BoolArray) -> tuple[tuple[str, str], ...]:
+    """Name and reason of those that run nowhere (J,)."""
+    return tuple((round_.jobs[row].name, _never(round_, row)) for row in np.flatnonzero(~runs).tolist())
 
 
 def _never(round_: Round, row: int) -> str:
