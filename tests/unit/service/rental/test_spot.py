@@ -1,0 +1,226 @@
+"""Hazards, what losses cost, and the Uniform Progress rule against any market."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headway.contract.markets import Market
+from service.domain.rental.catalogue import BUILT_IN
+from service.domain.rental.plans import Architecture, Group, Plan, Role
+from service.domain.rental.spot import (
+    HALF_LIFE_S,
+    Costs,
+    Pace,
+    Seen,
+    Sizing,
+    exposure,
+    hazard_per_h,
+    hold,
+    seen_more,
+    sizing,
+)
+from service.domain.rental.spot_rate import best_interval_s, spot_share
+
+OFFER = replace(next(one for one in BUILT_IN if one.instance_type == "g5.xlarge"), hazard_per_h=0.2)
+COSTS = Costs(checkpoint_s=4.0, restart_s=40.0, resize_s=1.0)
+
+
+def plan(architecture: Architecture, spot: int, on_demand: int, role: Role = Role.WORKER) -> Plan:
+    groups = [Group(Role.WORKER, OFFER, Market.SPOT, spot)] if spot else []
+    if on_demand:
+        groups.append(Group(role, OFFER, Market.ON_DEMAND, on_demand))
+    return Plan(architecture, tuple(groups))
+
+
+def test_without_anything_seen_a_hazard_is_the_catalogues() -> None:
+    assert hazard_per_h(0.2, Seen(), now_s=1e9) == pytest.approx(0.2)
+
+
+def test_what_was_seen_counts_more_the_longer_it_was_watched() -> None:
+    short = seen_more(Seen(), losses=1, machine_h=1, now_s=0)
+    long = seen_more(Seen(), losses=1000, machine_h=1000, now_s=0)
+    assert 0.1 < hazard_per_h(0.1, short, now_s=0) < 0.2
+    assert hazard_per_h(0.1, long, now_s=0) == pytest.approx(1.0, rel=0.03)
+
+
+def test_what_was_seen_is_forgotten_by_halves() -> None:
+    seen = seen_more(Seen(), losses=8, machine_h=16, now_s=0)
+    later = seen_more(seen, losses=0, machine_h=0, now_s=HALF_LIFE_S)
+    assert (later.losses, later.machine_h) == (4, 8)
+    assert hazard_per_h(0.1, seen, now_s=50 * HALF_LIFE_S) == pytest.approx(0.1)
+
+
+@given(
+    prior=st.floats(0, 5),
+    losses=st.integers(0, 50),
+    hours=st.floats(0.1, 500),
+    age_s=st.floats(0, 1e7),
+)
+def test_a_hazard_lies_between_the_catalogues_and_what_was_seen(
+    prior: float, losses: int, hours: float, age_s: float
+) -> None:
+    found = hazard_per_h(prior, seen_more(Seen(), losses=losses, machine_h=hours, now_s=0), now_s=age_s)
+    low, high = sorted((prior, losses / hours))
+    assert low - 1e-9 <= found <= high + 1e-9
+
+
+def test_a_clock_that_goes_back_makes_nothing_count_more() -> None:
+    seen = seen_more(Seen(), losses=4, machine_h=8, now_s=1000)
+    assert seen_more(seen, losses=0, machine_h=0, now_s=0) == seen
+
+
+def test_what_is_on_demand_loses_nothing() -> None:
+    found = exposure(plan(Architecture.ALL_ON_DEMAND, 0, 4), COSTS)
+    assert (found.losses_per_h, found.left, found.present) == (0.0, 1.0, 1.0)
+    assert math.isinf(found.interval_s)
+
+
+def test_beside_an_anchor_a_loss_is_a_pause() -> None:
+    found = exposure(plan(Architecture.SINGLE_ANCHOR, 7, 1, Role.ANCHOR), COSTS)
+    assert found.losses_per_h == pytest.approx(7 * 0.2)
+    assert found.loss_s == COSTS.resize_s
+    assert found.share == 1.0
+    assert "live replica" in found.reason
+
+
+def test_one_machine_alone_has_the_published_rate() -> None:
+    """research.md 17.1: rate (1 - delta / tau) / (1 + h (tau / 2 + R)) at the best tau."""
+    found = exposure(plan(Architecture.ALL_SPOT, 1, 0), COSTS)
+    interval_s = best_interval_s(hazard_per_h=0.2, machines=1, checkpoint_s=4.0)
+    assert found.interval_s == pytest.approx(math.sqrt(2 * 4.0 / (0.2 / 3600)))
+    assert found.left == pytest.approx(
+        spot_share(hazard_per_h=0.2, machines=1, checkpoint_s=4.0, interval_s=interval_s, restart_s=40.0)
+    )
+
+
+def test_a_job_that_cannot_go_on_without_a_member_restarts_at_every_loss() -> None:
+    live = exposure(plan(Architecture.ALL_SPOT, 8, 0), COSTS)
+    gang = exposure(plan(Architecture.ALL_SPOT, 8, 0), replace(COSTS, live=False))
+    anchored = exposure(plan(Architecture.SINGLE_ANCHOR, 7, 1, Role.ANCHOR), replace(COSTS, live=False))
+    assert gang.losses_per_h == live.losses_per_h
+    assert gang.loss_s > 40.0
+    assert gang.left < live.left
+    assert anchored.loss_s > 40.0
+
+
+def test_remote_nodes_make_checkpoints_cheap() -> None:
+    remote = Group(Role.REMOTE, BUILT_IN[6], Market.ON_DEMAND, 1)
+    tiered = Plan(Architecture.TIERING, (Group(Role.WORKER, OFFER, Market.SPOT, 8), remote))
+    assert exposure(tiered, COSTS).left > exposure(plan(Architecture.ALL_SPOT, 8, 0), COSTS).left
+    assert exposure(tiered, COSTS).interval_s < exposure(plan(Architecture.ALL_SPOT, 8, 0), COSTS).interval_s
+
+
+@given(
+    architecture=st.sampled_from([Architecture.ALL_SPOT, Architecture.ANCHORED]),
+    spot=st.integers(1, 64),
+    live=st.booleans(),
+    hazard=st.floats(0, 20),
+    checkpoint_s=st.floats(0, 600),
+    restart_s=st.floats(0, 3600),
+)
+def test_what_is_left_is_a_share(
+    architecture: Architecture, spot: int, live: bool, hazard: float, checkpoint_s: float, restart_s: float
+) -> None:
+    risky = replace(OFFER, hazard_per_h=hazard)
+    groups = [Group(Role.WORKER, risky, Market.SPOT, spot)]
+    if architecture is Architecture.ANCHORED:
+        groups.append(Group(Role.ANCHOR, risky, Market.ON_DEMAND, 1))
+    costs = Costs(checkpoint_s=checkpoint_s, restart_s=restart_s, live=live)
+    found = exposure(Plan(architecture, tuple(groups)), costs)
+    assert 0 <= found.left <= 1
+    assert 0 < found.present <= 1
+
+
+def pace(*, done: float = 0, elapsed: float = 0, deadline: float = 2000, target: float = 1500) -> Pace:
+    return Pace(
+        work_s=1000.0,
+        done_s=done,
+        elapsed_s=elapsed,
+        deadline_s=deadline,
+        target_s=target,
+        change_s=100.0,
+    )
+
+
+FOUR = Sizing(full=4, most=6, anchors=1)
+
+
+@pytest.mark.parametrize(
+    ("at", "ready", "available", "filled", "wanted", "why"),
+    [
+        (pace(done=1000), 3, 9, False, (0, 0), "done"),
+        (pace(elapsed=800), 3, 9, False, (4, 0), "on demand to the end"),
+        (pace(done=200, elapsed=300), 5, 9, False, (1, 5), "are there"),
+        (pace(done=200, elapsed=300), 0, 9, False, (1, 5), "are starting"),
+        (pace(done=100, elapsed=300), 0, 9, True, (4, 5), "in place of"),
+        (pace(done=100, elapsed=300), 1, 1, False, (3, 1), "behind"),
+        (pace(done=300, elapsed=300), 1, 1, False, (1, 1), "waits"),
+        (pace(done=320, elapsed=300), 1, 1, True, (3, 1), "behind"),
+        (pace(done=340, elapsed=300), 1, 1, True, (1, 1), "waits"),
+    ],
+)
+def test_what_to_hold(
+    at: Pace, ready: int, available: int, filled: bool, wanted: tuple[int, int], why: str
+) -> None:
+    found = hold(at, FOUR, spot_ready=ready, spot_available=available, filled=filled)
+    assert (found.on_demand, found.spot) == wanted
+    assert why in found.reason
+
+
+@given(
+    market=st.lists(st.integers(0, 5), min_size=1, max_size=80),
+    slack=st.floats(1.0, 3.0),
+    work=st.integers(20, 400),
+    change=st.integers(1, 20),
+    anchors=st.integers(0, 1),
+)
+def test_no_market_makes_it_miss_a_deadline_that_on_demand_meets(
+    market: list[int], slack: float, work: int, change: int, anchors: int
+) -> None:
+    """Steps of one second. Every machine trains `change` seconds after its launch; whatever the market does, the rule ends in
+    time where a start on demand, with one change to spare, would.
+    """
+    full = 4
+    size = Sizing(full=full, most=5, anchors=anchors)
+    deadline = slack * (work + 2 * change)
+    done = 0.0
+    spot: list[int] = []
+    on_demand: list[int] = []
+    for second in range(int(deadline) + 1):
+        there = market[(second // 5) % len(market)]
+        del spot[there:]
+        ready = sum(one <= second for one in spot)
+        stands = Pace(
+            work_s=work,
+            done_s=done,
+            elapsed_s=second,
+            deadline_s=deadline,
+            target_s=min(deadline, 1.1 * work),
+            change_s=change,
+        )
+        held = hold(stands, size, spot_ready=ready, spot_available=there, filled=len(on_demand) > anchors)
+        del spot[held.spot :], on_demand[held.on_demand :]
+        spot += [second + change] * (held.spot - len(spot))
+        on_demand += [second + change] * (held.on_demand - len(on_demand))
+        training = sum(one <= second for one in [*spot, *on_demand])
+        done += min(training, full) / full
+        if done >= work:
+            break
+    assert done >= work
+
+
+def test_a_job_grows_as_far_as_a_dollar_goes_as_far_as_on_demand() -> None:
+    speed = [1, 2, 3, 4, 4.4, 4.7, 4.8, 4.85]
+    assert sizing(speed, full=4, spot_price=0.3).most == 6
+    assert sizing(speed, full=4, spot_price=1.0).most == 4
+    assert sizing(speed, full=4, spot_price=0.01).most == 8
+
+
+def test_an_anchor_is_kept_where_it_is_a_small_part_of_the_price() -> None:
+    speed = [float(n) for n in range(1, 17)]
+    assert [sizing(speed, full=full, spot_price=0.3).anchors for full in (1, 2, 6, 7, 16)] == [0, 0, 0, 1, 1]
