@@ -17,6 +17,7 @@ from headway.contract.markets import Market
 from service.adapters.providers.ec2 import Ec2Provider
 from service.adapters.providers.ec2_client import Ec2Clients
 from service.domain.errors import HeadwayServiceError, NoCapacity, ProviderRefused, Unavailable
+from service.domain.rental.catalogue import BUILT_IN, merged
 from service.domain.rental.machines import Machine
 from service.settings import SettingsError
 from service.usecases.rental_ports import JoinBy
@@ -209,7 +210,16 @@ async def test_offers(ec2: Ec2Rig) -> None:
     assert (gpu.on_demand_usd_per_h, gpu.vcpus, gpu.memory_bytes) == (0.526, 4, 16 << 30)
     assert gpu.network_gbps == 5.0
     assert gpu.spot_usd_per_h is not None
-    assert (cpu.device_kind, cpu.devices, cpu.on_demand_usd_per_h) == ("cpu", 4, 0.17)
+    assert (cpu.device_kind, cpu.devices, cpu.on_demand_usd_per_h) == ("cpu", 2, 0.17), "a slot is a core"
+
+
+async def test_offers_take_the_place_of_the_built_in_ones(ec2: Ec2Rig) -> None:
+    """With what only the catalogue knows: TFLOPS, and how often machines are taken away."""
+    fresh = merged(BUILT_IN, await ec2.provider().offers()).offers
+    found = [one for one in fresh if one.instance_type == "g4dn.xlarge"]
+    assert {one.zone for one in found} >= {"us-east-1a", "us-east-1b"}
+    assert "" not in {one.zone for one in found}
+    assert {(one.tflops, one.hazard_per_h) for one in found} == {(65.0, 0.06)}
 
 
 async def test_list_prices_are_asked_for_seldom_and_spot_prices_always(ec2: Ec2Rig) -> None:

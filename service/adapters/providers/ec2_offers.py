@@ -13,6 +13,7 @@ from typing import Any
 from service.adapters.providers.ec2_client import Ec2Clients
 from service.adapters.providers.ec2_settings import Ec2Settings
 from service.domain.errors import ProviderRefused, Unavailable
+from service.domain.rental.catalogue import hazard_of, tflops_of
 from service.domain.rental.offers import Offer
 
 _KEEP = timedelta(hours=6)
@@ -73,8 +74,10 @@ class Ec2Prices:
         self, name: str, zone: str, spot: Mapping[tuple[str, str], float], now: datetime
     ) -> Offer | None:
         info = self._types[name]
+        cpu, memory, network = info["VCpuInfo"], info["MemoryInfo"], info.get("NetworkInfo", {})
         gpu = next(iter(info.get("GpuInfo", {}).get("Gpus", [])), None)
-        vcpus = int(info["VCpuInfo"]["DefaultVCpus"])
+        kind = "cpu" if gpu is None else re.sub(r"[^a-z0-9.]", "", gpu["Name"].lower())
+        cores = int(cpu.get("DefaultCores", cpu["DefaultVCpus"]))
         markets = info.get("SupportedUsageClasses", ["on-demand", "spot"])
         on_demand = self._on_demand.get(name) if "on-demand" in markets else None
         spot_usd = spot.get((name, zone)) if "spot" in markets else None
@@ -85,14 +88,16 @@ class Ec2Prices:
             region=self._settings.region,
             zone=zone,
             instance_type=name,
-            device_kind="cpu" if gpu is None else re.sub(r"[^a-z0-9.]", "", gpu["Name"].lower()),
-            devices=vcpus if gpu is None else int(gpu["Count"]),
+            device_kind=kind,
+            devices=cores if gpu is None else int(gpu["Count"]),
+            tflops=tflops_of(kind),
             device_memory_bytes=0 if gpu is None else int(gpu["MemoryInfo"]["SizeInMiB"]) * _MIB,
-            vcpus=vcpus,
-            memory_bytes=int(info["MemoryInfo"]["SizeInMiB"]) * _MIB,
-            network_gbps=_network_gbps(info.get("NetworkInfo", {})),
+            vcpus=int(cpu["DefaultVCpus"]),
+            memory_bytes=int(memory["SizeInMiB"]) * _MIB,
+            network_gbps=_network_gbps(network),
             on_demand_usd_per_h=on_demand,
             spot_usd_per_h=spot_usd,
+            hazard_per_h=hazard_of(kind),  # EC2 sells no such number
             seen_at=now,
         )
 

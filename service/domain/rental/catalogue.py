@@ -95,7 +95,7 @@ def _fact(
 ) -> Offer:
     tflops, device_gib, hazard = _KINDS[kind]
     return Offer(
-        provider="aws",
+        provider="ec2",
         region="us-east-1",
         instance_type=instance_type,
         device_kind=kind,
@@ -130,6 +130,11 @@ BUILT_IN: Final = (
 def tflops_of(kind: str) -> float:
     """TFLOPS of a device of a kind; 0 where nobody says."""
     return _KINDS[kind][0] if kind in _KINDS else 0.0
+
+
+def hazard_of(kind: str) -> float:
+    """How often an hour a spot machine with this kind is taken away, until that is learned; 0 where nobody says."""
+    return _KINDS[kind][2] if kind in _KINDS else 0.0
 
 
 def usd(amount: float, currency: str, *, of: str) -> float:
