@@ -21,6 +21,7 @@ import httpx
 from pydantic import BaseModel
 
 from headway._http import ApiError, Http, ServiceUnavailableError, Timer
+from headway._money import MoneyCalls
 from headway.bundle import BundleError, pack
 from headway.contract.agents import NodeView
 from headway.contract.decisions import ClusterView, ExplanationView, ParameterValue, PolicyRequest, RoundView
@@ -53,7 +54,7 @@ _UPLOAD_TIMEOUT_S = 300.0
 Model = TypeVar("Model", bound=BaseModel)
 
 
-class Client:
+class Client(MoneyCalls):
     """One service, as one user.
 
     A request that meets a service that is away (no connection, 502, 503, 504, 429) is tried again for

@@ -12,6 +12,7 @@ from typer.core import TyperGroup
 
 from headway.cli import (
     agent,
+    budget,
     decisions,
     doctor,
     follow,
@@ -93,7 +94,7 @@ _PANELS: dict[str, tuple[Callable[..., None], ...]] = {
         whatif.whatif,
         simulate.simulate,
     ),
-    "Money": (recommend.recommend, recommend.offers),
+    "Money": (recommend.recommend, recommend.offers, budget.usage),
     "Steering jobs": (jobs.resize, jobs.pause, jobs.resume, jobs.cancel),
     "Nodes": (nodes.nodes, machines.machines, nodes.drain, nodes.cordon, nodes.uncordon),
 }
@@ -101,3 +102,4 @@ for _panel, _verbs in _PANELS.items():
     for _verb in _verbs:
         settings = agent.AGENT_SETTINGS if _verb is agent.agent else None
         app.command(rich_help_panel=_panel, context_settings=settings)(_verb)
+app.add_typer(budget.budget, name="budget", rich_help_panel="Money")

@@ -1,0 +1,100 @@
+"""Budgets and usage for people. Values in, renderables out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from headway.cli.render import columns, duration
+from headway.contract.money import BudgetKind, BudgetView, LeaseBill, Usage, UsageView
+
+_KINDS = {BudgetKind.HOURLY_CAP: "$/h at any moment", BudgetKind.LONG_RUN: "$/h on average"}
+
+
+def budgets_table(budgets: Sequence[BudgetView]) -> Table:
+    """The table of `budget`."""
+    table = columns("NAME", "OF", "DOLLARS", "FOR", "LIMIT", "SPENT", "NOW $/H", "AT THE END", "LAST $ WORTH")
+    for place in (2, 5, 6, 7, 8):
+        table.columns[place].justify = "right"
+    table.add_column("HOW IT STANDS", overflow="fold")
+    for one in budgets:
+        style = "bold red" if one.over or one.exhausted else ""
+        table.add_row(
+            one.name,
+            one.project or "cluster",
+            dollars(one.usd),
+            f"a {one.period}" if one.period is not None else _KINDS[one.kind],
+            "hard" if one.hard else "soft",
+            dollars(one.spent_usd),
+            dollars(one.usd_per_h),
+            dollars(one.forecast_usd),
+            "-" if one.usd_price is None else f"{one.usd_price.price:.4g}",
+            Text(one.message, style=style),
+        )
+    return table
+
+
+def usage_page(view: UsageView) -> RenderableType:
+    """The page of `usage`: the groups, the total, and what is not in it."""
+    table = columns(view.group_by.upper(), "DOLLARS", "USEFUL", "RESIZE", "LOST", "IDLE", "SLOT-HOURS")
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for one in view.groups:
+        table.add_row(one.label or "nobody", *_figures(one))
+    table.add_section()
+    table.add_row(Text("in all", style="bold"), *_figures(view.total))
+    notes = []
+    if view.unpriced_kinds:
+        kinds = ", ".join(view.unpriced_kinds)
+        notes.append(
+            f"No price is known of {kinds}: {view.total.unpriced_slot_h:,.2f} slot-hours are not in the dollars. "
+            "Set HEADWAY_PRICES."
+        )
+    if view.accrued_to is None:
+        notes.append("Nothing was charged yet: the scheduler brings the ledger up to date every few seconds.")
+    span = f"{_moment(view.from_)} to {_moment(view.to)} (whole hours, as begun)"
+    return Group(Text(span, style="dim"), table, *(Text(note, style="yellow") for note in notes))
+
+
+def _figures(usage: Usage) -> tuple[str, ...]:
+    useful = f"{dollars(usage.useful_usd)}{_share(usage.useful_usd, usage.usd)}"
+    others = (usage.resize_usd, usage.lost_usd, usage.idle_usd)
+    return dollars(usage.usd), useful, *map(dollars, others), f"{usage.slot_h:,.2f}"
+
+
+def _share(part: float, whole: float) -> str:
+    return f" ({part / whole:.0%})" if whole > 0 else ""
+
+
+def bills_table(bills: Sequence[LeaseBill]) -> Table:
+    """The table of `usage --machines`: each lease as its provider bills it, beside what was charged."""
+    table = columns("MACHINE", "TYPE", "MARKET", "BILLED FROM", "TO", "PAID FOR", "CHARGED", "DOLLARS")
+    for place in (5, 6, 7):
+        table.columns[place].justify = "right"
+    for one in bills:
+        table.add_row(
+            one.machine_id,
+            one.instance_type,
+            one.market,
+            _moment(one.billed_from),
+            "goes on" if one.billed_to is None else _moment(one.billed_to),
+            duration(one.paid_s),
+            Text(duration(one.charged_s), style="" if abs(one.paid_s - one.charged_s) < 1e-3 else "bold red"),
+            dollars(one.usd),
+        )
+    return table
+
+
+def dollars(amount: float | None) -> str:
+    """`$1,234.50`; with more digits where cents say nothing."""
+    if amount is None:
+        return "-"
+    return f"${amount:,.4f}" if 0 < amount < 0.1 else f"${amount:,.2f}"
+
+
+def _moment(at: datetime) -> str:
+    return f"{at.astimezone():%Y-%m-%d %H:%M:%S}"
