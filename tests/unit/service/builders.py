@@ -10,11 +10,13 @@ from typing import Any
 from hypothesis import strategies as st
 
 from headway.contract.agents import NodeState
-from headway.contract.jobs import TERMINAL_STATES, JobState, Reason
+from headway.contract.jobs import TERMINAL_STATES, JobProgress, JobState, Reason
+from headway.contract.markets import Market
 from headway.contract.spec import JobSpec
-from service.domain.cluster import Measurement, Node, Served, SlotKey, Snapshot
+from service.domain.cluster import Cap, Limit, Measurement, Node, Served, SlotKey, Snapshot
 from service.domain.jobs import Job
 from service.domain.lifecycle import OCCUPYING_STATES
+from service.domain.pools import Pool
 
 NOW = datetime(2026, 11, 1, 12, 0, tzinfo=UTC)
 KINDS = ("a100", "cpu", "h100")
@@ -56,8 +58,16 @@ def holding(job: Job, slots: Iterable[tuple[str, int]]) -> Job:
     return replace(job, allocation=allocation)
 
 
-def node_of(node_id: str, slots: int = 2, kind: str = "cpu", state: NodeState = NodeState.READY) -> Node:
-    return Node(id=node_id, name=f"name-of-{node_id}", state=state, slots=dict.fromkeys(range(slots), kind))
+def node_of(
+    node_id: str, slots: int = 2, kind: str = "cpu", state: NodeState = NodeState.READY, **fields: Any
+) -> Node:
+    return Node(
+        id=node_id,
+        name=f"name-of-{node_id}",
+        state=state,
+        slots=dict.fromkeys(range(slots), kind),
+        **fields,
+    )
 
 
 def snapshot_of(
@@ -124,7 +134,15 @@ def nodes_of(draw: st.DrawFn, index: int) -> Node:
     if draw(st.booleans()):
         slots[0] = draw(st.sampled_from(KINDS))
     state = draw(st.one_of(st.just(NodeState.READY), st.sampled_from(NodeState)))
-    return Node(id=f"n{index}", name=f"node-{index}", state=state, slots=slots)
+    return Node(
+        id=f"n{index}",
+        name=f"node-{index}",
+        state=state,
+        slots=slots,
+        market=draw(st.sampled_from([Market.ON_DEMAND, Market.ON_DEMAND, Market.SPOT])),
+        usd_per_slot_h=draw(st.sampled_from([None, 0.0, 0.3, 1.0])),
+        reclaim_at=NOW + timedelta(seconds=90) if draw(st.integers(0, 9)) == 9 else None,
+    )
 
 
 @st.composite
@@ -141,11 +159,12 @@ def clusters(draw: st.DrawFn) -> Snapshot:
     for index in range(draw(st.integers(0, 6))):
         job = draw(jobs_of(f"j{index}"))
         slots: list[SlotKey] = []
-        acceptable = set(job.spec.resources.devices or KINDS)
-        kinds = sorted({nodes[key.node_id].slots[key.slot] for key in free} & acceptable)
+        pools = {key: Pool(nodes[key.node_id].slots[key.slot], nodes[key.node_id].market) for key in free}
+        serving = [key for key in free if pools[key].serves(job.spec)]
+        kinds = sorted({pools[key].kind for key in serving})
         if job.state in OCCUPYING_STATES and kinds:
             kind = draw(st.sampled_from(kinds))
-            alike = [key for key in free if nodes[key.node_id].slots[key.slot] == kind]
+            alike = [key for key in serving if pools[key].kind == kind]
             slots = alike[: draw(st.sampled_from(job.spec.elastic.allowed_sizes()))]
             if job.live and len(slots) > 1 and draw(st.booleans()):
                 slots.pop()  # a loss that it survived
@@ -162,9 +181,37 @@ def clusters(draw: st.DrawFn) -> Snapshot:
         gone = draw(st.sampled_from(sorted(held, key=lambda key: (key.node_id, key.slot))))
         node = nodes[gone.node_id]
         left = {slot: kind for slot, kind in node.slots.items() if slot != gone.slot}
-        nodes[node.id] = Node(id=node.id, name=node.name, state=node.state, slots=left)
+        nodes[node.id] = replace(node, slots=left)
     times = {job: served(jobs[job]) for job in held.values()}
-    return Snapshot(now=NOW, nodes=nodes, jobs=jobs, held=held, measurements=measured, served=times)
+    return Snapshot(
+        now=NOW,
+        nodes=nodes,
+        jobs=jobs,
+        held=held,
+        measurements=measured,
+        served=times,
+        usd_per_slot_h={"cpu": 0.5, "h100": 4.0} if draw(st.booleans()) else {},
+        hazard_per_h={"cpu (spot)": 0.5, "a100 (spot)": 20.0} if draw(st.booleans()) else {},
+        caps=tuple(draw(st.lists(caps_of(), max_size=2, unique_by=lambda cap: cap.name))),
+        limits={job: draw(limits_of()) for job in jobs if draw(st.integers(0, 3)) == 3},
+    )
+
+
+def caps_of() -> st.SearchStrategy[Cap]:
+    return st.builds(
+        Cap,
+        name=st.sampled_from(["team", "all"]),
+        project=st.sampled_from([None, "default", "other"]),
+        usd_per_h=st.one_of(st.sampled_from([0.0, 1.0, 1e6]), st.floats(0.0, 20.0)),
+    )
+
+
+def limits_of() -> st.SearchStrategy[Limit]:
+    return st.builds(
+        Limit,
+        left_usd=st.one_of(st.sampled_from([0.0, -1.0, 1e9]), st.floats(0.001, 10.0)),
+        on_budget=st.sampled_from(["shrink", "pause", "stop"]),
+    )
 
 
 @st.composite
@@ -185,6 +232,7 @@ def jobs_of(draw: st.DrawFn, job_id: str, states: tuple[JobState, ...] = LIVE_ST
         elastic=draw(elastic_parts()),
         resources={"devices": draw(st.lists(st.sampled_from(KINDS), unique=True, max_size=2))},
         priority=draw(st.sampled_from([0, 50, 100])),
+        market=draw(st.sampled_from(["on-demand", "on-demand", "spot", "mixed", "mixed"])),
         goal=draw(goals()),
     )
     return job_of(
@@ -197,5 +245,6 @@ def jobs_of(draw: st.DrawFn, job_id: str, states: tuple[JobState, ...] = LIVE_ST
         retry_at=draw(st.sampled_from([None, NOW - timedelta(seconds=1), NOW + timedelta(seconds=1)])),
         generation=draw(st.integers(0, 3)),
         live=draw(st.booleans()),
+        progress=JobProgress(total_samples=draw(st.sampled_from([None, 1, 10**6]))),
         grow_after=draw(st.sampled_from([None, NOW, NOW + timedelta(seconds=1)])),
     )
