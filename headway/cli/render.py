@@ -226,7 +226,7 @@ def usd(amount: float | None) -> str:
 
 def search_text(found: SearchView) -> str:
     """Where the search for a job's configuration is, and what it has cost."""
-    there = f" {found.slots} {found.device_kind}" if found.slots is not None else ""
+    there = f" on {found.place}" if found.place else ""
     text = f"{found.mode}, {found.phase}{there}: {found.reason}"
     if not found.visited:
         return text

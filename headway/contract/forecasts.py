@@ -121,6 +121,8 @@ class SearchView(BaseModel):
     device_kind: str | None = None
     """The kind and slots that it is to have now: a visit, or its choice."""
     slots: int | None = None
+    place: str = ""
+    """The same with the market, for people: `2 a100 (spot) slots`."""
     visited: int = 0
     visits: int = 0
     """How many sizes it wants to see in all."""

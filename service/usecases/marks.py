@@ -73,7 +73,7 @@ async def _forecast(
     tx: Transaction, round_: Round, job: Job, at: tuple[int, int], share: float, now: datetime
 ) -> KeptForecast | None:
     row, column = at
-    table, configurations = round_.table, round_.columns.configurations
+    table, configurations = round_.table, round_.columns.by_kind
     worth = float(table.efficiency[row, column])
     if not (round_.learned.measured[row] or round_.learned.related[row]) or not worth > 0:
         return None
@@ -108,7 +108,7 @@ async def _forecast(
 
 def _prices(round_: Round, column: int) -> dict[str, float]:
     """Of a slot-hour of each kind; of the column's kind, its own."""
-    configurations = round_.columns.configurations
+    configurations = round_.columns.by_kind
     per_slot = configurations.usd_per_h / np.maximum(configurations.slots, 1)
     prices = {
         kind: float(per_slot[configurations.kind == index].min())

@@ -13,7 +13,7 @@ from service.domain.pools import slots_of
 from service.usecases.ports import Transaction
 from service.usecases.transition import record
 
-_TOLD = ("mode", "phase", "device_kind", "slots", "visited", "skipped")
+_TOLD = ("mode", "phase", "place", "visited", "skipped")
 """A change of one of these is news; figures that move with every measurement are not."""
 
 
@@ -22,7 +22,7 @@ async def note_search(tx: Transaction, round_: Round, job: Job, now: datetime) -
     step = round_.search.steps.get(job.id)
     if step is None:
         return job
-    view, before = search_view(job, step, round_.columns.configurations), job.progress.search
+    view, before = search_view(job, step, round_.columns), job.progress.search
     if before is not None and all(getattr(view, name) == getattr(before, name) for name in _TOLD):
         return job
     job = replace(job, progress=job.progress.model_copy(update={"search": view}))
@@ -37,7 +37,7 @@ def is_visiting(job: Job) -> bool:
 
 
 def _message(view: SearchView) -> str:
-    where = f"{slots_of(view.slots, view.device_kind)}: " if view.slots else ""
+    where = f"{view.place}: " if view.place else ""
     text = f"{where}{view.reason}"
     if view.phase is SearchPhase.SETTLED and view.visited:
         share = f", {view.overhead_share:.1%} of the run" if view.overhead_share is not None else ""

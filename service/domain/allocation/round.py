@@ -156,9 +156,9 @@ def build_round(snapshot: Snapshot) -> Round:
         snapshot,
         jobs,
         columns,
-        allowed=notes != Note.NOT_ALLOWED,
+        allowed=~np.isin(notes, (Note.NOT_ALLOWED, *_NOTE_OF.values())),
         current=current,
-        table=table,
+        table=replace(table, goodput=prospects.goodput, low=prospects.low),
         learned=learned,
         young=[is_young(job, snapshot) for job in jobs],
         change_s=[change_s(job) for job in jobs],
@@ -181,7 +181,7 @@ def build_round(snapshot: Snapshot) -> Round:
         prospects=prospects,
         exempt=exempt,
         search=search,
-        given=replace(given, thrift=thrift(jobs, columns, rooms)),
+        given=replace(given, thrift=search.unbiased(thrift(jobs, columns, rooms))),
     )
 
 

@@ -48,6 +48,10 @@ class Searches:
         result[rows, self.target[rows]] = goodput[rows, self.target[rows]]
         return result
 
+    def unbiased(self, thrift: FloatArray | None) -> FloatArray | None:
+        """What configurations count for their price (J, C), without jobs whose search has weighed prices itself."""
+        return None if thrift is None else np.where((self.target >= 0)[:, None], 1.0, thrift)
+
     def sizes(self, slots: IntArray, others: IntArray) -> IntArray:
         """(J,) the size that each search wants; for jobs without a wish, that of `others` (J,). `slots` is of the columns."""
         if not (self.target >= 0).any():
@@ -81,7 +85,7 @@ def searches_of(
             continue
         place = Place(
             current=int(current[row]),
-            settled_on=_settled_on(job, columns),
+            settled_on=_settled_on(job, columns, int(current[row])),
             young=young[row],
             left=_left(job),
             done=float(job.progress.samples),
@@ -96,21 +100,20 @@ def searches_of(
             row,
             modelled=bool(learned.measured[row] or learned.related[row]),
         )
-        steps[job.id] = search_step(
-            _aim(job, snapshot, columns.by_kind), columns.configurations, known, place
-        )
+        steps[job.id] = search_step(_aim(job, snapshot, columns.by_kind), columns.by_kind, known, place)
         target[row] = steps[job.id].target
     return Searches(target=target, steps=steps)
 
 
-def search_view(job: Job, step: SearchStep, configurations: Configurations) -> SearchView:
+def search_view(job: Job, step: SearchStep, columns: Columns) -> SearchView:
     """A step as the job keeps it, and as people see it."""
-    there, spent = step.target >= 0, step.spent
+    there, spent, configurations = step.target >= 0, step.spent, columns.by_kind
     return SearchView(
         mode=str(job.spec.goal.search),
         phase=step.phase,
         device_kind=configurations.kinds[int(configurations.kind[step.target])] if there else None,
         slots=int(configurations.slots[step.target]) if there else None,
+        place=columns.text_of(step.target) if there else "",
         visited=step.visited,
         visits=step.visits,
         skipped=step.skipped,
@@ -162,11 +165,11 @@ def _spent_usd(served: Served, configurations: Configurations) -> float:
     return served.slot_s / 3600.0 * usd_per_slot_h
 
 
-def _settled_on(job: Job, columns: Columns) -> int:
+def _settled_on(job: Job, columns: Columns, current: int) -> int:
+    """The column that it holds, if an earlier step has settled there; else -1."""
     before = job.progress.search
-    if before is None or before.phase is not SearchPhase.SETTLED or before.slots is None:
-        return -1
-    return columns.find(before.device_kind, before.slots)
+    settled = before is not None and before.phase is SearchPhase.SETTLED and current >= 0
+    return current if settled and before is not None and before.place == columns.text_of(current) else -1
 
 
 def _left(job: Job) -> float:

@@ -156,20 +156,23 @@ def search_step(aim: Aim, configurations: Configurations, known: Known, place: P
 
 
 def visits_of(mode: Mode, configurations: Configurations, allowed: BoolArray) -> BoolArray:
-    """(C,) what is to be visited: everything, nothing, or of each kind the extreme points.
+    """(C,) what is to be visited: everything, nothing, or of each kind the extreme points. Of columns of one kind and size,
+    which differ in their markets alone, only the cheapest.
 
     These are the smallest size, the largest, and the smallest of several slots: synchronisation grows along a line, and
     one slot has none.
     """
-    if mode == "full":
-        return allowed.copy()
     wanted = np.zeros_like(allowed)
     if mode == "none":
         return wanted
     for kind in range(len(configurations.kinds)):
         columns = np.flatnonzero(allowed & (configurations.kind == kind))
+        columns = columns[np.lexsort((configurations.usd_per_h[columns], configurations.slots[columns]))]
+        columns = columns[np.unique(configurations.slots[columns], return_index=True)[1]]
         slots = configurations.slots[columns]
-        if columns.size:
+        if mode == "full":
+            wanted[columns] = True
+        elif columns.size:
             wanted[columns[[slots.argmin(), slots.argmax()]]] = True
             wanted[columns[np.where(slots > 1, slots, np.iinfo(np.int64).max).argmin()]] = True
     return wanted
