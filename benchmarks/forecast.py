@@ -5,7 +5,8 @@
 
 Real jobs run to their ends on a local agent of two slots, one after another: three scripts that differ in batch, compute and
 exchange, each on one slot and on two, each about `--seconds` long on one slot. Their steps are fixed arithmetic, so
-that what differs between two of them is the machine. The service keeps what it forecasts when a tenth of the work is done,
+that what differs between two of them is the machine; with `--paced` they wait as long as that takes on an idle one, for a
+machine that does other work as well. The service keeps what it forecasts when a tenth of the work is done,
 and scores it at the end.
 
 `time_median_error`, `cost_median_error`, `time_worst_error`: |forecast / measured - 1| of the time from then on to the end of
@@ -48,6 +49,8 @@ SIZES = (1, 2)
 USD_PER_SLOT_H = 1.0
 SIDE = 96  # as in the script
 _POLL_S = 0.25
+_IDLE_PRODUCT_S = 1e-4
+"""Of the products that are waited for."""
 _PATIENCE = 8.0
 """Times its length on one slot that a job may take."""
 
@@ -64,8 +67,8 @@ class App:
 
 APPS = (
     App("even", batch=32, repeats=20, width=256),
-    App("chatty", batch=16, repeats=16, width=1536),
-    App("small", batch=8, repeats=40, width=512),
+    App("chatty", batch=16, repeats=20, width=1024),
+    App("small", batch=8, repeats=60, width=512),
 )
 
 
@@ -100,17 +103,20 @@ def product_s() -> float:
 class Bench:
     """Jobs on a local stack, one at a time, each of about `seconds` on one slot."""
 
-    def __init__(self, client: Client, seconds: float) -> None:
+    def __init__(self, client: Client, seconds: float, *, paced: bool) -> None:
         self._client = client
         self._seconds = seconds
-        self._product_s = product_s()
+        self._product_s = _IDLE_PRODUCT_S if paced else product_s()
+        self._paced = paced
 
     def run(self, app: App, name: str, *, least: int, most: int, goal: Mapping[str, Any]) -> Ran:
         """Submit the app with `least` to `most` slots, and wait for its end. Raises RuntimeError if it does not succeed."""
-        steps = max(60, round(self._seconds / (self._product_s * app.repeats * app.batch)))
+        sample_s = self._product_s * app.repeats
+        steps = max(60, round(self._seconds / (sample_s * app.batch)))
         spec = {
             "name": name,
-            "run": f"python {SCRIPT} {steps * app.batch} {app.batch} {app.repeats} {app.width}",
+            "run": f"python {SCRIPT} {steps * app.batch} {app.batch} {app.repeats} {app.width} "
+            f"{sample_s if self._paced else 0.0}",
             "elastic": {"min": least, "max": most},
             "goal": goal,
             "checkpoint": {"every": "1h"},
@@ -254,7 +260,9 @@ def main() -> None:
         LocalStack(Path(folder), agents=1, slots=SIZES[-1], prices=f"cpu={USD_PER_SLOT_H}") as stack,
         stack.client() as client,
     ):
-        result = measure(Bench(client, arguments.seconds), APPS[:1] if arguments.quick else APPS)
+        result = measure(
+            Bench(client, arguments.seconds, paced=arguments.paced), APPS[:1] if arguments.quick else APPS
+        )
     print(json.dumps(result) if arguments.json else json.dumps(result, indent=2))
 
 

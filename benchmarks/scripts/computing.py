@@ -1,12 +1,14 @@
 """Train one epoch in steps of fixed arithmetic. Started by benchmarks.forecast.
 
-computing.py SAMPLES BATCH REPEATS WIDTH
+computing.py SAMPLES BATCH REPEATS WIDTH SAMPLE_S
 
 Every sample takes the same REPEATS products of two matrices, so that a step's compute goes with its samples alone; the
-WIDTH of the network says how much its ranks have to exchange in each step.
+WIDTH of the network says how much its ranks have to exchange in each step. With SAMPLE_S above 0 each sample takes so many
+seconds of waiting instead: as long on a busy machine as on an idle one.
 """
 
 import sys
+import time
 
 import torch
 from torch import nn
@@ -20,13 +22,17 @@ SIDE = 96
 class Network(nn.Module):
     """The arithmetic, then one matrix to train."""
 
-    def __init__(self, repeats: int, width: int) -> None:
+    def __init__(self, repeats: int, width: int, sample_s: float) -> None:
         super().__init__()
         self.repeats = repeats
+        self.sample_s = sample_s
         self.matrix = nn.Linear(width, width, bias=False)
         self.register_buffer("turn", torch.linalg.qr(torch.randn(SIDE, SIDE)).Q)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.sample_s > 0:
+            time.sleep(len(x) * self.sample_s)
+            return self.matrix(x)
         with torch.no_grad():
             work = x[:, :1, None].expand(-1, SIDE, SIDE).contiguous()
             for _ in range(self.repeats):
@@ -35,10 +41,11 @@ class Network(nn.Module):
 
 
 samples, batch, repeats, width = map(int, sys.argv[1:5])
+sample_s = float(sys.argv[5])
 torch.set_num_threads(1)
 run = headway.init()
 torch.manual_seed(0)
-model = Network(repeats, width)
+model = Network(repeats, width, sample_s)
 model, optimizer = run.prepare(model, torch.optim.SGD(model.parameters(), lr=1e-6))
 data = TensorDataset(torch.randn(1, width).expand(samples, width))
 loader = run.loader(data, global_batch=batch, balance=False)
