@@ -59,7 +59,7 @@ class Goodput:
         0.6, "How much more shorter jobs count; 0: as much as others.", at_least=0, at_most=2
     )
     settled_s: float = parameter(
-        200.0, "Seconds for which a change is counted on at least: the fewer, the fewer changes.", at_least=1
+        400.0, "Seconds for which a change is counted on at least: the fewer, the fewer changes.", at_least=1
     )
     patience_s: float = parameter(
         3600.0, "Seconds of waiting after which a job that never ran counts four times as much.", at_least=1
