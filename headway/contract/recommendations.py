@@ -6,7 +6,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import AwareDatetime, BaseModel, Field
 
 from headway.contract.devices import DEVICE_KIND_PATTERN
 from headway.contract.forecasts import Work
@@ -45,7 +45,7 @@ class RecommendationRequest(Part):
     market: Literal["on-demand", "spot", "mixed"] | None = None
     max_usd_per_h: Annotated[float, Field(gt=0, le=1e6)] | None = None
     max_cost_usd: Annotated[float, Field(gt=0, le=1e9)] | None = None
-    deadline: datetime | None = None
+    deadline: AwareDatetime | None = None
     samples: Annotated[float, Field(gt=0, le=1e18)] | None = None
     speed: SpeedHint | None = None
     checkpoint_size: Annotated[SizeBytes, Field(gt=0)] | None = None
@@ -53,8 +53,8 @@ class RecommendationRequest(Part):
     vcpu_quotas: dict[
         Annotated[str, Field(pattern=r"^[a-z]+/(spot|on-demand)$")], Annotated[int, Field(ge=0)]
     ] = Field(default_factory=dict)
-    provider: str | None = None
-    region: str | None = None
+    provider: Annotated[str, Field(max_length=100)] | None = None
+    region: Annotated[str, Field(max_length=100)] | None = None
     limit: Annotated[int, Field(ge=0, le=200)] = 10
 
 

@@ -23,6 +23,7 @@ from headway.contract.recommendations import (
 )
 from headway.contract.spec import Resize
 from service.domain.cluster import Measurement
+from service.domain.errors import InvalidField
 from service.domain.jobs import Job, class_of
 from service.domain.perf.forecast import Remaining
 from service.domain.rental import flopp
@@ -96,7 +97,10 @@ async def recommend_job(
     """
     job, job_class = planned(request.spec, now), class_of(request.spec)
     async with transactions.begin() as tx:
-        await check_devices(tx, request.spec)
+        try:
+            await check_devices(tx, request.spec)
+        except InvalidField as error:
+            raise InvalidField(f"spec.{error.field}", error.message) from error
         measured = await tx.decision_queries.measured_of_class(job_class)
         left = left_of(job, await tx.decision_queries.ended_samples(job_class))
     question = _question(request, job, measured, left, await book.catalogue(now), now)
