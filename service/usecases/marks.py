@@ -36,12 +36,15 @@ async def keep_forecast(
 ) -> Job:
     """The locked job with a forecast for what it is given at `at` (row and column), if it has come to a mark; saved.
 
-    What nobody knows, its speed or how much there is to do, is not forecast.
+    What nobody knows, its speed or how much there is to do, is not forecast; nor is a visit of its search, where it will not
+    stay.
     """
     starts = decision.action is Action.START and job.generation == 0
-    goes_on = job.state is JobState.RUNNING and decision.action is not Action.VACATE and not is_visiting(job)
-    share = due_mark(job.progress, starts=starts) if at is not None and (starts or goes_on) else None
-    if share is None or at is None:
+    goes_on = job.state is JobState.RUNNING and decision.action is not Action.VACATE
+    if at is None or not (starts or goes_on) or is_visiting(job):
+        return job
+    share = due_mark(job.progress, starts=starts)
+    if share is None:
         return job
     kept = await _forecast(tx, plan.round, job, at, share, now)
     if kept is None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import overhead, stamps
+from benchmarks import forecast, overhead, stamps
 from benchmarks.failure import summary
 from benchmarks.stamps import Stamp
 
@@ -41,3 +41,9 @@ def test_rounds_are_compared_one_by_one() -> None:
 def test_the_most_lost_steps_count() -> None:
     kills = [{"recovery_s": seconds, "lost_steps": lost} for seconds, lost in ((0.1, 0), (0.2, 1), (0.9, 0))]
     assert summary(kills) == {"recovery_s": 0.2, "lost_steps": 1, "slowest_s": 0.9, "kills": 3}
+
+
+def test_the_speed_of_a_jobs_halves_is_compared() -> None:
+    seen = [(0.0, 0), (1.0, 10), (2.0, 20), (3.0, 30), (4.0, 35), (5.0, 40)]
+    assert forecast.drift_of(seen) == pytest.approx(0.5)
+    assert forecast.drift_of(seen[:2]) == 1.0
