@@ -12,6 +12,8 @@ from service.domain.cluster import Cap
 
 NOTICE_AT = (0.8, 1.0)
 """Shares of a budget at which it is told of."""
+_NOTHING_USD = 1e-6
+"""Less is no money."""
 SLACK = 1e-9
 """Of a budget: sums of dollars are not compared more exactly."""
 
@@ -149,7 +151,7 @@ def _of_period(budget: Budget, spent: float, usd_per_h: float, average: float, n
 
 
 def _share(used: float, usd: float) -> float:
-    return used / usd if usd > 0 else 1.0
+    return used / usd if usd > _NOTHING_USD else 1.0
 
 
 def caps_of(standings: Sequence[tuple[Budget, Standing]]) -> tuple[Cap, ...]:
