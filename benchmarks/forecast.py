@@ -251,6 +251,7 @@ def main() -> None:
     )
     parser.add_argument("--json", action="store_true", help="print JSON only")
     parser.add_argument("--quick", action="store_true", help="one app only")
+    parser.add_argument("--paced", action="store_true", help="wait instead of computing")
     parser.add_argument(
         "--seconds", type=float, default=60.0, help="of a job on one slot; default: %(default)s"
     )
