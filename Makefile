@@ -14,10 +14,10 @@ TORCH := $(shell grep '^torch==' constraints.txt)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test check lint types imports sizes pins format bench clean
+.PHONY: help setup demo demo-money test check lint types imports sizes pins format bench clean
 
 help:  ## show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(READY)  ## create .venv with everything in it (the other targets do it for you)
 
@@ -32,6 +32,9 @@ $(READY): pyproject.toml constraints.txt
 
 demo: $(READY)  ## train three real jobs on this machine: resize live, kill, pause, drain (about a minute)
 	$(BIN)/python -m examples.demo
+
+demo-money: $(READY)  ## rent machines of this host under a budget, lose two of them, and read the bill (a few minutes)
+	$(BIN)/python -m examples.demo_money
 
 test: $(READY)  ## run every test (under 10 minutes)
 	$(BIN)/python -m pytest tests/unit -n 2

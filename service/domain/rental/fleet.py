@@ -126,10 +126,13 @@ def given_back(machine: Machine, reason: MachineReason, message: str, now: datet
 
 
 def joined(machine: Machine, now: datetime) -> Machine:
-    """The machine once its agent has joined. One that is being given back is so still."""
+    """The machine once its agent has joined. One that is being given back is so still.
+
+    As long as all is well, its message says why it was rented.
+    """
     if machine.state not in {MachineState.WANTED, MachineState.LAUNCHING}:
         return machine
-    return _moved(machine, MachineState.RUNNING, MachineReason.JOINED, "its agent has joined", now)
+    return _moved(machine, MachineState.RUNNING, MachineReason.JOINED, machine.message, now)
 
 
 def _moved(
@@ -181,8 +184,7 @@ def _as_listed(machine: Machine, found: Found | None, now: datetime) -> Machine:
         message = "its lease had ended, and it was still running"
         return _moved(billed, MachineState.ENDING, MachineReason.LEFT_OVER, message, now)
     if machine.state is MachineState.WANTED:
-        message = "its provider has launched it"
-        return _moved(billed, MachineState.LAUNCHING, MachineReason.LAUNCHED, message, now)
+        return _moved(billed, MachineState.LAUNCHING, MachineReason.LAUNCHED, machine.message, now)
     return billed
 
 
