@@ -84,6 +84,7 @@ def job_page(job: JobView, events: Sequence[EventView], now: datetime) -> Render
         ("changes", _changes(done)),
         *(() if done.search is None else (("search", Text(search_text(done.search))),)),
         *(("forecast", Text(kept_text(one))) for one in done.forecasts),
+        ("cost", cost_text(job)),
         ("generation", _generation(job)),
         ("times", _times(job, now)),
     ]
@@ -222,6 +223,22 @@ def usd(amount: float | None) -> str:
     if amount is None:
         return "-"
     return f"${amount:.2g}" if 0 < amount < 0.01 else f"${amount:,.2f}"
+
+
+def cost_text(job: JobView) -> str:
+    """What a job has cost, what became of it, and what is still to come."""
+    cost = job.cost
+    if cost is None:
+        return "nothing yet"
+    text = f"{usd(cost.usd)} so far"
+    waste = [(cost.resize_usd, "for changes"), (cost.lost_usd, "lost")]
+    parts = [f"{usd(amount)} {what}" for amount, what in waste if amount > 0]
+    text += f" ({', '.join(parts)})" if parts else ""
+    if cost.expected_usd is not None and job.state not in TERMINAL_STATES:
+        text += f", {usd(cost.expected_usd)} expected in all"
+    if cost.left_usd is not None:
+        text += f"; {usd(cost.left_usd)} left, then {job.spec.goal.on_budget}"
+    return text + ("; without the slots that have no price" if cost.unpriced else "")
 
 
 def search_text(found: SearchView) -> str:

@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from headway.cli.render import columns, duration
+from headway.cli.render import columns, duration, usd
 from headway.contract.money import BudgetKind, BudgetView, LeaseBill, Usage, UsageView
 
 _KINDS = {BudgetKind.HOURLY_CAP: "$/h at any moment", BudgetKind.LONG_RUN: "$/h on average"}
@@ -26,12 +26,12 @@ def budgets_table(budgets: Sequence[BudgetView]) -> Table:
         table.add_row(
             one.name,
             one.project or "cluster",
-            dollars(one.usd),
+            usd(one.usd),
             f"a {one.period}" if one.period is not None else _KINDS[one.kind],
             "hard" if one.hard else "soft",
-            dollars(one.spent_usd),
-            dollars(one.usd_per_h),
-            dollars(one.forecast_usd),
+            usd(one.spent_usd),
+            usd(one.usd_per_h),
+            usd(one.forecast_usd),
             "-" if one.usd_price is None else f"{one.usd_price.price:.4g}",
             Text(one.message, style=style),
         )
@@ -61,9 +61,9 @@ def usage_page(view: UsageView) -> RenderableType:
 
 
 def _figures(usage: Usage) -> tuple[str, ...]:
-    useful = f"{dollars(usage.useful_usd)}{_share(usage.useful_usd, usage.usd)}"
+    useful = f"{usd(usage.useful_usd)}{_share(usage.useful_usd, usage.usd)}"
     others = (usage.resize_usd, usage.lost_usd, usage.idle_usd)
-    return dollars(usage.usd), useful, *map(dollars, others), f"{usage.slot_h:,.2f}"
+    return usd(usage.usd), useful, *map(usd, others), f"{usage.slot_h:,.2f}"
 
 
 def _share(part: float, whole: float) -> str:
@@ -84,16 +84,9 @@ def bills_table(bills: Sequence[LeaseBill]) -> Table:
             "goes on" if one.billed_to is None else _moment(one.billed_to),
             duration(one.paid_s),
             Text(duration(one.charged_s), style="" if abs(one.paid_s - one.charged_s) < 1e-3 else "bold red"),
-            dollars(one.usd),
+            usd(one.usd),
         )
     return table
-
-
-def dollars(amount: float | None) -> str:
-    """`$1,234.50`; with more digits where cents say nothing."""
-    if amount is None:
-        return "-"
-    return f"${amount:,.4f}" if 0 < amount < 0.1 else f"${amount:,.2f}"
 
 
 def _moment(at: datetime) -> str:

@@ -5,7 +5,9 @@ from typing import Any
 
 import pytest
 
+from headway.cli.render import cost_text
 from headway.contract.decisions import RowPrice
+from headway.contract.jobs import JobCost, JobState
 from headway.contract.money import (
     BudgetKind,
     BudgetView,
@@ -17,7 +19,8 @@ from headway.contract.money import (
     UsageGroup,
     UsageView,
 )
-from tests.unit.cli.stub import NOW, StubService, ok, page, refusal
+from headway.contract.spec import Goal, JobSpec
+from tests.unit.cli.stub import NOW, StubService, job_view, ok, page, refusal
 from tests.unit.cli.test_verbs import run
 
 
@@ -156,9 +159,28 @@ def test_leases_are_shown_as_billed_and_as_charged(service: StubService) -> None
         billed_to=None,
         paid_s=120.0,
         charged_s=120.0,
-        usd=0.0123,
+        usd=0.00123,
     )
     service.on("GET /api/v1/usage/machines", page(bill))
     shown = run(service, "usage", "--machines").stdout
-    for part in ("m1", "g4dn.xlarge", "spot", "goes on", "$0.0123"):
+    for part in ("m1", "g4dn.xlarge", "spot", "goes on", "$0.0012"):
         assert part in shown
+
+
+def test_a_job_says_what_it_cost_and_what_is_to_come() -> None:
+    spec = JobSpec(name="digits", run="x", goal=Goal(max_cost_usd=20, on_budget="pause"))
+    cost = JobCost(
+        usd=5, useful_usd=3, resize_usd=1.5, lost_usd=0.5, unpriced=True, expected_usd=12, left_usd=15
+    )
+    shown = cost_text(job_view(spec=spec, cost=cost))
+    for part in (
+        "$5.00 so far",
+        "$1.50 for changes",
+        "$0.50 lost",
+        "$12.00 expected",
+        "$15.00 left, then pause",
+    ):
+        assert part in shown
+    assert "no price" in shown
+    assert "expected" not in cost_text(job_view(JobState.SUCCEEDED, cost=cost))
+    assert cost_text(job_view()) == "nothing yet"
