@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from headway.contract.jobs import Reason, SizeOption
+from service.domain.allocation.caps import choose_within_caps
 from service.domain.allocation.eligibility import backs_off
 from service.domain.allocation.explain import (
     Case,
@@ -102,7 +103,7 @@ def decide(
     """
     snapshot = round_.snapshot
     began_s = clock_s()
-    choices = policy.choose(round_.given, solve)
+    choices = choose_within_caps(round_, policy, solve)
     solved_s = clock_s()
     chosen = [int(column) for column in choices.chosen]
     placements = places_of(round_, chosen)

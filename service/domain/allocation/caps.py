@@ -1,0 +1,112 @@
+"""A cap on dollars per hour makes jobs smaller before it stops one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from service.domain.allocation.knapsack.problem import NOTHING, Row, Solve
+from service.domain.allocation.round import Round
+from service.domain.arrays import BoolArray, FloatArray, IntArray
+from service.domain.policies.policy import Choices, Policy, RoundInput
+
+_ROUNDS = 8
+"""So often more jobs are kept, since others were stopped in their place."""
+_ROUNDING = 1e-9
+
+
+def choose_within_caps(round_: Round, policy: Policy, solve: Solve) -> Choices:
+    """The policy's choices; but where a running job would be stopped by caps alone, it keeps the cheapest that it could
+    have, and the others share what is left. Only where even that is too much for a cap are jobs stopped, those that
+    count least first.
+    """
+    given = round_.given
+    first = policy.choose(given, solve)
+    capped = np.array([row.name.startswith("budget/") for row in given.rows], dtype=np.bool_)
+    choices, kept = first, dict[int, int]()
+    for _ in range(_ROUNDS if capped.any() else 0):
+        more = _stopped(given, capped, first, choices.chosen, kept)
+        if not more:
+            break
+        kept |= more
+        choices = _joined(first, policy.choose(_without(given, kept), solve), kept)
+    return choices
+
+
+def _stopped(
+    given: RoundInput, capped: BoolArray, first: Choices, chosen: IntArray, kept: Mapping[int, int]
+) -> dict[int, int]:
+    """The running jobs that get nothing because of caps alone, each with the cheapest column that it could have, as far
+    as the caps can bear it.
+    """
+    left = _left(given, chosen)
+    bears = _left(given, _only(chosen, kept))
+    more: dict[int, int] = {}
+    stopped = np.flatnonzero((given.current >= 0) & (chosen == NOTHING))
+    for job in sorted(stopped.tolist(), key=lambda job: (-given.weight[job], job)):
+        may = np.flatnonzero(given.allowed[job] & np.isfinite(first.utility[job]))
+        counts = np.array([row.jobs is None or bool(row.jobs[job]) for row in given.rows], dtype=np.bool_)
+        demand = np.array([row.demand[may] for row in given.rows]).reshape(len(given.rows), len(may))
+        fits = demand <= left[:, None] + _ROUNDING
+        by_slots = fits[counts & ~capped].all(axis=0)
+        if not by_slots.any() or (fits[counts & capped].all(axis=0) & by_slots).any():
+            continue
+        usd_per_h, slots = given.configurations.usd_per_h[may], given.configurations.slots[may]
+        cheapest = int(np.lexsort((slots, np.where(by_slots, usd_per_h, np.inf)))[0])
+        takes = np.where(counts, demand[:, cheapest], 0.0)
+        if (takes[capped] <= bears[capped] + _ROUNDING).all() and (takes <= left + _ROUNDING)[~capped].all():
+            more[job] = int(may[cheapest])
+            bears, left = bears - takes, left - takes
+    return more
+
+
+def _only(chosen: IntArray, kept: Mapping[int, int]) -> IntArray:
+    """(J,) the choices of jobs that are kept, and nothing for the others."""
+    only = np.full_like(chosen, NOTHING)
+    for job, column in kept.items():
+        only[job] = column
+    return only
+
+
+def _left(given: RoundInput, chosen: IntArray) -> FloatArray:
+    """(R,) what choices leave of the rows."""
+    return np.array([row.capacity - _taken(row, chosen) for row in given.rows])
+
+
+def _taken(row: Row, chosen: IntArray) -> float:
+    counts = chosen != NOTHING
+    if row.jobs is not None:
+        counts &= row.jobs
+    return float(row.demand[chosen[counts]].sum())
+
+
+def _without(given: RoundInput, kept: Mapping[int, int]) -> RoundInput:
+    """The round for everybody else, with what is left to them."""
+    allowed = given.allowed.copy()
+    allowed[list(kept)] = False
+    left = _left(given, _only(given.current, kept))
+    rows = tuple(
+        replace(row, capacity=max(0.0, capacity))
+        for row, capacity in zip(given.rows, left.tolist(), strict=True)
+    )
+    return replace(given, rows=rows, allowed=allowed)
+
+
+def _joined(first: Choices, others: Choices, kept: Mapping[int, int]) -> Choices:
+    """The choices of those that are kept and of all others, as one."""
+    rows, columns = np.array(list(kept)), np.array(list(kept.values()))
+    chosen, utility, idle = others.chosen.copy(), others.utility.copy(), others.idle.copy()
+    chosen[rows], utility[rows], idle[rows] = columns, first.utility[rows], first.idle[rows]
+    worth = float((first.utility[rows, columns] - others.idle[rows]).sum())
+    solution = others.solution
+    return replace(
+        others,
+        chosen=chosen,
+        utility=utility,
+        idle=idle,
+        solution=replace(
+            solution, chosen=chosen, objective=solution.objective + worth, bound=solution.bound + worth
+        ),
+    )
