@@ -40,6 +40,7 @@ from service.loops.runner import Loop, run_loop
 from service.loops.scheduler import Intervals, Scheduler
 from service.settings import RentalSettings, Settings, SettingsError, read_settings
 from service.usecases.expire import API_FRESH_S
+from service.usecases.offers import OfferBook
 from service.usecases.orders import Launch
 from service.usecases.rent import Renting
 from service.usecases.rental_ports import Provider
@@ -111,6 +112,7 @@ class Service:
             max_bundle_bytes=settings.max_bundle_bytes,
             usd_per_slot_h=settings.usd_per_slot_h,
             now=now,
+            offers=OfferBook(self.providers),
         )
         return create_app(context, self._api_background)
 
