@@ -41,7 +41,7 @@ def group(role: str, machines: int, name: str, market: Market, usd: float) -> Gr
         machines=machines,
         instance_type=name,
         market=market,
-        provider="aws",
+        provider="ec2",
         region="us-east-1",
         zone="",
         usd_per_h=usd,
@@ -75,7 +75,7 @@ def plan(**changes: Any) -> RentalPlan:
 
 def offer(**changes: Any) -> OfferView:
     fields: dict[str, Any] = {
-        "provider": "aws",
+        "provider": "ec2",
         "region": "us-east-1",
         "zone": "",
         "instance_type": "g5.xlarge",
