@@ -9,6 +9,7 @@ import yaml
 from pydantic import BaseModel
 
 from headway.contract.spec import RESERVED_ENV, JobSpec
+from headway.local.rented import read_offers
 from service.simulation.clusters import read_cluster
 
 ROOT = Path(__file__).parents[3]
@@ -72,11 +73,15 @@ def yaml_blocks() -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("page", "block"), yaml_blocks())
-def test_a_job_file_or_a_cluster_in_the_pages_is_valid(page: str, block: str, tmp_path: Path) -> None:
+def test_a_file_in_the_pages_is_valid(page: str, block: str, tmp_path: Path) -> None:
     if "kinds:" in block:
         file = tmp_path / "cluster.yaml"
         file.write_text(block.replace("spot_file:", "# spot_file:"))
         assert len(read_cluster(file)) == 2, page
+    elif "offers:" in block:
+        file = tmp_path / "offers.yaml"
+        file.write_text(block)
+        assert read_offers(file).offers, page
     else:
         assert JobSpec.model_validate(yaml.safe_load(block)).name, page
 
