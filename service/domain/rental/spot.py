@@ -1,7 +1,8 @@
-"""Training on machines that may be taken away: how often that happens, what it costs, and when to stop relying on them. Pure.
+"""Training on machines that may be taken away: what that costs, and when to stop relying on them. Pure.
 
-Four things: hazards learned from leases; what losses cost a plan, by whether something of it stays; the Uniform Progress rule
-for deadlines (Wu et al., "Can't Be Late", NSDI'24); and, by that rule, how many machines of which market to hold now.
+Three things: what losses cost a plan, by whether something of it stays; the Uniform Progress rule for deadlines (Wu et al.,
+"Can't Be Late", NSDI'24); and, by that rule, how many machines of which market to hold now. How often machines are taken away
+is learned in `hazards`.
 """
 
 from __future__ import annotations
@@ -14,10 +15,6 @@ from typing import Final
 from service.domain.rental.plans import Architecture, Plan
 from service.domain.rental.spot_rate import HOUR_S, best_interval_s, spot_share
 
-PRIOR_H: Final = 24.0
-"""Machine-hours that the catalogue's hazard counts as, against what was seen."""
-HALF_LIFE_S: Final = 3 * 24 * HOUR_S
-"""After this time what was seen counts half: spot markets change within days."""
 TOGETHER: Final = 0.45
 """Of the losses that one of several machines in a zone sees, those that take all of them at once. From the traces of 4 and
 16 V100s of "Can't Be Late": 0.3 to 0.75, median 0.46."""
@@ -27,31 +24,6 @@ REMOTE_SHARE: Final = 0.1
 """What a checkpoint into the memory of remote nodes takes of one to storage."""
 AWAY_S: Final = 1800.0
 """Until a machine that was taken away is replaced by another of the market, where several zones are tried."""
-
-
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """What was seen of spot machines of one type in one zone: losses and machine-hours, as they count at `at_s`."""
-
-    losses: float = 0.0
-    machine_h: float = 0.0
-    at_s: float = 0.0
-
-
-def seen_more(before: Seen, *, losses: float, machine_h: float, now_s: float) -> Seen:
-    """With so many more losses in so many more machine-hours, up to `now_s` (any clock, in seconds, but one clock)."""
-    kept = 0.5 ** (max(now_s - before.at_s, 0.0) / HALF_LIFE_S)
-    return Seen(
-        losses=before.losses * kept + max(losses, 0.0),
-        machine_h=before.machine_h * kept + max(machine_h, 0.0),
-        at_s=max(now_s, before.at_s),
-    )
-
-
-def hazard_per_h(prior_per_h: float, seen: Seen, *, now_s: float) -> float:
-    """How often an hour a machine is taken away: the mean of a Gamma-Poisson with the catalogue's as its prior."""
-    now = seen_more(seen, losses=0.0, machine_h=0.0, now_s=now_s)
-    return (max(prior_per_h, 0.0) * PRIOR_H + now.losses) / (PRIOR_H + now.machine_h)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

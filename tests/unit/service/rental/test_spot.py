@@ -1,4 +1,4 @@
-"""Hazards, what losses cost, and the Uniform Progress rule against any market."""
+"""What losses cost, and the Uniform Progress rule against any market."""
 
 from __future__ import annotations
 
@@ -13,15 +13,11 @@ from headway.contract.markets import Market
 from service.domain.rental.catalogue import BUILT_IN
 from service.domain.rental.plans import Architecture, Group, Plan, Role
 from service.domain.rental.spot import (
-    HALF_LIFE_S,
     Costs,
     Pace,
-    Seen,
     Sizing,
     exposure,
-    hazard_per_h,
     hold,
-    seen_more,
     sizing,
 )
 from service.domain.rental.spot_rate import best_interval_s, spot_share
@@ -35,43 +31,6 @@ def plan(architecture: Architecture, spot: int, on_demand: int, role: Role = Rol
     if on_demand:
         groups.append(Group(role, OFFER, Market.ON_DEMAND, on_demand))
     return Plan(architecture, tuple(groups))
-
-
-def test_without_anything_seen_a_hazard_is_the_catalogues() -> None:
-    assert hazard_per_h(0.2, Seen(), now_s=1e9) == pytest.approx(0.2)
-
-
-def test_what_was_seen_counts_more_the_longer_it_was_watched() -> None:
-    short = seen_more(Seen(), losses=1, machine_h=1, now_s=0)
-    long = seen_more(Seen(), losses=1000, machine_h=1000, now_s=0)
-    assert 0.1 < hazard_per_h(0.1, short, now_s=0) < 0.2
-    assert hazard_per_h(0.1, long, now_s=0) == pytest.approx(1.0, rel=0.03)
-
-
-def test_what_was_seen_is_forgotten_by_halves() -> None:
-    seen = seen_more(Seen(), losses=8, machine_h=16, now_s=0)
-    later = seen_more(seen, losses=0, machine_h=0, now_s=HALF_LIFE_S)
-    assert (later.losses, later.machine_h) == (4, 8)
-    assert hazard_per_h(0.1, seen, now_s=50 * HALF_LIFE_S) == pytest.approx(0.1)
-
-
-@given(
-    prior=st.floats(0, 5),
-    losses=st.integers(0, 50),
-    hours=st.floats(0.1, 500),
-    age_s=st.floats(0, 1e7),
-)
-def test_a_hazard_lies_between_the_catalogues_and_what_was_seen(
-    prior: float, losses: int, hours: float, age_s: float
-) -> None:
-    found = hazard_per_h(prior, seen_more(Seen(), losses=losses, machine_h=hours, now_s=0), now_s=age_s)
-    low, high = sorted((prior, losses / hours))
-    assert low - 1e-9 <= found <= high + 1e-9
-
-
-def test_a_clock_that_goes_back_makes_nothing_count_more() -> None:
-    seen = seen_more(Seen(), losses=4, machine_h=8, now_s=1000)
-    assert seen_more(seen, losses=0, machine_h=0, now_s=0) == seen
 
 
 def test_what_is_on_demand_loses_nothing() -> None:

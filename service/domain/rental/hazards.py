@@ -1,0 +1,98 @@
+"""How often spot machines are taken away: learned from leases, by type and zone, and forgotten. Pure.
+
+A lease counts for the hours that it was paid for, and for a loss if its provider ended it. Both count by halves the older they
+are. The catalogue's hazard is the prior: a Gamma distribution worth `PRIOR_H` machine-hours, so that the mean of what is believed
+is (prior * PRIOR_H + losses) / (PRIOR_H + hours).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Final
+
+from headway.contract.markets import Market
+from service.domain.rental.machines import Machine, MachineReason
+from service.domain.rental.offers import Offer
+
+PRIOR_H: Final = 24.0
+"""Machine-hours that the catalogue's hazard counts as, against what was seen."""
+HALF_LIFE_H: Final = 72.0
+"""After this time what was seen counts half: spot markets change within days."""
+REMEMBERED_H: Final = 10 * HALF_LIFE_H
+"""What is older counts for nothing."""
+LOST: Final = frozenset(
+    {MachineReason.SPOT_RECLAIMED, MachineReason.ENDED_BY_PROVIDER, MachineReason.VANISHED}
+)
+"""Why a lease of a machine ends that was taken away."""
+
+Place = tuple[str, str, str]
+"""Provider, instance type, zone (the region, where zones are not known)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """Losses and machine-hours, as they count now."""
+
+    losses: float = 0.0
+    machine_h: float = 0.0
+
+    def __add__(self, other: Seen) -> Seen:
+        return Seen(self.losses + other.losses, self.machine_h + other.machine_h)
+
+
+def seen_of(leases: Iterable[Machine], now: datetime) -> dict[Place, Seen]:
+    """What leases of spot machines show by place; those on demand, and those that never existed, show nothing."""
+    found: dict[Place, Seen] = {}
+    for one in leases:
+        if one.market is not Market.SPOT or one.billed_from is None:
+            continue
+        place = (one.provider, one.instance_type, one.zone or one.region)
+        found[place] = found.get(place, Seen()) + _of_lease(one, one.billed_from, now)
+    return found
+
+
+def hazard_per_h(prior_per_h: float, seen: Seen) -> float:
+    """How often an hour a machine is taken away."""
+    return (max(prior_per_h, 0.0) * PRIOR_H + seen.losses) / (PRIOR_H + seen.machine_h)
+
+
+def with_learned(offers: Iterable[Offer], seen: Mapping[Place, Seen]) -> tuple[Offer, ...]:
+    """The offers with the hazards that leases have shown in their places."""
+    found = []
+    for one in offers:
+        known = seen.get((one.provider, one.instance_type, one.zone or one.region))
+        if known is None:
+            found.append(one)
+        else:
+            found.append(replace(one, hazard_per_h=hazard_per_h(one.hazard_per_h, known)))
+    return tuple(found)
+
+
+def hazards_by_kind(
+    leases: Iterable[Machine], prior_per_h: Mapping[str, float], now: datetime
+) -> dict[str, float]:
+    """How often an hour a spot machine with a device kind is taken away, of kinds that were rented or have a prior. All places
+    of a kind count together: a round does not choose between them.
+    """
+    by_kind: dict[str, Seen] = {kind: Seen() for kind in prior_per_h}
+    for one in leases:
+        if one.market is Market.SPOT and one.billed_from is not None:
+            before = by_kind.get(one.device_kind, Seen())
+            by_kind[one.device_kind] = before + _of_lease(one, one.billed_from, now)
+    return {kind: hazard_per_h(prior_per_h.get(kind, 0.0), seen) for kind, seen in sorted(by_kind.items())}
+
+
+def _of_lease(lease: Machine, since: datetime, now: datetime) -> Seen:
+    until = min(lease.billed_to or now, now)
+    began_h, ended_h = (max((now - one).total_seconds(), 0.0) / 3600 for one in (since, until))
+    # The integral of the weight over the lease.
+    hours = HALF_LIFE_H / math.log(2) * max(_weight(ended_h) - _weight(began_h), 0.0)
+    lost = lease.billed_to is not None and lease.reason in LOST
+    return Seen(_weight(ended_h) if lost else 0.0, hours)
+
+
+def _weight(age_h: float) -> float:
+    return 0.0 if age_h > REMEMBERED_H else 0.5 ** (age_h / HALF_LIFE_H)
