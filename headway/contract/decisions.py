@@ -9,6 +9,7 @@ from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 
 from headway.contract.agents import NodeState
 from headway.contract.jobs import ExplainView, JobState, Reason
+from headway.contract.markets import Market
 
 ParameterValue: TypeAlias = float | list[float]
 """Of a policy's parameter."""
@@ -99,9 +100,12 @@ class ExplanationView(ExplainView):
 
 
 class KindView(BaseModel):
-    """The slots of one device kind. `in_service` are those of READY nodes, `free` those of them that nobody holds."""
+    """The slots of one device kind on one market. `in_service` are those of READY nodes, `free` those of them that nobody
+    holds. `usd_per_slot_h` is the mean of its slots.
+    """
 
     device_kind: str
+    market: Market = Market.ON_DEMAND
     slots: int
     in_service: int
     held: int

@@ -7,6 +7,7 @@ from datetime import datetime
 
 from headway.contract.agents import NodeState
 from headway.contract.decisions import ClusterView, KindView, PolicyParameter, PolicyRequest, PolicyView
+from headway.contract.markets import Market
 from service.domain.cluster import PolicySetting
 from service.domain.policies.registry import Parameter, describe, policy
 from service.usecases.ports import Transaction
@@ -16,12 +17,14 @@ from service.usecases.records import Bell, SlotCount
 async def view_cluster(tx: Transaction, usd_per_slot_h: Mapping[str, float]) -> ClusterView:
     """The cluster in numbers, its policy, and those that it could follow."""
     setting = await tx.cluster_settings.policy()
-    kinds = kinds_of(await tx.decision_queries.slots(), usd_per_slot_h)
+    counts = await tx.decision_queries.slots()
     return ClusterView(
         nodes=await tx.decision_queries.nodes(),
-        kinds=kinds,
+        kinds=kinds_of(counts, usd_per_slot_h),
         jobs=await tx.decision_queries.live_jobs(),
-        usd_per_h=sum(kind.held * kind.usd_per_slot_h for kind in kinds),
+        usd_per_h=sum(
+            one.held * _price(one, usd_per_slot_h) for one in counts if one.node_state is not NodeState.LOST
+        ),
         policy=setting.name,
         parameters=dict(setting.parameters),
         policies=[
@@ -34,20 +37,32 @@ async def view_cluster(tx: Transaction, usd_per_slot_h: Mapping[str, float]) -> 
 
 
 def kinds_of(counts: Sequence[SlotCount], usd_per_slot_h: Mapping[str, float]) -> list[KindView]:
-    """The slots of each kind, those of nodes that are LOST left out."""
-    present = [one for one in counts if one.node_state is not NodeState.LOST]
-    ready = [one for one in present if one.node_state is NodeState.READY]
-    return [
-        KindView(
-            device_kind=kind,
-            slots=sum(one.slots for one in present if one.device_kind == kind),
-            in_service=sum(one.slots for one in ready if one.device_kind == kind),
-            held=sum(one.held for one in present if one.device_kind == kind),
-            free=sum(one.slots - one.held for one in ready if one.device_kind == kind),
-            usd_per_slot_h=usd_per_slot_h.get(kind, 0.0),
+    """The slots of each kind and market, those of nodes that are LOST left out."""
+    pools: dict[tuple[str, Market], list[SlotCount]] = {}
+    for one in counts:
+        if one.node_state is not NodeState.LOST and one.slots:
+            pools.setdefault((one.device_kind, one.market), []).append(one)
+    views = []
+    for (kind, market), present in sorted(pools.items()):
+        ready = [one for one in present if one.node_state is NodeState.READY]
+        slots = sum(one.slots for one in present)
+        views.append(
+            KindView(
+                device_kind=kind,
+                market=market,
+                slots=slots,
+                in_service=sum(one.slots for one in ready),
+                held=sum(one.held for one in present),
+                free=sum(one.slots - one.held for one in ready),
+                usd_per_slot_h=sum(one.slots * _price(one, usd_per_slot_h) for one in present) / slots,
+            )
         )
-        for kind in sorted({one.device_kind for one in present})
-    ]
+    return views
+
+
+def _price(one: SlotCount, usd_per_slot_h: Mapping[str, float]) -> float:
+    """Dollars per hour of one of these slots."""
+    return usd_per_slot_h.get(one.device_kind, 0.0) if one.usd_per_slot_h is None else one.usd_per_slot_h
 
 
 def _parameter(one: Parameter) -> PolicyParameter:

@@ -130,12 +130,16 @@ class PredictionErrors:
 
 @dataclass(frozen=True, slots=True)
 class SlotCount:
-    """Slots of one device kind on nodes in one state, and how many of them jobs hold."""
+    """Slots of one device kind on nodes in one state, on one market and at one price, and how many of them jobs hold.
+    `usd_per_slot_h` is None where the prices by device kind hold.
+    """
 
     node_state: NodeState
     device_kind: str
     slots: int
     held: int
+    market: Market = Market.ON_DEMAND
+    usd_per_slot_h: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from headway.contract.agents import NodeState
 from headway.contract.decisions import RoundChange, RoundView, RowPrice
 from headway.contract.forecasts import ScoredPrediction
 from headway.contract.jobs import JobState, Page
+from headway.contract.markets import Market
 from service.adapters.postgres.cursors import read_cursor, write_cursor
 from service.adapters.postgres.snapshot import CLASS_JOBS, ENOUGH_STEPS, SERVED, measured_of_classes
 from service.adapters.postgres.tables import TERMINAL_SQL, jobs, nodes, rounds
@@ -23,11 +24,12 @@ from service.usecases.records import PredictionErrors, SlotCount
 
 _SLOTS = text(
     """
-    SELECT state, reported->>'device_kind' AS device_kind, count(*) AS slots, count(held.id) AS held
+    SELECT state, reported->>'device_kind' AS device_kind, market, usd_per_slot_h, count(*) AS slots,
+           count(held.id) AS held
     FROM nodes CROSS JOIN LATERAL jsonb_array_elements(slots) AS reported
     LEFT JOIN slot_grants AS held
         ON held.node_id = nodes.id AND held.slot = CAST(reported->>'index' AS int) AND held.released_at IS NULL
-    GROUP BY 1, 2 ORDER BY 2, 1
+    GROUP BY 1, 2, 3, 4 ORDER BY 2, 3, 1, 4
     """
 )
 
@@ -112,9 +114,19 @@ class PostgresDecisionQueries:
         return _round(row)
 
     async def slots(self) -> list[SlotCount]:
-        """Slots by the state of their node and by device kind."""
+        """Slots by the state of their node, device kind, market and price."""
         rows = (await self._connection.execute(_SLOTS)).all()
-        return [SlotCount(NodeState(row.state), row.device_kind, row.slots, row.held) for row in rows]
+        return [
+            SlotCount(
+                NodeState(row.state),
+                row.device_kind,
+                row.slots,
+                row.held,
+                Market(row.market),
+                row.usd_per_slot_h,
+            )
+            for row in rows
+        ]
 
     async def nodes(self) -> dict[NodeState, int]:
         """How many nodes are in each state."""

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from headway.contract.agents import NodeState
 from headway.contract.forecasts import Confidence, ConfigurationForecast, Mark, ScoredPrediction
+from headway.contract.markets import Market
 from service.domain.allocation.round import build_round
 from service.domain.cluster import Measurement, SlotKey, Snapshot
 from service.domain.perf.forecast import Remaining, WorkSource
@@ -164,3 +165,15 @@ def test_slots_are_counted_by_what_may_be_used_of_them() -> None:
     (one,) = kinds_of(counts, {"cpu": 0.5})
     assert (one.device_kind, one.slots, one.in_service, one.held, one.free) == ("cpu", 6, 4, 3, 3)
     assert one.usd_per_slot_h == 0.5
+
+
+def test_slots_on_spot_are_counted_by_themselves_and_cost_what_their_nodes_cost() -> None:
+    counts = [
+        SlotCount(NodeState.READY, "cpu", 4, 1),
+        SlotCount(NodeState.READY, "cpu", 1, 1, Market.SPOT, 0.1),
+        SlotCount(NodeState.READY, "cpu", 3, 0, Market.SPOT, 0.2),
+    ]
+    firm, spot = kinds_of(counts, {"cpu": 0.5})
+    assert (firm.market, firm.slots, firm.usd_per_slot_h) == (Market.ON_DEMAND, 4, 0.5)
+    assert (spot.market, spot.slots, spot.free) == (Market.SPOT, 4, 3)
+    assert spot.usd_per_slot_h == pytest.approx(0.175)
