@@ -7,8 +7,7 @@ Seven jobs train on two slots of a local cluster (PostgreSQL, Redis, service and
 come so that they wait, share, and change their sizes. What was measured in that very run (step times by size, starts,
 changes, ends) makes a world; `service.simulation` replays it with the code that decides in production, and knows of the
 live decisions nothing. `errors`: of each job |simulated - live| / live of the time from submit to end. `worst_error`
-is the largest of them, `average_error` the same of the mean times, `live_s` and `simulated_s`. `decisions`: changes
-of slots in each.
+is the largest of them, `average_error` the same of the mean times, `live_s` and `simulated_s`.
 
 With `--timer` a step waits for a known time in place of computing, so that a busy machine does not change it.
 """
@@ -19,6 +18,8 @@ import argparse
 import json
 import tempfile
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,21 +32,31 @@ from benchmarks.scripts.paced import BATCH, LAYERS, PASSES, WIDTH, network
 from service.domain.policies.registry import policy
 from service.simulation.engine import replay
 
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """`at_s` as in `Submit`; `length_s` are seconds of training on one slot."""
+
+    name: str
+    at_s: float
+    length_s: float
+    follows: str | None = None
+
+
 SLOTS = 2
 STEP_S = 0.1
 """On one slot, by the timer."""
-JOBS = (
-    ("ada", 0.0, 60.0),
-    ("bob", 3.0, 12.0),
-    ("cy", 5.0, 10.0),
-    ("dan", 40.0, 40.0),
-    ("eve", 75.0, 15.0),
-    ("fay", 78.0, 35.0),
-    ("gus", 82.0, 10.0),
+STREAM = (
+    Job("ada", 0.0, 60.0),
+    Job("bob", 3.0, 12.0),
+    Job("cy", 5.0, 10.0),
+    Job("dan", 40.0, 40.0),
+    Job("eve", 75.0, 15.0),
+    Job("fay", 78.0, 35.0),
+    Job("gus", 82.0, 10.0),
 )
-"""Name, seconds from the first submit, and seconds of training on one slot."""
-QUICK = (("ada", 0.0, 40.0), ("bob", 8.0, 23.0), ("cy", 33.5, 5.0))
-"""Three jobs: the first shares, grows when it is alone and may, and shrinks when the third comes."""
+QUICK = (Job("ada", 0.0, 46.0), Job("bob", 8.0, 23.0), Job("cy", 3.0, 8.0, follows="ada"))
+"""The first shares, grows when it is alone and has run for long enough, and makes room when the third comes."""
 
 
 def main() -> None:
@@ -59,19 +70,25 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         run = run_live(
             Path(folder),
-            submits(QUICK if arguments.quick else JOBS, timer=arguments.timer),
+            submits(QUICK if arguments.quick else STREAM, timer=arguments.timer),
             slots=SLOTS,
             within_s=600.0,
         )
     print(json.dumps(agreement(run), indent=None if arguments.json else 2))
 
 
-def submits(jobs: tuple[tuple[str, float, float], ...], *, timer: bool) -> list[Submit]:
-    """Jobs of so many seconds on one slot, by the timer or by what a step's arithmetic takes on this machine now."""
+def submits(jobs: Sequence[Job], *, timer: bool) -> list[Submit]:
+    """Jobs of so many seconds, by the timer or by what a step's arithmetic takes on this machine now."""
     step_s = STEP_S if timer else _arithmetic_s()
     return [
-        Submit(name=name, at_s=at_s, steps=round(length_s / step_s), step_s=STEP_S if timer else None)
-        for name, at_s, length_s in jobs
+        Submit(
+            name=job.name,
+            at_s=job.at_s,
+            steps=round(job.length_s / step_s),
+            step_s=STEP_S if timer else None,
+            follows=job.follows,
+        )
+        for job in jobs
     ]
 
 

@@ -26,24 +26,29 @@ _STEPS = "SELECT job_id, slots, sum(steps), sum(step_s_sum) FROM measurements GR
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submit:
-    """A job to be run: `steps` steps, which take `step_s` each on one slot by a timer, or what their arithmetic takes."""
+    """A job to be run.
+
+    Attributes:
+        at_s: when it comes, after the first of a run, or after the first change in place of the job that `follows` names.
+        steps: that it takes.
+        step_s: of each on one slot, by a timer; None: what its arithmetic takes.
+    """
 
     name: str
     at_s: float
     steps: int
     step_s: float | None
-    sizes: tuple[int, int] = (1, 2)
+    follows: str | None = None
 
     def spec(self) -> JobSpec:
         pace = "" if self.step_s is None else f" {self.step_s}"
-        least, most = self.sizes
         return JobSpec.model_validate(
             {
                 "name": self.name,
                 "workdir": str(SCRIPTS),
                 "run": f"python paced.py {self.steps}{pace}",
                 "env": {"OMP_NUM_THREADS": "1"},
-                "elastic": {"min": least, "max": most},
+                "elastic": {"min": 1, "max": 2},
             }
         )
 
@@ -98,7 +103,8 @@ def run_live(folder: Path, submits: Sequence[Submit], *, slots: int, within_s: f
         began_s = time.monotonic()
         ids = []
         for submit in submits:
-            time.sleep(max(0.0, began_s + submit.at_s - time.monotonic()))
+            since_s = began_s if submit.follows is None else _changed_s(client, submit.follows)
+            time.sleep(max(0.0, since_s + submit.at_s - time.monotonic()))
             ids.append(client.submit(submit.spec()).id)
         jobs = [_ended(client, job, began_s + within_s) for job in ids]
         step_s, released = asyncio.run(_measured(EmbeddedPostgres(folder / "postgres").url()))
@@ -114,6 +120,15 @@ def run_live(folder: Path, submits: Sequence[Submit], *, slots: int, within_s: f
         )
         cluster = client.cluster()
         return Run(jobs=seen, slots=slots, device_kind=cluster.kinds[0].device_kind, policy=cluster.policy)
+
+
+def _changed_s(client: Client, name: str) -> float:
+    """When a job has changed its slots in place, or ended without, by the monotonic clock."""
+    while client.job(name).state not in TERMINAL_STATES:
+        if any(event.kind == "switch" for event in client.events(name)):
+            break
+        time.sleep(_SELDOM_S)
+    return time.monotonic()
 
 
 def _ended(client: Client, job_id: str, until_s: float) -> JobView:
