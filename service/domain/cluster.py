@@ -103,6 +103,14 @@ class Limit:
 
 
 @dataclass(frozen=True, slots=True)
+class Spent:
+    """Dollars that the ledger has of everything that is paid for, in the hours from `since` on."""
+
+    since: datetime
+    usd: float
+
+
+@dataclass(frozen=True, slots=True)
 class SlotKey:
     """One slot of one node."""
 
@@ -140,6 +148,8 @@ class Snapshot:
     caps: tuple[Cap, ...] = ()
     limits: Mapping[str, Limit] = field(default_factory=dict)
     """By job id; a job that is not here may spend what it takes."""
+    spent: Spent | None = None
+    """Since the hour that the policy asked for when it last carried something over (`ledger`); None where it needs none."""
     policy: PolicySetting = PolicySetting()
     policy_state: Mapping[str, Any] = field(default_factory=dict)
     """What the policy has carried over from earlier rounds, as JSON; empty at first, and when the policy was changed."""

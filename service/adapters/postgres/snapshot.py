@@ -12,8 +12,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from headway.contract.agents import NodeState
 from headway.contract.markets import Market
+from service.adapters.postgres.hazards import hazards_of_pools
 from service.adapters.postgres.jobs import row_to_job
-from service.adapters.postgres.money_snapshot import caps_and_limits
+from service.adapters.postgres.money_snapshot import caps_and_limits, spent_for
 from service.adapters.postgres.tables import (
     TERMINAL_SQL,
     cluster_settings,
@@ -94,6 +95,8 @@ async def take_snapshot(
     )
     job_ids = [row.id for row in job_rows]
     settings = (await connection.execute(select(cluster_settings))).first()
+    policy = PolicySetting() if settings is None else PolicySetting(settings.policy, settings.parameters)
+    policy_state = {} if settings is None else settings.policy_state
     caps, limits = await caps_and_limits(connection, now)
     return Snapshot(
         now=now,
@@ -115,10 +118,16 @@ async def take_snapshot(
         class_measurements=await measured_of_classes(connection, sorted({row.job_class for row in job_rows})),
         served=await _served(connection, job_ids, now),
         usd_per_slot_h=dict(usd_per_slot_h),
+        hazard_per_h=await hazards_of_pools(
+            connection,
+            {slot["device_kind"] for row in node_rows if row.market == Market.SPOT for slot in row.slots},
+            now,
+        ),
         caps=caps,
         limits=limits,
-        policy=PolicySetting() if settings is None else PolicySetting(settings.policy, settings.parameters),
-        policy_state={} if settings is None else settings.policy_state,
+        spent=await spent_for(connection, policy, policy_state, now),
+        policy=policy,
+        policy_state=policy_state,
     )
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, fields, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import numpy as np
 
 from service.domain.allocation.round import Round
+from service.domain.cluster import Spent
 from service.domain.jobs import class_of
 from service.domain.policies.budget import (
     Budget,
@@ -31,6 +32,7 @@ from service.domain.policies.widths import column_prices
 
 _LONGEST_S = 3600.0
 """If no round was held for longer, nothing is known of what was spent meanwhile."""
+_ASKED_FROM = timedelta(days=1)
 
 
 def steered(policy: Policy, round_: Round) -> tuple[Policy, Mapping[str, Any]]:
@@ -46,10 +48,12 @@ def steered(policy: Policy, round_: Round) -> tuple[Policy, Mapping[str, Any]]:
         round_.given,
         statistics,
         state_before,
-        usd_per_h=_usd_per_h(round_),
+        usd_per_h=_usd_per_h(round_, elapsed_s),
         elapsed_s=elapsed_s,
     )
-    carried = {"budget": asdict(state), "classes": asdict(statistics), "at": now.isoformat()}
+    carried: dict[str, Any] = {"budget": asdict(state), "classes": asdict(statistics), "at": now.isoformat()}
+    if round_.snapshot.spent is not None:
+        carried["ledger"] = _ledger_after(round_.snapshot.spent, now)
     return replace(policy, mu_h_per_usd=state.mu_h_per_usd), carried
 
 
@@ -92,12 +96,45 @@ def after_spending(
     )
 
 
-def _usd_per_h(round_: Round) -> float:
-    """What all slots that are held cost now; slots themselves where nothing has a price."""
+def _usd_per_h(round_: Round, elapsed_s: float) -> float:
+    """What was spent since the round before, over that time: what the ledger has got since then, or, where it was not asked
+    yet, what all slots that are held cost now. Slots themselves where nothing has a price.
+    """
     snapshot, owned = round_.snapshot, not np.any(round_.given.configurations.usd_per_h > 0)
     if owned:
         return float(len(snapshot.held))
+    before = snapshot.policy_state.get("ledger", {})
+    if (
+        snapshot.spent is not None
+        and elapsed_s > 0
+        and before.get("since") == snapshot.spent.since.isoformat()
+    ):
+        usd = before.get("usd")
+        if isinstance(usd, int | float):
+            return max(0.0, snapshot.spent.usd - usd) / elapsed_s * 3600
     return sum(snapshot.usd_per_slot_h_of_key(key) for key in snapshot.held)
+
+
+def _ledger_after(spent: Spent, now: datetime) -> dict[str, Any]:
+    """What the next round is to compare the ledger with. Once a day it is asked from another hour on, so that sums stay
+    small; what it has since then is not known before the next round.
+    """
+    if now - spent.since < _ASKED_FROM:
+        return {"since": spent.since.isoformat(), "usd": spent.usd}
+    return {"since": hour_of(now).isoformat(), "usd": None}
+
+
+def asked_since(carried: Mapping[str, Any], now: datetime) -> datetime:
+    """From which hour on the ledger is to be asked for this round, by what was carried over; from this hour on at first."""
+    try:
+        return datetime.fromisoformat(carried["ledger"]["since"])
+    except (KeyError, TypeError, ValueError):
+        return hour_of(now)
+
+
+def hour_of(moment: datetime) -> datetime:
+    """The beginning of its hour."""
+    return moment.replace(minute=0, second=0, microsecond=0)
 
 
 def remembered(carried: Mapping[str, Any]) -> tuple[BudgetState, ClassStatistics]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -13,8 +14,8 @@ from headway.contract.jobs import JobProgress, JobState
 from service.domain.allocation.knapsack.solver import solve
 from service.domain.allocation.plan import decide
 from service.domain.allocation.round import build_round
-from service.domain.allocation.steering import after_spending, steered
-from service.domain.cluster import Measurement, Snapshot
+from service.domain.allocation.steering import after_spending, asked_since, steered
+from service.domain.cluster import Measurement, Snapshot, Spent
 from service.domain.policies.budget import Budget, BudgetState
 from service.domain.policies.class_statistics import ClassLoad, ClassStatistics, configuration_keys
 from service.domain.policies.goodput import Goodput
@@ -67,14 +68,46 @@ def test_slots_stand_for_dollars_where_nothing_has_a_price() -> None:
 
 @pytest.mark.parametrize(("holding", "rises"), [(16, True), (1, False)])
 def test_spending_moves_the_price_of_delay(holding: int, rises: bool) -> None:
-    snapshot, state = cluster(holding=holding), {}
+    snapshot = cluster(holding=holding)
+    state: Mapping[str, Any] = {}
     mus = []
     for _ in range(30):
-        policy, state = steered(Budget(usd_per_h=6.0), build_round(snapshot))  # type: ignore[assignment]
+        policy, state = steered(Budget(usd_per_h=6.0), build_round(snapshot))
         assert isinstance(policy, Budget)
         mus.append(policy.mu_h_per_usd)
         snapshot = later(snapshot, state, 600.0)
     assert (mus[-1] > mus[1]) is rises
+
+
+def spent(snapshot: Snapshot, usd: float) -> Snapshot:
+    """The snapshot as it is read: with what the ledger has since the hour that was asked for."""
+    since = asked_since(snapshot.policy_state, snapshot.now)
+    return replace(snapshot, spent=Spent(since, usd))
+
+
+def test_what_the_ledger_has_counts_and_not_what_is_held() -> None:
+    """Machines that lie idle are paid for too."""
+    snapshot = cluster(holding=1)
+    _, state = steered(Budget(usd_per_h=4.0), build_round(spent(snapshot, 7.0)))
+    snapshot = spent(later(snapshot, state, 60.0), 7.5)
+    _, state = steered(Budget(usd_per_h=4.0), build_round(snapshot))
+    assert state["budget"]["spent_usd"] == pytest.approx(0.5)
+    snapshot = spent(later(snapshot, state, 60.0), 7.4)
+    _, state = steered(Budget(usd_per_h=4.0), build_round(snapshot))
+    assert state["budget"]["spent_usd"] == pytest.approx(0.5), "a bill that was corrected gives no money back"
+
+
+def test_the_ledger_is_asked_from_another_hour_on_once_a_day() -> None:
+    snapshot, asked = cluster(holding=4), set()
+    state: Mapping[str, Any] = {}
+    for _ in range(60):
+        snapshot = later(snapshot, state, 1800.0)
+        since = asked_since(state, snapshot.now)
+        hours = (snapshot.now - since).total_seconds() / 3600
+        _, state = steered(Budget(usd_per_h=4.0), build_round(spent(snapshot, 4.0 * hours)))
+        asked.add(since)
+    assert len(asked) == 2
+    assert state["budget"]["spent_usd"] == pytest.approx(59 * 2.0)
 
 
 def test_a_silence_says_nothing_of_what_was_spent() -> None:
