@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import socket
-from pathlib import Path
 
 import pytest
 
@@ -31,14 +30,6 @@ escaped = subprocess.Popen(["sleep", "600"], start_new_session=True)
 print("pids", os.getpid(), escaped.pid, flush=True)
 print("ready", flush=True)
 threading.Event().wait()
-"""
-
-LARGE = """
-import os, pathlib, torch
-held = torch.ones(16_000_000)
-lines = pathlib.Path("/proc/self/smaps_rollup").read_text().splitlines()
-print("large pages", next(line.split()[1] for line in lines if line.startswith("AnonHugePages")))
-print("tunables", os.environ.get("GLIBC_TUNABLES"))
 """
 
 ALL_REDUCE = """
@@ -68,16 +59,6 @@ def test_ranks_of_a_python_script_are_forked_and_talk_through_the_agents_store(s
     for log in logs:
         assert "sum 3.0 of 2 argv ['train.py', '--epochs', '3'] threads 1" in log
     assert logs[0].split("seed")[1] != logs[1].split("seed")[1], "forks must not share random numbers"
-
-
-def test_a_ranks_memory_comes_in_large_pages_and_the_rank_is_not_told_how(shared: StubService) -> None:
-    if "[never]" in Path("/sys/kernel/mm/transparent_hugepage/enabled").read_text():
-        pytest.skip("this host gives no large pages")
-    bundle = shared.add_bundle({"train.py": LARGE})
-    shared.run("large", "python train.py", bundle=bundle)
-    log = shared.wait_log("large", "tunables")
-    assert "tunables None" in log
-    assert _pids(log, "large pages")[0] > 32_000, log
 
 
 def test_a_variable_that_the_interpreter_reads_at_its_start_gets_a_new_interpreter(
