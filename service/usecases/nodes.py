@@ -26,7 +26,9 @@ async def set_schedulable(tx: Transaction, node_id: str, wanted: NodeState) -> N
         NodeState.CORDONED: "takes no new jobs",
         NodeState.DRAINING: "its jobs move to other nodes; those with resize: never stay to their end",
     }.get(wanted, "")
-    node = replace(node, state=wanted, wanted_state=wanted, message=message)
+    # Whoever has a node take jobs again knows better than an old notice.
+    reclaim_at = None if wanted is NodeState.READY else node.reclaim_at
+    node = replace(node, state=wanted, wanted_state=wanted, message=message, reclaim_at=reclaim_at)
     await tx.nodes.save(node)
     tx.ring(Bell.ROUND)
     return node

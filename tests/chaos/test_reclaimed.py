@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 
 import pytest
 
 from headway.client import Client
 from headway.contract.agents import NodeState
-from headway.contract.jobs import JobState, Reason
+from headway.contract.jobs import TERMINAL_STATES, JobState, Reason
 from headway.local.stack import LocalStack
 from tests.chaos.test_lost_node import HERE, SILENCE_S, THERE, OtherHost
-from tests.e2e.conftest import Cluster, PatientJob
+from tests.e2e.conftest import Cluster, PatientJob, living_ranks
 from tests.fake_metadata import FakeMetadata
 
 NOTICE_S = 20.0
+pytestmark = pytest.mark.timeout(300)  # a notice has to run out, beside all that is started
 
 
 @pytest.fixture(scope="module")
@@ -101,3 +105,44 @@ def test_a_job_with_nowhere_to_go_saves_and_goes_on_elsewhere(
     done = patient.finish()
     assert (done.attempt, done.preemptions, done.infrastructure_failures) == (2, 1, 0)
     assert (done.progress.lost_steps, done.progress.lost_samples) == (0, 0)
+
+
+def test_with_a_service_that_hangs_the_agent_saves_the_job(
+    patient: PatientJob, spot: OtherHost, provider: FakeMetadata
+) -> None:
+    """From before the notice until the machine is gone: nobody hears of it, and of what was saved."""
+    cluster = patient.cluster
+    cluster.client.cordon(HERE)
+    patient.start(2, most=2)
+    cluster.client.uncordon(HERE)
+    known = patient.view().progress.samples
+    with hanging(cluster):
+        deadline = provider.take_away(NOTICE_S)
+        cluster.until(lambda: not living_ranks(cluster.stack.data, patient.id), "its ranks to end")
+        assert datetime.now(UTC) < deadline
+        spot.die()
+    cluster.until(lambda: list(patient.view().allocation) == [HERE], "the job to go on")
+    cluster.until(lambda: len(patient.events("start")) >= 2, "the job to train")
+    cluster.until(lambda: patient.view().progress.samples != known, "its first words")
+    assert patient.view().progress.samples > known, "what was trained meanwhile was saved"
+    (patient.folder / "hurry").touch()
+    # What the ranks last said went down with the machine, so not every epoch can be audited.
+    cluster.until(lambda: cluster.client.job(patient.id).state in TERMINAL_STATES, "the job to end")
+    done = cluster.client.job(patient.id)
+    assert (done.state, done.attempt, done.infrastructure_failures) == (JobState.SUCCEEDED, 2, 1)
+    assert done.progress.samples == done.progress.total_samples
+
+
+@contextmanager
+def hanging(cluster: Cluster) -> Iterator[None]:
+    """The service's processes do nothing meanwhile."""
+    pids = [cluster.stack.programs[name].pid for name in ("api", "scheduler")]
+    for pid in pids:
+        assert pid is not None
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in pids:
+            assert pid is not None
+            os.kill(pid, signal.SIGCONT)

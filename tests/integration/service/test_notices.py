@@ -173,6 +173,17 @@ async def test_a_host_that_is_back_takes_jobs(cast: Cast) -> None:
     assert (back.state, back.reclaim_at) == (NodeState.READY, None)
 
 
+async def test_an_operator_knows_better(cast: Cast) -> None:
+    """The provider has thought better of it, and says so to nobody but people."""
+    await cast.join(alpha=1)
+    await cast.news("alpha", notice(cast))
+    await cast.turn()
+    await cast.harness.post("nodes/alpha/uncordon")
+    back = await node(cast, "alpha")
+    assert (back.state, back.reclaim_at) == (NodeState.READY, None)
+    await cast.begin(1)
+
+
 @pytest.mark.parametrize(
     "fields",
     [
