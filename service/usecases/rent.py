@@ -7,6 +7,7 @@ ends, the next pass finds out what came of it, from the rows and from the provid
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -17,6 +18,7 @@ from typing import TypeVar
 import structlog
 
 from headway.contract.agents import NodeState
+from headway.contract.markets import Market, pool_name
 from service.domain.allocation.knapsack.solver import solve
 from service.domain.cluster import Snapshot
 from service.domain.errors import HeadwayServiceError, NoCapacity, ProviderRefused, Unavailable
@@ -282,7 +284,7 @@ def _decided(
     memory: Memory,
 ) -> Wants:
     return decide_wants(
-        snapshot,
+        replace(snapshot, hazard_per_h={**_offered_hazards(offers), **snapshot.hazard_per_h}),
         fleet,
         offers,
         cooling=cooling(recent, snapshot.now),
@@ -291,6 +293,15 @@ def _decided(
         solve=partial(solve, gap=_GAP),
         low_since=memory.low_since,
     )
+
+
+def _offered_hazards(offers: Sequence[Offer]) -> dict[str, float]:
+    """By pool what providers say of it, for pools that nothing is known of yet: the safest offer's."""
+    hazards: dict[str, float] = {}
+    for offer in offers:
+        pool = pool_name(offer.device_kind, Market.SPOT)
+        hazards[pool] = min(offer.hazard_per_h, hazards.get(pool, math.inf))
+    return hazards
 
 
 def _machine_of(want: Want, renting: Renting, now: datetime) -> Machine:

@@ -23,7 +23,6 @@ from types import MappingProxyType
 import numpy as np
 
 from headway.contract.agents import NodeState
-from headway.contract.markets import Market
 from service.domain.allocation.knapsack.problem import NOTHING, Solve
 from service.domain.allocation.round import Round, build_round
 from service.domain.allocation.steering import steered
@@ -31,6 +30,7 @@ from service.domain.arrays import FloatArray
 from service.domain.cluster import Node, Snapshot
 from service.domain.jobs import Job
 from service.domain.policies.policy import Policy
+from service.domain.rental.candidates import Candidate, candidates_of, made_up, made_up_node
 from service.domain.rental.fleet import Cooling, Place
 from service.domain.rental.machines import Machine, MachineReason, MachineState, billed_s
 from service.domain.rental.offers import Offer
@@ -40,28 +40,10 @@ GOOD_BUY = MappingProxyType({"cost": 0.9, "balanced": 0.5, "time": 0.1})
 """How much of what the first dollar buys the last one has to buy, by a job's objective."""
 HYSTERESIS = 1.5
 """A machine is given back when it is worth less than its price divided by this."""
-_MOST_CANDIDATES = 24
 _MOST_COUNTS = 3
 _MOST_SOLVES = 200
 """In one pass; what is not looked at waits for the next."""
 _MOST_STEPS = 8
-
-
-@dataclass(frozen=True, slots=True)
-class _Candidate:
-    offer: Offer
-    market: Market
-    usd_per_h: float
-
-    @property
-    def place(self) -> Place:
-        offer = self.offer
-        return Place(offer.provider, offer.region, offer.zone, offer.instance_type, self.market)
-
-    @property
-    def name(self) -> str:
-        where = f" in {self.offer.zone}" if self.offer.zone else ""
-        return f"{self.market} {self.offer.instance_type}{where}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +97,7 @@ def decide_wants(
     """The machines to rent now and those to give back, each with its reason. The same input has the same answer."""
     scales = _Scales(policy, solve)
     base = _with_expected(snapshot, fleet)
-    candidates = _candidates(offers)
+    candidates = candidates_of(offers)
     scales.prices = _prices(base, candidates)
     bounds = _Bounds(len(fleet.machines), fleet.usd_per_h(), _hourly_cap(base, rules), rules, cooling)
     rent, base, held_back = _rented(base, candidates, bounds, scales)
@@ -126,57 +108,18 @@ def decide_wants(
 def _with_expected(snapshot: Snapshot, fleet: Fleet) -> Snapshot:
     """The cluster with the machines that are on their way."""
     coming = [
-        _node(f"{one.id}", one.slots, one.device_kind, one.market, one.usd_per_slot_h)
+        made_up_node(f"{one.id}", one.slots, one.device_kind, one.market, one.usd_per_slot_h)
         for one in fleet.machines
         if one.state in {MachineState.WANTED, MachineState.LAUNCHING} and one.id not in fleet.nodes
     ]
     return _plus(snapshot, coming)
 
 
-def _node(node_id: str, slots: int, kind: str, market: Market, usd_per_slot_h: float) -> Node:
-    return Node(
-        id=f"~{node_id}",  # behind all that there are
-        name=node_id,
-        state=NodeState.READY,
-        slots=dict.fromkeys(range(slots), kind),
-        market=market,
-        usd_per_slot_h=usd_per_slot_h,
-    )
-
-
 def _plus(snapshot: Snapshot, nodes: Sequence[Node]) -> Snapshot:
     return replace(snapshot, nodes={**snapshot.nodes, **{node.id: node for node in nodes}})
 
 
-def _candidates(offers: Sequence[Offer]) -> list[_Candidate]:
-    """What can be bought, the cheapest slots of each pool first; so many that all can be weighed."""
-    found = [
-        _Candidate(offer, market, price)
-        for offer in offers
-        for market in Market
-        if (price := offer.usd_per_h(market)) is not None and 0 <= price < math.inf and offer.devices > 0
-    ]
-    found.sort(key=lambda one: (one.usd_per_h / one.offer.devices, one.usd_per_h, one.name))
-    ranks: dict[tuple[str, Market], int] = {}
-    ranked = []
-    for one in found:
-        pool = one.offer.device_kind, one.market
-        ranked.append((ranks.setdefault(pool, 0), one))
-        ranks[pool] += 1
-    ranked.sort(key=lambda pair: pair[0])
-    return [one for _, one in ranked[:_MOST_CANDIDATES]]
-
-
-def _made_up(candidate: _Candidate, count: int, serial: str) -> list[Node]:
-    offer = candidate.offer
-    per_slot = candidate.usd_per_h / offer.devices
-    return [
-        _node(f"{serial}-{number}", offer.devices, offer.device_kind, candidate.market, per_slot)
-        for number in range(count)
-    ]
-
-
-def _prices(base: Snapshot, candidates: Sequence[_Candidate]) -> dict[str, float]:
+def _prices(base: Snapshot, candidates: Sequence[Candidate]) -> dict[str, float]:
     """What a job's goodput may cost: where a dollar buys most of what it may have now, divided by how good a buy its
     objective asks for. Every offer counts, with as many machines as the smallest size takes.
     """
@@ -184,7 +127,7 @@ def _prices(base: Snapshot, candidates: Sequence[_Candidate]) -> dict[str, float
     nodes = [
         node
         for index, one in enumerate(candidates)
-        for node in _made_up(one, min(-(-smallest // one.offer.devices), 16), f"offer-{index}")
+        for node in made_up(one, min(-(-smallest // one.offer.devices), 16), f"offer-{index}")
     ]
     round_ = build_round(_plus(base, nodes))
     usd, goodput = _in_whole_machines(round_, candidates), round_.given.goodput
@@ -197,7 +140,7 @@ def _prices(base: Snapshot, candidates: Sequence[_Candidate]) -> dict[str, float
     return found
 
 
-def _in_whole_machines(round_: Round, candidates: Sequence[_Candidate]) -> FloatArray:
+def _in_whole_machines(round_: Round, candidates: Sequence[Candidate]) -> FloatArray:
     """(C,) dollars per hour of the machines that a column takes; where none are on offer, of its slots."""
     columns = round_.columns
     usd = np.zeros(len(columns.parts))
@@ -218,7 +161,7 @@ def _in_whole_machines(round_: Round, candidates: Sequence[_Candidate]) -> Float
 class _Buy:
     """Machines that might be rented together, and what comes of it."""
 
-    candidate: _Candidate
+    candidate: Candidate
     nodes: Sequence[Node]
     usd_per_h: float
     gains: Mapping[str, float]
@@ -263,7 +206,7 @@ class _Bounds:
 
 
 def _rented(
-    base: Snapshot, candidates: Sequence[_Candidate], bounds: _Bounds, scales: _Scales
+    base: Snapshot, candidates: Sequence[Candidate], bounds: _Bounds, scales: _Scales
 ) -> tuple[list[Want], Snapshot, str]:
     """Machine after machine, the best buy first, until none is worth its price or a bound is reached."""
     wants: list[Want] = []
@@ -293,14 +236,14 @@ def _rented(
 
 
 def _buys(
-    base: Snapshot, here: _Outcome, candidates: Sequence[_Candidate], serial: int, scales: _Scales
+    base: Snapshot, here: _Outcome, candidates: Sequence[Candidate], serial: int, scales: _Scales
 ) -> Iterator[_Buy]:
     """Everything that is worth its price."""
     for candidate in candidates:
         for count in _counts(here, candidate):
             if scales.solved >= _MOST_SOLVES:
                 return
-            nodes = _made_up(candidate, count, f"want-{serial}-{candidate.name}")
+            nodes = made_up(candidate, count, f"want-{serial}-{candidate.name}")
             there = scales.outcome(_plus(base, nodes))
             price = candidate.usd_per_h * count
             buy = _Buy(candidate, nodes, price, scales.gains(here, there), there)
@@ -314,7 +257,7 @@ def _hourly_cap(snapshot: Snapshot, rules: Rules) -> float:
     return min([*caps, math.inf if rules.max_usd_per_h is None else rules.max_usd_per_h])
 
 
-def _counts(here: _Outcome, candidate: _Candidate) -> list[int]:
+def _counts(here: _Outcome, candidate: Candidate) -> list[int]:
     """How many machines at once might make a difference: one, and as many as some job's next size takes."""
     slots = candidate.offer.devices
     counts = {1}
