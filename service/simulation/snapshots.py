@@ -174,9 +174,8 @@ def settled(snapshot: Snapshot) -> tuple[Snapshot, tuple[str, ...]]:
 
 
 def _settled_nodes(snapshot: Snapshot) -> dict[str, Node]:
-    """Those that stay. A cordoned one is there for the jobs that have it."""
-    stay = {NodeState.READY, NodeState.CORDONED}
-    return {node.id: node for node in snapshot.nodes.values() if node.state in stay}
+    """Those that stay. A cordoned one is there for the jobs that have it; one that is being reclaimed is as good as gone."""
+    return {node.id: node for node in snapshot.nodes.values() if node.keeps_jobs}
 
 
 def _keeps(job: Job, snapshot: Snapshot, nodes: Mapping[str, Node]) -> tuple[SlotKey, ...]:
@@ -209,12 +208,11 @@ class _Table:
 
 def _table(round_: Round) -> _Table:
     """A world has columns of sizes that cut up its nodes; other sizes count as the next larger one."""
-    prices = round_.snapshot.usd_per_slot_h
     kinds = tuple(
         Kind(
             name=name,
             node_slots=tuple(slots for slots in room.slots.tolist() if slots),
-            usd_per_slot_h=max(0.0, prices.get(name, 0.0)),
+            usd_per_slot_h=room.usd_per_slot_h,
         )
         for name, room in round_.rooms.items()
         if room.slots.any()
@@ -250,7 +248,7 @@ def _table(round_: Round) -> _Table:
         kinds=kinds,
         configurations=configurations,
         goodput=goodput,
-        holds=_fitting(np.where(current >= 0, place[current], NOTHING), configurations, kinds),
+        holds=_fitting(np.where(current >= 0, place[current], NOTHING), goodput, configurations, kinds),
         worth=np.where(worth > 0, worth, 1.0),
         speed_spread=np.where(sure, np.log(np.where(sure, high, 1.0) / np.where(sure, low, 1.0)), 0.0)
         / (2 * Z90),
@@ -266,16 +264,21 @@ def _places(given: Configurations, configurations: Configurations) -> IntArray:
     return np.where(enough.any(axis=1), fewest, NOTHING)
 
 
-def _fitting(holds: IntArray, configurations: Configurations, kinds: Sequence[Kind]) -> IntArray:
-    """What jobs hold, as far as there are slots for it: rounded up to larger columns it may be too much."""
+def _fitting(
+    holds: IntArray, goodput: FloatArray, configurations: Configurations, kinds: Sequence[Kind]
+) -> IntArray:
+    """What jobs hold (J,), as far as there are slots for it: rounded up to larger columns, or with all of it counted on the
+    market that may be lost, it may be too much. Then a job goes on with the most that there is for it.
+    """
     free = [kind.slots for kind in kinds]
     fitting = holds.copy()
     for job in np.flatnonzero(holds != NOTHING).tolist():
-        kind, slots = int(configurations.kind[holds[job]]), int(configurations.slots[holds[job]])
-        if slots > free[kind]:
-            fitting[job] = NOTHING
-        else:
-            free[kind] -= slots
+        kind = int(configurations.kind[holds[job]])
+        most = min(int(configurations.slots[holds[job]]), free[kind])
+        fits = (configurations.kind == kind) & (configurations.slots <= most) & (goodput[job] > 0)
+        slots = np.where(fits, configurations.slots, 0)
+        fitting[job] = int(slots.argmax()) if fits.any() else NOTHING
+        free[kind] -= int(slots.max())
     return fitting
 
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from headway.contract.agents import NodeState
 from headway.contract.jobs import JobProgress, JobState
+from headway.contract.markets import Market
 from service.domain.allocation.knapsack.problem import NOTHING
 from service.domain.allocation.round import LIVE_CHANGE_S, RESTART_S
 from service.domain.cluster import Measurement, Served, SlotKey, Snapshot
@@ -17,7 +18,7 @@ from service.domain.jobs import Job
 from service.simulation.changes import Changed
 from service.simulation.snapshots import Picture, drawn, picture_of, settled
 from service.simulation.world import Before
-from tests.unit.service.builders import clusters, job_of, node_of, snapshot_of, spec_of
+from tests.unit.service.builders import NOW, clusters, job_of, node_of, snapshot_of, spec_of
 
 HORIZON_S = 86_400.0
 
@@ -140,6 +141,22 @@ def test_sizes_that_do_not_cut_up_nodes_count_as_the_next_larger() -> None:
     assert found.world.configurations.slots[found.world.arrivals[0].holds] == 4
 
 
+def test_each_market_has_its_price_and_a_job_on_both_goes_on_with_what_there_is() -> None:
+    nodes = [
+        replace(node_of("n1", 1), usd_per_slot_h=2.0),
+        replace(node_of("n2", 4), market=Market.SPOT, usd_per_slot_h=0.5),
+    ]
+    elastic = {"min": 1, "max": 8}
+    spec = spec_of(name("a"), batch={"global": 32}, elastic=elastic, market="mixed")
+    job = job_of("a", JobState.RUNNING, spec=spec, age_s=100.0)
+    held = {"a": [("n1", 0), *(("n2", slot) for slot in range(4))]}
+    world = picture(snapshot_of(nodes, [job], held)).world
+    assert {kind.name: kind.usd_per_slot_h for kind in world.kinds} == {"cpu": 2.0, "cpu (spot)": 0.5}
+    holds = world.arrivals[0].holds
+    assert world.configurations.slots[holds] == 4
+    assert world.configurations.usd_per_h[holds] == 2.0
+
+
 def test_restarts_where_most_jobs_do_not_change_in_place() -> None:
     elastic = {"min": 1, "max": 4, "resize": "restart"}
     found = picture(known(*(train(name, elastic=elastic) for name in "ab"), train("c")))
@@ -157,6 +174,7 @@ def test_what_is_under_way_is_done() -> None:
         train("recovers", JobState.RECOVERING),
         train("fixed", JobState.RUNNING, elastic={"min": 1, "max": 4, "resize": "never"}),
         train("lost", JobState.RUNNING),
+        train("reclaimed", JobState.RUNNING),
     ]
     held = {
         "moves": [("n1", 0), ("n1", 1)],
@@ -164,20 +182,23 @@ def test_what_is_under_way_is_done() -> None:
         "pausing": [("n1", 3)],
         "fixed": [("n2", 0)],
         "lost": [("n3", 0)],
+        "reclaimed": [("n4", 0)],
     }
     nodes = [
         node_of("n1", 4),
         node_of("n2", 2, state=NodeState.CORDONED),
         node_of("n3", state=NodeState.LOST),
+        replace(node_of("n4", 1), market=Market.SPOT, reclaim_at=NOW),
     ]
     calm, left_out = settled(snapshot_of(nodes, jobs, held))
-    assert set(calm.jobs) == {"moves", "recovers", "fixed", "lost"}
+    assert set(calm.jobs) == {"moves", "recovers", "fixed", "lost", "reclaimed"}
     assert dict(calm.held) == {SlotKey("n1", 1): "moves", SlotKey("n2", 0): "fixed"}
     assert {job: one.state for job, one in calm.jobs.items()} == {
         "moves": JobState.RUNNING,
         "recovers": JobState.PENDING,
         "fixed": JobState.RUNNING,
         "lost": JobState.PENDING,
+        "reclaimed": JobState.PENDING,
     }
     assert calm.jobs["fixed"].sizes == (1,)
     assert {node.id: len(node.slots) for node in calm.nodes.values()} == {"n1": 4, "n2": 1}
