@@ -28,6 +28,7 @@ async def get_offers(
 ) -> Response:
     """Instance types with their prices, by device kind. With `market` and `max_usd_per_h`, those sold there for that."""
     page = await list_offers(
+        context.transactions,
         context.offers,
         context.now(),
         device=device,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -11,7 +12,9 @@ from headway.contract.markets import Market
 from headway.contract.recommendations import OfferPage, OfferView
 from service.domain.errors import HeadwayServiceError
 from service.domain.rental.catalogue import BUILT_IN, Catalogue, merged, selected
+from service.domain.rental.hazards import REMEMBERED_H, seen_of, with_learned
 from service.domain.rental.offers import Offer
+from service.usecases.ports import Transaction, Transactions
 from service.usecases.rental_ports import Provider
 
 FRESH_FOR: Final = timedelta(minutes=15)
@@ -56,7 +59,14 @@ class OfferBook:
             self._notes.pop(provider.name, None)
 
 
+async def with_hazards(tx: Transaction, catalogue: Catalogue, now: datetime) -> Catalogue:
+    """The catalogue with the hazards that this cluster's own leases have shown."""
+    leases = await tx.machines.requested_since(now - timedelta(hours=REMEMBERED_H))
+    return replace(catalogue, offers=with_learned(catalogue.offers, seen_of(leases, now)))
+
+
 async def list_offers(
+    transactions: Transactions,
     book: OfferBook,
     now: datetime,
     *,
@@ -68,6 +78,8 @@ async def list_offers(
 ) -> OfferPage:
     """The offers that fulfil every condition that is given, by device kind and price."""
     found = await book.catalogue(now)
+    async with transactions.begin() as tx:
+        found = await with_hazards(tx, found, now)
     kept = selected(
         found.offers,
         device=device,

@@ -44,7 +44,7 @@ from service.domain.rental.recommend import (
 from service.domain.rental.speeds import REFERENCE, Basis, Given, Shape, Speed, speeds_at
 from service.domain.rental.spot import Costs, exposure
 from service.usecases.forecasts import left_of, planned, work_of
-from service.usecases.offers import OfferBook, view_of
+from service.usecases.offers import OfferBook, view_of, with_hazards
 from service.usecases.ports import Transactions
 from service.usecases.submit import check_devices
 
@@ -96,6 +96,7 @@ async def recommend_job(
         InvalidField: a device kind that nobody knows.
     """
     job, job_class = planned(request.spec, now), class_of(request.spec)
+    catalogue = await book.catalogue(now)
     async with transactions.begin() as tx:
         try:
             await check_devices(tx, request.spec)
@@ -103,7 +104,8 @@ async def recommend_job(
             raise InvalidField(f"spec.{error.field}", error.message) from error
         measured = await tx.decision_queries.measured_of_class(job_class)
         left = left_of(job, await tx.decision_queries.ended_samples(job_class))
-    question = _question(request, job, measured, left, await book.catalogue(now), now)
+        catalogue = await with_hazards(tx, catalogue, now)
+    question = _question(request, job, measured, left, catalogue, now)
     # The integer programs take a second or two: other requests go on meanwhile.
     return await asyncio.to_thread(answer, question)
 

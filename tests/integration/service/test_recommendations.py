@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 
 from headway.contract.forecasts import WorkSource
+from headway.contract.markets import Market
 from headway.contract.recommendations import OfferPage, RecommendationView, SpeedBasis
 from service.domain.errors import Unavailable
 from service.domain.rental.catalogue import BUILT_IN
-from service.domain.rental.machines import Machine
+from service.domain.rental.machines import Machine, MachineReason, MachineState
 from service.domain.rental.offers import Offer
 from service.usecases.offers import AGAIN_AFTER, FRESH_FOR, OfferBook
 from service.usecases.rental_ports import Found, JoinBy
@@ -147,6 +148,40 @@ async def test_offers_by_filter(harness: Harness) -> None:
     assert (await harness.client.get("/api/v1/offers", params={"region": "nowhere"})).json()["items"] == []
     for wrong in ({"market": "black"}, {"max_usd_per_h": "-1"}, {"max_usd_per_h": "nan"}):
         assert (await harness.client.get("/api/v1/offers", params=wrong)).status_code == 422
+
+
+async def test_offers_have_the_hazards_that_leases_have_shown(harness: Harness) -> None:
+    before = OfferPage.model_validate_json(
+        (await harness.client.get("/api/v1/offers", params={"device": "t4"})).content
+    )
+    now = datetime.now(UTC)
+    async with harness.service.database.begin() as tx:
+        for number in range(5):
+            await tx.machines.insert(
+                Machine(
+                    id=f"m{number}",
+                    provider="ec2",
+                    region="us-east-1",
+                    instance_type="g4dn.xlarge",
+                    device_kind="t4",
+                    slots=1,
+                    market=Market.SPOT,
+                    usd_per_h=0.16,
+                    state=MachineState.GONE,
+                    reason=MachineReason.SPOT_RECLAIMED,
+                    message="",
+                    requested_at=now - timedelta(hours=2),
+                    state_since=now,
+                    billed_from=now - timedelta(hours=2),
+                    billed_to=now - timedelta(hours=1),
+                )
+            )
+    after = OfferPage.model_validate_json(
+        (await harness.client.get("/api/v1/offers", params={"device": "t4"})).content
+    )
+    hazards = [{one.instance_type: one.hazard_per_h for one in page.items} for page in (before, after)]
+    assert hazards[1]["g4dn.xlarge"] > 2 * hazards[0]["g4dn.xlarge"]
+    assert hazards[1]["g4dn.2xlarge"] == hazards[0]["g4dn.2xlarge"]
 
 
 async def test_offers_need_a_token(harness: Harness) -> None:
