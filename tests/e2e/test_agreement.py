@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from benchmarks.agreement import QUICK, SLOTS, agreement, submits
 from benchmarks.agreement_live import run_live
 
@@ -12,8 +14,9 @@ AVERAGE = 0.08
 """A machine that does other things as well is late now and then; a simulator that decides otherwise is off by more."""
 
 
+@pytest.mark.timeout(300)  # it takes less than a minute; the start of a stack on a busy machine takes another
 def test_a_replay_of_what_was_measured_ends_as_the_run_did(tmp_path: Path) -> None:
-    run = run_live(tmp_path, submits(QUICK, timer=True), slots=SLOTS, within_s=100.0)
+    run = run_live(tmp_path, submits(QUICK, timer=True), slots=SLOTS, within_s=200.0)
     found = agreement(run)
     assert found["worst_error"] <= WORST, found
     assert found["average_error"] <= AVERAGE, found
