@@ -15,7 +15,7 @@ from botocore.config import Config
 
 from headway.contract.markets import Market
 from service.adapters.providers.ec2 import Ec2Provider
-from service.adapters.providers.ec2_client import Ec2Clients
+from service.adapters.providers.ec2_client import Ec2Clients, connect
 from service.domain.errors import HeadwayServiceError, NoCapacity, ProviderRefused, Unavailable
 from service.domain.rental.catalogue import BUILT_IN, merged
 from service.domain.rental.machines import Machine
@@ -201,6 +201,18 @@ async def test_what_is_refused_without_asking(
     with pytest.raises(ProviderRefused, match=why):
         await provider.launch(machine_of(ec2, **changes), join)
     assert "RunInstances" not in ec2.aws.asked
+
+
+def test_without_credentials_the_service_does_not_start(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
+        monkeypatch.setenv(name, str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    with pytest.raises(SettingsError, match="no AWS credentials: set AWS_PROFILE"):
+        connect("us-east-1")
 
 
 async def test_offers(ec2: Ec2Rig) -> None:

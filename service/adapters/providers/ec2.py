@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
-from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
+from botocore.exceptions import BotoCoreError, ClientError
 
 from headway.contract.markets import Market
 from service.adapters.providers.ec2_client import Ec2Clients
@@ -94,7 +94,7 @@ class Ec2Provider:
             return await asyncio.to_thread(call)
         except ClientError as error:
             raise answered(error, what, launching=launching) from error
-        except (BotoCoreError, HTTPClientError) as error:
+        except BotoCoreError as error:
             raise unanswered(error, what) from error
 
     def _run(self, machine_id: str, request: dict[str, Any]) -> Found:

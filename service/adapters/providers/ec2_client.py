@@ -8,6 +8,8 @@ from typing import Any
 import boto3
 from botocore.config import Config
 
+from service.settings import SettingsError
+
 _CONNECT_TIMEOUT_S = 5.0
 _READ_TIMEOUT_S = 30.0
 _ATTEMPTS = 2
@@ -30,6 +32,9 @@ def connect(region: str, *, endpoint_url: str | None = None) -> Ec2Clients:
     Args:
         region: such as `us-east-1`.
         endpoint_url: a server that answers like both; None for AWS itself.
+
+    Raises:
+        SettingsError: there are no credentials.
     """
     config = Config(
         connect_timeout=_CONNECT_TIMEOUT_S,
@@ -38,6 +43,11 @@ def connect(region: str, *, endpoint_url: str | None = None) -> Ec2Clients:
         retries={"mode": "standard", "total_max_attempts": _ATTEMPTS},
     )
     session = boto3.session.Session(region_name=region)
+    if session.get_credentials() is None:
+        raise SettingsError(
+            "HEADWAY_PROVIDERS names ec2, and there are no AWS credentials: set AWS_PROFILE or AWS_ACCESS_KEY_ID "
+            "and AWS_SECRET_ACCESS_KEY, or give the host a role; see deploy/ec2/README.md."
+        )
     return Ec2Clients(
         ec2=session.client("ec2", config=config, endpoint_url=endpoint_url),
         pricing=session.client(
