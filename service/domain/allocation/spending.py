@@ -19,6 +19,7 @@ from service.domain.cluster import Cap, Limit, Snapshot
 from service.domain.jobs import Job
 from service.domain.perf.learned import Learned
 from service.domain.perf.tables import GoodputTable
+from service.domain.rental.spot import is_pressed
 
 HOUR_S: Final = 3600.0
 _MARGIN: Final = 1.05
@@ -202,4 +203,6 @@ def _is_pressed(
         return False
     left_s = (job.spec.goal.deadline - snapshot.now).total_seconds()
     there = current[row] >= 0 and not spot[current[row]]
-    return left_s <= left / best + (2 if there else 1) * float(prospects.start_s[row])
+    return is_pressed(
+        left_s=left_s, work_s=left / best, change_s=float(prospects.start_s[row]), changes=2 if there else 1
+    )

@@ -111,6 +111,13 @@ def _losses(per_h: float) -> str:
     return f"loses a machine {per_h:.2g} times an hour"
 
 
+def is_pressed(*, left_s: float, work_s: float, change_s: float, changes: int) -> bool:
+    """Whether a job must be on machines that stay: the time left is what its work takes there, with so many changes (NSDI'24,
+    section 4: the safety net).
+    """
+    return left_s <= work_s + changes * change_s
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
     """How a job stands, in seconds.
@@ -129,11 +136,13 @@ class Pace:
 
     @property
     def pressed(self) -> bool:
-        """Whether it must be on demand from now on: the time that is left is needed, with a change to there and one more
-        (NSDI'24, section 4: the safety net).
-        """
-        left_s = self.deadline_s - self.elapsed_s
-        return left_s <= self.work_s - self.done_s + 2 * self.change_s
+        """Whether it must be on demand from now on: the time that is left is needed, with a change to there and one more."""
+        return is_pressed(
+            left_s=self.deadline_s - self.elapsed_s,
+            work_s=self.work_s - self.done_s,
+            change_s=self.change_s,
+            changes=2,
+        )
 
     @property
     def behind(self) -> bool:
