@@ -44,7 +44,9 @@ class Rents:
             now=self.now,
             usd_per_slot_h=self.usd_per_slot_h,
         )
-        self.memory = result.memory
+        before, self.memory = self.memory, result.memory
+        if self.memory.held_back and self.memory.held_back != before.held_back:
+            log.info("renting_held_back", why=self.memory.held_back)
         if result.did_something:
             log.info(
                 "rented",

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
 from types import MappingProxyType
-from typing import TypeVar
 
 import structlog
 
@@ -21,17 +20,13 @@ from headway.contract.agents import NodeState
 from headway.contract.markets import Market, pool_name
 from service.domain.allocation.knapsack.solver import solve
 from service.domain.cluster import Snapshot
-from service.domain.errors import HeadwayServiceError, NoCapacity, ProviderRefused, Unavailable
 from service.domain.rental.autoscale import decide_wants
 from service.domain.rental.fleet import (
     FleetPlan,
     Joined,
     Patience,
-    Termination,
     cooling,
     given_back,
-    launched,
-    not_launched,
     reconcile,
 )
 from service.domain.rental.machines import ENDED, Found, Machine, MachineReason, MachineState
@@ -42,19 +37,16 @@ from service.usecases.join import digest_token, machine_token, node_name_of
 from service.usecases.nodes import set_schedulable
 from service.usecases.orders import Launch
 from service.usecases.ports import Transaction, Transactions
+from service.usecases.provider_calls import answered, ask_for, tell, terminate
 from service.usecases.records import Bell
 from service.usecases.rental_ports import JoinBy, Provider
 from service.usecases.schedule import chosen_policy
 
 log = structlog.get_logger()
 
-_ANSWER_S = 90.0
-"""A provider that takes longer has not answered."""
 _CALLS_AT_ONCE = 8
 _REMEMBERED = timedelta(days=1)
 _GAP = 1e-3
-
-Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +62,11 @@ class Renting:
     join_secret: str
     new_machine_id: Callable[[], str]
 
+    def join_of(self, machine: Machine) -> JoinBy:
+        """How the machine's agent joins."""
+        token = machine_token(self.join_secret, machine.id)
+        return JoinBy(url=self.public_url, token=token, node_name=node_name_of(machine))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
@@ -82,6 +79,8 @@ class Memory:
     offers: Mapping[str, Sequence[Offer]] = field(default_factory=dict)
     unknown: frozenset[str] = frozenset()
     """Machines of providers that are not asked any more."""
+    held_back: str = ""
+    """Why nothing more was rented, where something would be worth it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,11 +113,11 @@ async def rent(
     plans: dict[str, FleetPlan] = {}
     offers: dict[str, Sequence[Offer]] = {}
     for provider in renting.providers:
-        listed = await _answered(provider.name, provider.list())
+        listed = await answered(provider.name, provider.list())
         plans[provider.name] = await _reconciled(
             transactions, renting, memory, provider, listed, launch, now()
         )
-        fresh = await _answered(provider.name, provider.offers())
+        fresh = await answered(provider.name, provider.offers())
         offers[provider.name] = memory.offers.get(provider.name, ()) if fresh is None else fresh
     there = [offer for name in sorted(offers) for offer in offers[name]]
     async with transactions.begin() as tx:
@@ -132,9 +131,10 @@ async def rent(
         plan = plans[provider.name]
         launches = (*plan.launches, *(one for one in wanted if one.provider == provider.name))
         calls += [
-            _in_turn(limit, _launch(transactions, renting, provider, machine, now)) for machine in launches
+            _in_turn(limit, ask_for(transactions, provider, machine, renting.join_of(machine), now))
+            for machine in launches
         ]
-        calls += [_in_turn(limit, _terminate(provider, one)) for one in plan.terminations]
+        calls += [_in_turn(limit, terminate(provider, one)) for one in plan.terminations]
     done = await asyncio.gather(*calls)
     return RentResult(
         wanted=len(wanted),
@@ -147,6 +147,7 @@ async def rent(
             low_since=wants.low_since,
             offers=offers,
             unknown=unknown,
+            held_back=wants.held_back,
         ),
     )
 
@@ -154,16 +155,6 @@ async def rent(
 async def _in_turn(limit: asyncio.Semaphore, call: Awaitable[str]) -> str:
     async with limit:
         return await call
-
-
-async def _answered(provider: str, call: Awaitable[Answer]) -> Answer | None:
-    """What the provider says; None when it says nothing, or nothing that makes sense."""
-    try:
-        async with asyncio.timeout(_ANSWER_S):
-            return await call
-    except (HeadwayServiceError, TimeoutError) as error:
-        log.warning("provider_silent", provider=provider, reason=str(error) or "no answer in time")
-        return None
 
 
 async def _reconciled(
@@ -190,11 +181,11 @@ async def _reconciled(
                 continue
             await tx.machines.save(machine)
             await _end_node(tx, machine, nodes.get(machine.id), launch, now)
-        _tell(machine)
+        tell(machine)
     for machine in plan.found:
         async with transactions.begin() as tx:
             await tx.machines.insert(machine)
-        _tell(machine)
+        tell(machine)
     for machine in (one for one in plan.drains if one.id not in stale):
         async with transactions.begin() as tx:
             await _drain(tx, nodes[machine.id])
@@ -205,17 +196,6 @@ async def _reconciled(
         plan,
         launches=tuple(one for one in plan.launches if one.id not in stale),
         terminations=tuple(one for one in plan.terminations if one.machine_id not in stale),
-    )
-
-
-def _tell(machine: Machine) -> None:
-    log.info(
-        "machine",
-        machine=machine.id,
-        state=machine.state.value,
-        reason=machine.reason,
-        message=machine.message,
-        external_id=machine.external_id,
     )
 
 
@@ -261,7 +241,7 @@ async def _wanted(
                 await _give_back(tx, release, now())
             tx.ring(Bell.ROUND)
     for machine in wanted:
-        _tell(machine)
+        tell(machine)
     return wants, wanted
 
 
@@ -336,64 +316,4 @@ async def _give_back(tx: Transaction, release: Release, now: datetime) -> None:
     joined = (await tx.machines.joined()).get(machine.id)
     if joined is not None:
         await _drain(tx, joined)
-    _tell(machine)
-
-
-async def _launch(
-    transactions: Transactions,
-    renting: Renting,
-    provider: Provider,
-    machine: Machine,
-    now: Callable[[], datetime],
-) -> str:
-    """Ask for the machine, and write down the answer."""
-    join = JoinBy(
-        url=renting.public_url,
-        token=machine_token(renting.join_secret, machine.id),
-        node_name=node_name_of(machine),
-    )
-    try:
-        async with asyncio.timeout(_ANSWER_S):
-            found = await provider.launch(machine, join)
-    except NoCapacity as error:
-        await _write(transactions, machine, _refused(MachineReason.NO_CAPACITY, error.message, now()))
-        return "not launched"
-    except ProviderRefused as error:
-        await _write(transactions, machine, _refused(MachineReason.REFUSED, error.message, now()))
-        return "not launched"
-    except (Unavailable, TimeoutError) as error:
-        log.warning("launch_unanswered", machine=machine.id, reason=str(error) or "no answer in time")
-        return "unanswered"
-    await _write(transactions, machine, lambda row: launched(row, found, now()))
-    return "launched"
-
-
-def _refused(reason: MachineReason, message: str, now: datetime) -> Callable[[Machine], Machine]:
-    """What a no makes of the row. A machine that is known to exist is not undone by it."""
-    return lambda row: (
-        not_launched(row, reason, message, now)
-        if row.external_id is None and row.state is MachineState.WANTED
-        else row
-    )
-
-
-async def _write(transactions: Transactions, machine: Machine, change: Callable[[Machine], Machine]) -> None:
-    async with transactions.begin() as tx:
-        row = await tx.machines.lock(machine.id)
-        changed = change(row)
-        if changed != row:
-            await tx.machines.save(changed)
-    if changed != row:
-        _tell(changed)
-
-
-async def _terminate(provider: Provider, one: Termination) -> str:
-    """Ask for its end. That it has ended is known from the list, the next time."""
-    try:
-        async with asyncio.timeout(_ANSWER_S):
-            await provider.terminate(one.external_id)
-    except (HeadwayServiceError, TimeoutError) as error:
-        log.warning("terminate_unanswered", external_id=one.external_id, reason=str(error))
-        return "unanswered"
-    log.info("terminated", external_id=one.external_id, machine=one.machine_id, why=one.message)
-    return "terminated"
+    tell(machine)

@@ -27,6 +27,7 @@ from headway.contract.spec import JobSpec
 from service.adapters.postgres.cursors import read_cursor, write_cursor
 from service.adapters.postgres.job_costs import costs_of_jobs
 from service.adapters.postgres.jobs import find_row
+from service.adapters.postgres.money_tables import ENDED_SQL, machines
 from service.adapters.postgres.tables import (
     TERMINAL_SQL,
     decisions,
@@ -186,14 +187,20 @@ class PostgresNodeQueries:
         self._connection = connection
 
     async def list_nodes(self, now: datetime, silence_s: float) -> list[NodeView]:
-        """Every node with who holds its slots, by name."""
+        """Every node with who holds its slots, by name; not those whose machines were given back."""
         held = await self._connection.execute(
             select(slot_grants.c.node_id, slot_grants.c.slot, jobs.c.id, jobs.c.name)
             .join(jobs, jobs.c.id == slot_grants.c.job_id)
             .where(slot_grants.c.released_at.is_(None))
         )
         holders = {(row.node_id, row.slot): (row.id, row.name) for row in held.all()}
-        rows = (await self._connection.execute(select(nodes).order_by(nodes.c.name))).all()
+        over = (
+            select(machines.c.id)
+            .where(machines.c.id == nodes.c.machine_id, text(f"machines.{ENDED_SQL}"))
+            .exists()
+        )
+        query = select(nodes).where(~((nodes.c.state == NodeState.LOST) & over)).order_by(nodes.c.name)
+        rows = (await self._connection.execute(query)).all()
         return [_node_view(row, holders, now, silence_s) for row in rows]
 
     async def node_of_token(self, token_sha256: str) -> str | None:

@@ -64,8 +64,11 @@ class Stage:
         return one
 
     async def node_state(self, name: str) -> NodeState:
-        nodes = (await self.harness.client.get("/api/v1/nodes")).json()["items"]
-        return NodeState(next(one["state"] for one in nodes if one["name"] == name))
+        async with self.harness.service.database.begin() as tx:
+            return (await tx.nodes.lock(name)).state
+
+    async def listed_nodes(self) -> list[str]:
+        return [one["name"] for one in (await self.harness.client.get("/api/v1/nodes")).json()["items"]]
 
     async def ask_to_join(self, rented: Instance, **changes: Any) -> httpx.Response:
         body = {**join_body(rented.join.node_name, 2), **changes}
@@ -128,12 +131,14 @@ async def test_a_job_that_waits_gets_a_machine_and_when_it_has_ended_the_machine
     machine = await stage.machine()
     assert (machine.state, machine.reason) == ("ending", "IDLE")
     assert await stage.node_state(instance.join.node_name) is NodeState.DRAINING, "no job starts there now"
+    assert await stage.listed_nodes() == [instance.join.node_name]
     await stage.turn()
     assert stage.cloud.running() == []
     await stage.turn()
     machine = await stage.machine()
     assert (machine.state, machine.reason, machine.billed_to) == ("gone", "IDLE", instance.ended)
     assert await stage.node_state(instance.join.node_name) is NodeState.LOST
+    assert await stage.listed_nodes() == []
     assert machine.cost_usd == pytest.approx(machine.billed_s * 0.12 / 3600)
 
 

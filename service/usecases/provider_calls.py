@@ -1,0 +1,100 @@
+"""What is asked of providers, and what is written down of their answers. No call is made inside a transaction."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import datetime
+from typing import TypeVar
+
+import structlog
+
+from service.domain.errors import HeadwayServiceError, NoCapacity, ProviderRefused, Unavailable
+from service.domain.rental.fleet import Termination, launched, not_launched
+from service.domain.rental.machines import Machine, MachineReason, MachineState
+from service.usecases.ports import Transactions
+from service.usecases.rental_ports import JoinBy, Provider
+
+log = structlog.get_logger()
+
+_ANSWER_S = 90.0
+"""A provider that takes longer has not answered."""
+
+Answer = TypeVar("Answer")
+
+
+async def answered(provider: str, call: Awaitable[Answer]) -> Answer | None:
+    """What the provider says; None when it says nothing, or nothing that makes sense."""
+    try:
+        async with asyncio.timeout(_ANSWER_S):
+            return await call
+    except (HeadwayServiceError, TimeoutError) as error:
+        log.warning("provider_silent", provider=provider, reason=str(error) or "no answer in time")
+        return None
+
+
+def tell(machine: Machine) -> None:
+    """Log what has become of a machine."""
+    log.info(
+        "machine",
+        machine=machine.id,
+        state=machine.state.value,
+        reason=machine.reason,
+        message=machine.message,
+        external_id=machine.external_id,
+    )
+
+
+async def ask_for(
+    transactions: Transactions,
+    provider: Provider,
+    machine: Machine,
+    join: JoinBy,
+    now: Callable[[], datetime],
+) -> str:
+    """Ask for the machine, and write down the answer. Says what came of it."""
+    try:
+        async with asyncio.timeout(_ANSWER_S):
+            found = await provider.launch(machine, join)
+    except NoCapacity as error:
+        await _write(transactions, machine, _refused(MachineReason.NO_CAPACITY, error.message, now()))
+        return "not launched"
+    except ProviderRefused as error:
+        await _write(transactions, machine, _refused(MachineReason.REFUSED, error.message, now()))
+        return "not launched"
+    except (Unavailable, TimeoutError) as error:
+        log.warning("launch_unanswered", machine=machine.id, reason=str(error) or "no answer in time")
+        return "unanswered"
+    await _write(transactions, machine, lambda row: launched(row, found, now()))
+    return "launched"
+
+
+def _refused(reason: MachineReason, message: str, now: datetime) -> Callable[[Machine], Machine]:
+    """What a no makes of the row. A machine that is known to exist is not undone by it."""
+    return lambda row: (
+        not_launched(row, reason, message, now)
+        if row.external_id is None and row.state is MachineState.WANTED
+        else row
+    )
+
+
+async def _write(transactions: Transactions, machine: Machine, change: Callable[[Machine], Machine]) -> None:
+    async with transactions.begin() as tx:
+        row = await tx.machines.lock(machine.id)
+        changed = change(row)
+        if changed != row:
+            await tx.machines.save(changed)
+    if changed != row:
+        tell(changed)
+
+
+async def terminate(provider: Provider, one: Termination) -> str:
+    """Ask for its end. That it has ended is known from the list, the next time. Says what came of it."""
+    try:
+        async with asyncio.timeout(_ANSWER_S):
+            await provider.terminate(one.external_id)
+    except (HeadwayServiceError, TimeoutError) as error:
+        log.warning("terminate_unanswered", external_id=one.external_id, reason=str(error))
+        return "unanswered"
+    log.info("terminated", external_id=one.external_id, machine=one.machine_id, why=one.message)
+    return "terminated"
