@@ -123,7 +123,7 @@ def search_step(aim: Aim, configurations: Configurations, known: Known, place: P
     view = _view(aim, configurations, known, place)
     if not view.runs.any():
         return SearchStep(
-            target=-1, phase=SearchPhase.OFF, reason="no configuration that it may have is known"
+            target=-1, phase=SearchPhase.OFF, reason="there is no configuration that it may have now"
         )
     wanted = visits_of(aim.mode, configurations, view.runs)
     if not wanted.any() and not known.modelled:
