@@ -119,36 +119,16 @@ def _question(
     now: datetime,
 ) -> _Question:
     spec, goal = request.spec, request.spec.goal
-    known_speed = request.speed is not None or any(one.believable for one in measured)
-    warnings = list(catalogue.left_out)
-    samples, spread = float(left.samples[0]), float(left.spread[0])
-    work = work_of(left)
-    if request.samples is not None:
-        samples, spread = request.samples, 0.0
-        work = work.model_copy(
-            update={"samples": samples, "samples_p90": samples, "reason": "as the request says"}
-        )
-    unit = (_MILLION, "samples")
-    if not known_speed:
-        samples, spread, unit = _REFERENCE_S, 0.0, (_REFERENCE_S, f"seconds of one {REFERENCE}")
-        warnings.append(
-            f"nothing was measured of its class {class_of(spec)}: plans are compared by TFLOPS and a scaling law, on "
-            f"work that takes one {REFERENCE} an hour; say a speed (--samples-per-s KIND=RATE) or run it once"
-        )
-    elif not math.isfinite(samples):
-        samples, spread = _MILLION, 0.0
-        warnings.append(
-            f"{work.reason}: times and costs are of a million samples; say how many (--samples N)"
-        )
+    task = _task(request, measured, left)
     deadline = request.deadline or goal.deadline
+    objective = request.objective or Objective(goal.objective)
     checkpoint_bytes = float(request.checkpoint_size or flopp.CHECKPOINT_BYTES)
     save_s = checkpoint_bytes / _CHECKPOINT_BYTES_PER_S
-    objective = request.objective or Objective(goal.objective)
     need = Need(
         sizes=spec.elastic.allowed_sizes(),
         kinds=spec.resources.devices,
-        samples=samples,
-        spread=spread,
+        samples=task.samples,
+        spread=task.spread,
         costs=Costs(
             checkpoint_s=save_s,
             restart_s=_RELAUNCH_S + save_s,
@@ -161,24 +141,54 @@ def _question(
         max_cost_usd=request.max_cost_usd or goal.max_cost_usd,
         deadline_s=None if deadline is None else (deadline - now).total_seconds(),
     )
-    limits = Limits(
-        max_usd_per_h=request.max_usd_per_h,
-        vcpus=request.vcpu_quotas,
-        checkpoint_bytes=checkpoint_bytes,
-        device_bytes=float(request.device_memory or 0),
-    )
     return _Question(
         request=request.model_copy(update={"objective": objective}),
         job=job,
         measured=measured,
-        work=work,
+        work=task.work,
         need=need,
-        limits=limits,
+        limits=Limits(
+            max_usd_per_h=request.max_usd_per_h,
+            vcpus=request.vcpu_quotas,
+            checkpoint_bytes=checkpoint_bytes,
+            device_bytes=float(request.device_memory or 0),
+        ),
         offers=selected(catalogue.offers, provider=request.provider, region=request.region),
-        unit=unit,
-        warnings=tuple(warnings),
+        unit=task.unit,
+        warnings=(*catalogue.left_out, *task.warnings),
         now=now,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """The work that plans are weighed on, in the unit of speeds, and the unit of prices."""
+
+    work: Work
+    samples: float
+    spread: float
+    unit: tuple[float, str]
+    warnings: tuple[str, ...] = ()
+
+
+def _task(request: RecommendationRequest, measured: Sequence[Measurement], left: Remaining) -> _Task:
+    work, unit = work_of(left), (_MILLION, "samples")
+    samples, spread = float(left.samples[0]), float(left.spread[0])
+    if request.samples is not None:
+        samples, spread = request.samples, 0.0
+        work = work.model_copy(
+            update={"samples": samples, "samples_p90": samples, "reason": "as the request says"}
+        )
+    if request.speed is None and not any(one.believable for one in measured):
+        warning = (
+            f"nothing was measured of its class {class_of(request.spec)}: plans are compared by TFLOPS and a scaling "
+            f"law, on work that takes one {REFERENCE} an hour; say a speed (--samples-per-s KIND=RATE) or run it once"
+        )
+        return _Task(work, _REFERENCE_S, 0.0, (_REFERENCE_S, f"seconds of one {REFERENCE}"), (warning,))
+    if not math.isfinite(samples):
+        warning = f"{work.reason}: times and costs are of a million samples; say how many (--samples N)"
+        return _Task(work, _MILLION, 0.0, unit, (warning,))
+    return _Task(work, samples, spread, unit)
 
 
 def answer(question: _Question) -> RecommendationView:
