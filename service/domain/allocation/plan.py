@@ -25,7 +25,7 @@ from service.domain.allocation.knapsack.problem import NOTHING, Solution, Solve
 from service.domain.allocation.placement import Placement, Step
 from service.domain.allocation.places import places_of
 from service.domain.allocation.round import Round
-from service.domain.allocation.waiting import Census, census_of, why_wait
+from service.domain.allocation.waiting import Census, census_of, why_unpaid, why_wait
 from service.domain.cluster import SlotKey, Snapshot, allocation_of
 from service.domain.jobs import Allocation, size_of
 from service.domain.perf.batch import choose_batch
@@ -146,7 +146,10 @@ def _decide_job(case: Case, placements: Mapping[str, Placement], census: Census)
         placement = Placement(allocation=current, step=Step.STAY)
     if case.column == NOTHING or placement is None or not placement.allocation:
         if holding.size:
-            return _decision(case, Action.VACATE, {}, why_vacate(case))
+            why = why_vacate(case)
+            if why.reason is Reason.PREEMPTED:
+                why = why_unpaid(case, census) or why
+            return _decision(case, Action.VACATE, {}, why)
         return _decision(case, Action.WAIT, {}, why_wait(case, census))
     if placement.allocation == current:
         return _decision(case, Action.KEEP, current, why_keep(case))

@@ -84,7 +84,7 @@ def why_wait(case: Case, census: Census) -> Sentence:
         )
     left = {pool: count for pool, count in census.left.items() if pool.serves(job.spec)}
     if max((_together(left, pool.kind) for pool in left), default=0) >= min(job.sizes):
-        unpaid = _unpaid(case, census)
+        unpaid = why_unpaid(case, census)
         if unpaid is not None:
             return unpaid
     return Sentence(
@@ -116,11 +116,11 @@ def _elsewhere(job: Job, slots: Mapping[Pool, int]) -> str:
     return f"; {slots_of(count, other)} would be there, and the job takes {job.spec.market} only (market)"
 
 
-def _unpaid(case: Case, census: Census) -> Sentence | None:
+def why_unpaid(case: Case, census: Census) -> Sentence | None:
     """The cap that leaves too few dollars for the cheapest that the job could have; None: that is not why."""
     notes = case.round.notes[case.row]
     usd_per_h = case.round.columns.configurations.usd_per_h
-    offered = usd_per_h[notes == Note.OFFERED]
+    offered = usd_per_h[(notes == Note.OFFERED) | (notes == Note.CURRENT)]
     if not len(offered):
         return None
     least = float(offered.min())

@@ -85,8 +85,11 @@ def test_a_cap_makes_jobs_smaller_before_it_stops_one(name: str) -> None:
 
 
 def test_only_a_cap_that_cannot_be_met_otherwise_stops_a_job() -> None:
-    plan = planned(crowd(Cap("all", None, 2.0), sizes=(4, 3, 2)))
+    plan = planned(crowd(Cap("all", None, 2.0), sizes=(2, 2, 2)))
     assert sum(bool(one.allocation) for one in plan.decisions) == 2
+    (stopped,) = [one for one in plan.decisions if not one.allocation]
+    assert (stopped.action, stopped.reason) == (Action.VACATE, Reason.BUDGET)
+    assert "of budget all ($2.00 an hour) $0.00 are left" in stopped.message
     assert not any(one.allocation for one in planned(crowd(Cap("all", None, 0.0))).decisions)
 
 
