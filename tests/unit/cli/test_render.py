@@ -98,7 +98,8 @@ def test_the_page_of_a_job_shows_its_search_and_its_forecasts():
     progress = JobProgress(forecasts=[kept.model_copy(update={"share": 0.0}), ended], search=search)
     shown = text(render.job_page(job_view(progress=progress), [], NOW))
     assert (
-        "full, settled on 2 cpu slots: the fastest of what is known; 2 of 3 sizes seen in 12.3 s, 4.2 s lost" in shown
+        "full, settled on 2 cpu slots: the fastest of what is known; 2 of 3 sizes seen in 12.3 s, 4.2 s lost"
+        in shown
     )
     assert "3.1% of the run (at most 10%)" in shown
     assert "at the submit: 2m00s (P90 2m30s), $0.50 on 2 cpu" in shown
