@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from sqlalchemy import text
 
 from headway.contract.jobs import JobState, Reason
 from tests.integration.service.conftest import Agent, Harness, entry, harness_of, make_settings, run_of
@@ -275,3 +276,42 @@ async def test_no_price_is_said(database_url: str, redis_url: str, tmp_path: Pat
         cost = (await harness.job()).cost
         assert cost is not None
         assert cost.unpriced
+
+
+async def test_a_crash_costs_what_is_trained_again(harness: Harness) -> None:
+    """640 samples at 64 a second: ten seconds, a hundred dollars."""
+    agent = await harness.join(slots=1)
+    run = await train(harness, agent)
+    await agent.report(entry("rank_message", run, **progress(1, samples=640, step_s=0.5)))
+    job = await harness.job()
+    speed = job.progress.samples_per_s
+    assert speed
+    await agent.report(entry("rank_exited", run, rank=0, signal=9), entry("released", run))
+    await _set_back(harness, job.id, seconds=100)
+    await harness.turn()
+    again = run_of(await agent.commands())
+    await agent.report(
+        entry("ranks_started", again, how="spawn"),
+        entry("rank_message", again, **message("first_step", again.generation, samples=32)),
+    )
+    await spend(harness, agent, 1)
+    groups = (await get(harness, "usage", group_by="category"))["groups"]
+    lost = {one["key"]: one["lost_slot_h"] * 3600 for one in groups}["lost"]
+    assert lost == pytest.approx(640 / speed, abs=2)
+    scraped = (await harness.client.get("/metrics")).text
+    assert 'headway_lost_gpu_seconds_total{cause="RANK_LOST"}' in scraped
+
+
+async def _set_back(harness: Harness, job_id: str, *, seconds: float) -> None:
+    """Let what has happened to a job so far have happened earlier."""
+    back = {"job": job_id, "back": timedelta(seconds=seconds)}
+    async with harness.service.database.engine.begin() as connection:
+        for statement in (
+            "UPDATE events SET at = at - CAST(:back AS interval) WHERE job_id = :job"
+            " AND kind IN ('submit', 'allocate', 'start', 'first_step')",
+            "UPDATE slot_grants SET granted_at = granted_at - CAST(:back AS interval) WHERE job_id = :job",
+            "UPDATE allocations SET granted_at = granted_at - CAST(:back AS interval) WHERE job_id = :job",
+            "UPDATE nodes SET joined_at = joined_at - CAST(:back AS interval) WHERE CAST(:job AS text) <> ''",
+            "UPDATE ledger_state SET accrued_at = accrued_at - CAST(:back AS interval) WHERE CAST(:job AS text) <> ''",
+        ):
+            await connection.execute(text(statement), back)
