@@ -25,7 +25,7 @@ COPY constraints.txt /tmp/constraints.txt
 COPY --from=wheel /wheels /wheels
 RUN python -m venv /opt/headway \
     && wheel="$(echo /wheels/*.whl)" \
-    && /opt/headway/bin/pip install --no-cache-dir -c /tmp/constraints.txt "${wheel}[service]"
+    && /opt/headway/bin/pip install --no-cache-dir -c /tmp/constraints.txt "${wheel}[service,ec2]"
 
 FROM base AS agent-packages
 ARG TORCH_PIP_ARGS=""

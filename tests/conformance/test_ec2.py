@@ -19,7 +19,8 @@ from service.adapters.providers.ec2_client import Ec2Clients, connect
 from service.domain.errors import HeadwayServiceError, NoCapacity, ProviderRefused, Unavailable
 from service.domain.rental.catalogue import BUILT_IN, merged
 from service.domain.rental.machines import Machine
-from service.settings import SettingsError
+from service.main import providers_of
+from service.settings import SettingsError, read_settings
 from service.usecases.rental_ports import JoinBy
 from tests.conformance.aws import Fault
 from tests.conformance.ec2_rig import Ec2Rig
@@ -201,6 +202,31 @@ async def test_what_is_refused_without_asking(
     with pytest.raises(ProviderRefused, match=why):
         await provider.launch(machine_of(ec2, **changes), join)
     assert "RunInstances" not in ec2.aws.asked
+
+
+async def test_the_service_rents_from_ec2_when_it_is_told_to(
+    ec2: Ec2Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And takes the object storage's endpoint for nothing but that."""
+    env = {
+        "HEADWAY_DATABASE_URL": "postgresql://nowhere/db",
+        "HEADWAY_REDIS_URL": "redis://nowhere",
+        "HEADWAY_STORAGE_URL": "s3://bucket",
+        "HEADWAY_API_TOKEN": "a",
+        "HEADWAY_JOIN_TOKEN": "j",
+        "HEADWAY_PROVIDERS": "ec2",
+        "HEADWAY_EC2_REGION": ec2.region,
+        "HEADWAY_EC2_IMAGE": "ami-12c6146b",
+        "HEADWAY_EC2_INSTANCE_TYPES": "c5.xlarge",
+        "HEADWAY_CLUSTER": "composed",
+        "AWS_ENDPOINT_URL_EC2": ec2.aws.url,
+    }
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    (provider,) = providers_of(read_settings(env), env)
+    machine = machine_of(ec2, instance_type="c5.xlarge", device_kind="cpu", slots=2)
+    found = await provider.launch(machine, JOIN)
+    assert [one.external_id for one in await provider.list()] == [found.external_id]
+    assert {one.instance_type for one in await provider.offers()} == {"c5.xlarge"}
 
 
 def test_without_credentials_the_service_does_not_start(
