@@ -29,7 +29,7 @@ from service.domain.perf.marks import due_mark
 from service.usecases.live import complete_switch, member_left, newcomer_ready
 from service.usecases.ports import Transaction
 from service.usecases.records import Bell
-from service.usecases.search import is_visiting
+from service.usecases.search import on_its_visit
 from service.usecases.transition import record
 
 
@@ -51,7 +51,7 @@ async def take_in_message(tx: Transaction, job: Job, who: Born, message: Message
             allocation = await tx.allocations.get(job.id, message.generation)
             if allocation is not None:
                 await tx.history.measure(job.id, allocation, message, now)
-            if is_visiting(job) or due_mark(job.progress, starts=False) is not None:
+            if on_its_visit(job) or _comes_to_a_mark(before, progress):
                 tx.ring(Bell.ROUND)
         case Metrics():
             await tx.history.metric(job.id, message, datetime.fromtimestamp(message.at_s, UTC))
@@ -118,6 +118,11 @@ async def _note(tx: Transaction, job: Job, before: JobProgress, message: Message
                     "samples": message.samples,
                 },
             )
+
+
+def _comes_to_a_mark(before: JobProgress, progress: JobProgress) -> bool:
+    """Whether a forecast is to be kept from now on."""
+    return due_mark(before, starts=False) is None and due_mark(progress, starts=False) is not None
 
 
 def after_message(progress: JobProgress, message: Message) -> JobProgress:

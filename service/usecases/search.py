@@ -8,8 +8,7 @@ from datetime import datetime
 from headway.contract.forecasts import SearchPhase, SearchView
 from service.domain.allocation.round import Round
 from service.domain.allocation.searching import search_view
-from service.domain.jobs import Job
-from service.domain.pools import slots_of
+from service.domain.jobs import Job, size_of
 from service.usecases.ports import Transaction
 from service.usecases.transition import record
 
@@ -32,8 +31,14 @@ async def note_search(tx: Transaction, round_: Round, job: Job, now: datetime) -
 
 
 def is_visiting(job: Job) -> bool:
-    """Whether the job's search waits for what is measured where it is."""
+    """Whether the job's search is not over, so that the job will not stay where it is."""
     return job.progress.search is not None and job.progress.search.phase is SearchPhase.VISITING
+
+
+def on_its_visit(job: Job) -> bool:
+    """Whether the job's search waits for what is measured, and for no slots."""
+    search = job.progress.search
+    return is_visiting(job) and search is not None and search.slots == size_of(job.allocation)
 
 
 def _message(view: SearchView) -> str:
