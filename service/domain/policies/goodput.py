@@ -25,6 +25,8 @@ _LASTS = 0.5
 """Of the mean time between a job's changes: what it may count on. What is to come is not known to be as calm."""
 _AND_BACK = 2.0
 """Times its cost, what a change is charged with."""
+_LEAST_S = 60.0
+"""A job of which nothing is known but that it was served for less may well go on for as long as that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +39,10 @@ class Goodput:
       they help most, but the first ones of a job help more than another's last ones (p-mean fairness).
     - rank: 1 for the job with the longest time to go, up to the number of jobs for the shortest. With speedups k ** q
       the optimum for mean completion time gives an hour of a job's work a worth that grows as about rank ** q and does
-      not depend on the sizes themselves (heSRPT: Berg, Vesilo and Harchol-Balter, 2020). Jobs of unknown length are
-      in the middle: if no length is known, what is left is p-mean fairness.
+      not depend on the sizes themselves (heSRPT: Berg, Vesilo and Harchol-Balter, 2020). A job of unknown length has the
+      rank that is to be expected: as likely to last as long again as it was served, as sizes are that spread over many
+      orders of magnitude, it outlasts another with t seconds to go with probability served / (served + t). So of jobs
+      that nobody knows the length of, the ones that were served least count most.
     - change, where the job does not hold the configuration: the share of the time until its next change that this one
       leaves for training. It is charged twice: a job that gives up slots today wants them back when others have ended.
       The next change is taken to come after half of the time that there was between its changes up to now, but not
@@ -85,7 +89,7 @@ class Goodput:
         served_s = finite(given.served_s).sum(axis=1)
         waited_s = np.maximum(finite(given.age_s) - served_s, finite(given.waited_s))
         patience = (1 + waited_s / (served_s + self.patience_s)) ** 2
-        rank = _rank(to_go_s, known_length(given))
+        rank = _rank(to_go_s, known_length(given), served_s)
         return np.asarray(weights(given) * rank**self.shortest_first * patience)
 
     def _left_by_change(self, given: RoundInput, to_go_s: FloatArray, speedup: FloatArray) -> FloatArray:
@@ -101,10 +105,20 @@ class Goodput:
         return np.asarray(np.where(change_s > 0, lasts_s / np.maximum(lasts_s + change_s, 1e-9), 1.0))
 
 
-def _rank(values: FloatArray, known: BoolArray) -> FloatArray:
-    """(J,) from 1 for the largest of the known values to J for the smallest, evenly; the middle for the unknown ones."""
-    jobs = len(values)
-    rank = np.full(jobs, (jobs + 1) / 2)
-    order = np.flatnonzero(known)[np.argsort(-values[known], kind="stable")]
-    rank[order] = np.linspace(1, jobs, len(order)) if len(order) > 1 else rank[order]
+def _rank(to_go_s: FloatArray, known: BoolArray, served_s: FloatArray) -> FloatArray:
+    """(J,) from 1 for the job with the longest time to go up to J for the shortest: one more than the number of others
+    that will outlast each. Equal ones share their ranks; of jobs that are not `known` it is the expected number.
+    """
+    rank = np.ones(len(known))
+    of_known, which = to_go_s[known], np.flatnonzero(known)
+    ascending = np.sort(of_known)
+    longer = len(which) - np.searchsorted(ascending, of_known, side="right")
+    alike = np.searchsorted(ascending, of_known, side="right") - np.searchsorted(ascending, of_known)
+    rank[which] += longer + (alike - 1) / 2
+    unknown = np.flatnonzero(~known)
+    time_s = np.where(known, to_go_s, np.maximum(served_s, _LEAST_S))
+    outlasted_by = time_s[unknown] / (np.maximum(time_s, 1e-9)[:, None] + time_s[unknown])
+    rank += outlasted_by.sum(axis=1)
+    # Of a pair one outlasts the other; and nobody outlasts itself, which counted as a half.
+    rank[unknown] += (1 - outlasted_by[which]).sum(axis=0) - 0.5
     return rank

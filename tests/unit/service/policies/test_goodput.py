@@ -28,12 +28,16 @@ def by_hand(round_: RoundInput, choice: np.ndarray, policy: Goodput) -> float:
     known = np.isfinite(round_.remaining)
     jobs = len(choice)
     to_go = round_.remaining / usual
-    longest_first = sorted(np.flatnonzero(known), key=lambda job: -to_go[job])
+    time_s = np.where(known, to_go, np.maximum(round_.served_s.sum(axis=1), 60.0))
+
+    def outlasts(one: int, other: int) -> float:
+        if known[one] and known[other]:
+            return 0.5 * (float(to_go[one] > to_go[other]) + float(to_go[one] >= to_go[other]))
+        return float(time_s[one] / (time_s[one] + time_s[other]))
+
     total = 0.0
     for job, column in enumerate(choice):
-        rank = (jobs + 1) / 2
-        if known[job] and known.sum() > 1:
-            rank = 1 + longest_first.index(job) * (jobs - 1) / (known.sum() - 1)
+        rank = 1 + sum(outlasts(other, job) for other in range(jobs) if other != job)
         waited_s = max(round_.age_s[job] - round_.served_s[job].sum(), round_.waited_s[job])
         weight = (
             round_.weight[job]
@@ -90,6 +94,27 @@ def test_the_shorter_job_gets_the_larger_share() -> None:
 def test_jobs_of_unknown_length_share_evenly() -> None:
     round_ = a_round(TWO, [1, 2, 3], capacity=4, served_slot_s=[0.0, 1e6])
     assert Goodput().choose(round_, brute_force).chosen.tolist() == [1, 1]
+
+
+def test_of_jobs_of_unknown_length_the_one_that_was_served_least_counts_most() -> None:
+    round_ = a_round(TWO, [1, 2, 3], capacity=4, age_s=[7200.0, 200.0], served_s=[[7200.0], [200.0]])
+    assert Goodput().choose(round_, brute_force).chosen.tolist() == [0, 2]
+
+
+@pytest.mark.parametrize(("served_s", "expected"), [(36_000.0, [0, 2]), (60.0, [2, 0])])
+def test_a_job_of_unknown_length_is_weighed_against_a_known_one_by_what_it_was_served(
+    served_s: float, expected: list[int]
+) -> None:
+    """The second one, at a fair share of two slots, has an hour to go."""
+    round_ = a_round(
+        TWO,
+        [1, 2, 3],
+        capacity=4,
+        remaining=[np.nan, 19.0 * 3600],
+        age_s=[served_s] * 2,
+        served_s=[[served_s]] * 2,
+    )
+    assert Goodput().choose(round_, brute_force).chosen.tolist() == expected
 
 
 def test_the_job_of_higher_priority_gets_the_larger_share() -> None:
