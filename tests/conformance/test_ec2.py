@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import subprocess
 import threading
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -54,6 +55,8 @@ async def test_a_launch_says_all_that_the_machine_needs(ec2: Ec2Rig) -> None:
     assert "HEADWAY_URL=https://headway.example:8123\nHEADWAY_JOIN_TOKEN=one-time\n" in script
     assert "--name rented-1 --slots 1 --device-kind t4\n" in script
     assert "HEADWAY_METADATA=ec2" in script
+    assert "$" not in script, "everything is filled in"
+    assert subprocess.run(["sh", "-n"], input=script, text=True, check=False).returncode == 0
 
 
 async def test_on_demand_is_no_spot_machine(ec2: Ec2Rig) -> None:
