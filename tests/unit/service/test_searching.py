@@ -188,3 +188,20 @@ def test_the_reason_of_each_step_is_told() -> None:
     assert "from 1 cpu slot to 2 cpu slots: search: visit 2 of 4" in run.round().message
     run.play()
     assert "search: the cheapest of what is known" in run.round().message
+
+
+@pytest.mark.parametrize(("objective", "slots"), [("time", 4), ("cost", 1)])
+def test_without_visits_a_job_starts_where_its_class_was_best(objective: str, slots: int) -> None:
+    spec = spec_of("gpt-2", elastic={"min": 1, "max": 4}, goal=goal("none", objective))
+    shown = tuple(
+        Measurement("cpu", size, speed, 500, global_batch=BATCH)
+        for size, speed in {1: 100.0, 4: 300.0}.items()
+    )
+    picture = replace(
+        snapshot_of([node_of("n", slots=8)], [job_of("j", spec=spec)]),
+        usd_per_slot_h={"cpu": 1.0},
+        class_measurements={"default/gpt": shown},
+    )
+    (decision,) = decide(build_round(picture), policy("goodput", {}), solve).decisions
+    assert decision.action is Action.START
+    assert sum(len(held) for held in decision.allocation.values()) == slots
