@@ -2,7 +2,7 @@
 
     python -m benchmarks.budget_curve --json
 
-Both rent whole nodes of 4 t4 for the jobs of a published stream, as many as they like up to 32, and pay for them from
+Both rent whole nodes of 4 t4 for the jobs of a published stream, as many as they like up to 64, and pay for them from
 round to round, used or not, a dollar an hour for each slot. Pollux asks that what the rented slots give together, over
 what as many single slots would give, stays in a band, and where it does not, rents the number of nodes that comes
 nearest to its middle (OSDI'21, section 4.2.2). Five bands, of which the middle one is theirs, make five budgets. The
@@ -38,12 +38,13 @@ from service.simulation.engine import replay
 from service.simulation.metrics import summary
 from service.simulation.world import BadInput, Kind, Rules, View
 
-NODES, NODE_SLOTS = 32, 4
+NODES, NODE_SLOTS = 64, 4
+"""With half as many nodes it is their number that bounds what money could buy, not the budget."""
 MIDDLES = (0.3, 0.4, 0.5, 0.6, 0.7)
 """Of the bands; that of the publication is 0.35 to 0.65."""
 HALF_BAND = 0.15
 PUBLISHED = 0.5
-PRICES_H_PER_USD = tuple(np.geomspace(0.005, 2.0, 9).tolist())
+PRICES_H_PER_USD = tuple(np.geomspace(0.002, 0.5, 9).tolist())
 
 
 @dataclass(slots=True)
