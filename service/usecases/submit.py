@@ -51,14 +51,13 @@ async def submit(
 def _without_effect(spec: JobSpec) -> list[str]:
     """Says which wishes of the spec this version does not act on yet: none is ignored in silence."""
     searches = spec.goal.search is not None and spec.elastic.resize is not Resize.NEVER
+    chooses = searches or spec.market == "mixed"
     wishes = {
         "batch.policy adaptive without elastic.resize live": spec.batch.policy == "adaptive"
         and spec.elastic.resize is not Resize.LIVE,
-        "goal.max_cost_usd": spec.goal.max_cost_usd is not None and not searches,
-        "goal.deadline": spec.goal.deadline is not None and not searches,
-        "goal.objective": spec.goal.objective != "balanced" and not searches,
+        "goal.deadline without market mixed": spec.goal.deadline is not None and not chooses,
+        "goal.objective without market mixed": spec.goal.objective != "balanced" and not chooses,
         "goal.search with elastic.resize never": spec.goal.search is not None and not searches,
-        "market": spec.market != "on-demand",
         "resources.cpus_per_slot": spec.resources.cpus_per_slot is not None,
         "resources.memory_per_slot": spec.resources.memory_per_slot is not None,
     }

@@ -210,6 +210,7 @@ async def test_a_released_slot_of_one_job_grows_another_only_when_it_is_free(har
 
 
 async def test_wishes_without_effect_are_said(harness: Harness) -> None:
-    job = await harness.submit(market="spot", goal={"max_cost_usd": 5}, batch={"global": 32})
-    assert job.message.endswith("this version does not act on goal.max_cost_usd, market")
-    assert (await harness.submit("other")).message == "waits for the next round"
+    job = await harness.submit(market="spot", goal={"max_cost_usd": 5, "objective": "cost"})
+    assert job.message.endswith("this version does not act on goal.objective without market mixed")
+    other = await harness.submit("other", market="mixed", goal={"max_cost_usd": 5, "objective": "cost"})
+    assert other.message == "waits for the next round"
