@@ -15,7 +15,7 @@ In DeepVM one remote node must hold the buffered checkpoint however many there a
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -147,6 +147,9 @@ class _Program:
         self._of_row = [self._model.new_bool_var("") for _ in rows]
         self._model.add_exactly_one(self._of_row)
         workers = {row.offer for row in rows}
+        # 1 where the row is of a type, and the row's machines if it is: 0 for all other types.
+        self._chosen = {worker: self._sum(worker, lambda _: 1) for worker in workers}
+        self._machines = {worker: self._sum(worker, lambda row: row.machines) for worker in workers}
         self._spot = {one: self._model.new_int_var(0, _MOST_MACHINES, "") for one in workers}
         self._pairs = self._paired(workers)
         self.possible = architecture not in _PAIRED or bool(self._pairs)
@@ -186,38 +189,32 @@ class _Program:
         fits = not self._limits.device_bytes or other.device_memory_bytes >= self._limits.device_bytes
         return fits and other.device_kind == worker.device_kind
 
-    def _chosen(self, worker: int) -> Any:
-        """1 where the row is of this type."""
-        return sum(one for one, row in zip(self._of_row, self._rows, strict=True) if row.offer == worker)
-
-    def _machines(self, worker: int) -> Any:
-        """Machines of the row if it is of this type, else 0."""
-        return sum(
-            one * row.machines
-            for one, row in zip(self._of_row, self._rows, strict=True)
-            if row.offer == worker
-        )
+    def _sum(self, worker: int, of: Callable[[Row], int]) -> Any:
+        chosen = self._model.new_int_var(0, _MOST_MACHINES, "")
+        rows = zip(self._of_row, self._rows, strict=True)
+        self._model.add(chosen == sum(one * of(row) for one, row in rows if row.offer == worker))
+        return chosen
 
     def _bind(self, worker: int) -> None:
         """How many workers of the type are on spot."""
-        spot, machines = self._spot[worker], self._machines(worker)
+        spot, machines = self._spot[worker], self._machines[worker]
         match self._architecture:
             case Architecture.ALL_SPOT | Architecture.TIERING:
                 self._model.add(spot == machines)
             case Architecture.SINGLE_ANCHOR:
-                self._model.add(spot == machines - self._chosen(worker))
+                self._model.add(spot == machines - self._chosen[worker])
             case Architecture.ALL_ON_DEMAND:
                 self._model.add(spot == 0)
             case Architecture.ANCHORED:
-                self._model.add(spot >= self._chosen(worker))
+                self._model.add(spot >= self._chosen[worker])
                 self._model.add(spot <= machines)
 
     def _bind_pair(self, pair: _Pair) -> None:
         worker, other = self._offers[pair.worker], self._offers[pair.other]
         self._model.add(pair.machines <= _MOST_MACHINES * pair.chosen)
-        self._model.add(pair.chosen <= self._chosen(pair.worker))
+        self._model.add(pair.chosen <= self._chosen[pair.worker])
         self._model.add(pair.machines >= pair.chosen)
-        machines = self._machines(pair.worker)
+        machines = self._machines[pair.worker]
         if self._architecture is Architecture.TIERING:
             sends = saturation(min(worker.network_gbps, other.network_gbps))
             self._model.add(pair.machines * sends >= machines + 1).only_enforce_if(pair.chosen)
@@ -232,9 +229,9 @@ class _Program:
         """Machines on demand, by offer."""
         found = [(pair.other, pair.machines) for pair in self._pairs]
         if self._architecture is Architecture.SINGLE_ANCHOR:
-            found += [(worker, self._chosen(worker)) for worker in self._spot]
+            found += [(worker, self._chosen[worker]) for worker in self._spot]
         if self._architecture is Architecture.ALL_ON_DEMAND:
-            found += [(worker, self._machines(worker)) for worker in self._spot]
+            found += [(worker, self._machines[worker]) for worker in self._spot]
         return found
 
     def _price(self) -> Any:

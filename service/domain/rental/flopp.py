@@ -41,6 +41,9 @@ QUOTAS: Final = MappingProxyType(
 )
 """vCPUs of an account, by family of types and market."""
 
+_MOST_MACHINES: Final = 128
+"""Four times what was measured: beyond that the curves say nothing."""
+
 
 @dataclass(frozen=True, slots=True)
 class Rating:
@@ -142,7 +145,7 @@ def _rows(offers: Sequence[Offer], limits: Limits) -> list[Row]:
         rating = RATINGS.get(offer.instance_type)
         if rating is None or not offer.spot_usd_per_h:
             continue
-        most = machines_within_quota(offer, limits)
+        most = min(machines_within_quota(offer, limits), _MOST_MACHINES)
         if limits.max_usd_per_h is not None:
             most = min(most, int(limits.max_usd_per_h / offer.spot_usd_per_h + 1e-9))
         rows += [Row(index, machines, value(offer, rating, machines)) for machines in range(1, most + 1)]
