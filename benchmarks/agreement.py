@@ -49,12 +49,15 @@ STEP_S = 0.1
 STREAM = (
     Job("ada", 0.0, 60.0),
     Job("bob", 3.0, 12.0),
-    Job("cy", 5.0, 10.0),
+    Job("cy", 8.0, 10.0),
     Job("dan", 40.0, 40.0),
     Job("eve", 75.0, 15.0),
-    Job("fay", 78.0, 35.0),
-    Job("gus", 82.0, 10.0),
+    Job("fay", 80.0, 35.0),
+    Job("gus", 85.0, 10.0),
 )
+"""No job comes when another one's speed has only just been measured, or is about to be: by a few milliseconds more or less, a
+round then decides otherwise, and no two live runs agree.
+"""
 QUICK = (Job("ada", 0.0, 46.0), Job("bob", 8.0, 23.0), Job("cy", 3.0, 8.0, follows="ada"))
 """The first shares, grows when it is alone and has run for long enough, and makes room when the third comes."""
 
