@@ -50,6 +50,8 @@ __all__ = ["ApiError", "BundleError", "Client", "HeadwayError", "ServiceUnavaila
 
 _API = "/api/v1"
 _UPLOAD_TIMEOUT_S = 300.0
+_RECOMMENDATION_TIMEOUT_S = 120.0
+"""Hundreds of small integer programs: a second or two, more on a busy host."""
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -168,7 +170,9 @@ class Client(MoneyCalls):
     def recommend(self, request: RecommendationRequest) -> RecommendationView:
         """What to rent for a job that is not submitted. Nothing is stored or rented."""
         body = request.model_dump(mode="json", by_alias=True, exclude_unset=True)
-        return self._post(f"{_API}/recommendations", RecommendationView, json=body)
+        return self._post(
+            f"{_API}/recommendations", RecommendationView, json=body, timeout=_RECOMMENDATION_TIMEOUT_S
+        )
 
     def offers(
         self,

@@ -5,8 +5,19 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks.rental import AllSpot, CheapestFirst, Mixed, OnDemand, Row, beaten_by, result_of
+from benchmarks.rental import (
+    AllSpot,
+    CheapestFirst,
+    Mixed,
+    OnDemand,
+    Row,
+    beaten_by,
+    markets_of,
+    result_of,
+    row_of,
+)
 from benchmarks.rental_market import LAUNCH_S, Outcome, Prices, Rule, Work, Zones, play
+from service.simulation.profiles import data_folder
 
 PRICES = Prices(on_demand=36.0, spot=3.6)
 """A cent a second, and a tenth of it."""
@@ -69,6 +80,17 @@ def test_a_trace_of_one_instance_is_one_of_a_smaller_request() -> None:
     assert zones.available(0.0, 8) == [8, 0]
     assert zones.available(10.0, 8) == [0, 0]
     assert zones.available(20.0, 8) == [8, 0]
+
+
+def test_on_a_recorded_market_the_goals_are_met() -> None:
+    """Spot was there for four fifths of the time."""
+    name = "preemption/4-node/aws-08-03-2023/us-west-2/v100_1"
+    (zones,) = [one for one in markets_of(data_folder() / "spot") if one.name == name]
+    result = result_of([row_of(zones, entries=1)])
+    assert result["saving"] >= 0.4
+    assert result["longer"] <= 0.1
+    assert result["missed_deadlines"] == 0
+    assert result["front"]
 
 
 def row(**others: tuple[float, float]) -> Row:

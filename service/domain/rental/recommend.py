@@ -26,7 +26,7 @@ from service.domain.rental.spot import Costs, Exposure, exposure
 
 START_S: Final = 180.0
 """From the order of a machine to training on it: boot, join, start."""
-_MOST_SIZES: Final = 14
+_MOST_SIZES: Final = 10
 """Sizes weighed for each type; of more, evenly spaced ones by logarithm."""
 
 Goal = Literal["time", "cost", "balanced"]
