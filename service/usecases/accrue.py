@@ -7,12 +7,13 @@ that corrects a bill, opens them again.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import asyncio
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 
-from service.domain.rental.ledger import Held, JobHistory, Lease, hour_of, split, to_us
+from service.domain.rental.ledger import Held, JobHistory, Lease, Place, Row, hour_of, split, to_us
 from service.domain.rental.paid import lease_of_machine, leases_of_host
-from service.domain.rental.timeline import first_difference_us, phases_of
+from service.domain.rental.timeline import Mark, first_difference_us, phases_of
 from service.usecases.money_ports import LedgerState
 from service.usecases.ports import Transaction
 
@@ -90,6 +91,18 @@ async def _write(tx: Transaction, leases: Collection[Lease], since_us: int) -> N
     job_ids = {one.job_id for one in held}
     marks = await tx.ledger.marks(job_ids, since_us) if job_ids else {}
     members = await tx.ledger.members(job_ids, since_us) if job_ids else {}
+    # Pure computation, of all that is paid for: in a thread, so that the other loops go on.
+    written = await asyncio.to_thread(_split_all, leases, held, marks, members, since_us)
+    await tx.ledger.store(written, since_us)
+
+
+def _split_all(
+    leases: Collection[Lease],
+    held: Collection[Held],
+    marks: Mapping[str, Sequence[Mark]],
+    members: Mapping[str, tuple[str, Mapping[int, frozenset[Place]]]],
+    since_us: int,
+) -> list[tuple[Lease, dict[Row, int]]]:
     jobs = {
         job_id: JobHistory(project, phases_of(marks.get(job_id, [])), generations)
         for job_id, (project, generations) in members.items()
@@ -97,5 +110,4 @@ async def _write(tx: Transaction, leases: Collection[Lease], since_us: int) -> N
     by_node: dict[str | None, list[Held]] = {}
     for one in held:
         by_node.setdefault(one.place[0], []).append(one)
-    written = [(lease, split(lease, by_node.get(lease.node_id, ()), jobs, since_us)) for lease in leases]
-    await tx.ledger.store(written, since_us)
+    return [(lease, split(lease, by_node.get(lease.node_id, ()), jobs, since_us)) for lease in leases]

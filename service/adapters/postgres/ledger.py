@@ -185,12 +185,12 @@ class PostgresLedger:
         """Leases, and their rows in place of those from `since_us` on."""
         if not written:
             return
-        for lease, _ in written:
-            values = _values(lease)
-            statement = upsert(leases).values(id=lease.id, **values)
-            await self._connection.execute(
-                statement.on_conflict_do_update(index_elements=["id"], set_=values)
-            )
+        rows_of_leases = [{"id": lease.id, **_values(lease)} for lease, _ in written]
+        statement = upsert(leases)
+        changed = {name: statement.excluded[name] for name in rows_of_leases[0] if name != "id"}
+        await self._connection.execute(
+            statement.on_conflict_do_update(index_elements=["id"], set_=changed), rows_of_leases
+        )
         ids = [lease.id for lease, _ in written]
         await self._connection.execute(
             delete(charges).where(charges.c.lease_id.in_(ids), charges.c.hour >= from_us(since_us))
