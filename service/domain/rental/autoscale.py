@@ -301,7 +301,12 @@ def _released(
         return releases, low
     here = scales.outcome(base)
     now = base.now
-    for machine in sorted(fleet.machines, key=lambda one: (-one.usd_per_slot_h, one.id)):
+    held = {key.node_id for key in base.held}
+    # Of equals an idle one: then nobody has to move.
+    worst_first = sorted(
+        fleet.machines, key=lambda one: (-one.usd_per_slot_h, fleet.nodes.get(one.id) in held, one.id)
+    )
+    for machine in worst_first:
         node_id = fleet.nodes.get(machine.id)
         node = base.nodes.get(node_id) if node_id is not None else None
         if machine.state is not MachineState.RUNNING or node is None or not node.takes_jobs:
@@ -321,7 +326,7 @@ def _released(
                 machine,
                 worth,
                 (now - since).total_seconds(),
-                held=any(key.node_id == node.id for key in base.held),
+                held=node.id in held,
             )
         )
         base, here = without, there

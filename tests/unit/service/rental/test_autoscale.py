@@ -253,6 +253,18 @@ def test_of_two_machines_for_a_job_that_needs_one_the_dear_one_goes() -> None:
     assert [one.machine_id for one in wants.release] == ["m2"]
 
 
+def test_of_equal_machines_the_idle_one_goes() -> None:
+    machines = [machine_of("m1"), machine_of("m2")]
+    snapshot = snapshot_of(
+        [node_for(one) for one in machines],
+        [runs(elastic={"min": 2, "max": 2})],
+        {"gpt": [("n-m1", 0), ("n-m1", 1)]},
+    )
+    low = dict.fromkeys(("m1", "m2"), LONG_AGO)
+    (release,) = decided(snapshot, [], machines, low_since=low).release
+    assert (release.machine_id, release.reason) == ("m2", MachineReason.IDLE)
+
+
 def test_a_machine_whose_job_gains_little_by_it_is_given_back() -> None:
     machines = [machine_of("m1"), machine_of("m2")]
     snapshot = snapshot_of(
