@@ -127,6 +127,9 @@ def why_unpaid(case: Case, census: Census) -> Sentence | None:
     for cap, taken in census.caps:
         left = max(0.0, cap.usd_per_h - taken)
         if cap.project in {None, case.job.spec.project} and least > left + _ROUNDING:
+            if cap.usd_per_h <= 0:
+                message = f"budget {cap.name} is spent; `headway budget` says until when, or raise it"
+                return Sentence(Reason.BUDGET, message)
             return Sentence(
                 Reason.BUDGET,
                 f"costs at least ${least:,.2f} an hour, and of budget {cap.name} (${cap.usd_per_h:,.2f} an hour) "

@@ -161,6 +161,7 @@ async def test_a_hard_budget_stops_jobs_until_it_is_raised(harness: Harness) -> 
     await harness.turn()
     job = await harness.job()
     assert (job.state, job.reason) == (JobState.PENDING, Reason.BUDGET)
+    assert "budget daily is spent" in job.message
     await put(harness, "daily", 200, usd=100_000, period="day", hard=True)
     await harness.turn()
     assert (await harness.job()).state is JobState.STARTING
