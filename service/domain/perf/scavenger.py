@@ -21,6 +21,8 @@ from service.domain.perf.frontier import knee
 
 _MOST = 1e15
 """No second, batch or noise is so large; one absurd number must not make the arithmetic overflow."""
+_FEWEST = 1e-12
+"""Nor is one so small: products of smaller ones come to nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +113,7 @@ def predict(
     step_s = model.compute_s.at(local) + np.where(count > 1, model.sync_s.at(count), 0.0)
     epochs = model.epochs.at(model.noise.at(1.0 / np.sqrt(batch)))
     # Lines that were fitted elsewhere may lead below zero here: there they say nothing.
-    valid &= (local <= max_local) & (step_s > 0) & (epochs > 0)
+    valid &= (local <= max_local) & (step_s > _FEWEST) & (epochs > _FEWEST)
     time_s = np.where(valid, epochs * dataset_samples / batch * step_s, np.inf)
     cost = np.where(valid, time_s * count * (usd_per_worker_h / 3600.0), np.inf)
     return Grid(time_s=time_s, cost_usd=cost)

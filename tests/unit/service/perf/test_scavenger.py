@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from service.domain.perf.scavenger import Goal, Grid, Line, Profile, ScavengerModel, choose, fit, predict
@@ -109,6 +109,7 @@ def test_choices() -> None:
 
 
 @settings(max_examples=60)
+@example([], [(1.0, 5e-324)])
 @given(
     st.lists(st.tuples(*[wild_floats] * 5), max_size=4),
     st.lists(st.tuples(wild_floats, wild_floats), max_size=3),
