@@ -94,8 +94,8 @@ def test_every_plan_is_safe(snapshot: Snapshot) -> None:
 @given(clusters())
 @settings(max_examples=20)
 def test_the_same_picture_gives_the_same_plan(snapshot: Snapshot) -> None:
-    backwards = Snapshot(
-        now=snapshot.now,
+    backwards = replace(
+        snapshot,
         nodes=dict(reversed(snapshot.nodes.items())),
         jobs=dict(reversed(snapshot.jobs.items())),
         held=dict(reversed(snapshot.held.items())),
