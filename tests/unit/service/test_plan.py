@@ -159,7 +159,7 @@ def test_high_priority_takes_everything_from_low() -> None:
 
 def test_equals_do_not_preempt_one_another() -> None:
     snapshot = snapshot_of(
-        [node_of("n", slots=1)], [job("one", RUNNING), job("two", age_s=0)], {"one": on("n", 0)}
+        [node_of("n", slots=1)], [job("one", RUNNING, age_s=60), job("two", age_s=0)], {"one": on("n", 0)}
     )
     plan = round_of(snapshot)
     assert [plan["one"].action, plan["two"].action] == [Action.KEEP, Action.WAIT]
