@@ -63,9 +63,7 @@ def kept_share(
             every = _shares(losses_per_h, job, restart_s)
             stays = np.array(
                 [
-                    spot_share(
-                        hazard_per_h=one, machines=1, checkpoint_s=0, interval_s=0, restart_s=pause_s(job)
-                    )
+                    spot_share(losses_per_h=one, checkpoint_s=0, interval_s=0, restart_s=pause_s(job))
                     for one in losses_per_h.tolist()
                 ]
             )
@@ -80,16 +78,12 @@ def _shares(losses_per_h: FloatArray, job: Job, restart_s: float) -> FloatArray:
     shares = np.ones(len(losses_per_h))
     for losses in np.unique(losses_per_h[losses_per_h > 0]).tolist():
         interval_s = (
-            best_interval_s(hazard_per_h=losses, machines=1, checkpoint_s=CHECKPOINT_S)
+            best_interval_s(losses_per_h=losses, checkpoint_s=CHECKPOINT_S)
             if every == "auto"
             else float(every)
         )
         shares[losses_per_h == losses] = spot_share(
-            hazard_per_h=losses,
-            machines=1,
-            checkpoint_s=CHECKPOINT_S,
-            interval_s=interval_s,
-            restart_s=restart_s,
+            losses_per_h=losses, checkpoint_s=CHECKPOINT_S, interval_s=interval_s, restart_s=restart_s
         )
     return shares
 

@@ -86,13 +86,9 @@ def exposure(plan: Plan, costs: Costs) -> Exposure:
         costs = replace(costs, checkpoint_s=costs.checkpoint_s * REMOTE_SHARE)
     # With several live members a loss rolls back only when it takes them all.
     fatal = hazard * (TOGETHER if machines > 1 else 1.0) if costs.live else losses_per_h
-    interval_s = best_interval_s(hazard_per_h=fatal, machines=1, checkpoint_s=costs.checkpoint_s)
+    interval_s = best_interval_s(losses_per_h=fatal, checkpoint_s=costs.checkpoint_s)
     share = spot_share(
-        hazard_per_h=0.0,
-        machines=1,
-        checkpoint_s=costs.checkpoint_s,
-        interval_s=interval_s,
-        restart_s=0.0,
+        losses_per_h=0.0, checkpoint_s=costs.checkpoint_s, interval_s=interval_s, restart_s=0.0
     )
     fatal_share = min(fatal / losses_per_h, 1.0)
     back_s = interval_s / 2 + costs.restart_s

@@ -48,12 +48,12 @@ def test_beside_an_anchor_a_loss_is_a_pause() -> None:
 
 
 def test_one_machine_alone_has_the_published_rate() -> None:
-    """research.md 17.1: rate (1 - delta / tau) / (1 + h (tau / 2 + R)) at the best tau."""
+    """The rate is (1 - delta / tau) / (1 + h (tau / 2 + R)) at the best tau."""
     found = exposure(plan(Architecture.ALL_SPOT, 1, 0), COSTS)
-    interval_s = best_interval_s(hazard_per_h=0.2, machines=1, checkpoint_s=4.0)
+    interval_s = best_interval_s(losses_per_h=0.2, checkpoint_s=4.0)
     assert found.interval_s == pytest.approx(math.sqrt(2 * 4.0 / (0.2 / 3600)))
     assert found.left == pytest.approx(
-        spot_share(hazard_per_h=0.2, machines=1, checkpoint_s=4.0, interval_s=interval_s, restart_s=40.0)
+        spot_share(losses_per_h=0.2, checkpoint_s=4.0, interval_s=interval_s, restart_s=40.0)
     )
 
 
