@@ -166,7 +166,9 @@ async def _apply_decision(
     reason, message = decision.reason, decision.message
     match decision.action:
         case Action.START:
-            if not await tx.grants.grant(job.id, job.newest_generation + 1, decision.allocation, now):
+            if await _has_lost(tx, decision) or not await tx.grants.grant(
+                job.id, job.newest_generation + 1, decision.allocation, now
+            ):
                 return False
             await start_generation(
                 tx,
@@ -214,7 +216,9 @@ async def _change(
     """Change the job's slots: in place if its ranks follow orders, else by a restart."""
     target, reason, message = decision.allocation, decision.reason, decision.message
     newcomers = _without(target, job.allocation)
-    if not await tx.grants.grant(job.id, job.newest_generation + 1, newcomers, now):
+    if await _has_lost(tx, decision) or not await tx.grants.grant(
+        job.id, job.newest_generation + 1, newcomers, now
+    ):
         return False
     in_place = job.live and await prepare(
         tx,
@@ -230,6 +234,12 @@ async def _change(
     if not in_place:
         await vacate(tx, job, target, reason=reason, message=message, now=now)
     return True
+
+
+async def _has_lost(tx: Transaction, decision: Decision) -> bool:
+    """Whether a node of the decision was lost since the snapshot: nobody would ever start ranks there, nor say so."""
+    nodes = await tx.nodes.many(sorted(decision.allocation))
+    return any(node.state is NodeState.LOST for node in nodes.values())
 
 
 async def _has_begun_to_end(tx: Transaction, job: Job) -> bool:
