@@ -37,6 +37,6 @@ class MachineView(BaseModel):
     billed_to: datetime | None
     min_billed_s: float
     billed_s: float
-    """So far: no fewer than `min_billed_s`, from `billed_from` on."""
+    """So far; once it has ended, no fewer than `min_billed_s`."""
     cost_usd: float
     """So far."""

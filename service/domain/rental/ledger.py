@@ -38,11 +38,6 @@ def hour_of(microseconds: int) -> int:
     return microseconds - microseconds % HOUR_US
 
 
-def usd_of(slot_us: int, usd_per_slot_h: float) -> float:
-    """Dollars of so many slot-microseconds."""
-    return slot_us * usd_per_slot_h / HOUR_US
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lease:
     """Slots that are paid for from `from_us` to `to_us`. `node_id` is None while no agent runs on a rented machine, and

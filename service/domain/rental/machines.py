@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 
 from headway.contract.markets import Market
@@ -102,12 +103,25 @@ class Found:
     message: str = ""
 
 
-def billed_s(machine: Machine, now: datetime) -> float:
-    """Seconds that are paid for by `now`: to the provider's second, and no fewer than the least that it bills."""
+def paid_until(machine: Machine, now: datetime) -> datetime | None:
+    """Until when a machine has to be paid for, as far as is known now; None for one that is not billed.
+
+    Its provider says when billing has ended. For a shorter time than `min_billed_s` nobody rents.
+    """
     if machine.billed_from is None:
-        return 0.0
-    until = machine.billed_to if machine.billed_to is not None else max(now, machine.billed_from)
-    return max((until - machine.billed_from).total_seconds(), machine.min_billed_s)
+        return None
+    if machine.billed_to is None:
+        return max(now, machine.billed_from)
+    minimum_s = machine.min_billed_s if math.isfinite(machine.min_billed_s) else 0.0
+    return max(machine.billed_to, machine.billed_from + timedelta(seconds=max(minimum_s, 0.0)))
+
+
+def billed_s(machine: Machine, now: datetime) -> float:
+    """Seconds that are paid for by `now`, as in the ledger."""
+    until = paid_until(machine, now)
+    return (
+        0.0 if until is None or machine.billed_from is None else (until - machine.billed_from).total_seconds()
+    )
 
 
 def cost_usd(machine: Machine, now: datetime) -> float:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from itertools import count, islice
 
 from headway.contract.markets import Market
 from service.domain.rental.ledger import Lease, to_us
-from service.domain.rental.machines import Machine
+from service.domain.rental.machines import Machine, paid_until
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,19 +23,6 @@ class Host:
     usd_per_slot_h: float | None
     joined_us: int
     seen_us: int
-
-
-def paid_until(machine: Machine, now: datetime) -> datetime | None:
-    """Until when a machine has to be paid for, as far as is known now; None for one that is not billed.
-
-    Its provider says when billing has ended. For a shorter time than `min_billed_s` nobody rents.
-    """
-    if machine.billed_from is None:
-        return None
-    if machine.billed_to is None:
-        return max(now, machine.billed_from)
-    minimum_s = machine.min_billed_s if math.isfinite(machine.min_billed_s) else 0.0
-    return max(machine.billed_to, machine.billed_from + timedelta(seconds=max(minimum_s, 0.0)))
 
 
 def lease_of_machine(machine: Machine, host: Host | None, known: Lease | None, now: datetime) -> Lease | None:
