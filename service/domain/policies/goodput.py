@@ -25,8 +25,10 @@ _LASTS = 0.5
 """Of the mean time between a job's changes: what it may count on. What is to come is not known to be as calm."""
 _AND_BACK = 2.0
 """Times its cost, what a change is charged with."""
-_LEAST_S = 60.0
-"""A job of which nothing is known but that it was served for less may well go on for as long as that."""
+_LEAST_S = 600.0
+"""A job of which nothing is known but that it was served for less may well go on for as long as that: young jobs are
+alike, and do not stop one another.
+"""
 
 
 @dataclass(frozen=True, slots=True)

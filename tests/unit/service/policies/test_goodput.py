@@ -28,7 +28,7 @@ def by_hand(round_: RoundInput, choice: np.ndarray, policy: Goodput) -> float:
     known = np.isfinite(round_.remaining)
     jobs = len(choice)
     to_go = round_.remaining / usual
-    time_s = np.where(known, to_go, np.maximum(round_.served_s.sum(axis=1), 60.0))
+    time_s = np.where(known, to_go, np.maximum(round_.served_s.sum(axis=1), 600.0))
 
     def outlasts(one: int, other: int) -> float:
         if known[one] and known[other]:
