@@ -56,7 +56,17 @@ class Period(StrEnum):
 class BudgetRequest(BaseModel):
     """A budget as it is to be. `usd` is per hour, but for PERIOD, where it is for the whole period."""
 
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(
+        extra="forbid",
+        allow_inf_nan=False,
+        json_schema_extra={
+            "examples": [
+                {"kind": "period", "usd": 100, "period": "day", "project": "vision", "hard": True},
+                {"kind": "hourly_cap", "usd": 12, "hard": True},
+                {"kind": "long_run", "usd": 8},
+            ]
+        },
+    )
 
     kind: BudgetKind = BudgetKind.PERIOD
     usd: Annotated[float, Field(ge=0, le=MOST_USD)]

@@ -6,7 +6,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Literal
 
-from pydantic import AwareDatetime, BaseModel, Field
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
 from headway.contract.devices import DEVICE_KIND_PATTERN
 from headway.contract.forecasts import Work
@@ -36,9 +36,27 @@ class RecommendationRequest(Part):
 
     `max_usd_per_h` bounds the price of a plan (with FLOPP it is what is spent, 3 dollars where it is not given). `samples` is
     the work where neither the script nor earlier jobs have told. `vcpu_quotas` are by family of types and market, such as
-    `g/spot`. `provider` and `region` narrow the offers. With a `limit` of 0
-    no plan is weighed, and only what each offer costs the job is said.
+    `g/spot`. `provider` and `region` narrow the offers. With a `limit` of 0 no plan is weighed, and only what each
+    offer costs the job is said.
     """
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "spec": {
+                        "name": "resnet",
+                        "run": "python train.py",
+                        "elastic": {"min": 1, "max": 32},
+                    },
+                    "objective": "cost",
+                    "max_usd_per_h": 6,
+                    "samples": 5e7,
+                    "speed": {"device_kind": "t4", "samples_per_s": 300},
+                }
+            ]
+        }
+    )
 
     spec: JobSpec
     objective: Objective | None = None
@@ -151,7 +169,9 @@ class NearestPlan(BaseModel):
 
 
 class PricedOffer(BaseModel):
-    """An offer by what it costs this job to get on: dollars for a million samples on one machine of it."""
+    """An offer by what it costs this job to get on: dollars for a million samples on one machine of it; where nothing was
+    measured of the job's class, for what one T4 does in an hour.
+    """
 
     offer: OfferView
     slots: int

@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import structlog
 from fastapi import APIRouter, Depends, Header, Path
 from fastapi.responses import Response
 
-from headway.contract.jobs import Page, Problem
+from headway.contract.jobs import Page
 from headway.contract.money import BudgetRequest, BudgetView
 from headway.contract.spec import NAME_PATTERN
 from service.api.context import Context, require_user
+from service.api.problems import PROBLEM
 from service.api.render import as_json
 from service.domain.errors import InvalidField
 from service.usecases.budgets import delete_budget, get_budget, list_budgets, put_budget
 
 log = structlog.get_logger()
 
-_PROBLEM: dict[str, Any] = {"model": Problem, "description": "application/problem+json"}
 router = APIRouter(
     prefix="/api/v1/budgets",
     tags=["money"],
     dependencies=[Depends(require_user)],
-    responses={401: _PROBLEM, 404: _PROBLEM, 412: _PROBLEM, 422: _PROBLEM, 503: _PROBLEM},
+    responses={401: PROBLEM, 404: PROBLEM, 412: PROBLEM, 422: PROBLEM, 503: PROBLEM},
 )
 Name = Annotated[str, Path(pattern=NAME_PATTERN)]
 IfMatch = Annotated[str | None, Header(description="The ETag of the budget that is to be changed")]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import Response
@@ -18,11 +18,11 @@ from headway.contract.jobs import (
     LogChunk,
     MetricPoint,
     Page,
-    Problem,
     ResizeRequest,
 )
 from headway.contract.spec import JobSpec
 from service.api.context import Context, Cursor, IdempotencyKey, Limit, new_id, require_user
+from service.api.problems import PROBLEM
 from service.api.render import as_json, as_page, as_stream, wants_stream
 from service.api.streams import follow_events, follow_logs, log_page
 from service.domain.errors import InvalidField
@@ -33,12 +33,11 @@ from service.usecases.forecasts import forecast_job
 from service.usecases.records import JobFilter
 from service.usecases.submit import submit
 
-_PROBLEM: dict[str, Any] = {"model": Problem, "description": "application/problem+json"}
 router = APIRouter(
     prefix="/api/v1/jobs",
     tags=["jobs"],
     dependencies=[Depends(require_user)],
-    responses={401: _PROBLEM, 404: _PROBLEM, 409: _PROBLEM, 422: _PROBLEM, 503: _PROBLEM},
+    responses={401: PROBLEM, 404: PROBLEM, 409: PROBLEM, 422: PROBLEM, 503: PROBLEM},
 )
 
 

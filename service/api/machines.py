@@ -10,9 +10,15 @@ from fastapi.responses import Response
 from headway.contract.jobs import Page
 from headway.contract.machines import MachineView
 from service.api.context import Context, Cursor, Limit, require_user
+from service.api.problems import PROBLEM
 from service.api.render import as_page
 
-router = APIRouter(prefix="/api/v1/machines", tags=["machines"], dependencies=[Depends(require_user)])
+router = APIRouter(
+    prefix="/api/v1/machines",
+    tags=["machines"],
+    dependencies=[Depends(require_user)],
+    responses={401: PROBLEM, 422: PROBLEM, 503: PROBLEM},
+)
 
 
 @router.get("", operation_id="list_machines", response_model=Page[MachineView])

@@ -11,10 +11,16 @@ from headway.contract.devices import DEVICE_KIND_PATTERN
 from headway.contract.markets import Market
 from headway.contract.recommendations import OfferPage
 from service.api.context import Context, require_user
+from service.api.problems import PROBLEM
 from service.api.render import as_json
 from service.usecases.offers import list_offers
 
-router = APIRouter(prefix="/api/v1/offers", tags=["rental"], dependencies=[Depends(require_user)])
+router = APIRouter(
+    prefix="/api/v1/offers",
+    tags=["rental"],
+    dependencies=[Depends(require_user)],
+    responses={401: PROBLEM, 422: PROBLEM, 503: PROBLEM},
+)
 
 
 @router.get("", operation_id="list_offers", response_model=OfferPage)

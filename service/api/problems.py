@@ -42,6 +42,8 @@ STATUS: dict[type[HeadwayServiceError], HTTPStatus] = {
     Unavailable: HTTPStatus.SERVICE_UNAVAILABLE,
 }
 
+PROBLEM: dict[str, Any] = {"model": Problem, "description": "application/problem+json"}
+"""What an error looks like, for the API's description."""
 _CODES = {404: "not_found", 405: "method_not_allowed", 413: "too_large"}
 
 

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from fastapi import APIRouter, Depends
 from fastapi.responses import Response
 
-from headway.contract.jobs import Problem
 from headway.contract.recommendations import RecommendationRequest, RecommendationView
 from service.api.context import Context, require_user
+from service.api.problems import PROBLEM
 from service.api.render import as_json
 from service.usecases.recommendations import recommend_job
 
-_PROBLEM: dict[str, Any] = {"model": Problem, "description": "application/problem+json"}
 router = APIRouter(
     prefix="/api/v1/recommendations",
     tags=["rental"],
     dependencies=[Depends(require_user)],
-    responses={401: _PROBLEM, 422: _PROBLEM, 503: _PROBLEM},
+    responses={401: PROBLEM, 422: PROBLEM, 503: PROBLEM},
 )
 
 

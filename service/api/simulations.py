@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import Response
 
-from headway.contract.jobs import Page, Problem
+from headway.contract.jobs import Page
 from headway.contract.simulations import SimulationRequest, SimulationView
 from service.api.context import Context, Cursor, IdempotencyKey, Limit, new_id, require_user
+from service.api.problems import PROBLEM
 from service.api.render import as_json, as_page
 from service.usecases.simulations import ask
 
-_PROBLEM: dict[str, Any] = {"model": Problem, "description": "application/problem+json"}
 router = APIRouter(
     prefix="/api/v1/simulations",
     tags=["simulations"],
     dependencies=[Depends(require_user)],
-    responses={401: _PROBLEM, 404: _PROBLEM, 422: _PROBLEM, 503: _PROBLEM},
+    responses={401: PROBLEM, 404: PROBLEM, 422: PROBLEM, 503: PROBLEM},
 )
 
 

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query
 from fastapi.responses import Response
 
-from headway.contract.jobs import Page, Problem
+from headway.contract.jobs import Page
 from headway.contract.money import GroupBy, LeaseBill, UsageView
 from headway.contract.spec import NAME_PATTERN
 from service.api.context import Context, require_user
+from service.api.problems import PROBLEM
 from service.api.render import as_json
 from service.usecases.usage import machine_bills, view_usage
 
-_PROBLEM: dict[str, Any] = {"model": Problem, "description": "application/problem+json"}
 router = APIRouter(
     prefix="/api/v1/usage",
     tags=["money"],
     dependencies=[Depends(require_user)],
-    responses={401: _PROBLEM, 422: _PROBLEM, 503: _PROBLEM},
+    responses={401: PROBLEM, 422: PROBLEM, 503: PROBLEM},
 )
 Since = Annotated[
     datetime | None, Query(alias="from", description="Cut to its hour; none: the beginning of the month")
