@@ -148,7 +148,9 @@ class Silence(Protocol):
     """Who has not been heard of."""
 
     async def silent_since(self, moment: datetime) -> list[NodeRecord]:
-        """Nodes not yet LOST that were last seen before `moment`, locked."""
+        """Nodes that were last seen before `moment` and are not yet LOST, locked; and those that are, but hold slots: a
+        round that did not see it yet gave them out meanwhile.
+        """
         ...
 
     async def api_up_since(self, fresh_after: datetime) -> datetime | None:

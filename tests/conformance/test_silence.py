@@ -9,7 +9,7 @@ import pytest
 
 from headway.contract.agents import NodeState
 from service.adapters.postgres.database import Database
-from tests.conformance.conftest import NOW, node_of, store
+from tests.conformance.conftest import NOW, job_of, node_of, store
 
 GAP_S = 6.0
 
@@ -76,6 +76,18 @@ async def test_nodes_not_heard_of(database: Database, state: NodeState) -> None:
     async with database.begin() as tx:
         found = await tx.silence.silent_since(at(-10))
     assert found == ([] if state is NodeState.LOST else [silent])
+
+
+async def test_a_lost_node_on_which_slots_were_granted_meanwhile_is_found_again(database: Database) -> None:
+    lost = node_of("gone", state=NodeState.LOST, seen_at=at(-20))
+    async with database.begin() as tx:
+        await store(tx, lost, job_of("j"))
+        assert await tx.grants.grant("j", 1, {lost.id: (0,)}, at(-5))
+    async with database.begin() as tx:
+        assert await tx.silence.silent_since(at(-10)) == [lost]
+        await tx.grants.release("j", 1, None, {}, at(0))
+    async with database.begin() as tx:
+        assert await tx.silence.silent_since(at(-10)) == []
 
 
 async def test_a_silent_node_is_not_declared_lost_while_it_reports(database: Database) -> None:

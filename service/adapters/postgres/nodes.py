@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from headway.contract.agents import NodeState, SlotInfo
 from headway.contract.markets import Market
-from service.adapters.postgres.tables import api_processes, nodes
+from service.adapters.postgres.tables import api_processes, nodes, slot_grants
 from service.domain.errors import NotFound
 from service.usecases.records import NodeRecord
 
@@ -108,10 +108,13 @@ class PostgresSilence:
         self._connection = connection
 
     async def silent_since(self, moment: datetime) -> list[NodeRecord]:
-        """Nodes not yet LOST that were last seen before `moment`, locked."""
+        """Nodes that were last seen before `moment` and are not yet LOST, or hold slots although they are, locked."""
+        held = select(slot_grants.c.id).where(
+            slot_grants.c.node_id == nodes.c.id, slot_grants.c.released_at.is_(None)
+        )
         query = (
             select(nodes)
-            .where(nodes.c.seen_at < moment, nodes.c.state != NodeState.LOST)
+            .where(nodes.c.seen_at < moment, or_(nodes.c.state != NodeState.LOST, held.exists()))
             .order_by(nodes.c.id)
             .with_for_update(key_share=True)
         )
