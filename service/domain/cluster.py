@@ -85,6 +85,15 @@ class PolicySetting:
     parameters: Mapping[str, float | list[float]] = field(default_factory=dict)
 
 
+BUDGET_ROWS = "budget/"
+"""What the names of rows begin with that keep to a budget."""
+
+
+def budget_row(name: str) -> str:
+    """The name of a budget's row in a round."""
+    return f"{BUDGET_ROWS}{name}"
+
+
 @dataclass(frozen=True, slots=True)
 class Cap:
     """A hard limit on dollars per hour of all slots that are held together: of one project, or (None) of all."""
@@ -92,6 +101,11 @@ class Cap:
     name: str
     project: str | None
     usd_per_h: float
+
+    @property
+    def row(self) -> str:
+        """The name of its row in a round."""
+        return budget_row(self.name)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from headway.contract.decisions import PolicyRequest, RowPrice
+from headway.contract.dollars import dollars
 from headway.contract.jobs import TERMINAL_STATES, JobState, Reason
 from headway.contract.money import BudgetKind, BudgetRequest, BudgetView, Period
-from service.domain.cluster import PolicySetting
+from service.domain.cluster import PolicySetting, budget_row
 from service.domain.errors import Changed, NotFound
-from service.domain.rental.budgets import Budget, JobSpend, Standing, notice_due, period_of
+from service.domain.rental.budgets import Budget, JobSpend, Standing, notice_due, period_of, subject_of_budget
 from service.usecases import control
 from service.usecases.cluster import choose_policy
 from service.usecases.money_ports import LimitedJob
@@ -142,7 +143,7 @@ def _view(
         exhausted_at=stands.exhausted_at,
         exhausted=stands.exhausted,
         over=stands.over,
-        usd_price=prices.get(f"budget/{budget.name}"),
+        usd_price=prices.get(budget_row(budget.name)),
         message=message,
     )
 
@@ -187,7 +188,7 @@ async def watch_money(transactions: Transactions, launch: Launch, now: datetime)
 def _due_of_scope(
     budget: Budget, stands: Standing, told: Mapping[str, tuple[datetime, float]], now: datetime
 ) -> _Notice | None:
-    subject = f"budget/{budget.name}"
+    subject = subject_of_budget(budget.name)
     if budget.period is not None:
         return _due(subject, stands.share, stands.period_from, told)
     # Dollars per hour go up and down: that they are too many is told of once in a day.
@@ -226,7 +227,7 @@ async def _tell_job(
     job = (await tx.jobs.lock_many([limited.job_id])).get(limited.job_id)
     if job is None or job.state in TERMINAL_STATES or notice.share <= 0:
         return
-    of = f"${spent.usd:,.2f} of its ${limited.max_usd:,.2f} are spent"
+    of = f"{dollars(spent.usd)} of its {dollars(limited.max_usd)} are spent"
     data = {"share": spent.usd / limited.max_usd, "spent_usd": spent.usd, "usd": limited.max_usd}
     ends = notice.share >= 1
     what = {

@@ -19,7 +19,7 @@ def round_view(
     """The plan of a round, of whose changes these were applied; `times` are seconds, of which `took_s` is all of it."""
     solution, setting = plan.solution, plan.round.snapshot.policy
     rows = plan.round.given.rows
-    projects = {f"budget/{cap.name}": cap.project for cap in plan.round.snapshot.caps}
+    projects = {cap.row: cap.project for cap in plan.round.snapshot.caps}
     # A policy may have had rows of its own behind those that it was given.
     return RoundView(
         id=round_id,

@@ -13,12 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from headway.contract.money import BudgetKind, BudgetRequest, Period, Scope
 from service.adapters.postgres.ledger_tables import budget_notices, budgets
 from service.domain.errors import InvalidField
-from service.domain.rental.budgets import Budget
-
-
-def subject_of_budget(name: str) -> str:
-    """What notices of a budget are kept under."""
-    return f"budget/{name}"
+from service.domain.rental.budgets import Budget, subject_of_budget
 
 
 class PostgresBudgets:

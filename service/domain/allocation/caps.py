@@ -10,6 +10,7 @@ import numpy as np
 from service.domain.allocation.knapsack.problem import NOTHING, Row, Solve
 from service.domain.allocation.round import Round
 from service.domain.arrays import BoolArray, FloatArray, IntArray
+from service.domain.cluster import BUDGET_ROWS
 from service.domain.policies.policy import Choices, Policy, RoundInput
 
 _ROUNDS = 8
@@ -24,7 +25,7 @@ def choose_within_caps(round_: Round, policy: Policy, solve: Solve) -> Choices:
     """
     given = round_.given
     first = policy.choose(given, solve)
-    capped = np.array([row.name.startswith("budget/") for row in given.rows], dtype=np.bool_)
+    capped = np.array([row.name.startswith(BUDGET_ROWS) for row in given.rows], dtype=np.bool_)
     choices, kept = first, dict[int, int]()
     for _ in range(_ROUNDS if capped.any() else 0):
         more = _stopped(given, capped, first, choices.chosen, kept)

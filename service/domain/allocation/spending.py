@@ -104,7 +104,7 @@ def cap_rows(snapshot: Snapshot, jobs: Sequence[Job], columns: Columns) -> tuple
         own = np.array([cap.project in {None, job.spec.project} for job in jobs], dtype=np.bool_)
         rows.append(
             Row(
-                name=f"budget/{cap.name}",
+                name=cap.row,
                 capacity=max(0.0, cap.usd_per_h - _held_by_others(snapshot, cap, deciding)),
                 demand=columns.configurations.usd_per_h,
                 jobs=None if cap.project is None else own,

@@ -140,7 +140,7 @@ def why_unpaid(case: Case, census: Census) -> Sentence | None:
 
 def _taken(round_: Round, choices: Choices, cap: Cap) -> float:
     """Dollars per hour of all that the cap counts when the round is done."""
-    row = next(one for one in round_.given.rows if one.name == f"budget/{cap.name}")
+    row = next(one for one in round_.given.rows if one.name == cap.row)
     counts = choices.chosen != NOTHING
     if row.jobs is not None:
         counts &= row.jobs

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
+from headway.contract.dollars import dollars
 from headway.contract.money import BudgetKind, Period, Scope
 from service.domain.cluster import Cap
 
@@ -109,7 +110,7 @@ def standing(budget: Budget, *, spent_usd: float, usd_per_h: float, now: datetim
         exhausted=False,
         over=over,
         share=_share(measured, budget.usd),
-        message=f"${measured:,.2f} of ${budget.usd:,.2f} an hour {what}"
+        message=f"{dollars(measured)} of {dollars(budget.usd)} an hour {what}"
         + (", which is more" if over else ""),
     )
 
@@ -126,14 +127,14 @@ def _of_period(budget: Budget, spent: float, usd_per_h: float, average: float, n
     elif usd_per_h > 0 and remaining / usd_per_h < left_h:
         ends_at = now + timedelta(hours=remaining / usd_per_h)
     forecast = spent + usd_per_h * left_h
-    message = f"${spent:,.2f} of ${budget.usd:,.2f} this {budget.period}"
+    message = f"{dollars(spent)} of {dollars(budget.usd)} this {budget.period}"
     if exhausted:
         held = "jobs wait until" if budget.hard else "it begins anew on"
         message += f": nothing is left; {held} {end:%Y-%m-%d %H:%M} UTC, or until it is raised"
     elif ends_at is not None:
         message += f"; used up by {ends_at:%Y-%m-%d %H:%M} UTC if it goes on like this"
     else:
-        message += f"; about ${forecast:,.2f} by its end"
+        message += f"; about {dollars(forecast)} by its end"
     return Standing(
         period_from=begin,
         period_to=end,
@@ -165,6 +166,11 @@ def caps_of(standings: Sequence[tuple[Budget, Standing]]) -> tuple[Cap, ...]:
         elif budget.kind is BudgetKind.PERIOD and stands.exhausted:
             caps.append(Cap(budget.name, budget.project, 0.0))
     return tuple(caps)
+
+
+def subject_of_budget(name: str) -> str:
+    """The name under which it is kept what was told of a budget."""
+    return f"budget/{name}"
 
 
 def notice_due(share: float, since: datetime, told: tuple[datetime, float] | None) -> float | None:
