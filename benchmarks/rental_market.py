@@ -18,7 +18,6 @@ STEP_S = 30.0
 LAUNCH_S = 120.0
 PAUSE_S = 1.0
 """A live resize."""
-LEAST_BILLED_S = 60.0
 GIVEN_UP_AFTER = 20.0
 """Times of the on-demand time, after which a job counts as it stands."""
 

@@ -13,8 +13,6 @@ from service.domain.rental.fleet import Joined
 from service.domain.rental.machines import Found, Machine
 from service.domain.rental.offers import Offer
 
-__all__ = ["Found", "JoinBy", "Machines", "Provider"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinBy:

@@ -25,8 +25,6 @@ from headway.contract.markets import Market
 from service.domain.rental.offers import Offer
 from service.domain.rental.plans import Architecture, Group, Limits, Plan, Role, Row, family, quota_of
 
-__all__ = ["Architecture", "Limits", "Plan", "Row", "best", "machines_within_quota", "saturation"]
-
 _SATURATION: Final = (
     (0.3, 2),
     (1.7, 12),

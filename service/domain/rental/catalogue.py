@@ -3,7 +3,7 @@
 The built-in facts are AWS's in us-east-1. Those of the eleven types that DeepVM (CCGrid'24, its `data.json`) compares are its
 own, so that its plans come out as published. The others are list prices for Linux; their spot price is a third of that,
 about what it is over a year. Hazards of V100s are those of the availability traces of "Can't Be Late" (NSDI'24); nothing
-public says those of the others, which are guesses of that order until `spot.Hazards` has learned better.
+public says those of the others, which are guesses of that order until `hazards` has learned better.
 
 TFLOPS are what the maker states for dense half precision on tensor cores, else for single precision: good for a first
 guess of how two kinds compare, and for nothing more.

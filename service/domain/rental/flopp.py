@@ -20,16 +20,10 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-from service.domain.rental.architectures import (
-    Architecture,
-    Limits,
-    Plan,
-    Row,
-    best,
-    machines_within_quota,
-)
+from service.domain.rental.architectures import best, machines_within_quota
 from service.domain.rental.catalogue import GIB
 from service.domain.rental.offers import Offer
+from service.domain.rental.plans import Architecture, Limits, Plan, Row
 
 CHECKPOINT_BYTES: Final = 2 * GIB
 """The checkpoint that DeepVM plans for unless told otherwise,"""

@@ -17,10 +17,10 @@ from headway.contract.markets import Market
 from headway.contract.recommendations import OfferPage, RecommendationView, SpeedBasis
 from service.domain.errors import Unavailable
 from service.domain.rental.catalogue import BUILT_IN
-from service.domain.rental.machines import Machine, MachineReason, MachineState
+from service.domain.rental.machines import Found, Machine, MachineReason, MachineState
 from service.domain.rental.offers import Offer
 from service.usecases.offers import AGAIN_AFTER, FRESH_FOR, OfferBook
-from service.usecases.rental_ports import Found, JoinBy
+from service.usecases.rental_ports import JoinBy
 from tests.integration.service.conftest import Harness, entry
 from tests.integration.service.test_life_of_a_job import progress, start
 
@@ -122,6 +122,9 @@ async def test_a_kind_that_nobody_offers_is_said_to_be_none(harness: Harness) ->
         ({"max_usd_per_h": -1}, "max_usd_per_h"),
         ({"samples": 0}, "samples"),
         ({"speed": {"device_kind": "t4", "samples_per_s": 0}}, "speed.samples_per_s"),
+        ({"speed": {"device_kind": "t4", "samples_per_s": 5e-324}}, "speed.samples_per_s"),
+        ({"checkpoint_size": 10**30}, "checkpoint_size"),
+        ({"checkpoint_size": "9" * 400}, "checkpoint_size"),
         ({"deadline": "2026-12-01T00:00:00"}, "deadline"),
         ({"vcpu_quotas": {"G-spot": 1}}, "vcpu_quotas"),
         ({"checkpoint_size": "big"}, "checkpoint_size"),
