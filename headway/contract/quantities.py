@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Annotated
 
@@ -35,7 +36,7 @@ def parse_duration_s(value: object) -> object:
     match = _DURATION.match(value.strip())
     if match is None:
         raise ValueError(f"{value!r} is not a duration; write it like 30s, 5m or 2h")
-    return float(match[1]) * _SECONDS[match[2]]
+    return _finite(float(match[1]) * _SECONDS[match[2]])
 
 
 def parse_size_bytes(value: object) -> object:
@@ -49,7 +50,13 @@ def parse_size_bytes(value: object) -> object:
     match = _SIZE.match(value.strip())
     if match is None:
         raise ValueError(f"{value!r} is not a size; write it like 512MiB or 16GiB")
-    return int(float(match[1]) * _BYTES[match[2]])
+    return int(_finite(float(match[1]) * _BYTES[match[2]]))
+
+
+def _finite(number: float) -> float:
+    if not math.isfinite(number):
+        raise ValueError("a number with so many digits is too large")
+    return number
 
 
 Seconds = Annotated[float, BeforeValidator(parse_duration_s)]

@@ -24,11 +24,15 @@ class Objective(StrEnum):
     FLOPP = "flopp"
 
 
+MOST_BYTES = 10**15
+"""No checkpoint and no device is larger: beyond that somebody has slipped."""
+
+
 class SpeedHint(Part):
     """What a user knows of a job's speed before it ever ran: samples per second on one slot of a kind."""
 
     device_kind: Annotated[str, Field(pattern=DEVICE_KIND_PATTERN)]
-    samples_per_s: Annotated[float, Field(gt=0, le=1e15)]
+    samples_per_s: Annotated[float, Field(ge=1e-9, le=1e15)]
 
 
 class RecommendationRequest(Part):
@@ -66,8 +70,8 @@ class RecommendationRequest(Part):
     deadline: AwareDatetime | None = None
     samples: Annotated[float, Field(gt=0, le=1e18)] | None = None
     speed: SpeedHint | None = None
-    checkpoint_size: Annotated[SizeBytes, Field(gt=0)] | None = None
-    device_memory: Annotated[SizeBytes, Field(gt=0)] | None = None
+    checkpoint_size: Annotated[SizeBytes, Field(gt=0, le=MOST_BYTES)] | None = None
+    device_memory: Annotated[SizeBytes, Field(gt=0, le=MOST_BYTES)] | None = None
     vcpu_quotas: dict[
         Annotated[str, Field(pattern=r"^[a-z]+/(spot|on-demand)$")], Annotated[int, Field(ge=0)]
     ] = Field(default_factory=dict)

@@ -23,7 +23,7 @@ async def view_usage(
     """Usage in the hours from `since` (the beginning of the month) to `until` (now), by group, and in all.
 
     Raises:
-        InvalidField: a time has no zone, or they are the wrong way round.
+        InvalidField: a time has no zone or is none in UTC, or they are the wrong way round.
     """
     begin, end = times_of(since, until, now)
     groups = await tx.money_queries.usage(begin, end, by, project=project)
@@ -52,9 +52,16 @@ def times_of(since: datetime | None, until: datetime | None, now: datetime) -> t
     for name, moment in zip(_TIMES, (since, until), strict=True):
         if moment is not None and moment.tzinfo is None:
             raise InvalidField(name, "it needs a time zone, for example 2026-12-01T00:00:00Z")
-    end = (until or now).astimezone(UTC)
-    begin = end.replace(day=1, hour=0) if since is None else since.astimezone(UTC)
+    end = _utc("to", until or now)
+    begin = end.replace(day=1, hour=0) if since is None else _utc("from", since)
     begin = begin.replace(minute=0, second=0, microsecond=0)
     if begin > end:
         raise InvalidField("from", "it lies after the end of the time that is asked about; see `to`")
     return begin, end + timedelta(microseconds=1) if until is None else end
+
+
+def _utc(name: str, moment: datetime) -> datetime:
+    try:
+        return moment.astimezone(UTC)
+    except OverflowError as error:
+        raise InvalidField(name, "it lies outside the years 1 to 9999 in UTC") from error

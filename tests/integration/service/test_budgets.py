@@ -131,6 +131,8 @@ async def test_an_infinite_budget_is_refused_as_json_has_it(harness: Harness) ->
         {"from": "2026-02-01T00:00:00Z", "to": "2026-01-01T00:00:00Z"},
         {"group_by": "colour"},
         {"from": "yesterday"},
+        {"from": "0001-01-01T00:00:00+14:00"},
+        {"to": "9999-12-31T23:59:59-14:00"},
     ],
 )
 async def test_usage_of_no_time_is_refused(harness: Harness, query: dict[str, str]) -> None:

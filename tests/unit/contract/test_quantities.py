@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -82,3 +84,9 @@ def test_what_was_written_must_be_storable() -> None:
     assert TypeAdapter(GivenText).validate_python("ok\n") == "ok\n"
     with pytest.raises(ValidationError, match="NUL"):
         TypeAdapter(GivenText).validate_python("a\0")
+
+
+@pytest.mark.parametrize("parse", [parse_size_bytes, parse_duration_s])
+def test_a_number_that_no_float_holds_is_refused(parse: Callable[[object], object]) -> None:
+    with pytest.raises(ValueError, match="too large"):
+        parse("9" * 400)
