@@ -13,7 +13,7 @@ from headway.contract.spec import Resize
 from service.domain.allocation.columns import Columns
 from service.domain.allocation.eligibility import is_silent
 from service.domain.arrays import BoolArray, FloatArray, IntArray
-from service.domain.cluster import Served, Snapshot
+from service.domain.cluster import Snapshot
 from service.domain.jobs import Job
 from service.domain.perf.learned import Learned, batch_of
 from service.domain.perf.search import BOUND, Aim, Known, Place, SearchStep, search_step
@@ -144,25 +144,11 @@ def _aim(job: Job, snapshot: Snapshot, configurations: Configurations) -> Aim:
     aim = Aim(mode=mode, objective=goal.objective)
     if goal.deadline is not None:
         aim = replace(aim, max_time_s=(goal.deadline - snapshot.now).total_seconds())
-    # Where nothing has a price no money is spent, and a limit of it says nothing.
+    # Where nothing has a price no money is spent, and a limit of it says nothing. A job that is not stored has spent none.
     if goal.max_cost_usd is not None and configurations.usd_per_h.any():
-        spent_usd = _spent_usd(snapshot.served.get(job.id, Served()), configurations)
-        aim = replace(aim, max_cost_usd=goal.max_cost_usd - spent_usd)
+        limit = snapshot.limits.get(job.id)
+        aim = replace(aim, max_cost_usd=goal.max_cost_usd if limit is None else limit.left_usd)
     return aim
-
-
-def _spent_usd(served: Served, configurations: Configurations) -> float:
-    """What the job's slot-hours have cost, at the prices of now; of several kinds, as long as it was on each."""
-    total_s = sum(served.seconds.values())
-    if total_s <= 0:
-        return 0.0
-    per_slot = configurations.usd_per_h / np.maximum(configurations.slots, 1)
-    usd_per_slot_h = 0.0
-    for index, kind in enumerate(configurations.kinds):
-        of_kind = per_slot[configurations.kind == index]
-        if of_kind.size:
-            usd_per_slot_h += float(of_kind.max()) * served.seconds.get(kind, 0.0) / total_s
-    return served.slot_s / 3600.0 * usd_per_slot_h
 
 
 def _settled_on(job: Job, columns: Columns, current: int) -> int:

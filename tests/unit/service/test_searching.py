@@ -14,7 +14,7 @@ from service.domain.allocation.knapsack.solver import solve
 from service.domain.allocation.plan import Action, Decision, decide
 from service.domain.allocation.round import build_round
 from service.domain.allocation.searching import search_view
-from service.domain.cluster import Measurement, Node, Served, Snapshot
+from service.domain.cluster import Limit, Measurement, Node, Served, Snapshot
 from service.domain.jobs import Job
 from service.domain.policies.registry import POLICIES, policy
 from tests.unit.service.builders import NOW, job_of, node_of, snapshot_of, spec_of
@@ -169,6 +169,15 @@ def test_a_deadline_that_needs_it_moves_the_job_to_more_slots() -> None:
     # 100,000 samples take 1,000 s on one slot, 526 s on two.
     run = Run(POOR, goal("full", "cost", deadline=NOW + timedelta(seconds=700)), total=1e5)
     assert run.play(rounds=12)[-1] == 2
+
+
+def test_what_it_may_spend_is_what_the_ledger_has_left_of_its_money() -> None:
+    run = Run(POOR, goal("full", max_cost_usd=1000.0), total=1e5)
+    run.play()
+    spent = replace(run.snapshot(), limits={"j": Limit(left_usd=0.01)})
+    reasons = [build_round(picture).search.steps["j"].reason for picture in (run.snapshot(), spent)]
+    assert "within the limits" in reasons[0]
+    assert "nothing keeps to the limits" in reasons[1]
 
 
 def test_while_others_hold_the_slots_it_trains_on_what_it_has() -> None:
