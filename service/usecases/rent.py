@@ -169,7 +169,9 @@ async def _reconciled(
     """What we believe, held against the provider's list; committed."""
     names = {name for one in listed or () for name in (one.machine_id, one.external_id)}
     async with transactions.begin() as tx:
-        rows = {one.id: one for one in (*await tx.machines.open(), *await tx.machines.known(names))}
+        rows = {
+            one.id: one for one in (*await tx.machines.open(), *await tx.machines.known(provider.name, names))
+        }
         machines = [one for one in rows.values() if one.provider == provider.name]
         nodes = await tx.machines.joined()
     plan = reconcile(machines, listed, nodes, memory.seen, now, renting.patience)

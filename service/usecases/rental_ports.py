@@ -79,8 +79,8 @@ class Machines(Protocol):
         """The nodes of open machines, by the machine's id."""
         ...
 
-    async def known(self, names: Collection[str]) -> list[Machine]:
-        """Machines by their ids or their providers' names, ended ones too, oldest first."""
+    async def known(self, provider: str, names: Collection[str]) -> list[Machine]:
+        """Machines by their ids or their provider's names, ended ones too, oldest first."""
         ...
 
     async def requested_since(self, moment: datetime) -> list[Machine]:

@@ -55,7 +55,9 @@ async def test_what_is_stored_is_what_is_found(database: Database) -> None:
         assert await tx.machines.lock("m1") == machine
         assert await tx.machines.of_token("digest") == machine
         assert await tx.machines.of_token("another") is None
-        assert await tx.machines.known(["i-1"]) == await tx.machines.known(["m1"]) == [machine]
+        known = tx.machines.known
+        assert await known(machine.provider, ["i-1"]) == await known(machine.provider, ["m1"]) == [machine]
+        assert await known("another", ["i-1"]) == []
         changed = replace(machine, state=MachineState.GONE, billed_to=at(1))
         await tx.machines.save(changed)
         assert await tx.machines.lock("m1") == changed

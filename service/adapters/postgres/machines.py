@@ -7,7 +7,7 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Row, Select, insert, or_, select, text, tuple_, update
+from sqlalchemy import Row, Select, and_, insert, or_, select, text, tuple_, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from headway.contract.agents import NodeState
@@ -86,10 +86,10 @@ class PostgresMachines:
             for row in (await self._connection.execute(query)).all()
         }
 
-    async def known(self, names: Collection[str]) -> list[Machine]:
-        """Machines by their ids or their providers' names, ended ones too, oldest first."""
-        named = or_(machines.c.id.in_(names), machines.c.external_id.in_(names))
-        return await self._all(select(machines).where(named))
+    async def known(self, provider: str, names: Collection[str]) -> list[Machine]:
+        """Machines by their ids or their provider's names, ended ones too, oldest first."""
+        own = and_(machines.c.provider == provider, machines.c.external_id.in_(names))
+        return await self._all(select(machines).where(or_(machines.c.id.in_(names), own)))
 
     async def requested_since(self, moment: datetime) -> list[Machine]:
         """Those that were wanted since a moment, ended ones too, oldest first."""
