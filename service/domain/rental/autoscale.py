@@ -15,7 +15,7 @@ the machine and on one without.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from types import MappingProxyType
@@ -23,6 +23,7 @@ from types import MappingProxyType
 import numpy as np
 
 from headway.contract.agents import NodeState
+from headway.contract.dollars import dollars
 from service.domain.allocation.knapsack.problem import NOTHING, Solve
 from service.domain.allocation.round import Round, build_round
 from service.domain.allocation.steering import steered
@@ -193,7 +194,7 @@ class _Bounds:
         if self.machines + len(buy.nodes) > self.rules.max_machines:
             return f"{self.rules.max_machines} machines are the most at once"
         if self.usd_per_h + buy.usd_per_h > self.cap_usd_per_h + 1e-9:
-            return f"machines may cost ${self.cap_usd_per_h:.2f}/h, and it would be over that"
+            return f"machines may cost {dollars(self.cap_usd_per_h)}/h, and it would be over that"
         cool = self.cooling.get(buy.candidate.place)
         if cool is None:
             return ""
@@ -284,7 +285,7 @@ def _why(buy: _Buy, here: _Outcome) -> str:
     more = f" and {len(winners) - 3} more" if len(winners) > 3 else ""
     count = len(buy.nodes)
     what = buy.candidate.name if count == 1 else f"{count} x {buy.candidate.name}"
-    return f"{what}: worth ${buy.worth:.2f}/h for ${buy.usd_per_h:.2f}/h, by {each}{more}"
+    return f"{what}: worth {dollars(buy.worth)}/h for {dollars(buy.usd_per_h)}/h, by {each}{more}"
 
 
 def _faster(here: _Outcome, there: _Outcome, job: str) -> str:
@@ -309,7 +310,7 @@ def _released(
     for machine in worst_first:
         node_id = fleet.nodes.get(machine.id)
         node = base.nodes.get(node_id) if node_id is not None else None
-        if machine.state is not MachineState.RUNNING or node is None or not node.takes_jobs:
+        if machine.state is not MachineState.RUNNING or node is None or not _is_judged(node, held):
             continue
         if scales.solved >= _MOST_SOLVES or not _movable(base, node.id, here.round):
             continue
@@ -333,6 +334,13 @@ def _released(
     return releases, low
 
 
+def _is_judged(node: Node, held: Collection[str]) -> bool:
+    """Whether it is asked what a machine is worth. One that takes no new jobs is paid for as well; one that jobs are
+    leaving is asked once they have left.
+    """
+    return node.state is not NodeState.LOST and (node.keeps_jobs or node.id not in held)
+
+
 def _movable(snapshot: Snapshot, node_id: str, round_: Round) -> bool:
     """Whether the round decides about every job that holds a slot there: others are on their way."""
     deciding = {job.id for job in round_.jobs}
@@ -344,9 +352,9 @@ def _without(snapshot: Snapshot, node: Node) -> Snapshot:
 
 
 def _release(machine: Machine, worth: float, low_s: float, *, held: bool) -> Release:
-    what = "no job would miss it" if worth == 0 else f"jobs would lose ${worth:.2f}/h by it"
+    what = "no job would miss it" if worth == 0 else f"jobs would lose {dollars(worth)}/h by it"
     return Release(
         machine_id=machine.id,
         reason=MachineReason.NOT_WORTH_IT if held else MachineReason.IDLE,
-        message=f"{what}, for {low_s:.0f} s now, and it costs ${machine.usd_per_h:.2f}/h",
+        message=f"{what}, for {low_s:.0f} s now, and it costs {dollars(machine.usd_per_h)}/h",
     )

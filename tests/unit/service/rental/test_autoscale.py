@@ -285,6 +285,38 @@ def test_hosts_of_ones_own_and_machines_that_end_are_left_alone() -> None:
     assert wants == Wants()
 
 
+@pytest.mark.parametrize(
+    ("state", "is_held", "goes"),
+    [
+        (NodeState.CORDONED, False, True),
+        (NodeState.DRAINED, False, True),
+        (NodeState.DRAINING, False, True),
+        (NodeState.CORDONED, True, False),
+        (NodeState.DRAINING, True, False),
+        (NodeState.LOST, False, False),
+    ],
+)
+def test_one_that_takes_no_new_jobs_is_given_back_once_it_is_empty(
+    state: NodeState, is_held: bool, goes: bool
+) -> None:
+    machine = machine_of("m1")
+    held = {"gpt": [("n-m1", 0), ("n-m1", 1)]} if is_held else {}
+    jobs = [runs(elastic={"min": 2, "max": 2})] if is_held else []
+    node = replace(node_for(machine), state=state)
+    snapshot = snapshot_of([node], jobs, held, {"gpt": GOOD_SCALING})
+    wants = decide_wants(
+        snapshot,
+        Fleet(machines=[machine], nodes={"m1": node.id}),
+        [offer_of()],
+        cooling={},
+        rules=Rules(),
+        policy=policy("goodput"),
+        solve=partial(solve, gap=0.0),
+        low_since={"m1": LONG_AGO},
+    )
+    assert [one.machine_id for one in wants.release] == (["m1"] if goes else [])
+
+
 def test_free_hosts_come_first() -> None:
     own = Node(id="own", name="own", state=NodeState.READY, slots=dict.fromkeys(range(4), "cpu"))
     assert decided(snapshot_of([own], [waiting(elastic={"min": 1, "max": 2})]), [offer_of()]).rent == ()
