@@ -14,6 +14,7 @@ from typing import Final, Literal
 
 import numpy as np
 
+from headway.contract.dollars import dollars
 from headway.contract.markets import Market
 from service.domain.arrays import FloatArray
 from service.domain.perf.forecast import Forecast, forecast
@@ -246,7 +247,7 @@ def _judged(need: Need, rated: Rated) -> Rated:
         )
     if need.max_cost_usd is not None and not rated.cost_usd <= need.max_cost_usd:
         misses.append("max_cost_usd")
-        reasons.append(f"costs ${rated.cost_usd - need.max_cost_usd:,.2f} more than allowed")
+        reasons.append(f"costs {dollars(rated.cost_usd - need.max_cost_usd)} more than allowed")
     elif need.max_cost_usd is not None and rated.cost_p90_usd > need.max_cost_usd:
         reasons.append("one time in ten or more it would cost more than allowed")
     return replace(rated, misses=tuple(misses), reasons=tuple(reasons))
@@ -296,7 +297,7 @@ def _nearest(need: Need, rated: Sequence[Rated], wider: Sequence[Rated]) -> Iter
     in_time = [one for one in rated if "deadline" not in one.misses]
     if in_time and need.max_cost_usd is not None:
         one = min(in_time, key=lambda each: (each.cost_usd, each.time_s))
-        yield Nearest("max_cost_usd", one.cost_usd, one, f"${one.cost_usd:,.2f} would do")
+        yield Nearest("max_cost_usd", one.cost_usd, one, f"{dollars(one.cost_usd)} would do")
     affordable = [one for one in rated if "max_cost_usd" not in one.misses]
     if affordable and need.deadline_s is not None:
         one = min(affordable, key=lambda each: (each.time_s, each.cost_usd))
@@ -307,8 +308,12 @@ def _nearest(need: Need, rated: Sequence[Rated], wider: Sequence[Rated]) -> Iter
         yield Nearest(
             "max_usd_per_h", one.plan.usd_per_h, one, f"${one.plan.usd_per_h:,.4g} an hour would do"
         )
-    if not in_time and not affordable and not within and rated:
-        one = min(rated, key=lambda each: (each.time_s, each.cost_usd))
-        yield Nearest("deadline_s", one.time_s, one, "the fastest; it breaks the limit on cost as well")
-        one = min(rated, key=lambda each: (each.cost_usd, each.time_s))
-        yield Nearest("max_cost_usd", one.cost_usd, one, "the cheapest; it breaks the deadline as well")
+    if in_time or affordable or within:
+        return
+    # No one limit is enough. Where nothing is to be had for the dollars per hour, they are among those that are broken.
+    known, too = (rated, "") if rated else (wider, " and costs more an hour")
+    if known:
+        one = min(known, key=lambda each: (each.time_s, each.cost_usd))
+        yield Nearest("deadline_s", one.time_s, one, f"the fastest; it breaks other limits as well{too}")
+        one = min(known, key=lambda each: (each.cost_usd, each.time_s))
+        yield Nearest("max_cost_usd", one.cost_usd, one, f"the cheapest; it breaks other limits as well{too}")

@@ -139,6 +139,12 @@ def test_where_nothing_is_fast_or_cheap_enough_both_extremes_are_named() -> None
     assert "deadline" in found.nearest[0].rated.misses
 
 
+def test_where_every_limit_is_too_tight_both_extremes_are_named_beyond_the_hour_as_well() -> None:
+    found = asked(replace(NEED, deadline_s=1.0, max_cost_usd=1e-6), [], PLANS)
+    assert [one.limit for one in found.nearest] == ["deadline_s", "max_cost_usd"]
+    assert all("costs more an hour" in one.reason for one in found.nearest)
+
+
 def test_where_the_hour_is_too_dear_the_least_that_would_do_is_said() -> None:
     found = asked(NEED, [], PLANS)
     (nearest,) = found.nearest
