@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 from hypothesis import given
@@ -11,34 +11,16 @@ from hypothesis import strategies as st
 
 from headway.contract.markets import Market
 from service.domain.rental.ledger import Lease, to_us
-from service.domain.rental.machines import Machine, MachineReason, MachineState, billed_s, paid_until
+from service.domain.rental.machines import Machine, billed_s, paid_until
 from service.domain.rental.paid import Host, lease_of_machine, leases_of_host
+from tests.unit.service.rental.test_fleet import NOW, running
 
-NOW = datetime(2026, 11, 1, 12, 0, tzinfo=UTC)
 S = 1_000_000
 BEGAN_US = to_us(NOW)
 
 
-def machine_of(**fields: Any) -> Machine:
-    return Machine(
-        **{
-            "id": "m1",
-            "provider": "cloud",
-            "region": "here",
-            "instance_type": "small",
-            "device_kind": "a100",
-            "slots": 4,
-            "market": Market.SPOT,
-            "usd_per_h": 4.0,
-            "state": MachineState.RUNNING,
-            "reason": MachineReason.JOINED,
-            "message": "",
-            "requested_at": NOW,
-            "state_since": NOW,
-            "billed_from": NOW,
-            **fields,
-        }
-    )
+def billed_of(**fields: Any) -> Machine:
+    return running(**{"slots": 4, "device_kind": "a100", **fields})
 
 
 def host_of(**fields: Any) -> Host:
@@ -61,7 +43,7 @@ def test_the_list_of_machines_and_the_ledger_count_the_same_time(
     now_s: float, billed_s_: float | None, minimum_s: float
 ) -> None:
     billed_to = None if billed_s_ is None else NOW + timedelta(seconds=billed_s_)
-    machine = machine_of(billed_to=billed_to, min_billed_s=minimum_s)
+    machine = billed_of(billed_to=billed_to, min_billed_s=minimum_s)
     now = NOW + timedelta(seconds=now_s)
     lease = lease_of_machine(machine, None, None, now)
     assert lease is not None
@@ -70,20 +52,20 @@ def test_the_list_of_machines_and_the_ledger_count_the_same_time(
 
 
 def test_a_machine_that_is_not_billed_has_no_lease() -> None:
-    machine = machine_of(billed_from=None)
+    machine = billed_of(billed_from=None)
     assert (paid_until(machine, NOW), billed_s(machine, NOW)) == (None, 0.0)
     assert lease_of_machine(machine, None, None, NOW) is None
 
 
 def test_slots_that_the_agent_does_not_report_are_paid_for_too() -> None:
-    lease = lease_of_machine(machine_of(), host_of(slots={0: "a100", 2: "a100"}), None, NOW)
+    lease = lease_of_machine(billed_of(), host_of(slots={0: "a100", 2: "a100"}), None, NOW)
     assert lease is not None
     assert (lease.node_id, lease.slots) == ("n1", (0, 2, 1, 3))
 
 
 def test_a_lease_keeps_its_node_when_that_is_another_machines_later() -> None:
-    first = lease_of_machine(machine_of(), host_of(), None, NOW)
-    later = lease_of_machine(machine_of(), host_of(node_id="n2"), first, NOW + timedelta(seconds=5))
+    first = lease_of_machine(billed_of(), host_of(), None, NOW)
+    later = lease_of_machine(billed_of(), host_of(node_id="n2"), first, NOW + timedelta(seconds=5))
     assert first is not None
     assert later == replace(first, to_us=first.to_us + 5 * S)
 
