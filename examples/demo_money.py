@@ -82,7 +82,9 @@ class Demo:
 
     def ask(self, method: str, path: str, **arguments: Any) -> httpx.Response:
         headers = {"Authorization": f"Bearer {self.stack.token}"}
-        response = httpx.request(method, f"{self.stack.url}/api/v1/{path}", headers=headers, **arguments)
+        response = httpx.request(
+            method, f"{self.stack.url}/api/v1/{path}", headers=headers, timeout=PATIENCE_S, **arguments
+        )
         response.raise_for_status()
         return response
 
@@ -204,7 +206,7 @@ def lose_with_notice(demo: Demo, name: str) -> None:
 
 
 def lose_without_notice(demo: Demo, name: str) -> None:
-    demo.until(f"{name} has a checkpoint behind it", lambda: bool(demo.job(name).progress.checkpoint_samples))
+    demo.until(f"{name} has trained on since a checkpoint", lambda: _past_checkpoint(demo.job(name)))
     (machine,) = demo.machines_of(name)
     demo.take_away(machine, 0.0)
     demo.until("the machine is gone", lambda: demo.machine(machine.id).state == "gone")
