@@ -26,7 +26,10 @@ def machines(
     cli = of(context)
     with cli.connect() as client:
         found = list(client.machines(open_only=not every))
-    empty = Text("No machines are rented. HEADWAY_PROVIDERS says where they may be: see docs/renting.md.")
+    empty = Text(
+        "No machines are rented now; --all shows those that are gone. Where they may be rented, HEADWAY_PROVIDERS says, or "
+        "`headway up --rent FILE`: see docs/renting.md."
+    )
     cli.show(output, Page[MachineView](items=found), machines_table(found) if found else empty)
 
 
@@ -45,9 +48,9 @@ def machines_table(found: Sequence[MachineView]) -> Table:
             one.market,
             Text(one.state, style=_STYLES.get(one.state, "dim")),
             f"{one.slots} {one.device_kind}",
-            f"{one.usd_per_h:.2f}",
-            f"{one.billed_s:.0f}s" if one.billed_from is not None else "",
-            f"${one.cost_usd:.4f}" if one.billed_from is not None else "",
+            f"{one.usd_per_h:,.4g}",
+            render.duration(one.billed_s) if one.billed_from is not None else "",
+            render.usd(one.cost_usd) if one.billed_from is not None else "",
             Text(one.message),
         )
     return table

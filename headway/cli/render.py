@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from headway.contract.agents import NodeState, NodeView, SlotView
+from headway.contract.dollars import dollars
 from headway.contract.forecasts import KeptForecast, SearchView
 from headway.contract.jobs import (
     TERMINAL_STATES,
@@ -219,10 +220,8 @@ def duration(seconds: float) -> str:
 
 
 def usd(amount: float | None) -> str:
-    """Dollars and cents; of less than a cent two digits."""
-    if amount is None:
-        return "-"
-    return f"${amount:.2g}" if 0 < amount < 0.01 else f"${amount:,.2f}"
+    """Dollars, or a dash where nobody knows."""
+    return "-" if amount is None else dollars(amount)
 
 
 def cost_text(job: JobView) -> str:
@@ -236,7 +235,10 @@ def cost_text(job: JobView) -> str:
     text += f" ({', '.join(parts)})" if parts else ""
     if cost.expected_usd is not None and job.state not in TERMINAL_STATES:
         text += f", {usd(cost.expected_usd)} expected in all"
-    if cost.left_usd is not None:
+    limit = job.spec.goal.max_cost_usd
+    if cost.left_usd == 0 and limit is not None:
+        text += f"; nothing is left of its {usd(limit)}"
+    elif cost.left_usd is not None:
         text += f"; {usd(cost.left_usd)} left, then {job.spec.goal.on_budget}"
     return text + ("; without the slots that have no price" if cost.unpriced else "")
 
@@ -248,7 +250,7 @@ def search_text(found: SearchView) -> str:
     if not found.visited:
         return text
     share = "" if found.overhead_share is None else f", {found.overhead_share:.1%} of the run"
-    text += f"; {found.visited} of {found.visits} sizes seen in {found.time_s:.1f} s, {found.overhead_s:.1f} s lost"
+    text += f"; {found.visited} of {found.visits} sizes seen in {found.time_s:.1f} s, {max(found.overhead_s, 0.0):.1f} s lost"
     return f"{text}{share} (at most {found.bound:.0%})"
 
 

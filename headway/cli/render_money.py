@@ -10,8 +10,11 @@ from rich.table import Table
 from rich.text import Text
 
 from headway.cli.render import columns, duration, usd
+from headway.contract.dollars import digits_after, dollars_with
 from headway.contract.money import BudgetKind, BudgetView, LeaseBill, Usage, UsageView
 
+_FIGURES = 3
+"""Digits that count of a total."""
 _KINDS = {BudgetKind.HOURLY_CAP: "$/h at any moment", BudgetKind.LONG_RUN: "$/h on average"}
 
 
@@ -43,10 +46,11 @@ def usage_page(view: UsageView) -> RenderableType:
     table = columns(view.group_by.upper(), "DOLLARS", "USEFUL", "RESIZE", "LOST", "IDLE", "SLOT-HOURS")
     for column in table.columns[1:]:
         column.justify = "right"
+    digits = digits_after(view.total.usd, _FIGURES)
     for one in view.groups:
-        table.add_row(one.label or "nobody", *_figures(one))
+        table.add_row(one.label or "nobody", *_figures(one, digits))
     table.add_section()
-    table.add_row(Text("in all", style="bold"), *_figures(view.total))
+    table.add_row(Text("in all", style="bold"), *_figures(view.total, digits))
     notes = []
     if view.unpriced_kinds:
         kinds = ", ".join(view.unpriced_kinds)
@@ -56,14 +60,15 @@ def usage_page(view: UsageView) -> RenderableType:
         )
     if view.accrued_to is None:
         notes.append("Nothing was charged yet: the scheduler brings the ledger up to date every few seconds.")
-    span = f"{_moment(view.from_)} to {_moment(view.to)} (whole hours, as begun)"
+    span = f"{_moment(view.from_)} to {_moment(view.to)}, from a whole hour on"
     return Group(Text(span, style="dim"), table, *(Text(note, style="yellow") for note in notes))
 
 
-def _figures(usage: Usage) -> tuple[str, ...]:
-    useful = f"{usd(usage.useful_usd)}{_share(usage.useful_usd, usage.usd)}"
-    others = (usage.resize_usd, usage.lost_usd, usage.idle_usd)
-    return usd(usage.usd), useful, *map(usd, others), f"{usage.slot_h:,.2f}"
+def _figures(usage: Usage, digits: int) -> tuple[str, ...]:
+    """One row. All rows have as many digits as the total needs, so that a column can be added up."""
+    parts = (usage.usd, usage.useful_usd, usage.resize_usd, usage.lost_usd, usage.idle_usd)
+    all_, useful, *others = (dollars_with(part, digits) for part in parts)
+    return all_, useful + _share(usage.useful_usd, usage.usd), *others, f"{usage.slot_h:,.{digits}f}"
 
 
 def _share(part: float, whole: float) -> str:
@@ -75,16 +80,17 @@ def bills_table(bills: Sequence[LeaseBill]) -> Table:
     table = columns("MACHINE", "TYPE", "MARKET", "BILLED FROM", "TO", "PAID FOR", "CHARGED", "DOLLARS")
     for place in (5, 6, 7):
         table.columns[place].justify = "right"
+    digits = digits_after(sum(one.usd for one in bills), _FIGURES)
     for one in bills:
         table.add_row(
             one.machine_id,
             one.instance_type,
             one.market,
-            _moment(one.billed_from),
-            "goes on" if one.billed_to is None else _moment(one.billed_to),
+            f"{one.billed_from.astimezone():%m-%d %H:%M:%S}",
+            "goes on" if one.billed_to is None else f"{one.billed_to.astimezone():%m-%d %H:%M:%S}",
             duration(one.paid_s),
             Text(duration(one.charged_s), style="" if abs(one.paid_s - one.charged_s) < 1e-3 else "bold red"),
-            usd(one.usd),
+            dollars_with(one.usd, digits),
         )
     return table
 

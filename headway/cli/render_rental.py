@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from headway.cli.render import columns, duration, rate
+from headway.contract.dollars import dollars
 from headway.contract.markets import Market
 from headway.contract.recommendations import (
     GroupView,
@@ -164,7 +165,7 @@ def _limit(name: str) -> str:
 
 
 def _usd(value: float) -> str:
-    return f"${value:,.2f}"
+    return dollars(value)
 
 
 def _price(value: float | None) -> str:

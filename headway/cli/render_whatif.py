@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from headway.cli.render import columns, duration
+from headway.cli.render import columns, duration, usd
 from headway.contract.simulations import JobOutcome, Outcome, SimulationResult
 
 _MOST_JOBS = 30
@@ -41,7 +41,7 @@ def _figures(one: Outcome) -> Iterator[str]:
     yield str(one.jobs)
     for value in (one.avg_s, one.median_s, one.p90_s, one.last_s, one.wait_s):
         yield duration(value)
-    yield f"${one.usd:,.2f}"
+    yield usd(one.usd)
     yield f"{one.slot_h:,.1f}"
     yield f"{one.utilisation:.0%}"
     yield f"{one.changes_per_job:.1f}"
@@ -74,4 +74,4 @@ def _end(one: JobOutcome | None) -> str:
 
 
 def _cost(one: JobOutcome | None) -> str:
-    return "-" if one is None else f"${one.usd:,.2f}"
+    return "-" if one is None else usd(one.usd)

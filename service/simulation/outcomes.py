@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from headway.contract.dollars import dollars
 from headway.contract.simulations import JobComparison, JobOutcome, Outcome
 from service.domain.arrays import BoolArray, FloatArray
 from service.domain.cluster import PolicySetting
@@ -124,12 +125,10 @@ def _sooner(was_s: float, is_s: float) -> str:
 
 
 def _dearer(was_usd: float, is_usd: float) -> str:
-    if abs(is_usd - was_usd) <= max(_NOTHING * was_usd, 0.005):
-        return f"it costs the same, ${is_usd:,.2f}"
+    if abs(is_usd - was_usd) <= _NOTHING * was_usd or dollars(is_usd) == dollars(was_usd):
+        return f"it costs the same, {dollars(is_usd)}"
     more = f"{abs(is_usd / was_usd - 1):.0%} " if was_usd > 0 else ""
-    return (
-        f"it costs {more}{'more' if is_usd > was_usd else 'less'}: ${is_usd:,.2f} instead of ${was_usd:,.2f}"
-    )
+    return f"it costs {more}{'more' if is_usd > was_usd else 'less'}: {dollars(is_usd)} instead of {dollars(was_usd)}"
 
 
 def _unfinished(before: Runs, after: Runs) -> Iterator[str]:

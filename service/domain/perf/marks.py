@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from headway.contract.dollars import dollars
 from headway.contract.forecasts import KeptForecast
 from headway.contract.jobs import JobProgress
 
@@ -47,8 +48,8 @@ def _verdict(one: KeptForecast) -> str:
     text = f"forecast {when}: {one.time_s:.1f} s, it took {one.took_s or 0.0:.1f} s ({_off(one.time_ratio)}"
     late = one.took_s is not None and one.took_s > one.time_p90_s
     text += ", beyond its P90)" if late else ")"
-    if one.cost_ratio is not None:
-        text += f", ${one.cost_usd:.4f}, it cost ${one.cost_was_usd:.4f} ({_off(one.cost_ratio)})"
+    if one.cost_usd is not None and one.cost_was_usd is not None and one.cost_ratio is not None:
+        text += f", {dollars(one.cost_usd)}, it cost {dollars(one.cost_was_usd)} ({_off(one.cost_ratio)})"
     return text
 
 

@@ -143,6 +143,27 @@ def test_the_bill_says_what_is_not_in_it(service: StubService) -> None:
     assert request.url.params["from"] == (NOW - timedelta(days=1)).isoformat()
 
 
+def test_small_amounts_have_the_digits_of_the_total_and_add_up(service: StubService) -> None:
+    view = UsageView.model_validate(
+        {
+            "from": NOW - timedelta(days=1),
+            "to": NOW,
+            "accrued_to": NOW,
+            "group_by": GroupBy.JOB,
+            "total": figures(0.00505),
+            "groups": [
+                {"key": "j1", "label": "digits", **figures(0.0047)},
+                {"key": "", "label": "", **figures(0.00035)},
+            ],
+            "unpriced_kinds": [],
+        }
+    )
+    service.on("GET /api/v1/usage", ok(view))
+    shown = run(service, "usage", "--by", "job").stdout
+    for part in ("$0.00470", "$0.00035", "$0.00505"):
+        assert part in shown
+
+
 @pytest.mark.parametrize("since", ["yesterday", "12-1", ""])
 def test_a_time_that_is_none_is_refused(service: StubService, since: str) -> None:
     result = run(service, "usage", "--since", since)
@@ -163,7 +184,7 @@ def test_leases_are_shown_as_billed_and_as_charged(service: StubService) -> None
     )
     service.on("GET /api/v1/usage/machines", page(bill))
     shown = run(service, "usage", "--machines").stdout
-    for part in ("m1", "g4dn.xlarge", "spot", "goes on", "$0.0012"):
+    for part in ("m1", "g4dn.xlarge", "spot", "goes on", "$0.00123"):
         assert part in shown
 
 
@@ -182,5 +203,8 @@ def test_a_job_says_what_it_cost_and_what_is_to_come() -> None:
     ):
         assert part in shown
     assert "no price" in shown
+    spent = cost_text(job_view(spec=spec, cost=cost.model_copy(update={"left_usd": 0.0})))
+    assert "nothing is left of its $20.00" in spent
+    assert "then pause" not in spent
     assert "expected" not in cost_text(job_view(JobState.SUCCEEDED, cost=cost))
     assert cost_text(job_view()) == "nothing yet"

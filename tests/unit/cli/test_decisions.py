@@ -245,7 +245,7 @@ def test_a_plan_names_the_smallest_the_knee_and_the_fastest():
 
 @pytest.mark.parametrize(
     ("amount", "said"),
-    [(None, "-"), (0.0, "$0.00"), (0.00123, "$0.0012"), (0.01, "$0.01"), (1234.567, "$1,234.57")],
+    [(None, "-"), (0.0, "$0.00"), (0.00123, "$0.0012"), (0.0153, "$0.015"), (1234.567, "$1,234.57")],
 )
 def test_dollars(amount: float | None, said: str):
     assert render.usd(amount) == said

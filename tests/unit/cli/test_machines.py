@@ -60,7 +60,7 @@ def test_machines_say_why_and_for_how_much(flags: tuple[str, ...], query: str | 
         "running",
         "2 cpu",
         "0.12",
-        "90s",
+        "1m30s",
         "$0.0030",
         "by digits (starts)",
     ):

@@ -53,7 +53,7 @@ def test_time_and_cost_are_held_against_what_happened() -> None:
     assert one.time_ratio == pytest.approx(1.1)
     assert one.cost_ratio == pytest.approx(2.0 / 1.8)
     assert verdict([one]) == (
-        "forecast after 10% of the work: 110.0 s, it took 100.0 s (+10.0%), $2.0000, it cost $1.8000 (+11.1%)"
+        "forecast after 10% of the work: 110.0 s, it took 100.0 s (+10.0%), $2.00, it cost $1.80 (+11.1%)"
     )
 
 

@@ -76,6 +76,11 @@ def test_a_period_says_where_it_will_end() -> None:
     assert faster.exhausted_at == NOW + timedelta(hours=6)
 
 
+def test_small_amounts_are_not_said_as_nothing() -> None:
+    cap = budget(kind=BudgetKind.HOURLY_CAP, period=None, usd=0.001)
+    assert "$0.0040 of $0.0010 an hour now" in standing(cap, spent_usd=0, usd_per_h=0.004, now=NOW).message
+
+
 def test_what_is_spent_is_spent() -> None:
     stands = standing(budget(), spent_usd=101, usd_per_h=1, now=NOW)
     assert (stands.remaining_usd, stands.exhausted, stands.over) == (0, True, True)
