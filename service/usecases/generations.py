@@ -203,7 +203,10 @@ async def pause_now(tx: Transaction, job: Job, now: datetime, *, reason: Reason 
     """A job that holds nothing becomes PAUSED."""
     paused = replace(job, pause_requested=False, allocation={})
     where = f" at {job.progress.samples:,} samples" if job.progress.samples else ""
-    return await transition(tx, paused, JobEvent.PAUSE, reason=reason, message=f"paused{where}", now=now)
+    spent = ": its money is spent; `headway resume` lets it go on" if reason is Reason.BUDGET else ""
+    return await transition(
+        tx, paused, JobEvent.PAUSE, reason=reason, message=f"paused{where}{spent}", now=now
+    )
 
 
 async def _recover(tx: Transaction, job: Job, verdict: Verdict, now: datetime) -> Job:

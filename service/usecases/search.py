@@ -46,6 +46,6 @@ def _message(view: SearchView) -> str:
     text = f"{where}{view.reason}"
     if view.phase is SearchPhase.SETTLED and view.visited:
         share = f", {view.overhead_share:.1%} of the run" if view.overhead_share is not None else ""
-        text += f"; {view.visited} of {view.visits} visits took {view.time_s:.1f} s, {view.overhead_s:.1f} s of them lost"
+        text += f"; {view.visited} of {view.visits} visits took {view.time_s:.1f} s, {max(view.overhead_s, 0.0):.1f} s of them lost"
         text += share
     return text

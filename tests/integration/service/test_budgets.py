@@ -199,6 +199,7 @@ async def test_a_job_whose_money_is_spent_does_as_its_file_says(
     )
     job = await harness.job()
     assert (job.state, job.reason) == (state, Reason.BUDGET)
+    assert "spent" in job.message
     await spend(harness, agent, 5)
     assert len(await events(harness)) == 2, "each share is told of once"
 
