@@ -266,7 +266,7 @@ def _slot_hours(policies: Mapping[str, list[Result]]) -> str:
     for index, (name, runs) in enumerate(policies.items()):
         held_h = float(np.mean([one.replay.jobs.served_slot_s.sum() for one in runs])) / 3600
         lost_h = float(np.mean([_lost_slot_s(one) for one in runs])) / 3600
-        text = f"{charts.number(held_h)} h, {charts.number(100 * lost_h / held_h if held_h else 0.0)} % lost"
+        text = f"{charts.number(held_h)} h, {charts.number(lost_h)} h of them lost"
         bars.append(Bar(name=name, index=_colour(index), parts=(held_h - lost_h, lost_h), text=text))
     title = "Slot-hours, and what changes took of them"
     caption = "Lost: held during starts, pauses and work that was done twice."
