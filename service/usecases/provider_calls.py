@@ -30,7 +30,10 @@ async def answered(provider: str, call: Awaitable[Answer]) -> Answer | None:
             return await call
     except (HeadwayServiceError, TimeoutError) as error:
         log.warning("provider_silent", provider=provider, reason=str(error) or "no answer in time")
-        return None
+    except Exception:
+        # A fault of its adapter: the machines of other providers must not be paid for because of it.
+        log.exception("provider_failed", provider=provider)
+    return None
 
 
 def tell(machine: Machine) -> None:
@@ -65,6 +68,9 @@ async def ask_for(
     except (Unavailable, TimeoutError) as error:
         log.warning("launch_unanswered", machine=machine.id, reason=str(error) or "no answer in time")
         return "unanswered"
+    except Exception:
+        log.exception("launch_failed", machine=machine.id, provider=provider.name)
+        return "unanswered"
     await _write(transactions, machine, lambda row: launched(row, found, now()))
     return "launched"
 
@@ -95,6 +101,9 @@ async def terminate(provider: Provider, one: Termination) -> str:
             await provider.terminate(one.external_id)
     except (HeadwayServiceError, TimeoutError) as error:
         log.warning("terminate_unanswered", external_id=one.external_id, reason=str(error))
+        return "unanswered"
+    except Exception:
+        log.exception("terminate_failed", external_id=one.external_id, provider=provider.name)
         return "unanswered"
     log.info("terminated", external_id=one.external_id, machine=one.machine_id, why=one.message)
     return "terminated"

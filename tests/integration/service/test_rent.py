@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -17,6 +18,7 @@ from headway.contract.machines import MachineView
 from headway.contract.markets import Market
 from service.domain.errors import NoCapacity, ProviderRefused
 from service.domain.rental.fleet import Patience
+from service.domain.rental.machines import Found
 from service.domain.rental.offers import Offer
 from service.domain.rental.wants import Rules
 from service.usecases.expire import expire_nodes
@@ -35,11 +37,12 @@ class Stage:
     cloud: Cloud
     rules: Rules = field(default_factory=lambda: Rules(idle_s=0.0))
     memory: Memory = field(default_factory=Memory)
+    others: Sequence[Cloud] = ()
 
     async def turn(self) -> RentResult:
         harness = self.harness
         renting = Renting(
-            providers=[self.cloud],
+            providers=[*self.others, self.cloud],
             rules=self.rules,
             patience=Patience(),
             public_url="http://headway",
@@ -266,6 +269,30 @@ async def test_silence_of_the_provider_changes_nothing(stage: Stage) -> None:
     stage.cloud.badness = 0.0
     after = await stage.machines()
     assert [one.state for one in after] == [one.state for one in before]
+
+
+@dataclass
+class Broken(Cloud):
+    """A provider whose adapter has a fault."""
+
+    name: str = "broken"
+
+    def stumble(self) -> None:
+        raise KeyError("State")
+
+    async def list(self) -> Sequence[Found]:
+        raise KeyError("Reservations")
+
+
+async def test_a_fault_in_one_providers_adapter_leaves_no_machine_of_another_unattended(stage: Stage) -> None:
+    _, instance = await stage.running()
+    stage.others = [Broken(stage.harness.clock.now)]
+    stage.cloud.end(instance.external_id, "taken away")
+    stage.cloud.instances.append(replace(instance, external_id="i-ghost", machine_id="ghost", ended=None))
+    await stage.turn()
+    ended = next(one for one in await stage.machines() if one.external_id == instance.external_id)
+    assert ended.state == "gone"
+    assert "i-ghost" not in {one.external_id for one in stage.cloud.running()}
 
 
 async def test_a_lost_node_of_a_machine_keeps_what_it_is_when_its_agent_comes_back(stage: Stage) -> None:
