@@ -22,7 +22,8 @@ def result_page(result: SimulationResult) -> RenderableType:
     parts += [Text(), _cases(result), Text(), *_jobs(result)]
     parts += [Text(f"note: {line}", style="dim") for line in result.warnings]
     when = f"From the cluster at {result.at.astimezone():%H:%M:%S}, {duration(result.horizon_s)} ahead"
-    parts.append(Text(f"{when}, in {result.seeds} runs.", style="dim"))
+    runs = "1 run" if result.seeds == 1 else f"{result.seeds} runs"
+    parts.append(Text(f"{when}, in {runs}.", style="dim"))
     return Group(*parts)
 
 

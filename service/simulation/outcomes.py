@@ -127,6 +127,10 @@ def _sooner(was_s: float, is_s: float) -> str:
 def _dearer(was_usd: float, is_usd: float) -> str:
     if abs(is_usd - was_usd) <= _NOTHING * was_usd or dollars(is_usd) == dollars(was_usd):
         return f"it costs the same, {dollars(is_usd)}"
+    if was_usd > 0 and is_usd >= 10 * was_usd:
+        return (
+            f"it costs {is_usd / was_usd:,.0f} times as much: {dollars(is_usd)} instead of {dollars(was_usd)}"
+        )
     more = f"{abs(is_usd / was_usd - 1):.0%} " if was_usd > 0 else ""
     return f"it costs {more}{'more' if is_usd > was_usd else 'less'}: {dollars(is_usd)} instead of {dollars(was_usd)}"
 

@@ -78,6 +78,7 @@ def test_jobs_side_by_side_with_the_range_of_their_runs() -> None:
         (runs((1000.0,)), runs((1001.0,)), "jobs end as soon as before on average, after 16m41s"),
         (runs((1000.0,)), runs((1000.0,), usd=1.5), "it costs 50% more: $1.50 instead of $1.00"),
         (runs((1000.0,)), runs((1000.0,), usd=0.5), "it costs 50% less: $0.50 instead of $1.00"),
+        (runs((1000.0,)), runs((1000.0,), usd=40.0), "it costs 40 times as much: $40.00 instead of $1.00"),
         (runs((1000.0,)), runs((1000.0,)), "it costs the same, $1.00"),
         (runs((1.0, 1e3)), runs((1.0, np.inf)), "1 more job has not ended within the horizon"),
         (runs((1e3, 900.0)), runs((400.0, 900.0)), "sooner ends: name-j0 by 10m00s"),
