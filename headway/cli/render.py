@@ -229,7 +229,7 @@ def cost_text(job: JobView) -> str:
     cost = job.cost
     if cost is None:
         return "nothing yet"
-    text = f"{usd(cost.usd)} so far"
+    text = f"{usd(cost.usd)} {'in all' if job.state in TERMINAL_STATES else 'so far'}"
     waste = [(cost.resize_usd, "for changes"), (cost.lost_usd, "lost")]
     parts = [f"{usd(amount)} {what}" for amount, what in waste if amount > 0]
     text += f" ({', '.join(parts)})" if parts else ""
