@@ -10,6 +10,7 @@ from headway.contract.decisions import PolicyRequest, RowPrice
 from headway.contract.dollars import dollars
 from headway.contract.jobs import TERMINAL_STATES, JobState, Reason
 from headway.contract.money import BudgetKind, BudgetRequest, BudgetView, Period
+from headway.contract.spec import Resize
 from service.domain.cluster import PolicySetting, budget_row
 from service.domain.errors import Changed, NotFound
 from service.domain.rental.budgets import Budget, JobSpend, Standing, notice_due, period_of, subject_of_budget
@@ -216,6 +217,8 @@ async def _tell_scope(
     data = {"budget": budget.name, "share": stands.share, "spent_usd": stands.spent_usd, "usd": budget.usd}
     for job in jobs.values():
         message = f"budget {budget.name} ({kind}): {stands.message}"
+        if budget.hard and job.spec.elastic.resize is Resize.NEVER:
+            message += "; this job has elastic.resize: never and runs to its end, unless you cancel it"
         await record(tx, job, EVENT, reason=Reason.BUDGET, message=message, now=now, data=data)
 
 

@@ -213,6 +213,19 @@ async def test_a_job_that_shrinks_goes_on(harness: Harness) -> None:
     assert len(await events(harness)) == 1
 
 
+async def test_a_job_that_never_changes_is_said_to_run_on_beyond_a_hard_budget(harness: Harness) -> None:
+    agent = await harness.join(slots=2)
+    await train(harness, agent, elastic={"min": 1, "resize": "never"})
+    await put(harness, "day", usd=100, period="day", hard=True)
+    await spend(harness, agent, 20)
+    await harness.submit("next")
+    await harness.turn()
+    assert (await harness.job()).state is JobState.RUNNING
+    assert (await harness.job("next")).state is JobState.PENDING
+    (told,) = await events(harness)
+    assert "runs to its end" in told
+
+
 async def test_a_long_run_average_is_what_the_cluster_follows(harness: Harness) -> None:
     made = await put(harness, "boa", usd=12, kind="long_run")
     assert "an hour on average" in made["message"]
