@@ -43,14 +43,14 @@ class _Part(BaseModel):
 
 class LocalOffer(_Part):
     """A type of machine. A price that is missing: not sold on that market. A capacity bounds how many there are at once;
-    one that is missing: any number. With `joins: false` machines come up, and their agents never join.
+    one that is missing: any number. What a machine is worth is measured in what others cost: none is free. With `joins: false` machines come up, and their agents never join.
     """
 
     instance_type: Annotated[str, Field(pattern=NAME_PATTERN)]
     slots: Annotated[int, Field(ge=1, le=4096)] = 1
     device_kind: Annotated[str, Field(pattern=DEVICE_KIND_PATTERN)] = "cpu"
-    on_demand_usd_per_h: Annotated[float, Field(ge=0)] | None = None
-    spot_usd_per_h: Annotated[float, Field(ge=0)] | None = None
+    on_demand_usd_per_h: Annotated[float, Field(gt=0, le=1e6)] | None = None
+    spot_usd_per_h: Annotated[float, Field(gt=0, le=1e6)] | None = None
     on_demand_capacity: Annotated[int, Field(ge=0)] | None = None
     spot_capacity: Annotated[int, Field(ge=0)] | None = None
     hazard_per_h: Annotated[float, Field(ge=0)] = 0.0

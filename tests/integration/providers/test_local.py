@@ -106,6 +106,8 @@ async def test_what_is_on_offer_is_what_the_file_says_now(place: Place) -> None:
         "offers: [{instance_type: small, slots: 0}]",
         "offers: [{instance_type: small, spot_usd_per_h: -1}]",
         "offers: [{instance_type: small, spot_usd_per_h: .nan}]",
+        "offers: [{instance_type: small, spot_usd_per_h: 0}]",
+        "offers: [{instance_type: small, on_demand_usd_per_h: 1.0e+300}]",
         "offers: [{instance_type: small}, {instance_type: small}]",
         "offers: [{instance_type: small, price: 3}]",
     ],
