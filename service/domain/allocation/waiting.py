@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from headway.contract.agents import NodeState
+from headway.contract.dollars import dollars
 from headway.contract.jobs import Reason
 from headway.contract.markets import Market
 from service.domain.allocation.explain import Case, Sentence
@@ -132,8 +133,8 @@ def why_unpaid(case: Case, census: Census) -> Sentence | None:
                 return Sentence(Reason.BUDGET, message)
             return Sentence(
                 Reason.BUDGET,
-                f"costs at least ${least:,.2f} an hour, and of budget {cap.name} (${cap.usd_per_h:,.2f} an hour) "
-                f"${left:,.2f} are left",
+                f"costs at least {dollars(least)} an hour, and of budget {cap.name} ({dollars(cap.usd_per_h)} an hour) "
+                f"{dollars(left)} are left",
             )
     return None
 
