@@ -237,6 +237,10 @@ async def _wanted(
     wanted = [_machine_of(want, renting, now()) for want in wants.rent]
     if wanted or wants.release:
         async with transactions.begin() as tx:
+            await tx.machines.take_turn()
+            known = {machine.id for machine in machines}
+            if any(machine.id not in known for machine in await tx.machines.open()):
+                return wants, []  # somebody else leads as well, and has rented for the same jobs
             for machine in wanted:
                 await tx.machines.insert(machine)
             for release in wants.release:

@@ -55,6 +55,10 @@ class Provider(Protocol):
 class Machines(Protocol):
     """Rows of machines."""
 
+    async def take_turn(self) -> None:
+        """Until the transaction ends, whoever else takes a turn waits."""
+        ...
+
     async def insert(self, machine: Machine) -> None:
         """Store a new machine."""
         ...

@@ -20,9 +20,7 @@ SCRIPT = Path(__file__).parent / "scripts" / "meeting.py"
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_member_that_dies_before_it_connects_is_not_waited_for(victim: int) -> None:
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=60))
-    order = Order(
-        generation=3, world_size=2, store=f"127.0.0.1:{store.port}", members={"1.0": 0, "3.1": 1}
-    )
+    order = Order(generation=3, world_size=2, store=f"127.0.0.1:{store.port}", members={"1.0": 0, "3.1": 1})
     fates = {victim: "dies", 1 - victim: "goes_on"}
     members = {
         rank: subprocess.Popen(

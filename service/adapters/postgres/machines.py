@@ -34,6 +34,10 @@ class PostgresMachines:
     def __init__(self, connection: AsyncConnection) -> None:
         self._connection = connection
 
+    async def take_turn(self) -> None:
+        """Until the transaction ends, whoever else takes a turn waits."""
+        await self._connection.execute(text("SELECT pg_advisory_xact_lock(hashtext('headway-renting'))"))
+
     async def insert(self, machine: Machine) -> None:
         """Store a new machine."""
         await self._connection.execute(insert(machines).values(asdict(machine)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections.abc import Sequence
 from contextlib import suppress
@@ -319,6 +320,15 @@ async def test_a_lost_node_of_a_machine_keeps_what_it_is_when_its_agent_comes_ba
         instance.machine_id,
         0.06,
     )
+
+
+async def test_of_two_leaders_one_rents(stage: Stage) -> None:
+    for number in range(3):
+        await stage.harness.submit(f"j-{number}", market="spot", elastic={"min": 2})
+    results = await asyncio.gather(stage.turn(), stage.turn())
+    less, more = sorted(one.wanted for one in results)
+    assert less == 0 < more
+    assert len(await stage.machines()) == more
 
 
 async def test_bounds_hold(stage: Stage) -> None:
