@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from headway.contract.agents import NodeState
+from headway.contract.devices import MOST_USD_PER_SLOT_H
 from headway.contract.markets import Market
 from service.domain.cluster import Node
 from service.domain.rental.fleet import Place
@@ -37,12 +37,16 @@ class Candidate:
 
 
 def candidates_of(offers: Sequence[Offer]) -> list[Candidate]:
-    """What can be bought, the cheapest slots of each pool first; so many that all can be weighed."""
+    """What can be bought, the cheapest slots of each pool first; so many that all can be weighed. A price that nobody
+    would pay for a slot is a mistake of who says it, and no offer.
+    """
     found = [
         Candidate(offer, market, price)
         for offer in offers
         for market in Market
-        if (price := offer.usd_per_h(market)) is not None and 0 <= price < math.inf and offer.devices > 0
+        if (price := offer.usd_per_h(market)) is not None
+        and 0 <= price <= MOST_USD_PER_SLOT_H * offer.devices
+        and offer.devices > 0
     ]
     found.sort(key=lambda one: (one.usd_per_h / one.offer.devices, one.usd_per_h, one.name))
     ranks: dict[tuple[str, Market], int] = {}

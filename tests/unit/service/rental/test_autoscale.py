@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -20,6 +21,7 @@ from service.domain.cluster import Cap, Measurement, Node, Snapshot
 from service.domain.jobs import Job
 from service.domain.policies.registry import policy
 from service.domain.rental.autoscale import decide_wants
+from service.domain.rental.candidates import candidates_of
 from service.domain.rental.fleet import Cooling, Place
 from service.domain.rental.machines import Machine, MachineReason, MachineState
 from service.domain.rental.offers import Offer
@@ -130,6 +132,12 @@ def test_without_jobs_nothing_is_rented() -> None:
 
 def test_without_offers_nothing_is_rented() -> None:
     assert decided(snapshot_of(jobs=[waiting()])).rent == ()
+
+
+@pytest.mark.parametrize("price", [None, -0.1, math.nan, math.inf, 1e300, 20_001.0])
+def test_what_has_no_price_or_one_that_none_can_be_is_not_rented(price: float | None) -> None:
+    assert candidates_of([offer_of(slots=2, on_demand_usd_per_h=price)]) == []
+    assert len(candidates_of([offer_of(slots=2, on_demand_usd_per_h=20_000.0)])) == 1
 
 
 def test_a_job_that_waits_in_an_empty_cluster_gets_the_cheapest_machine_that_runs_it() -> None:
