@@ -22,20 +22,20 @@ class Reporter:
         self._told_epoch = -1
         self._mailbox = mailbox
         self._meter = Meter(PROGRESS_EVERY_S)
-        self._first_of_members = False
+        self._first_of_generation = False
 
     def measure(self, step_s: float, sync_s: float) -> None:
-        """A step of full size took so long, `sync_s` of it waiting for peers. The first one after a change of members does not
+        """A step of full size took so long, `sync_s` of it waiting for peers. The first one of each generation does not
         count: newcomers make their first pass in it, which is a slow one.
         """
-        if not self._first_of_members:
+        if not self._first_of_generation:
             self._meter.add(step_s, sync_s)
-        self._first_of_members = False
+        self._first_of_generation = False
 
     def forget(self) -> None:
         """Members have changed: what was measured before says nothing of steps from here on."""
         self._meter = Meter(PROGRESS_EVERY_S)
-        self._first_of_members = True
+        self._first_of_generation = True
 
     def due(self) -> bool:
         """Whether it is time to tell."""

@@ -246,8 +246,8 @@ class Training:
         if self._steps_taken == 1:
             self._expect_to_save()
             self._mailbox.send(FirstStep, samples=self.place.samples, live=self._team.live)
-        elif len(step.batch) == self.split.global_batch:
-            # Neither the first step nor a short one at the end of an epoch says how long a step takes.
+        if len(step.batch) == self.split.global_batch:
+            # A short step at the end of an epoch does not say how long a step takes.
             step_s = self._ended_s - self._began_s
             self._reporter.measure(step_s, max(0.0, step_s - self.gradients.meter.compute_s))
         self._saver.look()

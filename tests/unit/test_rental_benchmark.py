@@ -18,6 +18,7 @@ from benchmarks.rental import (
 )
 from benchmarks.rental_market import LAUNCH_S, Outcome, Prices, Rule, Work, Zones, play
 from service.simulation.profiles import data_folder
+from service.simulation.world import BadInput
 
 PRICES = Prices(on_demand=36.0, spot=3.6)
 """A cent a second, and a tenth of it."""
@@ -84,8 +85,12 @@ def test_a_trace_of_one_instance_is_one_of_a_smaller_request() -> None:
 
 def test_on_a_recorded_market_the_goals_are_met() -> None:
     """Spot was there for four fifths of the time."""
+    try:
+        folder = data_folder() / "spot"
+    except BadInput as error:
+        pytest.skip(f"no recorded markets here: {error}")
     name = "preemption/4-node/aws-08-03-2023/us-west-2/v100_1"
-    (zones,) = [one for one in markets_of(data_folder() / "spot") if one.name == name]
+    (zones,) = [one for one in markets_of(folder) if one.name == name]
     result = result_of([row_of(zones, entries=1)])
     assert result["saving"] >= 0.4
     assert result["longer"] <= 0.1
