@@ -38,8 +38,8 @@ demo-money: $(READY)  ## rent machines of this host under a budget, lose two of 
 
 test: $(READY)  ## run every test (under 10 minutes)
 	$(BIN)/python -m pytest tests/unit -n 2
-	$(BIN)/python -m pytest tests/conformance tests/integration -n 2 --durations=10
-	$(BIN)/python -m pytest tests/elastic tests/e2e tests/chaos --durations=10
+	$(BIN)/python -m pytest tests/conformance tests/integration/service -n 2
+	$(BIN)/python -m pytest tests --ignore=tests/unit --ignore=tests/conformance --ignore=tests/integration/service --durations=10
 
 check: lint types imports sizes pins  ## lint, types, import rules, sizes, pins
 
