@@ -115,7 +115,7 @@ def _with_known(fresh: NodeRecord, known: NodeRecord | None) -> NodeRecord:
         fresh,
         id=known.id,
         state=known.state,
-        wanted_state=NodeState.READY if _was_taken_away(known, fresh.seen_at) else known.wanted_state,
+        wanted_state=NodeState.READY if _was_taken_away(known, fresh) else known.wanted_state,
         message=known.message,
         joined_at=known.joined_at,
     )
@@ -127,10 +127,14 @@ def _with_known(fresh: NodeRecord, known: NodeRecord | None) -> NodeRecord:
         market=known.market,
         machine_id=known.machine_id,
         usd_per_slot_h=known.usd_per_slot_h,
-        reclaim_at=None if _was_taken_away(known, fresh.seen_at) else known.reclaim_at,
+        reclaim_at=None if _was_taken_away(known, fresh) else known.reclaim_at,
     )
 
 
-def _was_taken_away(known: NodeRecord, now: datetime) -> bool:
-    """Whether a notice about the host has come true: whoever joins under its name now was not meant by it."""
-    return known.state is NodeState.LOST and known.reclaim_at is not None and known.reclaim_at <= now
+def _was_taken_away(known: NodeRecord, fresh: NodeRecord) -> bool:
+    """Whether a notice about the host has come true, be it that another host has its name: whoever joins under it now was
+    not meant.
+    """
+    if known.state is not NodeState.LOST or known.reclaim_at is None:
+        return False
+    return known.instance != fresh.instance or known.reclaim_at <= fresh.seen_at

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -48,6 +49,7 @@ def spot(cluster: Cluster, provider: FakeMetadata) -> Iterator[OtherHost]:
     if host.process is not None and host.process.poll() is None:
         host.die()
     cluster.until(lambda: state_of(cluster, THERE) is NodeState.LOST, "the machine to be gone")
+    shutil.rmtree(host.state)  # the next one of this name is another machine
 
 
 def state_of(cluster: Cluster, name: str) -> NodeState:
