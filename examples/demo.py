@@ -10,30 +10,26 @@ long training stood still, and whether every promise was kept: the exit code is 
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import re
-import shutil
 import signal
 import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
 from rich.console import Console
-from rich.table import Table
 
-from headway.client import Client
+from examples.stage import EXAMPLES, BrokenPromise, Stage, arguments_of, leave, perform, table
 from headway.contract.agents import NodeState
 from headway.contract.jobs import TERMINAL_STATES, EventView, JobState, JobView
 from headway.contract.spec import JobSpec
 from headway.local.stack import LocalStack
 
-EXAMPLES = Path(__file__).parent
 DIGITS_EPOCHS, GPT_EPOCHS, PLAIN_STEPS = 60, 2, 1500
 PATIENCE_S = 120.0
 LONGEST_PAUSE_S = 1.0
@@ -41,48 +37,15 @@ LONGEST_PAUSE_S = 1.0
 LIMIT_S = 300.0
 
 
-class BrokenPromise(Exception):
-    """Something did not happen as promised."""
+@dataclass(kw_only=True)
+class Demo(Stage):
+    """`data` is the folder of all that runs."""
 
-
-@dataclass
-class Demo:
-    """What the steps share. `checks` are promises with whether they were kept."""
-
-    client: Client
     data: Path
-    console: Console
-    began_s: float
-    jobs: dict[str, str] = field(default_factory=dict)
-    checks: list[tuple[str, bool]] = field(default_factory=list)
-
-    def say(self, text: str) -> None:
-        self.console.print(f"[dim]{time.monotonic() - self.began_s:6.1f} s[/]  {text}")
-
-    def check(self, promise: str, *, kept: bool) -> None:
-        self.checks.append((promise, kept))
-
-    def job(self, name: str) -> JobView:
-        return self.client.job(self.jobs[name])
-
-    def events(self, name: str, *kinds: str) -> list[EventView]:
-        return [event for event in self.client.events(self.jobs[name]) if event.kind in kinds]
 
     def changes(self, name: str) -> list[EventView]:
         """The changes of a job's members that needed no restart."""
         return self.events(name, "switch")
-
-    def until(self, what: str, condition: Callable[[], bool]) -> float:
-        """Wait until the condition holds; how long it took, in seconds."""
-        began = time.monotonic()
-        while not condition():
-            if time.monotonic() - began > PATIENCE_S:
-                raise BrokenPromise(f"waited {PATIENCE_S:.0f} s in vain: {what}")
-            for name in self.jobs:
-                if (job := self.job(name)).state is JobState.FAILED:
-                    raise BrokenPromise(f"{name} failed: {job.message}")
-            time.sleep(0.1)
-        return time.monotonic() - began
 
     def submit(self, name: str, run: str, *, size: int) -> None:
         body = yaml.safe_load((EXAMPLES / f"{name}.yaml").read_text())
@@ -96,10 +59,6 @@ class Demo:
     def runs_at(self, name: str, size: int, generation: int) -> bool:
         job = self.job(name)
         return job.state is JobState.RUNNING and job.size == size and job.generation > generation
-
-    def trains_on(self, name: str) -> None:
-        samples = self.job(name).progress.samples
-        self.until(f"{name} trains", lambda: self.job(name).progress.samples > samples)
 
     def next_switch(self, name: str, act: Callable[[], object]) -> EventView:
         """Do something, and wait for the change of members that follows from it."""
@@ -257,11 +216,11 @@ def _shrank(demo: Demo, name: str) -> bool:
 
 def show(demo: Demo) -> None:
     """The tables of what happened, and the promises."""
-    table = _table("What happened", "job", "state", "sizes over time", "samples", "exact epochs", "result")
+    happened = table("What happened", "job", "state", "sizes over time", "samples", "exact epochs", "result")
     for name in demo.jobs:
         job, done = demo.job(name), demo.job(name).progress
         result = ", ".join(f"{key} {value:.3f}" for key, value in sorted(done.metrics.items()))
-        table.add_row(
+        happened.add_row(
             name,
             job.state,
             " → ".join(map(str, _sizes(demo, name))),
@@ -269,7 +228,7 @@ def show(demo: Demo) -> None:
             f"{done.epochs_exact} of {done.epochs_audited}" if done.epochs_audited else "not measured",
             result or "see its log",
         )
-    pauses = _table("How long training stood still", "job", "slots", "why", "paused", "done again", "state")
+    pauses = table("How long training stood still", "job", "slots", "why", "paused", "done again", "state")
     for name in demo.jobs:
         for event, cause in zip(demo.changes(name), _causes(demo, name), strict=True):
             data = event.data
@@ -282,10 +241,9 @@ def show(demo: Demo) -> None:
                 _way_of_state(event),
             )
     demo.console.print()
-    demo.console.print(table)
+    demo.console.print(happened)
     demo.console.print(pauses)
-    for promise, kept in demo.checks:
-        demo.console.print(f"{'[green]kept  [/]' if kept else '[red]BROKEN[/]'}  {promise}")
+    demo.show_promises()
 
 
 def _causes(demo: Demo, name: str) -> list[str]:
@@ -306,47 +264,32 @@ def _way_of_state(event: EventView) -> str:
     return f"from peers, {sent / 2**20:.1f} MiB" if sent else "stayed in memory"
 
 
-def _table(title: str, *columns: str) -> Table:
-    table = Table(title=title, title_style="bold", title_justify="left")
-    for column in columns:
-        table.add_column(column)
-    return table
-
-
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = arguments_of(__doc__)
     parser.add_argument("--picture", type=Path, help="save what is printed as an SVG")
-    parser.add_argument("--keep", action="store_true", help="keep the data folder, with all logs")
     arguments = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that `with` stops what was started
     console = Console(record=True, width=110, highlight=False)
     data = Path(tempfile.mkdtemp(prefix="headway-demo-"))
     began = time.monotonic()
-    broken = True
-    try:
+
+    def act() -> bool:
         console.print(
             "[bold]Headway[/]: starting PostgreSQL, Redis, the service and two agents with two slots each"
         )
         with LocalStack(data, agents=2, slots=2) as stack, stack.client() as client:
-            demo = Demo(client, data, console, began)
+            demo = Demo(client=client, console=console, began_s=began, patience_s=PATIENCE_S, data=data)
             demo.say(f"ready at {stack.url}")
             play(demo)
             judge(demo)
             show(demo)
-            broken = not all(kept for _, kept in demo.checks)
-    except BrokenPromise as error:
-        console.print(f"[red]BROKEN[/]  {error}")
+            return demo.kept
+
+    kept = perform(console, act)
     if arguments.picture is not None:
         svg = console.export_svg(title="make demo")
         # The reader's own fonts will do: a picture must not fetch anything.
         arguments.picture.write_text(re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL))
-    if broken or arguments.keep:
-        console.print(f"Data and logs are in {data}")
-    else:
-        shutil.rmtree(data, ignore_errors=True)
-    return int(broken)
+    return leave(console, data, kept=kept, keep_data=arguments.keep)
 
 
 if __name__ == "__main__":

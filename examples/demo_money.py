@@ -10,9 +10,6 @@ lost, to the second of every lease, and whether every promise was kept: the exit
 
 from __future__ import annotations
 
-import argparse
-import shutil
-import signal
 import sys
 import tempfile
 import time
@@ -21,20 +18,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import httpx
+import torch
 import yaml
 from rich.console import Console
-from rich.table import Table
+from torch.nn.functional import cross_entropy
+from torch.utils.data import DataLoader
 
-from headway.client import Client
-from headway.contract.jobs import TERMINAL_STATES, EventView, JobState, JobView
+from examples import digits
+from examples.stage import EXAMPLES, Stage, arguments_of, leave, perform, table
+from headway.contract.jobs import TERMINAL_STATES, JobState, JobView
 from headway.contract.machines import MachineView
-from headway.contract.money import GroupBy, LeaseBill, UsageView
+from headway.contract.money import BudgetKind, BudgetRequest, GroupBy, Period
 from headway.contract.spec import JobSpec
 from headway.local.rented import machine_folders
 from headway.local.stack import LocalStack
 
-EXAMPLES = Path(__file__).parent
 OFFERS = {
     "instance_type": "small",
     "slots": 1,
@@ -54,45 +52,17 @@ LIMIT_S = 600.0
 SETTINGS = {"HEADWAY_RENT_EVERY_S": "1", "HEADWAY_IDLE_S": "35", "HEADWAY_MAX_MACHINES": "4"}
 
 
-class BrokenPromise(Exception):
-    """Something did not happen as promised."""
-
-
-@dataclass
-class Demo:
-    """What the steps share. `checks` are promises with whether they were kept; `most_usd_per_h` is the most that all
-    machines together ever cost at one time.
+@dataclass(kw_only=True)
+class Demo(Stage):
+    """`epoch_s` is what an epoch takes on this machine; `most_usd_per_h` the most that all machines together ever cost
+    at one time.
     """
 
     stack: LocalStack
-    client: Client
     offers: Path
-    console: Console
-    began_s: float
-    jobs: dict[str, str] = field(default_factory=dict)
-    checks: list[tuple[str, bool]] = field(default_factory=list)
+    epoch_s: float
     interruptions: list[dict[str, Any]] = field(default_factory=list)
     most_usd_per_h: float = 0.0
-
-    def say(self, text: str) -> None:
-        self.console.print(f"[dim]{time.monotonic() - self.began_s:6.1f} s[/]  {text}")
-
-    def check(self, promise: str, *, kept: bool) -> None:
-        self.checks.append((promise, kept))
-
-    def ask(self, method: str, path: str, **arguments: Any) -> httpx.Response:
-        headers = {"Authorization": f"Bearer {self.stack.token}"}
-        response = httpx.request(
-            method, f"{self.stack.url}/api/v1/{path}", headers=headers, timeout=PATIENCE_S, **arguments
-        )
-        response.raise_for_status()
-        return response
-
-    def job(self, name: str) -> JobView:
-        return self.client.job(self.jobs[name])
-
-    def events(self, name: str, *kinds: str) -> list[EventView]:
-        return [event for event in self.client.events(self.jobs[name]) if event.kind in kinds]
 
     def machines(self) -> list[MachineView]:
         """Those that are paid for now. What they cost together is noted."""
@@ -100,18 +70,16 @@ class Demo:
         self.most_usd_per_h = max(self.most_usd_per_h, sum(one.usd_per_h for one in found))
         return found
 
-    def until(self, what: str, condition: Callable[[], bool], patience_s: float = PATIENCE_S) -> None:
-        began = time.monotonic()
-        while not condition():
-            if time.monotonic() - began > patience_s:
-                raise BrokenPromise(f"waited {patience_s:.0f} s in vain: {what}")
-            for name in self.jobs:
-                if (job := self.job(name)).state is JobState.FAILED:
-                    raise BrokenPromise(f"{name} failed: {job.message}")
+    def until(self, what: str, condition: Callable[[], bool], patience_s: float | None = None) -> float:
+        def watched() -> bool:
             self.machines()
-            time.sleep(0.2)
+            return condition()
 
-    def submit(self, name: str, epochs: int, *, most: int) -> None:
+        return super().until(what, watched, patience_s)
+
+    def submit(self, name: str, lasting_s: float, *, most: int) -> None:
+        """A job of about so many seconds on one slot."""
+        epochs = max(1, round(lasting_s / self.epoch_s))
         body = yaml.safe_load((EXAMPLES / "digits.yaml").read_text())
         changes = {
             "name": name,
@@ -126,10 +94,6 @@ class Demo:
         job = self.client.submit(JobSpec.model_validate({**body, **changes}))
         self.jobs[name] = job.id
         self.say(f"submitted [bold]{name}[/], for up to {most} slots on spot machines")
-
-    def trains_on(self, name: str) -> None:
-        samples = self.job(name).progress.samples
-        self.until(f"{name} trains", lambda: self.job(name).progress.samples > samples)
 
     def machines_of(self, name: str) -> list[MachineView]:
         nodes = self.job(name).allocation
@@ -152,17 +116,33 @@ def write_offers(path: Path, interruptions: list[dict[str, Any]]) -> None:
     temporary.replace(path)
 
 
+def measured_epoch_s() -> float:
+    """Of `digits.py` alone, on one core: the jobs must last long enough for what happens to them, on any machine."""
+    torch.set_num_threads(1)
+    data, _ = digits.load_data()
+    model = digits.build_model(32)
+    optimizer = torch.optim.AdamW(model.parameters())
+    began = time.monotonic()
+    for images, labels in DataLoader(data, batch_size=64):
+        loss = cross_entropy(model(images), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return time.monotonic() - began
+
+
 def play(demo: Demo) -> None:
     """The script."""
-    demo.ask("PUT", "budgets/hourly", json={"kind": "hourly_cap", "usd": USD_PER_H, "hard": True})
-    demo.ask("PUT", "budgets/daily", json={"usd": USD_PER_DAY, "period": "day", "hard": True})
+    hourly = BudgetRequest(kind=BudgetKind.HOURLY_CAP, usd=USD_PER_H, hard=True)
+    demo.client.set_budget("hourly", hourly)
+    demo.client.set_budget("daily", BudgetRequest(usd=USD_PER_DAY, period=Period.DAY, hard=True))
     demo.say(
         f"budgets: ${USD_PER_H:.2f} an hour at every moment, ${USD_PER_DAY:.2f} a day; nothing is rented"
     )
-    demo.submit("digits-1", 90, most=2)
+    demo.submit("digits-1", 90.0, most=2)
     demo.until("a machine is rented", lambda: bool(demo.machines()))
     demo.say(f"rented a machine, {demo.machines()[0].message}")
-    demo.submit("digits-2", 50, most=1)
+    demo.submit("digits-2", 45.0, most=1)
     for name in ("digits-1", "digits-2"):
         demo.until(f"{name} runs", lambda name=name: demo.job(name).state is JobState.RUNNING)  # type: ignore[misc]
         demo.trains_on(name)
@@ -172,7 +152,7 @@ def play(demo: Demo) -> None:
     demo.say("[bold]digits-1[/] has grown to a second machine")
     demo.trains_on("digits-1")
     lose_with_notice(demo, "digits-1")
-    demo.submit("digits-3", 10, most=1)
+    demo.submit("digits-3", 5.0, most=1)
     demo.say("letting the jobs finish")
     demo.until(
         "all jobs finish",
@@ -182,7 +162,8 @@ def play(demo: Demo) -> None:
     demo.say("all jobs have finished; idle machines go back")
     demo.until("all machines are given back", lambda: not demo.machines())
     demo.until(
-        "the ledger is complete", lambda: all(abs(one.paid_s - one.charged_s) < 1e-3 for one in bills(demo))
+        "the ledger is complete",
+        lambda: all(abs(one.paid_s - one.charged_s) < 1e-3 for one in demo.client.machine_bills()),
     )
 
 
@@ -227,15 +208,6 @@ def _past_checkpoint(job: JobView) -> bool:
     return bool(done.checkpoint_samples) and done.samples - (done.checkpoint_samples or 0) > LOST_SAMPLES
 
 
-def bills(demo: Demo) -> list[LeaseBill]:
-    items = demo.ask("GET", "usage/machines").json()["items"]
-    return [LeaseBill.model_validate(one) for one in items]
-
-
-def usage(demo: Demo, by: GroupBy) -> UsageView:
-    return UsageView.model_validate(demo.ask("GET", "usage", params={"group_by": by.value}).json())
-
-
 def judge(demo: Demo) -> None:
     """Check the promises."""
     for name in demo.jobs:
@@ -245,7 +217,7 @@ def judge(demo: Demo) -> None:
             f"{name} succeeded, every sample of every epoch trained exactly once",
             kept=job.state is JobState.SUCCEEDED and done.epochs_exact == done.epochs_audited > 0,
         )
-    total = usage(demo, GroupBy.CATEGORY).total
+    total = demo.client.usage(by=GroupBy.CATEGORY).total
     demo.check(
         f"never more than ${USD_PER_H:.2f} an hour (${demo.most_usd_per_h:.2f} at most)",
         kept=demo.most_usd_per_h <= USD_PER_H + 1e-9,
@@ -273,23 +245,23 @@ def _judge_leases(demo: Demo, usd: float) -> None:
     demo.check(
         f"each of {len(theirs)} machines is on one lease, to the provider's second", kept=ours == theirs
     )
-    paid = sum(one.usd for one in bills(demo))
+    paid = sum(one.usd for one in demo.client.machine_bills())
     demo.check(f"the bill adds up to the leases (${paid:.4f})", kept=abs(paid - usd) < 1e-6)
 
 
 def show(demo: Demo) -> None:
     """The bill, and the promises."""
-    machines = _table("Machines", "machine", "market", "billed", "cost", "why it ended")
-    for one in reversed(list(demo.client.machines())):
+    machines = table("Machines", "machine", "market", "billed", "cost", "why it ended")
+    for machine in reversed(list(demo.client.machines())):
         machines.add_row(
-            one.node or one.id,
-            one.market,
-            f"{one.billed_s:.1f} s",
-            f"${one.cost_usd:.5f}",
-            f"{one.reason}: {one.message}",
+            machine.node or machine.id,
+            machine.market,
+            f"{machine.billed_s:.1f} s",
+            f"${machine.cost_usd:.5f}",
+            f"{machine.reason}: {machine.message}",
         )
-    bill = _table("The bill", "job", "useful", "starting, resizing", "lost", "idle", "dollars")
-    by_job = usage(demo, GroupBy.JOB)
+    bill = table("The bill", "job", "useful", "starting, resizing", "lost", "idle", "dollars")
+    by_job = demo.client.usage(by=GroupBy.JOB)
     for group in (*by_job.groups, None):
         one = by_job.total if group is None else group
         label = "all" if group is None else group.label or "nobody"
@@ -298,47 +270,39 @@ def show(demo: Demo) -> None:
     demo.console.print()
     demo.console.print(machines)
     demo.console.print(bill)
-    for promise, kept in demo.checks:
-        demo.console.print(f"{'[green]kept  [/]' if kept else '[red]BROKEN[/]'}  {promise}")
-
-
-def _table(title: str, *columns: str) -> Table:
-    table = Table(title=title, title_style="bold", title_justify="left")
-    for column in columns:
-        table.add_column(column)
-    return table
+    demo.show_promises()
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--keep", action="store_true", help="keep the data folder, with all logs")
-    arguments = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that `with` stops what was started
+    arguments = arguments_of(__doc__).parse_args()
     console = Console(width=120, highlight=False)
     folder = Path(tempfile.mkdtemp(prefix="headway-money-"))
     offers = folder / "offers.yaml"
     write_offers(offers, [])
     began = time.monotonic()
-    broken = True
-    try:
+
+    epoch_s = measured_epoch_s()
+
+    def act() -> bool:
         console.print("[bold]Headway[/]: starting PostgreSQL, Redis and the service, without any machine")
         stack = LocalStack(folder / "data", agents=0, rent=offers, settings=SETTINGS)
         with stack, stack.client() as client:
-            demo = Demo(stack, client, offers, console, began)
+            demo = Demo(
+                client=client,
+                console=console,
+                began_s=began,
+                patience_s=PATIENCE_S,
+                stack=stack,
+                offers=offers,
+                epoch_s=epoch_s,
+            )
             demo.say(f"ready at {stack.url}")
             play(demo)
             judge(demo)
             show(demo)
-            broken = not all(kept for _, kept in demo.checks)
-    except BrokenPromise as error:
-        console.print(f"[red]BROKEN[/]  {error}")
-    if broken or arguments.keep:
-        console.print(f"Data and logs are in {folder}")
-    else:
-        shutil.rmtree(folder, ignore_errors=True)
-    return int(broken)
+            return demo.kept
+
+    return leave(console, folder, kept=perform(console, act), keep_data=arguments.keep)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 
@@ -19,26 +18,10 @@ from headway.contract.spec import JobSpec
 from headway.errors import HeadwayError
 from headway.local.rented import MachineFolder, machine_folders
 from headway.local.stack import LocalStack
-from tests.integration.local.footprint import kill_all, processes_of, until
-from tests.integration.local.test_up import SCRIPT
+from tests.integration.local.footprint import processes_of, until
 
 SETTINGS = {"HEADWAY_RENT_EVERY_S": "0.5", "HEADWAY_IDLE_S": "1"}
 SMALL = {"instance_type": "small", "slots": 1, "spot_usd_per_h": 0.1, "min_billed_s": 0}
-
-
-@pytest.fixture
-def data(tmp_path: Path) -> Iterator[Path]:
-    folder = tmp_path / "data"
-    yield folder
-    kill_all(folder)
-
-
-@pytest.fixture
-def work(tmp_path: Path) -> Path:
-    folder = tmp_path / "work"
-    folder.mkdir()
-    (folder / "train.py").write_text(SCRIPT)
-    return folder
 
 
 @pytest.fixture

@@ -24,32 +24,6 @@ from tests.integration.local.footprint import kill_all, processes_of, until
 
 HEADWAY = [sys.executable, "-m", "headway.cli"]
 
-SCRIPT = """\
-import os, pathlib, signal, sys, threading
-folder = pathlib.Path(sys.argv[1])
-(folder / f"started-{os.environ['HEADWAY_GENERATION']}").touch()
-signal.signal(signal.SIGTERM, lambda *_: os._exit(143))
-while not (folder / "finish").exists():
-    threading.Event().wait(0.05)
-print("finished")
-"""
-
-
-@pytest.fixture
-def data(tmp_path: Path) -> Iterator[Path]:
-    folder = tmp_path / "data"
-    yield folder
-    kill_all(folder)
-
-
-@pytest.fixture
-def work(tmp_path: Path) -> Path:
-    """A working folder with a script that runs until it is told to finish."""
-    folder = tmp_path / "work"
-    folder.mkdir()
-    (folder / "train.py").write_text(SCRIPT)
-    return folder
-
 
 def started(work: Path) -> list[str]:
     return sorted(path.name for path in work.glob("started-*"))

@@ -1,0 +1,115 @@
+"""What the demonstrations share: jobs on a stage, waiting with an end, promises, and how it all begins and ends."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from headway.client import Client
+from headway.contract.jobs import EventView, JobState, JobView
+
+EXAMPLES = Path(__file__).parent
+
+
+class BrokenPromise(Exception):
+    """Something did not happen as promised."""
+
+
+@dataclass(kw_only=True)
+class Stage:
+    """What the steps share. `jobs` are ids by name, `checks` promises with whether they were kept."""
+
+    client: Client
+    console: Console
+    began_s: float
+    patience_s: float
+    jobs: dict[str, str] = field(default_factory=dict)
+    checks: list[tuple[str, bool]] = field(default_factory=list)
+
+    def say(self, text: str) -> None:
+        """Tell of a step."""
+        self.console.print(f"[dim]{time.monotonic() - self.began_s:6.1f} s[/]  {text}")
+
+    def check(self, promise: str, *, kept: bool) -> None:
+        """Note whether a promise was kept."""
+        self.checks.append((promise, kept))
+
+    @property
+    def kept(self) -> bool:
+        """Whether every promise was."""
+        return all(kept for _, kept in self.checks)
+
+    def show_promises(self) -> None:
+        """One line each."""
+        for promise, kept in self.checks:
+            self.console.print(f"{'[green]kept  [/]' if kept else '[red]BROKEN[/]'}  {promise}")
+
+    def job(self, name: str) -> JobView:
+        """The job as it is now."""
+        return self.client.job(self.jobs[name])
+
+    def events(self, name: str, *kinds: str) -> list[EventView]:
+        """The job's events of these kinds."""
+        return [event for event in self.client.events(self.jobs[name]) if event.kind in kinds]
+
+    def until(self, what: str, condition: Callable[[], bool], patience_s: float | None = None) -> float:
+        """Wait until the condition holds; how long it took, in seconds."""
+        began, most_s = time.monotonic(), patience_s or self.patience_s
+        while not condition():
+            if time.monotonic() - began > most_s:
+                raise BrokenPromise(f"waited {most_s:.0f} s in vain: {what}")
+            for name in self.jobs:
+                if (job := self.job(name)).state is JobState.FAILED:
+                    raise BrokenPromise(f"{name} failed: {job.message}")
+            time.sleep(0.1)
+        return time.monotonic() - began
+
+    def trains_on(self, name: str) -> None:
+        """Wait until the job has trained more than it has now."""
+        samples = self.job(name).progress.samples
+        self.until(f"{name} trains", lambda: self.job(name).progress.samples > samples)
+
+
+def table(title: str, *columns: str) -> Table:
+    """An empty table."""
+    made = Table(title=title, title_style="bold", title_justify="left")
+    for column in columns:
+        made.add_column(column)
+    return made
+
+
+def arguments_of(description: str | None) -> argparse.ArgumentParser:
+    """Of a demonstration's command line."""
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--keep", action="store_true", help="keep the data folder, with all logs")
+    return parser
+
+
+def perform(console: Console, act: Callable[[], bool]) -> bool:
+    """Act, and say what broke; whether every promise was kept. What was started is stopped on SIGTERM too."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that `with` stops what was started
+    try:
+        return act()
+    except BrokenPromise as error:
+        console.print(f"[red]BROKEN[/]  {error}")
+        return False
+
+
+def leave(console: Console, data: Path, *, kept: bool, keep_data: bool) -> int:
+    """Remove the data folder, unless somebody may want to look into it. The exit code."""
+    if keep_data or not kept:
+        console.print(f"Data and logs are in {data}")
+    else:
+        shutil.rmtree(data, ignore_errors=True)
+    return int(not kept)
