@@ -5,7 +5,11 @@ from __future__ import annotations
 from alembic import context
 from sqlalchemy import text
 
-from service.adapters.postgres import ledger_tables, money_tables  # noqa: F401  # their tables are in the metadata
+from service.adapters.postgres import (  # noqa: F401  # their tables are in the metadata
+    ledger_tables,
+    money_tables,
+    reliability_tables,
+)
 from service.adapters.postgres.tables import metadata
 
 connection = context.config.attributes["connection"]

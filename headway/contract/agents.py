@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import BaseModel, Field, TypeAdapter
 
 from headway.contract.devices import DEVICE_KIND_PATTERN
+from headway.contract.health import DeviceFault, DeviceProbed, QuarantineView
 from headway.contract.spec import NAME_PATTERN
 from headway.contract.text import PrintedText
 
@@ -126,6 +127,11 @@ class RunCommand(BaseModel):
     checkpoint_every_s: float | None
     checkpoint_keep: int
     grace_s: float
+    hung_after_s: float | None = None
+    """Ranks that have taken no step for so long are hung, or for `hung_factor` times the median step if that is longer.
+    None: nobody looks.
+    """
+    hung_factor: float = 0.0
 
 
 class Member(BaseModel):
@@ -173,6 +179,8 @@ class StopCommand(BaseModel):
     oldest: int = 0
     mode: Literal["checkpoint", "kill"]
     grace_s: float
+    dump_stacks: bool = False
+    """Have every rank write where its threads are to its log, before it is sent anything else."""
 
 
 AnyCommand: TypeAlias = RunCommand | OrderCommand | StopCommand
@@ -247,6 +255,16 @@ class RankMessage(Entry):
     message: dict[str, Any]
 
 
+class RanksHung(Entry):
+    """The ranks of this generation on this node have taken no step for `silent_s`; a step takes `usual_s` as a rule."""
+
+    kind: Literal["ranks_hung"] = "ranks_hung"
+    silent_s: float
+    usual_s: float
+    stacks: list[PrintedText] = Field(default_factory=list)
+    """Where the threads of these ranks are, as their interpreters say."""
+
+
 class InterruptionKind(StrEnum):
     """TERMINATE: the machine is taken away at a known time. REBALANCE: it probably will be, nobody knows when."""
 
@@ -268,9 +286,11 @@ class InterruptionNotice(BaseModel):
     """When the machine is gone. None for REBALANCE."""
 
 
-RankEntry: TypeAlias = RanksStarted | RankExited | StartFailed | Released | RankMessage
+RankEntry: TypeAlias = RanksStarted | RankExited | StartFailed | Released | RankMessage | RanksHung
 """What is about the processes of a job."""
-AnyEntry: TypeAlias = RankEntry | InterruptionNotice
+NodeEntry: TypeAlias = InterruptionNotice | DeviceFault | DeviceProbed
+"""What is about the node."""
+AnyEntry: TypeAlias = RankEntry | NodeEntry
 ReportEntry: TypeAlias = Annotated[AnyEntry, Field(discriminator="kind")]
 
 
@@ -296,10 +316,16 @@ class ReportRequest(BaseModel):
 
 
 class ReportReply(BaseModel):
-    """`stop` lists what the node holds and must not: generations that are over. Kill them."""
+    """`stop` lists what the node holds and must not: generations that are over. Kill them.
+
+    `probe` lists slots whose devices are to be tried out, again and again until the agent says what it found.
+    `report_every_s` is how often to report from here on, if not as often as agreed on when joining.
+    """
 
     lease_s: float
     stop: list[Holding] = Field(default_factory=list)
+    probe: list[int] = Field(default_factory=list)
+    report_every_s: float | None = None
 
 
 class SlotView(BaseModel):
@@ -310,6 +336,7 @@ class SlotView(BaseModel):
     job_id: str | None = None
     job_name: str | None = None
     health: DeviceHealth = DeviceHealth()
+    quarantine: QuarantineView | None = None
 
 
 class NodeView(BaseModel):

@@ -9,10 +9,12 @@ from datetime import datetime
 from headway.contract.agents import (
     Holding,
     InterruptionNotice,
+    NodeEntry,
     NodeState,
     RankEntry,
     RankExited,
     RankMessage,
+    RanksHung,
     RanksStarted,
     Released,
     ReportReply,
@@ -56,7 +58,7 @@ async def ingest(
         raise WrongToken(f"node {node.name} now belongs to another agent; stop this one or rename it.")
     await tx.commands.acknowledge(node.id, report.acknowledged, now)
     fresh = [entry for entry in report.entries if entry.sequence > node.last_sequence]
-    news = [entry for entry in fresh if not isinstance(entry, InterruptionNotice)]
+    news = [entry for entry in fresh if not isinstance(entry, NodeEntry)]
     notices = [entry for entry in fresh if isinstance(entry, InterruptionNotice)]
     if notices:
         node = await take_notices(tx, node, notices, {entry.job_id for entry in news}, now)
@@ -142,6 +144,8 @@ async def _take_in_entry(
             return await _start_failed(tx, node, job, crew, entry, now)
         case RankMessage():
             return await _rank_message(tx, job, crew, entry, now)
+        case RanksHung():
+            return job
         case Released():
             raise AssertionError("handled by the caller, stale or not")
 
