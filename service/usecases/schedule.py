@@ -33,6 +33,7 @@ from service.usecases.records import Bell, Prediction
 from service.usecases.round_views import change_view, round_view
 from service.usecases.search import note_search
 
+_TAKES_SLOTS = frozenset({Action.START, Action.CHANGE})
 EXACT_UP_TO = 100
 """Jobs: so many are decided about without a gap."""
 GAP = 1e-3
@@ -98,6 +99,7 @@ async def _apply(
     jobs = await tx.jobs.lock_many(sorted(decision.job_id for decision in plan.decisions))
     changes: list[RoundChange] = []
     columns = chosen_columns(plan)
+    lost = await _lost(tx, plan.changes)
     for decision in _leavers_first(plan.decisions):
         job = jobs.get(decision.job_id)
         seen = snapshot.jobs[decision.job_id]
@@ -105,7 +107,8 @@ async def _apply(
             continue
         job = await note_search(tx, plan.round, job, now)
         job = await keep_forecast(tx, plan, decision, job, columns.get(job.id), now)
-        if await _apply_decision(tx, job, decision, launch, round_id, now):
+        in_reach = decision.action not in _TAKES_SLOTS or lost.isdisjoint(decision.allocation)
+        if in_reach and await _apply_decision(tx, job, decision, launch, round_id, now):
             changes.append(change_view(job, decision))
         await tx.decisions.store(
             job.id,
@@ -166,9 +169,7 @@ async def _apply_decision(
     reason, message = decision.reason, decision.message
     match decision.action:
         case Action.START:
-            if await _has_lost(tx, decision) or not await tx.grants.grant(
-                job.id, job.newest_generation + 1, decision.allocation, now
-            ):
+            if not await tx.grants.grant(job.id, job.newest_generation + 1, decision.allocation, now):
                 return False
             await start_generation(
                 tx,
@@ -216,9 +217,7 @@ async def _change(
     """Change the job's slots: in place if its ranks follow orders, else by a restart."""
     target, reason, message = decision.allocation, decision.reason, decision.message
     newcomers = _without(target, job.allocation)
-    if await _has_lost(tx, decision) or not await tx.grants.grant(
-        job.id, job.newest_generation + 1, newcomers, now
-    ):
+    if not await tx.grants.grant(job.id, job.newest_generation + 1, newcomers, now):
         return False
     in_place = job.live and await prepare(
         tx,
@@ -236,10 +235,11 @@ async def _change(
     return True
 
 
-async def _has_lost(tx: Transaction, decision: Decision) -> bool:
-    """Whether a node of the decision was lost since the snapshot: nobody would ever start ranks there, nor say so."""
-    nodes = await tx.nodes.many(sorted(decision.allocation))
-    return any(node.state is NodeState.LOST for node in nodes.values())
+async def _lost(tx: Transaction, decisions: Sequence[Decision]) -> frozenset[str]:
+    """Nodes that were lost since the snapshot: nobody would start ranks there, nor say so."""
+    wanted = {node for one in decisions if one.action in _TAKES_SLOTS for node in one.allocation}
+    nodes = await tx.nodes.many(sorted(wanted))
+    return frozenset(node.id for node in nodes.values() if node.state is NodeState.LOST)
 
 
 async def _has_begun_to_end(tx: Transaction, job: Job) -> bool:
