@@ -23,7 +23,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from service.adapters.postgres.database import Database
 from service.adapters.postgres.leadership import PostgresLeadership
-from service.adapters.postgres.schema import is_current, migrate
+from service.adapters.postgres.schema import migrate, schema_problem
 from service.adapters.providers.local import LocalProvider
 from service.adapters.providers.static import StaticProvider
 from service.adapters.redis import RedisBells, RedisCommandQueue, connect, stream_of
@@ -83,8 +83,8 @@ class Service:
         """What is not well. Implements `api.context.Readiness`."""
         problems = []
         try:
-            if not await is_current(self.database.engine):
-                problems.append("the database schema is not current; run `python -m service migrate`")
+            problem = await schema_problem(self.database.engine)
+            problems += [problem] if problem else []
         except (SQLAlchemyError, asyncpg.PostgresError, OSError) as error:
             problems.append(f"Postgres does not answer at HEADWAY_DATABASE_URL: {_brief(error)}")
         try:

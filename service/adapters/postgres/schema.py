@@ -1,18 +1,51 @@
-"""Bring the schema up to date, and say whether it is."""
+"""Bring the schema up to date beside traffic, and say whether this version can work with it.
+
+Every migration is a transaction of its own. One that does not get a table's lock soon gives up its place, so that those
+who wait behind it get theirs, and is tried again. Revisions are numbered: a later one is greater.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import time
+from functools import cache
 from pathlib import Path
 
+import structlog
 from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection
-from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy import Connection, select, text
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+from sqlalchemy.pool import NullPool
+
+from service.adapters.postgres.schema_tables import database_state
+from service.domain.errors import Unavailable
+
+log = structlog.get_logger()
 
 _INSTALLED = Path(__file__).parents[2] / "migrations"
 _CHECKOUT = Path(__file__).parents[3] / "migrations"
+
+LOCK_TIMEOUT_S = 2.0
+"""A migration waits for a table for so long. Whoever comes after it waits as long at most."""
+STATEMENT_TIMEOUT_S = 60.0
+"""No statement of a migration holds a table for longer."""
+PATIENCE_S = 300.0
+_PAUSE_S = 1.0
+_LONGEST_PAUSE_S = 15.0
+_TURN_EVERY_S = 0.2
+_LOCK_NOT_AVAILABLE = "55P03"
+_QUERY_CANCELED = "57014"
+
+_TRY_TURN = text("SELECT pg_try_advisory_lock(hashtext('headway-migrations'))")
+_OPEN_LONGEST = text(
+    "SELECT pid, extract(epoch FROM now() - xact_start)::int AS open_s, left(query, 80) AS query"
+    " FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() AND xact_start IS NOT NULL"
+    " ORDER BY xact_start LIMIT 3"
+)
 
 
 def alembic_config() -> Config:
@@ -23,24 +56,127 @@ def alembic_config() -> Config:
     return config
 
 
-async def migrate(engine: AsyncEngine) -> None:
-    """Run every migration that is missing. Two at once wait for each other."""
-
-    def upgrade(connection: Connection) -> None:
-        config = alembic_config()
-        config.attributes["connection"] = connection
-        command.upgrade(config, "head")
-
-    async with engine.begin() as connection:
-        await connection.run_sync(upgrade)
+@cache
+def head_revision() -> str:
+    """The revision that this version was written for."""
+    return ScriptDirectory.from_config(alembic_config()).get_current_head() or ""
 
 
-async def is_current(engine: AsyncEngine) -> bool:
-    """Whether the database has the schema that this version needs."""
+async def migrate(
+    engine: AsyncEngine,
+    revision: str = "head",
+    *,
+    config: Config | None = None,
+    patience_s: float = PATIENCE_S,
+) -> None:
+    """Run every migration that is missing, up to `revision`. Two at once wait for each other.
 
-    def heads(connection: Connection) -> tuple[str, ...]:
-        return MigrationContext.configure(connection).get_current_heads()
+    Raises:
+        Unavailable: some table was in use for all of `patience_s`, or a statement took too long. What was migrated
+            stays so, and nothing is half done: run it again.
+    """
+    # Without the service's own limit on a statement: an index of a large table takes its time.
+    own = create_async_engine(engine.url, poolclass=NullPool, connect_args={"timeout": 5})
+    try:
+        async with own.connect() as connection:
+            await _take_turn(connection)
+            await _run(connection, config or alembic_config(), revision, patience_s)
+    finally:
+        await own.dispose()
 
+
+async def current_revision(engine: AsyncEngine) -> str:
+    """The revision of the database; empty where nothing was ever migrated."""
     async with engine.connect() as connection:
-        found = await connection.run_sync(heads)
-    return set(found) == set(ScriptDirectory.from_config(alembic_config()).get_heads())
+        return await connection.run_sync(_revision)
+
+
+async def schema_problem(engine: AsyncEngine) -> str | None:
+    """Why this version cannot work with the schema, and what to do; None when it can.
+
+    A schema that is newer than this version will do as long as its migrations have only added something.
+    """
+    needed = head_revision()
+    async with engine.connect() as connection:
+        found = await connection.run_sync(_revision)
+        if found < needed:
+            return (
+                f"the database schema is {f'at revision {found}' if found else 'missing'}, and this version needs "
+                f"{needed}; run `python -m service migrate`"
+            )
+        oldest = (await connection.execute(select(database_state.c.oldest_revision))).scalar_one()
+    if oldest > needed:
+        return (
+            f"the database schema is for versions of revision {oldest} and newer, and this one is of {needed}; "
+            "start the version of the service that migrated it"
+        )
+    return None
+
+
+def _revision(connection: Connection) -> str:
+    return MigrationContext.configure(connection).get_current_revision() or ""
+
+
+async def _take_turn(connection: AsyncConnection) -> None:
+    """Wait for other migrators. By asking again and again: who waits inside a statement holds a snapshot, and an index
+    that is built beside traffic would wait for that in turn.
+    """
+    while not (await connection.execute(_TRY_TURN)).scalar_one():
+        await connection.rollback()
+        await asyncio.sleep(_TURN_EVERY_S)
+    await connection.commit()
+
+
+async def _run(connection: AsyncConnection, config: Config, revision: str, patience_s: float) -> None:
+    def upgrade(sync: Connection) -> None:
+        config.attributes["connection"] = sync
+        command.upgrade(config, revision)
+
+    give_up_s = time.monotonic() + patience_s
+    pause_s = _PAUSE_S
+    while True:
+        # Anew for every try: an index that was built beside traffic has lifted the limits.
+        await connection.execute(text(f"SET lock_timeout = '{LOCK_TIMEOUT_S:g}s'"))
+        await connection.execute(text(f"SET statement_timeout = '{STATEMENT_TIMEOUT_S:g}s'"))
+        await connection.commit()
+        try:
+            await connection.run_sync(upgrade)
+            await connection.commit()
+        except DBAPIError as error:
+            await connection.rollback()
+            state = getattr(error.orig, "sqlstate", None)
+            at = await connection.run_sync(_revision)
+            if state == _QUERY_CANCELED:
+                raise Unavailable(_too_long(at)) from error
+            if state != _LOCK_NOT_AVAILABLE:
+                raise
+            holders = await _who_holds(connection)
+            if time.monotonic() + pause_s > give_up_s:
+                raise Unavailable(_never_free(at, patience_s, holders)) from error
+            log.warning("migration_waits", after=at, again_in_s=pause_s, open_transactions=holders)
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+        else:
+            return
+
+
+async def _who_holds(connection: AsyncConnection) -> str:
+    rows = (await connection.execute(_OPEN_LONGEST)).all()
+    await connection.rollback()
+    return "; ".join(f"process {row.pid}, open for {row.open_s} s: {row.query}" for row in rows)
+
+
+def _never_free(at: str, patience_s: float, holders: str) -> str:
+    return (
+        f"the migration after revision {at or 'none'} did not get a table's lock within {patience_s:.0f} s, and nothing of "
+        f"it was done. Transactions that were open longest: {holders or 'none any more'}. End them "
+        "(`SELECT pg_terminate_backend(PID)`) or wait for their end, and run `python -m service migrate` again"
+    )
+
+
+def _too_long(at: str) -> str:
+    return (
+        f"a statement of the migration after revision {at or 'none'} took longer than {STATEMENT_TIMEOUT_S:.0f} s and was "
+        "cancelled, so that it holds up nobody; nothing of it was done. Run `python -m service migrate` again when the "
+        "database has less to do"
+    )

@@ -21,7 +21,7 @@ from headway.contract.agents import NodeState
 from headway.contract.jobs import TERMINAL_STATES, JobState
 from headway.local.postgres import EmbeddedPostgres
 from service.adapters.postgres.database import Database, sqlalchemy_url
-from service.adapters.postgres.schema import alembic_config, is_current, migrate
+from service.adapters.postgres.schema import alembic_config, migrate, schema_problem
 from service.adapters.postgres.tables import metadata
 from service.domain.lifecycle import TRANSITIONS
 from tests.waiting import until
@@ -83,9 +83,9 @@ async def test_every_constraint_index_and_default_is_as_declared(
 
 
 async def test_migrating_again_changes_nothing(empty: AsyncEngine) -> None:
-    assert not await is_current(empty)
+    assert "migrate" in str(await schema_problem(empty))
     await migrate(empty)
-    assert await is_current(empty)
+    assert await schema_problem(empty) is None
     before = await catalogue(empty)
     await migrate(empty)
     assert await catalogue(empty) == before
@@ -103,18 +103,22 @@ async def test_two_migrators_at_once_and_one_that_is_slow(empty: AsyncEngine) ->
     }
     arguments = (sys.executable, "-m", "service", "migrate")
     async with empty.connect() as slow, empty.connect() as watcher:
-        await slow.execute(text("SELECT pg_advisory_xact_lock(hashtext('headway-migrations'))"))
+        await slow.execute(text("SELECT pg_advisory_lock(hashtext('headway-migrations'))"))
         started = [await asyncio.create_subprocess_exec(*arguments, env=environment) for _ in range(2)]
 
         async def both_wait() -> bool:
-            query = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
-            return (await watcher.execute(text(query))).scalar_one() == 2
+            query = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%pg_try_advisory_lock%' AND pid NOT IN"
+            asking = await watcher.execute(
+                text(f"{query} (pg_backend_pid()) AND datname = current_database()")
+            )
+            await watcher.rollback()
+            return asking.scalar_one() == 2
 
         await until(both_wait, within_s=60)
-        assert not await is_current(empty)
-        await slow.rollback()
+        assert await schema_problem(empty) is not None
+        await slow.execute(text("SELECT pg_advisory_unlock_all()"))
         assert await asyncio.gather(*(process.wait() for process in started)) == [0, 0]
-    assert await is_current(empty)
+    assert await schema_problem(empty) is None
 
 
 async def test_down_to_nothing_and_up_again(migrated_engine: AsyncEngine) -> None:
@@ -126,7 +130,7 @@ async def test_down_to_nothing_and_up_again(migrated_engine: AsyncEngine) -> Non
     before = await catalogue(migrated_engine)
     async with migrated_engine.begin() as connection:
         await connection.run_sync(downgrade)
-    assert not await is_current(migrated_engine)
+    assert await schema_problem(migrated_engine) is not None
     assert not any((await catalogue(migrated_engine)).values())
     await migrate(migrated_engine)
     assert await catalogue(migrated_engine) == before
@@ -136,7 +140,7 @@ async def test_a_job_that_ran_before_members_could_change_goes_on(
     empty: AsyncEngine, postgres: EmbeddedPostgres
 ) -> None:
     """A database of the first schema is brought up: numbers go on from its own, members follow from its slots."""
-    await move_to(empty, "0001")
+    await migrate(empty, "0001")
     job = (
         "INSERT INTO jobs (id, project, name, spec, request_digest, state, reason, message, generation, submitted_at,"
         " state_since) VALUES ('j', 'p', 'n', '{\"name\": \"n\", \"run\": \"x\"}', '', 'RUNNING', 'PROGRESSING', '', 3,"
@@ -149,7 +153,7 @@ async def test_a_job_that_ran_before_members_could_change_goes_on(
     async with empty.begin() as connection:
         for statement in (job, allocation):
             await connection.execute(text(statement))
-    await move_to(empty, "head")
+    await migrate(empty)
     database = Database(postgres.url(str(empty.url.database)), silent)
     async with database.begin() as tx:
         stored = await tx.jobs.lock("j")
@@ -167,16 +171,6 @@ async def test_a_job_that_ran_before_members_could_change_goes_on(
 
 async def silent(*_: object) -> None:
     """No bell rings."""
-
-
-async def move_to(engine: AsyncEngine, revision: str) -> None:
-    def upgrade(connection: Connection) -> None:
-        config = alembic_config()
-        config.attributes["connection"] = connection
-        command.upgrade(config, revision)
-
-    async with engine.begin() as connection:
-        await connection.run_sync(upgrade)
 
 
 @pytest.mark.parametrize(
