@@ -45,6 +45,8 @@ class DeviceFault(BaseModel):
     cause: FaultCause
     code: int | None = None
     """The Xid, or the count or degrees that were read."""
+    lasting: bool = False
+    """The driver itself says that this does not pass: it has no spare memory left to put in the place of bad rows."""
     message: Annotated[PrintedText, Field(max_length=1000)] = ""
 
 

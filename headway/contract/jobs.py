@@ -62,6 +62,20 @@ class Reason(StrEnum):
     COMPLETED = "COMPLETED"
 
 
+class SlowRank(BaseModel):
+    """A rank that takes longer for a sample than its peers do, now: `times` as long, in `windows` reports in a row.
+
+    `told`: it was so for long enough that it was held against its device.
+    """
+
+    node_id: str
+    slot: int
+    times: float
+    since: datetime
+    windows: int
+    told: bool = False
+
+
 class JobProgress(BaseModel):
     """What the ranks last said of the training. Samples are committed ones since the job began."""
 
@@ -84,6 +98,7 @@ class JobProgress(BaseModel):
     epochs_audited: int = 0
     epochs_exact: int = 0
     """Of the audited epochs, those in which every sample came exactly once."""
+    slow_ranks: list[SlowRank] = Field(default_factory=list)
     forecasts: list[KeptForecast] = Field(default_factory=list)
     """What was forecast on the way, and what came of it."""
     search: SearchView | None = None

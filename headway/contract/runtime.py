@@ -123,6 +123,8 @@ class Progress(Envelope):
     `total_samples` is where the job will be done, or None when the script does not say.
     `step_s_sum` and `step_s_squares` are the sum and the sum of squares of `steps` step times, `sync_s_sum` the part
     of them in which rank 0 waited for its peers. `local_batches` are the samples that each rank takes in a step.
+    `rank_sample_s` are the seconds that each took for one of its samples, without waiting (0: it did not say); empty
+    while none of them takes much longer than the others.
 
     `gradient_sqr` and `gradient_var`: smoothed estimates of the squared norm of the true gradient and of the trace
     of the covariance of one sample's gradient; None while noise is not measured. `max_global_batch`: steps may come to
@@ -142,6 +144,7 @@ class Progress(Envelope):
     accumulation: int
     sync_s_sum: float = 0.0
     local_batches: tuple[int, ...] = ()
+    rank_sample_s: tuple[float, ...] = ()
     gradient_sqr: float | None = None
     gradient_var: float | None = None
     max_global_batch: int | None = None
@@ -304,8 +307,9 @@ def from_fields(fields: dict[str, Any]) -> Message:
             raise ValueError(f"{name} of a {kind.TYPE} message cannot be {value!r}"[:200])
     if kind is Metrics and "values" in known:
         known["values"] = {name: float(one) for name, one in known["values"].items() if _is_finite(one)}
-    if isinstance(known.get("local_batches"), list):
-        known["local_batches"] = tuple(known["local_batches"])
+    for name in ("local_batches", "rank_sample_s"):
+        if isinstance(known.get(name), list):
+            known[name] = tuple(known[name])
     try:
         message: Message = kind(**known)
     except TypeError as error:
@@ -337,11 +341,12 @@ def _is_right(name: str, annotation: str, value: object) -> bool:
             return isinstance(value, bool)
         case "str":
             return _is_text(value)
-        case "tuple[int, ...]":
+        case "tuple[int, ...]" | "tuple[float, ...]":
+            of = annotation.removeprefix("tuple[").removesuffix(", ...]")
             return (
                 isinstance(value, list | tuple)
                 and len(value) <= _MOST_RANKS
-                and all(_is_right(name, "int", one) for one in value)
+                and all(_is_right(name, of, one) for one in value)
             )
         case "dict[str, float]":
             return isinstance(value, dict) and all(_is_text(key) for key in value)

@@ -115,6 +115,7 @@ def test_what_older_ranks_do_not_say_has_the_meaning_that_it_had() -> None:
     assert isinstance(progress, Progress)
     assert (progress.sync_s_sum, progress.local_batches) == (0.0, ())
     assert (progress.gradient_sqr, progress.gradient_var) == (None, None)
+    assert progress.rank_sample_s == ()
 
 
 json_values = st.recursive(
@@ -168,6 +169,13 @@ def test_any_other_value_is_refused_or_can_be_stored(
         ("local_batches", "44"),
         ("local_batches", {"0": 4}),
         ("local_batches", None),
+        ("rank_sample_s", [0.1, -0.1]),
+        ("rank_sample_s", [math.nan]),
+        ("rank_sample_s", [True]),
+        ("rank_sample_s", ["0.1"]),
+        ("rank_sample_s", [0.1] * 65_537),
+        ("rank_sample_s", 0.1),
+        ("rank_sample_s", None),
         ("gradient_sqr", -1e-9),
         ("gradient_sqr", math.inf),
         ("gradient_var", math.nan),
