@@ -33,6 +33,7 @@ BY_TYPE: dict[str, st.SearchStrategy[Any]] = {
     "bool": st.booleans(),
     "float | None": st.one_of(st.none(), seconds),
     "tuple[int, ...]": st.lists(counts, max_size=9).map(tuple),
+    "tuple[float, ...]": st.lists(seconds, max_size=9).map(tuple),
     "str": st.sampled_from(["file:///c", "s3://bucket/übung"]),
     "dict[str, float]": st.dictionaries(st.sampled_from(["loss", "Genauigkeit %"]), st.floats(-1e9, 1e9)),
 }
