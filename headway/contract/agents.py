@@ -132,6 +132,8 @@ class RunCommand(BaseModel):
     None: nobody looks.
     """
     hung_factor: float = 0.0
+    hung_when_still: bool = False
+    """Only ranks whose main threads stay where they are count as hung: one that evaluates takes no step either."""
 
 
 class Member(BaseModel):

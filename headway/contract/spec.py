@@ -148,6 +148,10 @@ class Retry(Part):
     infrastructure: Annotated[int, Field(ge=0, le=1000)] = 3
 
 
+HungAfter = Literal["auto", "never"] | Annotated[Seconds, Field(ge=1, le=7 * 86400)]
+"""After how many seconds without a step the ranks of a job are taken to hang."""
+
+
 class JobSpec(Part):
     """One training run, as submitted. `bundle` is the digest of the uploaded `workdir`."""
 
@@ -166,6 +170,7 @@ class JobSpec(Part):
     market: Literal["on-demand", "spot", "mixed"] = "on-demand"
     checkpoint: Checkpoint = Checkpoint()
     retry: Retry = Retry()
+    hung_after: HungAfter = "auto"
     priority: Annotated[int, Field(ge=0, le=100)] = 50
     project: Annotated[str, Field(pattern=NAME_PATTERN)] = "default"
 
