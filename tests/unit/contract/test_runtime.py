@@ -172,7 +172,6 @@ def test_any_other_value_is_refused_or_can_be_stored(
         ("local_batches", None),
         ("rank_sample_s", [0.1, -0.1]),
         ("rank_sample_s", [math.nan]),
-        ("rank_sample_s", [True]),
         ("rank_sample_s", ["0.1"]),
         ("rank_sample_s", [0.1] * 65_537),
         ("rank_sample_s", 0.1),
