@@ -74,7 +74,7 @@ async def load(
 
 
 @contextmanager
-def server(argv: list[str], env: dict[str, str], url: str) -> Iterator[None]:
+def server(argv: list[str], env: dict[str, str], url: str) -> Iterator[subprocess.Popen[bytes]]:
     """A server process that answers at `url`."""
     process = subprocess.Popen([sys.executable, *argv], env={**os.environ, **env})
     try:
@@ -87,7 +87,7 @@ def server(argv: list[str], env: dict[str, str], url: str) -> Iterator[None]:
                 if process.poll() is not None or time.monotonic() > deadline:
                     raise RuntimeError(f"{argv} does not answer at {url}") from None
                 time.sleep(0.1)
-        yield
+        yield process
     finally:
         process.terminate()
         process.wait()
