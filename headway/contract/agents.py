@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias, get_args
 
-from pydantic import BaseModel, Field, TypeAdapter
+from pydantic import BaseModel, Field, TypeAdapter, model_validator
 
 from headway.contract.devices import DEVICE_KIND_PATTERN
 from headway.contract.health import DeviceFault, DeviceProbed, QuarantineView
@@ -294,6 +294,9 @@ NodeEntry: TypeAlias = InterruptionNotice | DeviceFault | DeviceProbed
 """What is about the node."""
 AnyEntry: TypeAlias = RankEntry | NodeEntry
 ReportEntry: TypeAlias = Annotated[AnyEntry, Field(discriminator="kind")]
+ENTRY_KINDS = frozenset(
+    get_args(kind.model_fields["kind"].annotation)[0] for kind in (*get_args(RankEntry), *get_args(NodeEntry))
+)
 
 
 class Holding(BaseModel):
@@ -301,6 +304,14 @@ class Holding(BaseModel):
 
     job_id: str
     generation: int
+
+
+def _is_newer(entry: object) -> bool:
+    """Whether it is an entry of a kind that this version does not know."""
+    if not isinstance(entry, dict):
+        return False
+    kind, sequence = entry.get("kind"), entry.get("sequence")
+    return isinstance(kind, str) and isinstance(sequence, int) and kind not in ENTRY_KINDS
 
 
 class ReportRequest(BaseModel):
@@ -315,6 +326,22 @@ class ReportRequest(BaseModel):
     holding: list[Holding] = Field(default_factory=list)
     slots: list[SlotInfo] = Field(default_factory=list)
     """Inventory with health, sent now and then; empty means unchanged."""
+    unread: list[str] = Field(default_factory=list)
+    """Kinds of entries that this version does not know, which an agent of a newer one has sent: they are left out, since
+    its other news must not wait for an upgrade of the service. Agents do not send this.
+    """
+
+    @model_validator(mode="before")
+    @classmethod
+    def _leave_out_unknown_kinds(cls, value: Any) -> Any:
+        entries = value.get("entries") if isinstance(value, dict) else None
+        if not isinstance(entries, list):
+            return value
+        newer = [one for one in entries if _is_newer(one)]
+        if not newer:
+            return value
+        known = [one for one in entries if not _is_newer(one)]
+        return {**value, "entries": known, "unread": sorted({str(one["kind"])[:64] for one in newer})}
 
 
 class ReportReply(BaseModel):

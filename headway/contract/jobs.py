@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, Generic, TypeVar
@@ -30,6 +31,7 @@ class JobState(StrEnum):
     CANCELLED = "CANCELLED"
 
 
+_REASON = re.compile(r"[A-Z][A-Z_]{0,63}")
 TERMINAL_STATES = frozenset({JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED})
 
 
@@ -60,6 +62,15 @@ class Reason(StrEnum):
     DEADLINE = "DEADLINE"
     INVALID_SPEC = "INVALID_SPEC"
     COMPLETED = "COMPLETED"
+
+    @classmethod
+    def _missing_(cls, value: object) -> Reason | None:
+        """A reason of a newer version stays what it is: programs of two versions share a database during an upgrade."""
+        if not isinstance(value, str) or not _REASON.fullmatch(value):
+            return None
+        newer = str.__new__(cls, value)
+        newer._name_ = newer._value_ = value
+        return newer
 
 
 class SlowRank(BaseModel):
