@@ -61,7 +61,8 @@ class Client(MoneyCalls):
 
     A request that meets a service that is away (no connection, 502, 503, 504, 429) is tried again for
     up to `patience_s`; none is ever done twice. Every method raises `ApiError` when the service refuses
-    and `ServiceUnavailableError` when patience runs out. Not for use by several threads at once.
+    and `ServiceUnavailableError` when patience runs out. Fields that only a newer service knows are
+    ignored. Not for use by several threads at once.
 
     Args:
         url: where the service listens, for example `http://127.0.0.1:8123`.
@@ -352,15 +353,19 @@ class Client(MoneyCalls):
         return parsedate_to_datetime(date).timestamp() - time.time() if date else 0.0
 
     def _get(self, path: str, model: type[Model]) -> Model:
-        return model.model_validate_json(self._http.request("GET", path).content)
+        return model.model_validate_json(self._http.request("GET", path).content, extra="ignore")
 
     def _post(self, path: str, model: type[Model], **arguments: Any) -> Model:
-        return model.model_validate_json(self._http.request("POST", path, **arguments).content)
+        return model.model_validate_json(
+            self._http.request("POST", path, **arguments).content, extra="ignore"
+        )
 
     def _pages(self, path: str, model: type[Page[Item]], params: Mapping[str, object]) -> Iterator[Item]:
         query = _given(params)
         while True:
-            page = model.model_validate_json(self._http.request("GET", path, params=query).content)
+            page = model.model_validate_json(
+                self._http.request("GET", path, params=query).content, extra="ignore"
+            )
             yield from page.items
             if page.next_cursor is None:
                 return

@@ -19,10 +19,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from pydantic import TypeAdapter
+import structlog
+from pydantic import TypeAdapter, ValidationError
 
 from headway.contract.agents import AnyEntry, RankMessage, ReportEntry
 from headway.contract.runtime import Metrics, Progress
+
+_log = structlog.get_logger()
 
 _ENTRY: TypeAdapter[AnyEntry] = TypeAdapter(ReportEntry)
 _DROPPABLE = frozenset({Progress.TYPE, Metrics.TYPE})
@@ -162,13 +165,20 @@ class Outbox:
             except ValueError:
                 continue  # the last line, cut off by a crash
             if "entry" in line:
-                self._entries.append(_ENTRY.validate_python(_with_rank(line["entry"])))
-                self._last = max(self._last, self._entries[-1].sequence)
+                self._take_back(line["entry"])
             for run, rank, offset in line.get("positions", [line["position"]] if "position" in line else []):
                 self._positions[run, rank] = offset
             self._last = max(self._last, line.get("last", 0))
             while self._entries and self._entries[0].sequence <= line.get("delivered", 0):
                 self._entries.popleft()
+
+    def _take_back(self, fields: dict[str, Any]) -> None:
+        """Queue an entry of the journal again, unless only a newer agent knows what it is."""
+        self._last = max(self._last, fields["sequence"])
+        try:
+            self._entries.append(_ENTRY.validate_python(_with_rank(fields)))
+        except ValidationError as error:
+            _log.error("dropping an entry that cannot be read", entry=fields.get("kind"), error=str(error))
 
     def _compact(self) -> Any:
         """Rewrite the journal without what was delivered, and open it for appending."""

@@ -95,7 +95,8 @@ def new_run(state: StateFolder, command: RunCommand) -> Run:
 
 def read_fence(job: JobFolder) -> Fence:
     """The newest generations seen for the job."""
-    return Fence(**(read_json(job.fence) or {}))
+    kept = read_json(job.fence) or {}
+    return Fence(run=kept.get("run", 0), stop=kept.get("stop", 0))
 
 
 def write_fence(job: JobFolder, fence: Fence) -> None:

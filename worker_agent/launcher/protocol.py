@@ -2,13 +2,16 @@
 
 The facts are in files of the run folder; messages are orders and hints to look there. A run is called
 `<job>/<generation>`.
+
+A launcher outlives its agent, so the two may be of different versions. Fields that one of them does not know are
+ignored, and so are messages; a message or field that is added here must be one that can be done without.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -100,7 +103,18 @@ class Changed:
     run: str
 
 
-Message: TypeAlias = Hello | Start | Terminate | Kill | Lease | Shutdown | Welcome | Started | Changed
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """What the other side says in a newer version."""
+
+    TYPE: ClassVar[str] = "unknown"
+
+    said: str
+
+
+Message: TypeAlias = (
+    Hello | Start | Terminate | Kill | Lease | Shutdown | Welcome | Started | Changed | Unknown
+)
 
 _TYPES: dict[str, type[Any]] = {
     kind.TYPE: kind for kind in (Hello, Start, Terminate, Kill, Lease, Shutdown, Welcome, Started, Changed)
@@ -122,7 +136,7 @@ class Decoder:
         """Messages that are complete now.
 
         Raises:
-            ValueError: a line is not a message: the other side speaks another version.
+            ValueError: a line is not a message, or lacks a field.
         """
         *lines, self._rest = (self._rest + data).split(b"\n")
         return [_decode(line) for line in lines]
@@ -130,14 +144,21 @@ class Decoder:
 
 def _decode(line: bytes) -> Message:
     fields = json.loads(line)
-    kind = _TYPES.get(fields.pop("type", "")) if isinstance(fields, dict) else None
+    if not isinstance(fields, dict) or not isinstance(fields.get("type"), str):
+        raise ValueError(f"not a message between agent and launcher: {line[:80]!r}")  # noqa: TRY004 - one kind of error
+    kind = _TYPES.get(fields["type"])
     if kind is None:
-        raise ValueError(f"not a message between agent and launcher: {line[:80]!r}")
+        return Unknown(fields["type"])
     try:
-        message: Message = kind(**fields)
+        message: Message = kind(**_known(kind, fields))
     except TypeError as error:
         raise ValueError(f"a message of another version: {line[:80]!r}") from error
     return message
+
+
+def _known(kind: type[Any], fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of the fields that this version of `kind` has."""
+    return {name: fields[name] for name in kind.__dataclass_fields__ if name in fields}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,12 +185,13 @@ class LaunchPlan:
 
     @classmethod
     def from_json(cls, fields: Any) -> LaunchPlan:
-        """The reverse of `to_json`; JSON has no numbers as keys.
+        """The reverse of `to_json`; JSON has no numbers as keys. Fields of a newer agent are ignored.
 
         Raises:
-            TypeError, KeyError: written by an agent of another version.
+            TypeError, KeyError: a field is missing.
         """
-        return cls(**{**fields, "ranks": {int(rank): env for rank, env in fields["ranks"].items()}})
+        ranks = {int(rank): env for rank, env in fields["ranks"].items()}
+        return cls(**{**_known(cls, fields), "ranks": ranks})
 
 
 @contextmanager

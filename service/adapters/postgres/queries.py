@@ -121,7 +121,7 @@ def _view(row: Row[Any], names: Mapping[str, str], cost: JobCost | None) -> JobV
         submitted_at=row.submitted_at,
         started_at=row.started_at,
         finished_at=row.finished_at,
-        spec=JobSpec.model_validate(row.spec),
+        spec=JobSpec.model_validate(row.spec, extra="ignore"),
         cost=cost,
     )
 

@@ -24,6 +24,7 @@ from worker_agent.launcher.protocol import (
     Lease,
     Start,
     Started,
+    Unknown,
     Welcome,
     encode,
     socket_address,
@@ -47,12 +48,24 @@ def test_messages_survive_any_cutting(messages: list[Hello], step: int) -> None:
     assert received == messages
 
 
-@pytest.mark.parametrize(
-    "line", [b'{"type": "dance"}\n', b"[]\n", b'{"type": "start", "tempo": 3}\n', b"x\n"]
-)
+@pytest.mark.parametrize("line", [b'{"type": 3}\n', b"[]\n", b'{"type": "start", "tempo": 3}\n', b"x\n"])
 def test_another_language_is_refused(line: bytes) -> None:
     with pytest.raises(ValueError, match=r".+"):
         Decoder().feed(line)
+
+
+def test_what_a_newer_side_says_is_left_out() -> None:
+    newer = b'{"type": "dance"}\n{"type": "start", "run": "j/1", "tempo": 3}\n'
+    assert Decoder().feed(newer) == [Unknown("dance"), Start("j/1")]
+
+
+def test_a_plan_of_a_newer_agent_is_read() -> None:
+    plan = LaunchPlan(
+        argv=["x"], how="spawn", cwd="/", threads=1, store_host=None, store_port=1, node_count=1, ranks={}
+    )
+    assert LaunchPlan.from_json({**plan.to_json(), "tempo": 3}) == plan
+    with pytest.raises(KeyError):
+        LaunchPlan.from_json({"argv": ["x"]})
 
 
 def test_a_plan_survives_its_file() -> None:

@@ -170,6 +170,20 @@ def test_everything_is_delivered_in_order_over_any_faults(
     assert list(unique) == sorted(unique)
 
 
+def test_an_entry_that_only_a_newer_agent_knows_is_dropped(open_outbox: Open, tmp_path: Path) -> None:
+    """An agent that was put back to an older version must start."""
+    open_outbox().add(released(1))
+    last = json.loads((tmp_path / "journal").read_text().splitlines()[-1])
+    newer = {**last["entry"], "kind": "dance", "sequence": last["entry"]["sequence"] + 10**6}
+    with (tmp_path / "journal").open("a") as journal:
+        journal.write(json.dumps({"entry": newer}) + "\n")
+    reopened = open_outbox()
+    reopened.add(released(2))
+    entries, _ = reopened.take(10)
+    assert [entry.generation for entry in entries] == [1, 2]
+    assert entries[1].sequence > newer["sequence"], "numbers go on from everything that was ever given out"
+
+
 def test_a_journal_of_an_agent_that_did_not_name_the_rank_is_read(open_outbox: Open, tmp_path: Path) -> None:
     open_outbox().add(message("hello"))
     *head, last = (tmp_path / "journal").read_text().splitlines()
