@@ -13,6 +13,7 @@ checkpoints, sends `Stopped` and exits with `EXIT_STOPPED`; a plain script does 
 from __future__ import annotations
 
 import json
+import signal
 import sys
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, TypeAlias, TypeGuard
@@ -46,6 +47,11 @@ EXIT_RETRY = 75
 """EX_TEMPFAIL: the script asks to be started again."""
 EXIT_NEVER_RETRY = 78
 """EX_CONFIG: starting again cannot help."""
+
+KILLED_FOR_MEMORY = "The kernel killed this rank: there was no memory left"
+"""What an agent adds to the output of a rank of which the kernel counts that."""
+STACKS_SIGNAL = signal.SIGURG
+"""Has a rank write where its threads are to `stacks_file`. Nothing happens to a process that does not expect it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -267,6 +273,11 @@ _TYPES: dict[str, type[Any]] = {
 def message_file(rank: int) -> str:
     """Name of the file in the control folder that `rank` appends its messages to."""
     return f"rank-{rank}.jsonl"
+
+
+def stacks_file(rank: int) -> str:
+    """Name of the file in the control folder that the process started as `rank` writes the stacks of its threads to."""
+    return f"stacks-{rank}.txt"
 
 
 def to_line(message: Message) -> str:

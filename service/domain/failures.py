@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -9,11 +10,22 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 
 from headway.contract.jobs import Reason
-from headway.contract.runtime import EXIT_DONE, EXIT_NEVER_RETRY, EXIT_RETRY, EXIT_STOPPED
+from headway.contract.runtime import (
+    EXIT_DONE,
+    EXIT_NEVER_RETRY,
+    EXIT_RETRY,
+    EXIT_STOPPED,
+    KILLED_FOR_MEMORY,
+)
 from headway.contract.spec import Retry
 
 _DIES_TIDYING_UP = frozenset({signal.SIGABRT, signal.SIGSEGV})
 """Signals that an interpreter may die of after its work is done (threads of native libraries)."""
+_OUT_OF_MEMORY = re.compile(
+    r"CUDA out of memory|\bOutOfMemoryError\b|^MemoryError\b|DefaultCPUAllocator: can't allocate memory|"
+    + re.escape(KILLED_FOR_MEMORY)
+)
+"""What PyTorch, Python and an agent say of it in a rank's output."""
 _FIRST_BACKOFF_S = 1.0
 _LONGEST_BACKOFF_S = 120.0
 
@@ -91,7 +103,7 @@ def judge(exits: Sequence[RankExit]) -> Verdict:
     for ending in _WORST_FIRST:
         found = [exit_ for exit_ in exits if ending_of(exit_) is ending]
         if found:
-            return _verdict(ending, min(found, key=lambda exit_: exit_.rank))
+            return _verdict(ending, min(found, key=lambda exit_: (not ran_out_of_memory(exit_), exit_.rank)))
     return Verdict(Ending.STOPPED, Reason.PREEMPTED, "no rank had started")
 
 
@@ -106,12 +118,34 @@ def _verdict(ending: Ending, exit_: RankExit) -> Verdict:
     if ending is Ending.INFRASTRUCTURE and exit_.exit_code == EXIT_RETRY:
         return Verdict(ending, Reason.RETRY_REQUESTED, f"rank {exit_.rank} asked to be started again")
     if ending is Ending.INFRASTRUCTURE:
-        return Verdict(ending, Reason.RANK_LOST, f"rank {exit_.rank} {how}")
-    return Verdict(ending, Reason.USER_ERROR, _with_log(f"rank {exit_.rank} {how}", exit_.log_tail))
+        return Verdict(ending, reason_of_loss(exit_), f"rank {exit_.rank} {how}")
+    reason = Reason.OUT_OF_MEMORY if ran_out_of_memory(exit_) else Reason.USER_ERROR
+    return Verdict(ending, reason, _with_log(f"rank {exit_.rank} {how}", exit_.log_tail))
+
+
+def ran_out_of_memory(exit_: RankExit) -> bool:
+    """Whether the rank's last lines say that there was no memory left, of the host or of the device."""
+    return any(_OUT_OF_MEMORY.search(line) for line in exit_.log_tail)
+
+
+def reason_of_loss(exit_: RankExit) -> Reason:
+    """The reason for a rank that is simply gone."""
+    return Reason.OUT_OF_MEMORY if ran_out_of_memory(exit_) else Reason.RANK_LOST
+
+
+def was_hung(verdict: Verdict, message: str) -> Verdict:
+    """The verdict about ranks that were killed since they hung, as `message` says: how they then ended says nothing, unless
+    they had finished, or starting again cannot help.
+    """
+    if verdict.ending in {Ending.DONE, Ending.HOPELESS}:
+        return verdict
+    return Verdict(Ending.INFRASTRUCTURE, Reason.HUNG, message)
 
 
 def how_it_ended(exit_: RankExit) -> str:
     """The rest of a sentence that begins with the rank."""
+    if exit_.signal == signal.SIGKILL and ran_out_of_memory(exit_):
+        return "was killed by the kernel, which had no memory left"
     if exit_.signal is not None:
         return f"was killed by {_signal_name(exit_.signal)}"
     if exit_.exit_code is None:

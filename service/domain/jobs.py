@@ -10,6 +10,7 @@ from typing import TypeAlias
 
 from headway.contract.jobs import JobProgress, JobState, Reason
 from headway.contract.spec import JobSpec, Resize
+from service.domain.retries import Failure
 
 Allocation: TypeAlias = Mapping[str, tuple[int, ...]]
 """Node id to slot indices on that node, ascending. Empty when nothing is held."""
@@ -83,7 +84,10 @@ class Job:
     pause_requested: bool = False
     preemptions: int = 0
     infrastructure_failures: int = 0
+    """Those that count: since training has come further than ever before."""
     user_errors: int = 0
+    failures: tuple[Failure, ...] = ()
+    """The latest ones, oldest first."""
     retry_at: datetime | None = None
     """Not before this time; set after repeated failures."""
     samples_at_loss: int | None = None

@@ -6,7 +6,15 @@ from dataclasses import replace
 from datetime import datetime
 
 from headway.contract.jobs import JobState, Reason
-from service.domain.failures import Ending, RankExit, ending_of, how_it_ended, is_loss, judge
+from service.domain.failures import (
+    Ending,
+    RankExit,
+    ending_of,
+    how_it_ended,
+    is_loss,
+    judge,
+    reason_of_loss,
+)
 from service.domain.jobs import Job
 from service.domain.lifecycle import JobEvent, allows
 from service.domain.membership import Born, Crew, has_finished
@@ -35,7 +43,7 @@ async def rank_ended(tx: Transaction, job: Job, crew: Crew, who: Born, exit_: Ra
         return await _one_is_done(tx, job, crew, now)
     if is_loss(exit_) and _survives(job):
         message = f"rank {exit_.rank} {how_it_ended(exit_)}"
-        return await survive_loss(tx, job, reason=Reason.RANK_LOST, message=message, now=now)
+        return await survive_loss(tx, job, reason=reason_of_loss(exit_), message=message, now=now)
     if not _is_failure(job, verdict.ending) or not allows(job.state, JobEvent.FAIL_RANK):
         return job
     return await fail_rank(tx, job, reason=verdict.reason, message=verdict.message, now=now)

@@ -10,13 +10,15 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from datetime import datetime
 
+from headway.contract.agents import NodeState
 from headway.contract.jobs import JobState, Reason
 from headway.contract.runtime import EXIT_STOPPED
-from service.domain.failures import Ending, Verdict, decide_retry, judge, left_unasked
+from service.domain.failures import Ending, Verdict, decide_retry, judge, left_unasked, was_hung
 from service.domain.jobs import Allocation, Job, size_of
 from service.domain.lifecycle import JobEvent, allows
 from service.domain.membership import exits_to_judge, first_members
 from service.domain.ranks import layout
+from service.domain.retries import Failure, gist, has_got_on, poison, with_failure
 from service.usecases.marks import score_forecasts
 from service.usecases.orders import Launch, choose_ports, crew_of, send_runs, stop_generation
 from service.usecases.ports import Transaction
@@ -97,14 +99,24 @@ async def vacate(
     return asked
 
 
-async def fail_rank(tx: Transaction, job: Job, *, reason: Reason, message: str, now: datetime) -> Job:
-    """Something of the job failed, and nobody goes on without it: stop the rest."""
+async def fail_rank(
+    tx: Transaction,
+    job: Job,
+    *,
+    reason: Reason,
+    message: str,
+    now: datetime,
+    dump_stacks: bool = False,
+) -> Job:
+    """Something of the job failed, and nobody goes on without it: stop the rest. With `dump_stacks`, the logs will say where
+    each of its threads was.
+    """
     if not allows(job.state, JobEvent.FAIL_RANK) or (job.state is JobState.RECOVERING and not job.switching):
         return job
     switch = None if job.switch is None else replace(job.switch, stopping=True)
     failed = replace(job, target=None, switch=switch)
     failed = await transition(tx, failed, JobEvent.FAIL_RANK, reason=reason, message=message, now=now)
-    await stop_generation(tx, failed, "kill", now)
+    await stop_generation(tx, failed, "kill", now, dump_stacks=dump_stacks)
     return failed
 
 
@@ -151,6 +163,9 @@ async def go_on(tx: Transaction, job: Job, launch: Launch, now: datetime) -> Job
     exits = exits_to_judge(crew, await tx.history.exits(job.id, oldest))
     job = replace(job, switch=None)
     verdict = await _reclaimed(tx, job, judge(exits))
+    if job.state is JobState.RECOVERING and job.reason is Reason.HUNG:
+        verdict = was_hung(verdict, job.message)
+    held = tuple(job.allocation)
     moving = job.state is JobState.RESIZING and not job.pause_requested
     if moving and job.target is not None and verdict.ending is not Ending.DONE:
         return await start_generation(
@@ -173,7 +188,7 @@ async def go_on(tx: Transaction, job: Job, launch: Launch, now: datetime) -> Job
         # Not counted, it would be started again at once for as long as it does so.
         message = f"it exited with code {EXIT_STOPPED}, but nobody had asked it to stop"
         verdict = Verdict(Ending.INFRASTRUCTURE, Reason.RETRY_REQUESTED, message)
-    return await _recover(tx, job, verdict, now)
+    return await _recover(tx, job, verdict, held, now)
 
 
 async def _reclaimed(tx: Transaction, job: Job, verdict: Verdict) -> Verdict:
@@ -209,8 +224,8 @@ async def pause_now(tx: Transaction, job: Job, now: datetime, *, reason: Reason 
     )
 
 
-async def _recover(tx: Transaction, job: Job, verdict: Verdict, now: datetime) -> Job:
-    """Start a failed generation again, or give up, by the retry budget of the kind of failure."""
+async def _recover(tx: Transaction, job: Job, verdict: Verdict, held: tuple[str, ...], now: datetime) -> Job:
+    """Start a failed generation again, or give up, by the retry budget of the kind of failure. `held`: its nodes."""
     if job.state is not JobState.RECOVERING:
         job = await transition(
             tx, job, JobEvent.FAIL_RANK, reason=verdict.reason, message=verdict.message, now=now
@@ -224,6 +239,11 @@ async def _recover(tx: Transaction, job: Job, verdict: Verdict, now: datetime) -
         preemptions=job.preemptions + (verdict.ending is Ending.STOPPED),
     )
     if verdict.ending in {Ending.INFRASTRUCTURE, Ending.USER_ERROR, Ending.HOPELESS}:
+        failure = await _failure(tx, job, reason, message, held)
+        if has_got_on(job.failures, failure):
+            anew = int(verdict.ending is Ending.INFRASTRUCTURE)
+            job = replace(job, failures=(), infrastructure_failures=anew)
+        job = replace(job, failures=with_failure(job.failures, failure))
         retry = decide_retry(
             verdict.ending,
             job.spec.retry,
@@ -231,10 +251,13 @@ async def _recover(tx: Transaction, job: Job, verdict: Verdict, now: datetime) -
             user_errors=job.user_errors,
             now=now,
         )
-        if not retry.again:
+        why_not = poison(job.failures)
+        if why_not is not None:
+            message = f"{_first_line(message)}; {why_not}" + message[len(message.splitlines()[0]) :]
+        if not retry.again or why_not is not None:
             return await transition(tx, job, JobEvent.GIVE_UP, reason=reason, message=message, now=now)
         job = replace(job, retry_at=retry.not_before)
-        message = f"{message.splitlines()[0].rstrip(';:')}; retry {retry.spent} of {retry.budget}"
+        message = f"{_first_line(message)}; retry {retry.spent} of {retry.budget}"
     if job.pause_requested:
         return await pause_now(tx, job, now)
     job = replace(job, reason=reason, message=f"{message}; {_resume_point(job)}")
@@ -242,6 +265,27 @@ async def _recover(tx: Transaction, job: Job, verdict: Verdict, now: datetime) -
     await record(tx, job, "recover", reason=reason, message=job.message, now=now)
     tx.ring(Bell.ROUND)
     return job
+
+
+async def _failure(tx: Transaction, job: Job, reason: Reason, message: str, held: tuple[str, ...]) -> Failure:
+    """What is remembered of a failure of a job that held something on these nodes."""
+    ran = await tx.allocations.get(job.id, job.generation)
+    lost: list[str] = []
+    if reason is Reason.NODE_LOST:
+        nodes = (await tx.nodes.many(held)).values()
+        lost = sorted(node.name for node in nodes if node.state is NodeState.LOST)
+    return Failure(
+        reason=reason,
+        said=gist(message),
+        ran_s=(job.state_since - ran.granted_at).total_seconds() if ran is not None else 0.0,
+        samples=job.progress.samples,
+        checkpoint_samples=job.progress.checkpoint_samples,
+        nodes=tuple(lost),
+    )
+
+
+def _first_line(message: str) -> str:
+    return message.splitlines()[0].rstrip(";:")
 
 
 def _resume_point(job: Job) -> str:

@@ -30,6 +30,7 @@ from service.domain.lifecycle import JobEvent
 from service.domain.membership import Crew
 from service.usecases.ends import rank_ended
 from service.usecases.generations import release_node
+from service.usecases.hung import ranks_hung, without_outlived
 from service.usecases.notices import take_notices
 from service.usecases.orders import Launch, crew_of
 from service.usecases.ports import Transaction
@@ -94,7 +95,7 @@ async def _take_in(
     jobs = await tx.jobs.lock_many(sorted({entry.job_id for entry in entries}))
     crews = {job.id: await crew_of(tx, job) for job in jobs.values()}
     await _note_exits(tx, entries, crews, now)
-    for entry in entries:
+    for entry in without_outlived(entries):
         job = jobs.get(entry.job_id)
         if job is None:
             continue
@@ -145,7 +146,7 @@ async def _take_in_entry(
         case RankMessage():
             return await _rank_message(tx, job, crew, entry, now)
         case RanksHung():
-            return job
+            return await ranks_hung(tx, node, job, crew, entry, now)
         case Released():
             raise AssertionError("handled by the caller, stale or not")
 

@@ -347,7 +347,7 @@ async def end_overdue(tx: Transaction, now: datetime) -> list[str]:
         ended.append(job.name)
         if switch.ordered:
             why = f"the members of generation {switch.generation} did not come together in time"
-            await fail_rank(tx, job, reason=Reason.HUNG, message=why, now=now)
+            await fail_rank(tx, job, reason=Reason.HUNG, message=why, now=now, dump_stacks=True)
             continue
         coming = (await crew_of(tx, job)).coming
         waiting = [one for one in coming if one.born_generation == switch.generation]

@@ -12,6 +12,7 @@ from headway.contract.agents import BatchOrder, OrderCommand, RunCommand, StopCo
 from service.domain.jobs import Allocation, Job
 from service.domain.membership import Crew, Members, Store, nodes_of
 from service.domain.ranks import NodeRanks, choose_port
+from service.domain.retries import hung_limits
 from service.usecases.ports import Transaction
 from service.usecases.records import AllocationRecord, Bell, NodeRecord
 
@@ -62,6 +63,7 @@ async def send_runs(
     """Have each node start its part of the record's generation."""
     nodes = await tx.nodes.many((record.first_node,))
     spec, present = job.spec, job.progress.global_batch
+    hung = hung_limits(spec.hung_after)
     for part in parts:
         command = RunCommand(
             command_id=f"{job.id}.{record.generation}.run.{part.node_id}",
@@ -92,6 +94,9 @@ async def send_runs(
             checkpoint_every_s=None if spec.checkpoint.every == "auto" else spec.checkpoint.every,
             checkpoint_keep=spec.checkpoint.keep,
             grace_s=spec.checkpoint.grace_s,
+            hung_after_s=None if hung is None else hung.after_s,
+            hung_factor=0.0 if hung is None else hung.factor,
+            hung_when_still=hung is not None and hung.when_still,
         )
         await tx.commands.add(part.node_id, command, now)
     tx.ring(Bell.COMMANDS)
@@ -133,7 +138,9 @@ async def send_order(
 StopMode = Literal["checkpoint", "kill"]
 
 
-async def stop_generation(tx: Transaction, job: Job, mode: StopMode, now: datetime) -> None:
+async def stop_generation(
+    tx: Transaction, job: Job, mode: StopMode, now: datetime, *, dump_stacks: bool = False
+) -> None:
     """Ask every node that holds anything of the job to stop it, whichever start it comes from."""
     held = await tx.grants.held(job.id)
     oldest = {node: born for born in sorted(held, reverse=True) for node in held[born]}
@@ -142,7 +149,7 @@ async def stop_generation(tx: Transaction, job: Job, mode: StopMode, now: dateti
             for node_id in nodes:
                 # The lowest one takes along whatever older the node may still run.
                 down_to = 0 if born == oldest[node_id] else born
-                await _stop(tx, job, born, node_id, mode, oldest=down_to, now=now)
+                await _stop(tx, job, born, node_id, mode, oldest=down_to, now=now, dump_stacks=dump_stacks)
     tx.ring(Bell.COMMANDS)
 
 
@@ -154,7 +161,15 @@ async def stop_start(tx: Transaction, job: Job, generation: int, held: Allocatio
 
 
 async def _stop(
-    tx: Transaction, job: Job, generation: int, node_id: str, mode: StopMode, *, oldest: int, now: datetime
+    tx: Transaction,
+    job: Job,
+    generation: int,
+    node_id: str,
+    mode: StopMode,
+    *,
+    oldest: int,
+    now: datetime,
+    dump_stacks: bool = False,
 ) -> None:
     command = StopCommand(
         command_id=f"{job.id}.{generation}.stop-{mode}.{node_id}",
@@ -163,5 +178,6 @@ async def _stop(
         oldest=oldest,
         mode=mode,
         grace_s=job.spec.checkpoint.grace_s,
+        dump_stacks=dump_stacks,
     )
     await tx.commands.add(node_id, command, now)

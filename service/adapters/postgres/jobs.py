@@ -16,9 +16,11 @@ from headway.contract.spec import JobSpec
 from service.adapters.postgres.tables import TERMINAL_SQL, jobs
 from service.domain.errors import NameTaken, NotFound
 from service.domain.jobs import Job, Switch, class_of
+from service.domain.retries import Failure
 from service.usecases.records import Submitted
 
 _SWITCH: TypeAdapter[Switch] = TypeAdapter(Switch)
+_FAILURES: TypeAdapter[tuple[Failure, ...]] = TypeAdapter(tuple[Failure, ...])
 _INSERT = text(
     """
     WITH job AS (
@@ -58,6 +60,7 @@ def row_to_job(row: Row[Any]) -> Job:
         preemptions=row.preemptions,
         infrastructure_failures=row.infrastructure_failures,
         user_errors=row.user_errors,
+        failures=_FAILURES.validate_python(row.failures),
         retry_at=row.retry_at,
         samples_at_loss=row.samples_at_loss,
         growth_failures=row.growth_failures,
@@ -185,6 +188,7 @@ class PostgresJobs:
                 preemptions=job.preemptions,
                 infrastructure_failures=job.infrastructure_failures,
                 user_errors=job.user_errors,
+                failures=_FAILURES.dump_python(job.failures, mode="json"),
                 retry_at=job.retry_at,
                 samples_at_loss=job.samples_at_loss,
                 growth_failures=job.growth_failures,

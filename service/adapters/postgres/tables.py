@@ -71,6 +71,7 @@ jobs = Table(
     Column("preemptions", Integer, nullable=False, server_default="0"),
     Column("infrastructure_failures", Integer, nullable=False, server_default="0"),
     Column("user_errors", Integer, nullable=False, server_default="0"),
+    Column("failures", JSONB, nullable=False, server_default=text("'[]'::jsonb")),
     Column("retry_at", Moment),
     Column("samples_at_loss", BigInteger),
     Column("growth_failures", Integer, nullable=False, server_default="0"),
