@@ -20,6 +20,7 @@ from service.domain.cluster import PolicySetting, Snapshot
 from service.domain.failures import RankExit
 from service.domain.jobs import Allocation, Job
 from service.domain.membership import Born
+from service.usecases.health_ports import Quarantines
 from service.usecases.money_ports import Budgets, Ledger, MoneyQueries
 from service.usecases.query_ports import DecisionQueries, HistoryQueries, JobQueries, NodeQueries
 from service.usecases.records import (
@@ -292,6 +293,7 @@ class Transaction(Protocol):
     node_queries: NodeQueries
     decision_queries: DecisionQueries
     retention: Retention
+    quarantines: Quarantines
     ledger: Ledger
     budgets: Budgets
     money_queries: MoneyQueries

@@ -22,6 +22,7 @@ from service.adapters.postgres.ledger import PostgresLedger
 from service.adapters.postgres.machines import PostgresMachines
 from service.adapters.postgres.money_queries import PostgresMoneyQueries
 from service.adapters.postgres.nodes import PostgresNodes, PostgresSilence
+from service.adapters.postgres.quarantines import PostgresQuarantines
 from service.adapters.postgres.queries import (
     PostgresHistoryQueries,
     PostgresJobQueries,
@@ -30,7 +31,7 @@ from service.adapters.postgres.queries import (
 from service.adapters.postgres.retention import PostgresRetention
 from service.adapters.postgres.simulations import PostgresSimulations
 from service.domain.errors import Unavailable
-from service.usecases import money_ports, ports, query_ports, rental_ports, simulation_ports
+from service.usecases import health_ports, money_ports, ports, query_ports, rental_ports, simulation_ports
 from service.usecases.records import Bell
 
 Ring = Callable[[Bell, str], Awaitable[None]]
@@ -66,6 +67,7 @@ class PostgresTransaction:
         self.node_queries: query_ports.NodeQueries = PostgresNodeQueries(connection)
         self.decision_queries: query_ports.DecisionQueries = PostgresDecisionQueries(connection)
         self.retention: ports.Retention = PostgresRetention(connection)
+        self.quarantines: health_ports.Quarantines = PostgresQuarantines(connection)
         self.ledger: money_ports.Ledger = PostgresLedger(connection)
         self.budgets: money_ports.Budgets = PostgresBudgets(connection)
         self.money_queries: money_ports.MoneyQueries = PostgresMoneyQueries(connection)
