@@ -21,6 +21,7 @@ from headway.contract.agents import (
     ReportRequest,
     StartFailed,
 )
+from headway.contract.health import DeviceFault, DeviceProbed
 from headway.contract.jobs import JobState, Reason
 from headway.contract.runtime import EXIT_NEVER_RETRY, EXIT_RETRY, from_fields
 from service.domain.errors import WrongToken
@@ -35,6 +36,7 @@ from service.usecases.notices import take_notices
 from service.usecases.orders import Launch, crew_of
 from service.usecases.ports import Transaction
 from service.usecases.progress import take_in_message
+from service.usecases.quarantine import look_after_devices, take_device_news
 from service.usecases.records import Bell, NodeRecord
 from service.usecases.transition import record, transition
 
@@ -63,8 +65,14 @@ async def ingest(
     notices = [entry for entry in fresh if isinstance(entry, InterruptionNotice)]
     if notices:
         node = await take_notices(tx, node, notices, {entry.job_id for entry in news}, now)
+    of_devices = [entry for entry in fresh if isinstance(entry, DeviceFault | DeviceProbed)]
+    if of_devices:
+        await take_device_news(tx, node, of_devices, {entry.job_id for entry in news}, now)
     await _take_in(tx, node, news, launch, now)
     stop = await _not_its_own(tx, node.id, report.holding)
+    # Asked for with regular reports alone: a node that has much to say is not held up by it.
+    regular = bool(report.slots) or not report.entries
+    probe = await look_after_devices(tx, node, report.slots, now) if regular else []
     back = node.state is NodeState.LOST and not stop
     if back:
         tx.ring(Bell.ROUND)
@@ -78,7 +86,7 @@ async def ingest(
             last_sequence=max([node.last_sequence, *(entry.sequence for entry in fresh)]),
         )
     )
-    return ReportReply(lease_s=lease_s, stop=stop)
+    return ReportReply(lease_s=lease_s, stop=stop, probe=probe)
 
 
 async def _not_its_own(tx: Transaction, node_id: str, holding: Sequence[Holding]) -> list[Holding]:

@@ -28,6 +28,7 @@ from service.domain.membership import Born
 from service.domain.perf.marks import due_mark
 from service.usecases.live import complete_switch, member_left, newcomer_ready
 from service.usecases.ports import Transaction
+from service.usecases.quarantine import note_paces
 from service.usecases.records import Bell
 from service.usecases.search import on_its_visit
 from service.usecases.transition import record
@@ -51,6 +52,7 @@ async def take_in_message(tx: Transaction, job: Job, who: Born, message: Message
             allocation = await tx.allocations.get(job.id, message.generation)
             if allocation is not None:
                 await tx.history.measure(job.id, allocation, message, now)
+                job = await note_paces(tx, job, allocation, message, now)
             if on_its_visit(job) or _comes_to_a_mark(before, progress):
                 tx.ring(Bell.ROUND)
         case Metrics():
