@@ -1,0 +1,157 @@
+"""How each kind of fault is done to a rig, and taken back."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+from urllib.parse import urlsplit
+
+from benchmarks.faulting.network import Link
+from benchmarks.faulting.plan import Fault, Kind
+from benchmarks.faulting.rig import Rig, launchers
+from benchmarks.faulting.watching import Watcher
+from headway.local.ports import HOST
+
+T = TypeVar("T")
+Undo = Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """A fault that was done: to whom, and how to take it back, if it does not pass by itself."""
+
+    whom: str
+    undo: Undo | None = None
+
+
+class Harm:
+    """Does faults to a rig.
+
+    Args:
+        rig: the cluster.
+        watcher: knows which ranks live.
+    """
+
+    def __init__(self, rig: Rig, watcher: Watcher) -> None:
+        self._rig = rig
+        self._watcher = watcher
+
+    def do(self, fault: Fault) -> Done | None:
+        """Do a fault now; None when there is nobody to do it to."""
+        match fault.kind:
+            case Kind.KILL_POSTGRES | Kind.CRASH_POSTGRES:
+                return self._stop_postgres(fault.kind)
+            case Kind.KILL_REDIS:
+                return _kill("redis", self._rig.redis.pid, signal.SIGKILL)
+            case Kind.FLUSH_REDIS:
+                return Done("redis") if self._flush() else None
+            case Kind.CUT | Kind.REFUSE | Kind.BLACKHOLE | Kind.DELAY:
+                return self._disturb(_choose(list(self._rig.network.links.values()), fault.target), fault)
+            case Kind.PARTITION:
+                links = [self._rig.network.links[f"{name}-api"] for name in self._rig.names("agent")]
+                return self._disturb(_choose(links, fault.target), fault)
+            case Kind.FILL_STORAGE:
+                self._rig.disk.fill()
+                return Done(f"storage ({self._rig.disk.how})", self._rig.disk.empty)
+            case Kind.JUMP_CLOCK:
+                return self._jump(fault)
+        return self._stop_process(fault)
+
+    def _stop_process(self, fault: Fault) -> Done | None:
+        verb, _, whom = fault.kind.partition("_")
+        victim = _choose(self._victims(whom), fault.target)
+        if victim is None:
+            return None
+        if verb == "kill":
+            return _kill(*victim, signal.SIGKILL)
+        frozen = _kill(*victim, signal.SIGSTOP)
+        return frozen and Done(frozen.whom, lambda: _wake(victim[1]))
+
+    def _victims(self, whom: str) -> list[tuple[str, int]]:
+        if whom == "rank":
+            return [
+                (f"rank {life.rank} of {life.name}, generation {life.generation}", life.pid)
+                for life in self._watcher.living()
+            ]
+        if whom == "launcher":
+            return [
+                (f"launcher of {name}", pid)
+                for name in self._rig.names("agent")
+                for pid in launchers(self._rig.agent_state(name))
+            ]
+        running = {name: self._rig.programs[name] for name in self._rig.names(whom)}
+        return [(name, one.pid) for name, one in running.items() if one.pid is not None and one.alive()]
+
+    def _stop_postgres(self, kind: Kind) -> Done | None:
+        number = signal.SIGKILL if kind is Kind.KILL_POSTGRES else signal.SIGQUIT
+        pid_file = self._rig.postgres.data / "cluster" / "postmaster.pid"
+        with contextlib.suppress(OSError, ValueError):
+            if self._rig.postgres.alive():
+                return _kill("postgres", int(pid_file.read_text().split()[0]), number)
+        return None
+
+    def _flush(self) -> bool:
+        """Have Redis forget everything, as an operator does with its command line."""
+        parts = urlsplit(self._rig.redis.url())
+        try:
+            with socket.create_connection((HOST, parts.port or 0), timeout=2.0) as connection:
+                connection.sendall(f"AUTH {parts.password}\r\nFLUSHALL\r\n".encode())
+                connection.shutdown(socket.SHUT_WR)
+                answer = b"".join(iter(lambda: connection.recv(256), b""))
+        except OSError:
+            return False
+        return answer == b"+OK\r\n+OK\r\n"
+
+    def _disturb(self, link: Link | None, fault: Fault) -> Done | None:
+        if link is None:
+            return None
+        match fault.kind:
+            case Kind.CUT:
+                return Done(f"{link.name}: {self._rig.network.cut(link)} sockets")
+            case Kind.REFUSE:
+                link.refuses = True
+                self._rig.network.cut(link)
+                return Done(link.name, lambda: setattr(link, "refuses", False))
+            case Kind.DELAY:
+                link.delay_s = fault.amount
+                return Done(link.name, lambda: setattr(link, "delay_s", 0.0))
+        link.swallow()
+        return Done(link.name, link.flow)
+
+    def _jump(self, fault: Fault) -> Done | None:
+        name = _choose([*self._rig.names("api"), *self._rig.names("scheduler")], fault.target)
+        if name is None:
+            return None
+        self._rig.clocks.set(name, fault.amount)
+        return Done(name, lambda: self._rig.clocks.set(name, 0.0))
+
+
+def missing(rig: Rig) -> list[Kind]:
+    """The kinds that this machine cannot have."""
+    kinds = [] if rig.clocks.available else [Kind.JUMP_CLOCK]
+    return kinds if rig.disk.how else [*kinds, Kind.FILL_STORAGE]
+
+
+def _choose(among: Sequence[T], target: int) -> T | None:
+    return among[target % len(among)] if among else None
+
+
+def _kill(whom: str, pid: int | None, number: signal.Signals) -> Done | None:
+    try:
+        if pid is None or Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX":
+            return None
+        os.kill(pid, number)
+    except (OSError, ProcessLookupError):
+        return None
+    return Done(f"{whom} ({pid})")
+
+
+def _wake(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGCONT)

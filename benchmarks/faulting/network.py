@@ -1,0 +1,175 @@
+"""The connections of a cluster on one machine, each through a proxy that can cut, refuse, swallow and delay."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import socket
+import struct
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from headway.local.ports import HOST
+
+Address: TypeAlias = tuple[str, int] | Path
+"""A TCP port, or a unix socket."""
+Streams: TypeAlias = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+_PIECE_BYTES = 65536
+_RESET = struct.pack("ii", 1, 0)
+_START_TIMEOUT_S = 10.0
+
+
+class Link:
+    """A way from somebody to somewhere: a port that leads to one of `targets`, in turns.
+
+    Its settings may be changed by any thread; they hold for open connections too.
+
+    Args:
+        name: who reaches whom.
+        targets: where it leads; asked for at each connection.
+    """
+
+    def __init__(self, name: str, targets: Callable[[], Sequence[Address]]) -> None:
+        self.name = name
+        self.port = 0
+        self.refuses = False
+        self.delay_s = 0.0
+        self._targets = targets
+        self._turn = itertools.count()
+        self._open: set[asyncio.StreamWriter] = set()
+        self._whole = asyncio.Event()
+        self._whole.set()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def serve(self) -> asyncio.Server:
+        """Listen on a free port."""
+        self._loop = asyncio.get_running_loop()
+        server = await asyncio.start_server(self._accept, HOST, self.port or None)
+        self.port = server.sockets[0].getsockname()[1]
+        return server
+
+    def swallow(self) -> None:
+        """From now on let nothing through, and keep it back."""
+        assert self._loop is not None, "serve() comes first"
+        self._loop.call_soon_threadsafe(self._whole.clear)
+
+    def flow(self) -> None:
+        """Let everything through, what was kept back first."""
+        assert self._loop is not None, "serve() comes first"
+        self._loop.call_soon_threadsafe(self._whole.set)
+
+    def cut(self) -> int:
+        """End the open connections, with a reset at both ends. In the loop's thread. How many sockets that was."""
+        ended = list(self._open)
+        for writer in ended:
+            _reset(writer)
+        return len(ended)
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._open.add(writer)
+        try:
+            await self._whole.wait()
+            far = None if self.refuses else await self._connect()
+            if far is None:
+                _reset(writer)
+                return
+            self._open.add(far[1])
+            try:
+                await asyncio.gather(self._pump(reader, far[1]), self._pump(far[0], writer))
+            finally:
+                self._open.discard(far[1])
+                far[1].close()
+        except (OSError, asyncio.IncompleteReadError):
+            pass  # one end is gone: so is the other, now
+        finally:
+            self._open.discard(writer)
+            writer.close()
+
+    async def _connect(self) -> Streams | None:
+        targets = list(self._targets())
+        for _ in targets:
+            target = targets[next(self._turn) % len(targets)]
+            with contextlib.suppress(OSError):
+                if isinstance(target, Path):
+                    return await asyncio.open_unix_connection(target)
+                return await asyncio.open_connection(*target)
+        return None
+
+    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while piece := await reader.read(_PIECE_BYTES):
+            await self._whole.wait()
+            if self.delay_s:
+                await asyncio.sleep(self.delay_s)
+            writer.write(piece)
+            await writer.drain()
+        await self._whole.wait()
+        with contextlib.suppress(OSError):
+            writer.write_eof()
+
+
+class Network:
+    """All links, in a thread of their own."""
+
+    def __init__(self) -> None:
+        self.links: dict[str, Link] = {}
+        self._loop = asyncio.new_event_loop()
+        self._servers: list[asyncio.Server] = []
+        self._thread = threading.Thread(target=self._loop.run_forever, name="network", daemon=True)
+        self._thread.start()
+
+    def add(self, name: str, targets: Callable[[], Sequence[Address]]) -> Link:
+        """A link that listens now."""
+        link = Link(name, targets)
+        self._servers.append(self._do(link.serve()).result(_START_TIMEOUT_S))
+        self.links[name] = link
+        return link
+
+    def cut(self, link: Link) -> int:
+        """End the open connections of a link."""
+
+        async def cut() -> int:
+            return link.cut()
+
+        return self._do(cut()).result(_START_TIMEOUT_S)
+
+    def heal(self) -> None:
+        """Let everything through."""
+        for link in self.links.values():
+            link.refuses = False
+            link.flow()
+            link.delay_s = 0.0
+
+    def close(self) -> None:
+        """End every connection and stop listening."""
+
+        async def close() -> None:
+            for server in self._servers:
+                server.close()
+            for link in self.links.values():
+                link.cut()
+            rest = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+            for task in rest:
+                task.cancel()
+            await asyncio.gather(*rest, return_exceptions=True)
+
+        self._do(close()).result(_START_TIMEOUT_S)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def _do(self, work: Any) -> Future[Any]:
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+
+def _reset(writer: asyncio.StreamWriter) -> None:
+    """Close such that the other end gets an error, as when a host is gone."""
+    raw = writer.get_extra_info("socket")
+    with contextlib.suppress(OSError):
+        if raw is not None and raw.family != socket.AF_UNIX:
+            raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+    writer.transport.abort()

@@ -1,0 +1,287 @@
+"""A whole cluster on this machine, every part of it a process of its own that can be hurt."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol, Self
+from urllib.parse import urlsplit
+
+from benchmarks.faulting.hosts import SmallDisk, WrongClocks
+from benchmarks.faulting.network import Address, Network
+from headway.client import Client
+from headway.contract.agents import NodeState
+from headway.errors import HeadwayError
+from headway.local.ports import HOST, free_port
+from headway.local.postgres import EmbeddedPostgres
+from headway.local.processes import LocalError, birth, last_lines, open_log
+from headway.local.redis import EmbeddedRedis
+from headway.local.supervisor import Program
+
+READY_TIMEOUT_S = 120.0
+_RESTART_S = 0.5
+"""Whoever keeps programs running, an init system for one, waits so long before it starts them again."""
+_LOOK_EVERY_S = 0.1
+_AGENT_GRACE_S = 30.0
+
+
+class Child(Protocol):
+    """A process that is started again when it ends."""
+
+    def start(self) -> object:
+        """Start it."""
+
+    def alive(self) -> bool:
+        """Whether it runs."""
+
+    def stop(self) -> None:
+        """End it and wait until it is gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How large the cluster is, and how short its leases are."""
+
+    apis: int = 2
+    schedulers: int = 2
+    agents: int = 3
+    slots: int = 2
+    lease_s: float = 20.0
+    silence_s: float = 6.0
+
+
+@dataclass
+class _Kept:
+    child: Child
+    stop: threading.Event = field(default_factory=threading.Event)
+    thread: threading.Thread | None = None
+    starts: int = 1
+
+
+class Rig:
+    """Stores, services and agents as child processes, and the links between them.
+
+    Who hurts a part does it by its process id or its link; what ends is started again after half a second.
+
+    Args:
+        folder: everything is kept here.
+        note: called with what happens by itself, for the record.
+    """
+
+    def __init__(self, folder: Path, shape: Shape, note: Callable[..., None]) -> None:
+        self.folder = folder
+        self.shape = shape
+        self.logs = folder / "logs"
+        self.network = Network()
+        self.disk = SmallDisk(folder / "storage")
+        self.clocks = WrongClocks(folder / "clocks")
+        self.postgres = EmbeddedPostgres(folder / "postgres")
+        self.redis = EmbeddedRedis(folder / "redis")
+        self.programs: dict[str, Program] = {}
+        self.token, self._join_token = secrets.token_hex(16), secrets.token_hex(16)
+        self._note = note
+        self._kept: dict[str, _Kept] = {}
+        self._ports = {name: free_port() for name in self.names("api")}
+        self.url = ""
+
+    def names(self, what: str) -> list[str]:
+        """The names of all programs of a sort: `api`, `scheduler` or `agent`."""
+        count = {"api": self.shape.apis, "scheduler": self.shape.schedulers, "agent": self.shape.agents}[what]
+        return [f"{what}-{number}" for number in range(1, count + 1)]
+
+    def client(self, patience_s: float = 60.0) -> Client:
+        """A user's client, that goes through a link of its own to whichever API answers."""
+        return Client(self.url, self.token, patience_s=patience_s)
+
+    def agent_state(self, name: str) -> Path:
+        """The folder of an agent."""
+        return self.folder / "agents" / name
+
+    def start(self) -> None:
+        """Start everything and wait until every node takes jobs.
+
+        Raises:
+            LocalError: something does not start.
+        """
+        self.logs.mkdir()
+        database, queue = self.postgres.start(), self.redis.start()
+        self._keep("postgres", self.postgres)
+        self._keep("redis", self.redis)
+        self._migrate(self._environment(database, queue))
+        apis = [(HOST, port) for port in self._ports.values()]
+        self.url = f"http://{HOST}:{self.network.add('users-api', lambda: apis).port}"
+        redis_port = urlsplit(queue).port or 0
+        agents_redis = self.network.add("agents-redis", lambda: [(HOST, redis_port)])
+        for name in [*self.names("api"), *self.names("scheduler")]:
+            self._service(name, queue, agents_redis.port)
+        for name in self.names("agent"):
+            self._agent(name, apis)
+        self._wait_ready()
+
+    def stop(self) -> None:
+        """End everything in order: schedulers, agents with their ranks, services, stores."""
+        self.network.heal()
+        for prefix in ("scheduler", "agent", "api", "redis", "postgres"):
+            names = [name for name in self._kept if name.startswith(prefix)]
+            for name in names:
+                self._kept[name].stop.set()
+            threads = [threading.Thread(target=self._end, args=[self._kept.pop(name)]) for name in names]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        self.network.close()
+
+    def starts(self) -> dict[str, int]:
+        """How often each part was started."""
+        return {name: kept.starts for name, kept in self._kept.items()}
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.stop()
+            self.disk.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+        self.disk.close()
+
+    # Starting
+
+    def _environment(self, database: str, queue: str) -> dict[str, str]:
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("HEADWAY_")}
+        return {
+            **inherited,
+            "HEADWAY_DATABASE_URL": database,
+            "HEADWAY_REDIS_URL": queue,
+            "HEADWAY_STORAGE_URL": self.disk.folder.as_uri(),
+            "HEADWAY_API_TOKEN": self.token,
+            "HEADWAY_JOIN_TOKEN": self._join_token,
+            "HEADWAY_LEASE_S": str(self.shape.lease_s),
+            "HEADWAY_SILENCE_S": str(self.shape.silence_s),
+        }
+
+    def _migrate(self, env: Mapping[str, str]) -> None:
+        path = self.logs / "migrate.log"
+        log = open_log(path)
+        try:
+            command = [sys.executable, "-m", "service", "migrate"]
+            done = subprocess.run(command, env=env, stdout=log, stderr=log, cwd=self.logs, check=False)
+        finally:
+            os.close(log)
+        if done.returncode:
+            raise LocalError(f"The database could not be migrated:\n{last_lines(path)}")
+
+    def _service(self, name: str, queue: str, agents_redis: int) -> None:
+        parts = urlsplit(self.postgres.url())
+        socket_ = Path(parts.query.removeprefix("host=")) / ".s.PGSQL.5432"
+        redis = urlsplit(queue)
+        to_postgres = self.network.add(f"{name}-postgres", lambda: [socket_])
+        to_redis = self.network.add(f"{name}-redis", lambda: [(HOST, redis.port or 0)])
+        env = self._environment(
+            f"postgresql://{parts.username}@{HOST}:{to_postgres.port}/headway",
+            redis._replace(netloc=f":{redis.password}@{HOST}:{to_redis.port}").geturl(),
+        )
+        env["HEADWAY_AGENT_REDIS_URL"] = redis._replace(
+            netloc=f":{redis.password}@{HOST}:{agents_redis}"
+        ).geturl()
+        env |= self.clocks.env(name)
+        role = name.partition("-")[0]
+        if role == "api":
+            env |= {"HEADWAY_HOST": HOST, "HEADWAY_PORT": str(self._ports[name])}
+        command = [sys.executable, "-u", "-m", "service", role]
+        self._run(name, Program(command, env, self.logs / f"{name}.log"))
+
+    def _agent(self, name: str, apis: list[Address]) -> None:
+        link = self.network.add(f"{name}-api", lambda: apis)
+        command = [sys.executable, "-u", "-m", "worker_agent", "--url", f"http://{HOST}:{link.port}"]
+        command += ["--name", name, "--address", HOST, "--slots", str(self.shape.slots)]
+        command += ["--own-jobs", "--state-dir", str(self.agent_state(name))]
+        env = {key: value for key, value in os.environ.items() if not key.startswith("HEADWAY_")}
+        env["HEADWAY_JOIN_TOKEN"] = self._join_token
+        program = Program(command, env, self.logs / f"{name}.log", grace_s=_AGENT_GRACE_S)
+        self._run(name, program)
+
+    def _run(self, name: str, program: Program) -> None:
+        program.start()
+        self.programs[name] = program
+        self._keep(name, program)
+
+    def _wait_ready(self) -> None:
+        deadline = time.monotonic() + READY_TIMEOUT_S
+        with self.client(patience_s=READY_TIMEOUT_S) as client:
+            while True:
+                ready = [node for node in client.nodes() if node.state is NodeState.READY]
+                if len(ready) == self.shape.agents:
+                    return
+                if time.monotonic() > deadline:
+                    raise LocalError(f"Not every node was ready in {READY_TIMEOUT_S:.0f} s; see {self.logs}.")
+                time.sleep(_LOOK_EVERY_S)
+
+    # Keeping
+
+    def _keep(self, name: str, child: Child) -> None:
+        kept = _Kept(child)
+        self._kept[name] = kept
+        kept.thread = threading.Thread(target=self._look_after, args=[name, kept], daemon=True)
+        kept.thread.start()
+
+    def _look_after(self, name: str, kept: _Kept) -> None:
+        while not kept.stop.wait(_LOOK_EVERY_S):
+            if kept.child.alive() or kept.stop.wait(_RESTART_S):
+                continue
+            try:
+                kept.child.start()
+            except (LocalError, OSError) as error:
+                self._note("not_started", who=name, error=str(error))
+            else:
+                kept.starts += 1
+
+    def _end(self, kept: _Kept) -> None:
+        assert kept.thread is not None
+        kept.thread.join()
+        pid = getattr(kept.child, "pid", None)
+        if isinstance(pid, int):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)  # else it would not hear that it shall end
+        kept.child.stop()
+
+
+def launchers(state: Path) -> list[int]:
+    """The process ids of the launchers of an agent's folder. Forked ranks look alike, but are children of one."""
+    parents = {}
+    for pid in process_ids():
+        with contextlib.suppress(OSError, IndexError, ValueError):
+            arguments = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+            if b"worker_agent.launcher" in arguments and os.fsencode(state) in arguments:
+                stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+                parents[pid] = int(stat[1])
+    return [pid for pid, parent in parents.items() if parent not in parents and birth(pid) is not None]
+
+
+def process_ids() -> list[int]:
+    """Every process of this machine."""
+    return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+
+
+def answers(client: Client) -> bool:
+    """Whether the service says that it is well."""
+    try:
+        return client.ready()
+    except HeadwayError:
+        return False

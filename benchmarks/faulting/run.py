@@ -1,0 +1,231 @@
+"""One run: a cluster, its plan, the end, and the evidence of it all."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import json
+import os
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from benchmarks.faulting import remains
+from benchmarks.faulting.evidence import (
+    Ending,
+    Left,
+    Life,
+    Result,
+    Sealed,
+    Sighting,
+    Submission,
+    read_journal,
+    read_result,
+)
+from benchmarks.faulting.harm import Harm, missing
+from benchmarks.faulting.plan import Fault, make_plan
+from benchmarks.faulting.record import Record
+from benchmarks.faulting.rig import Rig, Shape, answers
+from benchmarks.faulting.users import SCRIPTS, SEEDS, Users, first_deeds, set_free
+from benchmarks.faulting.watching import Watcher
+from headway.client import Client
+from headway.contract.agents import NodeState
+from headway.errors import HeadwayError
+
+_DEEDS_S = 90.0
+"""How long users wait, after the last fault, for answers that they do not have yet."""
+_TIDY_S = 75.0
+"""Agents tidy up once a minute."""
+_LOOK_EVERY_S = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What is asked for on the command line."""
+
+    seed: int
+    minutes: float
+    faults: int
+    jobs: int
+    """Beside those that are there at the beginning."""
+    first_jobs: int = 5
+    epochs: int = 30
+    recover_s: float = 300.0
+    """From the end of the last fault until every job must have ended."""
+    shape: Shape = field(default_factory=Shape)
+
+
+@dataclass
+class Evidence:
+    """All that is known of a run from outside."""
+
+    submissions: list[Submission] = field(default_factory=list)
+    endings: list[Ending] = field(default_factory=list)
+    lives: list[Life] = field(default_factory=list)
+    sealed: list[Sealed] = field(default_factory=list)
+    sightings: list[Sighting] = field(default_factory=list)
+    results: dict[str, Result] = field(default_factory=dict)
+    undisturbed: dict[int, Result] = field(default_factory=dict)
+    finished: set[str] = field(default_factory=set)
+    """Jobs of which a rank wrote that it came to its end."""
+    steps_taken: int = 0
+    left: list[Left] = field(default_factory=list)
+    audits: dict[str, tuple[int | None, int | None]] = field(default_factory=dict)
+    """The library's own word on each job: epochs that were exact, of those that were audited. A second witness."""
+    faults: Counter[str] = field(default_factory=Counter)
+    without: list[str] = field(default_factory=list)
+    storage: str = ""
+    recovered_s: float | None = None
+    starts: dict[str, int] = field(default_factory=dict)
+
+
+def carry_out(order: Order, folder: Path) -> Evidence:
+    """Run a cluster, do the plan to it, let it come to rest, and collect the evidence."""
+    journals = folder / "journals"
+    journals.mkdir()
+    record = Record(folder / "record.jsonl")
+    evidence = Evidence()
+    aside = ThreadPoolExecutor(1)
+    undisturbed = aside.submit(run_undisturbed, folder, order.epochs)
+    try:
+        with Rig(folder, order.shape, record.note) as rig:
+            watcher = Watcher(journals, rig.disk.folder, rig.client(patience_s=0))
+            watcher.start()
+            users = Users(rig.client, journals, order.epochs, record.note)
+            try:
+                _disturb(order, rig, watcher, users, record, evidence)
+                _settle(order, rig, users, record, evidence)
+                evidence.submissions = users.submissions()
+                _collect(rig, watcher, journals, evidence)
+            finally:
+                watcher.stop()
+        evidence.undisturbed = undisturbed.result()
+        evidence.left += remains.of_cluster(folder)
+    finally:
+        aside.shutdown()
+        record.note("end", starts=evidence.starts, left=[asdict(one) for one in evidence.left])
+        record.close()
+    return evidence
+
+
+def run_undisturbed(folder: Path, epochs: int) -> dict[int, Result]:
+    """What each training comes to when it runs alone, without a cluster around it."""
+    results = {}
+    for seed in SEEDS:
+        kept = folder / f"undisturbed-{seed}"
+        env = {name: value for name, value in os.environ.items() if not name.startswith("HEADWAY_")}
+        env |= {"HEADWAY_CHECKPOINT_URI": kept.as_uri(), "OMP_NUM_THREADS": "1"}
+        command = ["nice", sys.executable, str(SCRIPTS / "counted.py"), str(epochs), str(seed), "0"]
+        subprocess.run(command, env=env, cwd=SCRIPTS, check=True, stdout=subprocess.DEVNULL)
+        result = read_result(kept)
+        assert result is not None, "a run that ends well leaves a checkpoint"
+        results[seed] = result
+    return results
+
+
+def _disturb(
+    order: Order, rig: Rig, watcher: Watcher, users: Users, record: Record, evidence: Evidence
+) -> None:
+    """Do the plan, each thing at its time."""
+    without = missing(rig)
+    evidence.without = [str(kind) for kind in without]
+    evidence.storage = rig.disk.how
+    plan = make_plan(
+        order.seed,
+        minutes=order.minutes,
+        faults=order.faults,
+        lease_s=order.shape.lease_s,
+        without=without,
+        jobs=order.jobs,
+    )
+    harm, numbers = Harm(rig, watcher), itertools.count()
+    due: list[tuple[float, int, Callable[[], object]]] = []
+
+    def at(at_s: float, do: Callable[[], object]) -> None:
+        heapq.heappush(due, (at_s, next(numbers), do))
+
+    def hurt(fault: Fault) -> None:
+        done = harm.do(fault)
+        record.note("fault", fault=asdict(fault), whom=done and done.whom)
+        if done is None:
+            return
+        evidence.faults[fault.kind] += 1
+        if done.undo is not None:
+            undo = done.undo
+            at(fault.at_s + fault.lasts_s, lambda: heal(fault, undo))
+
+    def heal(fault: Fault, undo: Callable[[], None]) -> None:
+        undo()
+        record.note("healed", kind=fault.kind)
+
+    for deed in [*first_deeds(order.seed, order.first_jobs), *plan.deeds]:
+        at(deed.at_s, lambda deed=deed: users.do(deed))
+    for fault in plan.faults:
+        at(fault.at_s, lambda fault=fault: hurt(fault))
+    began = time.monotonic()
+    while due:
+        at_s, _, do = heapq.heappop(due)
+        time.sleep(max(0.0, began + at_s - time.monotonic()))
+        do()
+    rig.network.heal()
+    rig.disk.empty()
+    rig.clocks.right()
+
+
+def _settle(order: Order, rig: Rig, users: Users, record: Record, evidence: Evidence) -> None:
+    """Take back what users did, and wait until everything has ended well, or for too long."""
+    began = time.monotonic()
+    record.note("settling")
+    users.finish(_DEEDS_S)
+    with rig.client(patience_s=5.0) as client:
+        while evidence.recovered_s is None and time.monotonic() - began < order.recover_s:
+            try:
+                if not set_free(client) and _is_well(client, order.shape.agents):
+                    evidence.recovered_s = round(time.monotonic() - began, 1)
+            except HeadwayError as error:
+                record.note("not_yet", error=str(error))
+            time.sleep(_LOOK_EVERY_S)
+    record.note("settled", recovered_s=evidence.recovered_s)
+
+
+def _is_well(client: Client, agents: int) -> bool:
+    ready = [node for node in client.nodes() if node.state is NodeState.READY]
+    return len(ready) == agents and answers(client)
+
+
+def _collect(rig: Rig, watcher: Watcher, journals: Path, evidence: Evidence) -> None:
+    agents = [rig.agent_state(name) for name in rig.names("agent")]
+    give_up = time.monotonic() + _TIDY_S
+    evidence.left = remains.of_jobs(watcher.living(), agents)
+    while evidence.left and evidence.recovered_s is not None and time.monotonic() < give_up:
+        time.sleep(_LOOK_EVERY_S)
+        evidence.left = remains.of_jobs(watcher.living(), agents)
+    with rig.client() as client:
+        for job in client.jobs():
+            evidence.endings.append(Ending(job.id, job.name, str(job.state), job.message))
+            evidence.audits[job.id] = (job.progress.epochs_exact, job.progress.epochs_audited)
+    for submission in evidence.submissions:
+        if submission.job is None or submission.script != "counted":
+            continue
+        result = read_result(rig.disk.folder / "checkpoints" / submission.job)
+        if result is not None:
+            evidence.results[submission.job] = result
+    for journal in journals.iterdir():
+        facts = list(read_journal(journal))
+        evidence.steps_taken += sum(fact["kind"] == "step" for fact in facts)
+        if facts and facts[-1]["kind"] == "end":
+            evidence.finished.add(facts[0]["job"])
+    evidence.lives, evidence.sealed = watcher.lives(), list(watcher.sealed.values())
+    evidence.sightings, evidence.starts = watcher.sightings, rig.starts()
+
+
+def save(evidence: Evidence, path: Path) -> None:
+    """Keep the evidence, less the tables, for whoever wants to know more."""
+    names = ("submissions", "endings", "lives", "sealed", "sightings", "left")
+    kept = {name: [asdict(one) for one in getattr(evidence, name)] for name in names}
+    path.write_text(json.dumps(kept, indent=1))

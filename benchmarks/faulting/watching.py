@@ -1,0 +1,130 @@
+"""Eyes on the cluster from outside: which ranks live, which checkpoints appear, what clients are told."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from benchmarks.faulting.checker import ENDED
+from benchmarks.faulting.evidence import Life, Sealed, Sighting, read_journal
+from benchmarks.faulting.record import boot_s
+from headway.client import Client
+from headway.errors import HeadwayError
+from headway.train.manifest import MANIFEST, Name
+
+_RANKS_EVERY_S = 0.1
+_STORAGE_EVERY_S = 0.25
+_SERVICE_EVERY_S = 0.5
+
+
+class Watcher:
+    """Three threads that look again and again, until `stop`.
+
+    Args:
+        journals: where ranks write their journals.
+        storage: the folder of object storage.
+        client: of its own; one that gives up at once.
+    """
+
+    def __init__(self, journals: Path, storage: Path, client: Client) -> None:
+        self.sealed: dict[str, Sealed] = {}
+        self.sightings: list[Sighting] = []
+        self._journals = journals
+        self._storage = storage
+        self._client = client
+        self._states: dict[str, str] = {}
+        self._lives: dict[str, Life] = {}
+        self._ticks: dict[str, int] = {}
+        """Start times of those that were alive when looked at last, by the names of their journals."""
+        self._stopping = threading.Event()
+        bodies = (
+            (self._look_at_ranks, _RANKS_EVERY_S),
+            (self._look_at_storage, _STORAGE_EVERY_S),
+            (self._look_at_service, _SERVICE_EVERY_S),
+        )
+        self._threads = [threading.Thread(target=self._again, args=body, daemon=True) for body in bodies]
+
+    def start(self) -> None:
+        """Begin to look."""
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """Look no more."""
+        self._stopping.set()
+        for thread in self._threads:
+            thread.join()
+        self._client.close()
+
+    def lives(self) -> list[Life]:
+        """Every rank process that there was, as far as it is known."""
+        return list(self._lives.values())
+
+    def living(self) -> list[Life]:
+        """The ranks that were alive a moment ago."""
+        return [self._lives[name] for name in list(self._ticks)]
+
+    def _again(self, look: Callable[[], None], every_s: float) -> None:
+        while not self._stopping.wait(every_s):
+            look()
+
+    def _look_at_ranks(self) -> None:
+        for name in os.listdir(self._journals):  # noqa: PTH208  # names alone, ten times a second
+            if name not in self._lives:
+                self._meet(name)
+        for name, ticks in list(self._ticks.items()):
+            life = self._lives[name]
+            if _is_alive(life.pid, ticks):
+                self._lives[name] = replace(life, seen_s=boot_s())
+            else:
+                del self._ticks[name]
+
+    def _meet(self, name: str) -> None:
+        begin = next(read_journal(self._journals / name), None)
+        if begin is None:
+            return  # it is about to write its first line
+        self._lives[name] = Life(
+            job=begin["job"],
+            name=begin["name"],
+            generation=begin["generation"],
+            rank=begin["rank"],
+            node=begin["node"],
+            slot=begin["slot"],
+            pid=begin["pid"],
+            born_s=begin["born_s"],
+            seen_s=begin["at_s"],
+        )
+        self._ticks[name] = begin["ticks"]
+
+    def _look_at_storage(self) -> None:
+        for manifest in self._storage.glob(f"checkpoints/*/*/{MANIFEST}"):
+            key = str(manifest.relative_to(self._storage))
+            name = Name.parse(manifest.parent.name)
+            if key in self.sealed or name is None:
+                continue
+            with contextlib.suppress(FileNotFoundError):  # deleted already, for newer ones
+                at_s = manifest.stat().st_mtime
+                job = manifest.parts[-3]
+                self.sealed[key] = Sealed(job, name.generation, name.epoch, name.samples, at_s)
+
+    def _look_at_service(self) -> None:
+        with contextlib.suppress(HeadwayError):
+            living = list(self._client.jobs(live=True))
+            gone = [job for job, state in self._states.items() if state not in ENDED]
+            ended = [self._client.job(job) for job in set(gone) - {view.id for view in living}]
+            for view in [*living, *ended]:
+                self._states[view.id] = str(view.state)
+                self.sightings.append(Sighting(view.id, boot_s(), view.generation, str(view.state)))
+
+
+def _is_alive(pid: int, ticks: int) -> bool:
+    """Whether this very process lives; a zombie holds nothing any more."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return int(fields[19]) == ticks and fields[0] not in "ZX"

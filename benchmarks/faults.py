@@ -1,0 +1,96 @@
+"""The fault run: does a cluster keep its promises while everything around it, and it itself, breaks?
+
+    python -m benchmarks.faults --seed 7 --minutes 60 --faults 600 --json
+
+A cluster of two APIs, two schedulers, three agents with two slots each, PostgreSQL and Redis trains jobs on this machine.
+Processes are killed and frozen, connections cut, swallowed and delayed, storage filled, clocks set wrong, while users submit,
+resize, pause, cancel and drain. When everything is whole again all jobs must come to their ends. Then a checker that looks
+only at what is known from outside (journals that ranks write, storage, agents' folders, what clients were told) counts:
+
+`lost_jobs`: acknowledged submits that are unknown, or did not end as they should. `doubled_jobs`: jobs too many.
+`double_slots`: two processes alive on one slot at one time. `lost_samples`, `repeated_samples`: of an epoch, in the weights that
+a job ended with. `stale_writes`: checkpoints or states of an older generation after those of a newer one.
+`differing_losses`: epochs after which the loss is not that of an undisturbed run. `left_behind`: processes, ports, files.
+`faults`, `faults_by_kind`: what was really done. `recovered_s`: from the last fault until every job had ended and every node was
+ready. The exit code is 1 when any promise was broken.
+
+The same seed, minutes and faults make the same plan; what came of it is in `record.jsonl` of `--keep`. docs/reliability.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from benchmarks.faulting.run import Order, carry_out, save
+from benchmarks.faulting.verdict import findings, summary
+
+_FAULTS_PER_MINUTE = 10
+_JOBS_PER_MINUTE = 2.5
+_SHOWN = 30
+
+
+def fault_run(order: Order, keep: Path | None = None) -> dict[str, Any]:
+    """Carry out an order and say what came of it. With `keep`, everything that tells of it stays there."""
+    folder = Path(tempfile.mkdtemp(prefix="headway-faults-")).resolve()
+    try:
+        evidence = carry_out(order, folder)
+        found = findings(evidence)
+        save(evidence, folder / "evidence.json")
+        result = summary(order, evidence, found)
+        sentences = [f"{one.promise}: {one.whom}: {one.sentence}" for one in found]
+        (folder / "findings.txt").write_text("".join(f"{one}\n" for one in sentences))
+    finally:
+        if keep is not None:
+            _keep(folder, keep)
+        shutil.rmtree(folder, ignore_errors=True)
+    return {**result, "findings": sentences[:_SHOWN]}
+
+
+def _keep(folder: Path, keep: Path) -> None:
+    keep.mkdir(parents=True, exist_ok=True)
+    for name in ("record.jsonl", "evidence.json", "findings.txt"):
+        if (folder / name).exists():
+            shutil.copy2(folder / name, keep / name)
+    for name in ("logs", "journals", "agents"):
+        if (folder / name).exists():
+            shutil.copytree(
+                folder / name,
+                keep / name,
+                dirs_exist_ok=True,
+                ignore=shutil.ignore_patterns("*.sock", "work"),
+            )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON only")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--minutes", type=float, default=1.0, help="during which faults begin")
+    parser.add_argument("--faults", type=int, help=f"how many; default: {_FAULTS_PER_MINUTE} a minute")
+    parser.add_argument(
+        "--jobs", type=int, help="submits on the way; default: as many as there are slots for"
+    )
+    parser.add_argument("--keep", type=Path, help="a folder for the record, the journals and the logs")
+    arguments = parser.parse_args()
+    minutes = arguments.minutes
+    order = Order(
+        seed=arguments.seed,
+        minutes=minutes,
+        faults=round(_FAULTS_PER_MINUTE * minutes) if arguments.faults is None else arguments.faults,
+        jobs=round(_JOBS_PER_MINUTE * minutes) if arguments.jobs is None else arguments.jobs,
+    )
+    result = fault_run(order, arguments.keep)
+    print(json.dumps(result) if arguments.json else json.dumps(result, indent=2))
+    sys.exit(int(bool(result["findings"]) or result["recovered_s"] is None))
+
+
+if __name__ == "__main__":
+    main()
