@@ -9,9 +9,19 @@ from fastapi import APIRouter, Depends, Path, Query, Request
 from fastapi.responses import Response
 
 from headway.contract.agents import JoinReply, JoinRequest, ReportReply, ReportRequest
-from service.api.context import Context, Credentials, may_join, new_id, require_node
+from service.api.context import (
+    Context,
+    Credentials,
+    LeaseRenewal,
+    check_node,
+    digest_of,
+    may_join,
+    new_id,
+    require_node,
+)
 from service.api.render import as_json
 from service.domain.errors import TooLarge, WrongToken
+from service.usecases.heartbeat import heartbeat_of, slower_s
 from service.usecases.ingest import ingest
 from service.usecases.join import digest_token, join
 from service.usecases.logs import append_log
@@ -53,14 +63,20 @@ async def join_agent(context: Context, request: JoinRequest, credentials: Creden
 
 @router.post("/{node_id}/reports", operation_id="report", response_model=ReportReply)
 async def report_news(
-    context: Context, node_id: Annotated[str, Depends(require_node)], report: ReportRequest
+    context: Context, leases: LeaseRenewal, credentials: Credentials, node_id: str, report: ReportRequest
 ) -> Response:
     """A batch of news; renews the lease. Sending a batch twice counts it once."""
-    async with context.transactions.begin() as tx:
-        reply = await ingest(
-            tx, node_id, report, launch=context.launch, lease_s=context.lease_s, now=context.now()
-        )
-    return as_json(reply)
+    heartbeat = heartbeat_of(report, node_id, digest_of(credentials))
+    if heartbeat is not None and await leases.renew(heartbeat):
+        reply = ReportReply(lease_s=context.lease_s)
+    else:
+        async with context.transactions.begin() as tx:
+            await check_node(tx, credentials, node_id)
+            reply = await ingest(
+                tx, node_id, report, launch=context.launch, lease_s=context.lease_s, now=context.now()
+            )
+    every_s = slower_s(leases.nodes, context.report_every_s, context.silence_s)
+    return as_json(reply if every_s is None else reply.model_copy(update={"report_every_s": every_s}))
 
 
 @router.post("/{node_id}/logs/{job_id}/{generation}/{rank}", operation_id="append_log", status_code=204)

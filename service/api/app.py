@@ -27,6 +27,8 @@ from service.api import (
     usage,
 )
 from service.api.context import ApiContext
+from service.api.pressure import Gate, Pressure
+from service.usecases.heartbeat import Heartbeats
 
 _DESCRIPTION = """Elastic PyTorch training on machines of your own: submit jobs, watch them grow and shrink.
 
@@ -45,6 +47,7 @@ def create_app(context: ApiContext, background: Callable[[], AbstractAsyncContex
         title="Headway", version=health.VERSION, description=_DESCRIPTION, lifespan=lifespan
     )
     app.state.context = context
+    app.state.heartbeats = Heartbeats(context.transactions, context.now)
     modules = (
         jobs,
         nodes,
@@ -63,6 +66,8 @@ def create_app(context: ApiContext, background: Callable[[], AbstractAsyncContex
     for module in modules:
         app.include_router(module.router)
     problems.install(app)
+    app.state.gate = Gate()
+    app.add_middleware(Pressure, gate=app.state.gate)
     app.add_middleware(RequestId)
     return app
 

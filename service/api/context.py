@@ -15,10 +15,11 @@ from fastapi import Depends, Header, Query, Request, Security
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from service.domain.errors import WrongToken
+from service.usecases.heartbeat import Heartbeats
 from service.usecases.join import digest_token
 from service.usecases.offers import OfferBook
 from service.usecases.orders import Launch
-from service.usecases.ports import Storage, Transactions
+from service.usecases.ports import Storage, Transaction, Transactions
 from service.usecases.records import Bell
 
 
@@ -70,6 +71,12 @@ async def context_of(request: Request) -> ApiContext:
     return context
 
 
+async def heartbeats_of(request: Request) -> Heartbeats:
+    """What renews leases in this process."""
+    heartbeats: Heartbeats = request.app.state.heartbeats
+    return heartbeats
+
+
 def new_id(prefix: str, now: datetime) -> str:
     """An id that sorts by time: milliseconds in base 32, then 50 random bits."""
     alphabet = "0123456789abcdefghjkmnpqrstvwxyz"
@@ -81,6 +88,7 @@ def new_id(prefix: str, now: datetime) -> str:
 _bearer = HTTPBearer(auto_error=False, description="HEADWAY_TOKEN, or the token of a node")
 Credentials: TypeAlias = Annotated[HTTPAuthorizationCredentials | None, Security(_bearer)]
 Context: TypeAlias = Annotated[ApiContext, Depends(context_of)]
+LeaseRenewal: TypeAlias = Annotated[Heartbeats, Depends(heartbeats_of)]
 Limit = Annotated[int, Query(ge=1, le=500)]
 Cursor = Annotated[str | None, Query(description="From `next_cursor` of the page before")]
 IdempotencyKey: TypeAlias = Annotated[
@@ -106,18 +114,26 @@ def may_join(context: ApiContext, credentials: HTTPAuthorizationCredentials | No
 
 async def require_node(context: Context, credentials: Credentials, node_id: str) -> str:
     """Let only the agent of `node_id` pass; returns the node's id."""
-    digest = digest_token(credentials.credentials if credentials else "")
     async with context.transactions.begin() as tx:
-        if await tx.node_queries.node_of_token(digest) != node_id:
-            raise WrongToken("this node's token is not valid any more; join again.")
+        await check_node(tx, credentials, node_id)
     return node_id
+
+
+async def check_node(tx: Transaction, credentials: HTTPAuthorizationCredentials | None, node_id: str) -> None:
+    """Raise WrongToken unless these are the credentials of the agent of `node_id`."""
+    if not await tx.node_queries.has_token(node_id, digest_of(credentials)):
+        raise WrongToken("this node's token is not valid any more; join again.")
+
+
+def digest_of(credentials: HTTPAuthorizationCredentials | None) -> str:
+    """Of the bearer token that was shown, or of none."""
+    return digest_token(credentials.credentials if credentials else "")
 
 
 async def require_user_or_node(context: Context, credentials: Credentials) -> None:
     """Let users and agents pass (bundles are read by both)."""
     if _is(credentials, context.api_token):
         return
-    digest = digest_token(credentials.credentials if credentials else "")
     async with context.transactions.begin() as tx:
-        if await tx.node_queries.node_of_token(digest) is None:
+        if await tx.node_queries.node_of_token(digest_of(credentials)) is None:
             raise WrongToken("the token is missing or wrong; set HEADWAY_TOKEN.")

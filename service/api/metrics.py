@@ -6,15 +6,16 @@ from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from typing import Literal
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from fastapi.responses import Response
 from prometheus_client import CollectorRegistry
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from prometheus_client.registry import Collector
 
 from service.api.context import Context
 from service.api.metrics_money import Money, money_figures
+from service.api.pressure import Gate, Traffic
 from service.domain.perf.marks import AT_SUBMIT, ON_THE_WAY
 from service.usecases.records import PredictionErrors
 
@@ -27,8 +28,8 @@ router = APIRouter(tags=["health"])
 
 
 @router.get("/metrics", operation_id="metrics")
-async def metrics(context: Context) -> Response:
-    """How good the predictions of the last day were, and what was spent this month."""
+async def metrics(request: Request, context: Context) -> Response:
+    """How good the predictions of the last day were, what was spent this month, and whom this process has turned away."""
     since = context.now() - SCORED_FOR
     async with context.transactions.begin() as tx:
         errors = await tx.decision_queries.prediction_errors(since, QUANTILES)
@@ -39,10 +40,29 @@ async def metrics(context: Context) -> Response:
         }
         money = await money_figures(tx, context.now())
     registry = CollectorRegistry(auto_describe=False)
+    registry.register(_TurnedAway(request.app.state.gate))
     registry.register(Money(money))
     registry.register(_Predictions(errors))
     registry.register(_Forecasts(forecasts))
     return Response(generate_latest(registry), media_type=CONTENT_TYPE_PLAIN_0_0_4)
+
+
+class _TurnedAway(Collector):
+    """`headway_http_rejected_total`: answered with 429 since the process began."""
+
+    def __init__(self, gate: Gate) -> None:
+        self._gate = gate
+
+    def collect(self) -> Iterator[Metric]:
+        """The metrics, as Prometheus's client asks for them."""
+        rejected = CounterMetricFamily(
+            "headway_http_rejected",
+            "Requests that this process has answered with 429, by their kind.",
+            labels=["traffic"],
+        )
+        for kind in Traffic:
+            rejected.add_metric([kind], self._gate.rejected[kind])
+        yield rejected
 
 
 class _Predictions(Collector):

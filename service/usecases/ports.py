@@ -28,6 +28,7 @@ from service.usecases.records import (
     Bell,
     BundleRecord,
     Event,
+    Heartbeat,
     NodeRecord,
     PendingCommand,
     Submitted,
@@ -142,6 +143,20 @@ class Nodes(Protocol):
 
     async def many(self, node_ids: Sequence[str]) -> dict[str, NodeRecord]:
         """Nodes by id."""
+        ...
+
+
+class Leases(Protocol):
+    """The leases of nodes, many at a time."""
+
+    async def renew(self, heartbeats: Sequence[Heartbeat], now: datetime) -> frozenset[str]:
+        """Renew the leases of those (each of another node) about whom nothing else is to be said or done: the token is
+        right, they hold what they run, they were not LOST and no slot of theirs is in quarantine. Returns their ids.
+        """
+        ...
+
+    async def count(self) -> int:
+        """Nodes that are not LOST."""
         ...
 
 
@@ -281,6 +296,7 @@ class Transaction(Protocol):
     allocations: Allocations
     nodes: Nodes
     machines: Machines
+    leases: Leases
     silence: Silence
     commands: Commands
     history: History

@@ -70,6 +70,17 @@ class NodeRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """A report without news: who sent it, what it runs, and its slots if it said what they are now."""
+
+    node_id: str
+    token_sha256: str
+    instance: str
+    holding: frozenset[tuple[str, int]]
+    slots: tuple[SlotInfo, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Prediction:
     """The speed that a round expected of a generation, in samples per second: median, P10 and P90."""
 

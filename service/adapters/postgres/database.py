@@ -18,6 +18,7 @@ from service.adapters.postgres.decisions import PostgresClusterSettings, Postgre
 from service.adapters.postgres.grants import PostgresAllocations, PostgresGrants
 from service.adapters.postgres.history import PostgresHistory
 from service.adapters.postgres.jobs import PostgresJobs
+from service.adapters.postgres.leases import PostgresLeases
 from service.adapters.postgres.ledger import PostgresLedger
 from service.adapters.postgres.machines import PostgresMachines
 from service.adapters.postgres.money_queries import PostgresMoneyQueries
@@ -55,6 +56,7 @@ class PostgresTransaction:
         self.allocations: ports.Allocations = PostgresAllocations(connection)
         self.nodes: ports.Nodes = PostgresNodes(connection)
         self.machines: rental_ports.Machines = PostgresMachines(connection)
+        self.leases: ports.Leases = PostgresLeases(connection)
         self.silence: ports.Silence = PostgresSilence(connection)
         self.commands: ports.Commands = PostgresCommands(connection)
         self.history: ports.History = PostgresHistory(connection)

@@ -1,0 +1,173 @@
+"""Under more load than it can serve, this process answers some requests with 429 at once, and the others as fast as ever.
+
+Work that waits inside a process makes everything after it late, and clients that give up waiting ask again. So only `PLACES`
+requests are worked on at a time. Whoever finds no place waits for one, for as long as `PATIENCE_S` and in the order of
+`Traffic`: agents' reports first, since without them nodes are taken for lost. Whoever has waited for so long is told to come
+back later. Every kind of traffic can have only a share of the places, so that none of them shuts out the others for ever.
+
+A place is free again as soon as an answer begins, since what is left of it costs nothing: streams hold none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, deque
+from collections.abc import Mapping
+from enum import StrEnum
+from types import MappingProxyType
+
+from starlette.requests import Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from service.api.problems import problem_response
+
+
+class Traffic(StrEnum):
+    """Kinds of requests, the most urgent first."""
+
+    REPORTS = "reports"
+    READS = "reads"
+    WRITES = "writes"
+    LOGS = "logs"
+
+
+PLACES = 32
+SHARES: Mapping[Traffic, int] = MappingProxyType(
+    {Traffic.REPORTS: 24, Traffic.READS: 16, Traffic.WRITES: 16, Traffic.LOGS: 8}
+)
+"""How many of the places each kind can have."""
+PATIENCE_S = 0.1
+_LONGEST_RETRY_S = 5
+_FORGET = 0.98
+"""Of what is known about refusals, what the next request leaves."""
+
+
+class Gate:
+    """Who may be worked on. `rejected` counts who was sent away."""
+
+    def __init__(
+        self,
+        places: int = PLACES,
+        shares: Mapping[Traffic, int] = SHARES,
+        patience_s: float = PATIENCE_S,
+    ) -> None:
+        self.rejected: Counter[Traffic] = Counter()
+        self._free = places
+        self._shares = shares
+        self._patience_s = patience_s
+        self._inside: Counter[Traffic] = Counter()
+        self._waiting: dict[Traffic, deque[asyncio.Future[None]]] = {kind: deque() for kind in Traffic}
+        self._refused_share: dict[Traffic, float] = dict.fromkeys(Traffic, 0.0)
+
+    async def enter(self, kind: Traffic) -> bool:
+        """Take a place, waiting a little if need be. False: there is none; `leave` must be called only if there was."""
+        if not self._waiting[kind] and self._has_place(kind):
+            self._take(kind)
+            return True
+        place = asyncio.get_running_loop().create_future()
+        self._waiting[kind].append(place)
+        try:
+            async with asyncio.timeout(self._patience_s):
+                await place
+        except TimeoutError:
+            if place.done():
+                return True  # given in the very moment in which patience ended
+            self._waiting[kind].remove(place)
+            self._refuse(kind)
+            return False
+        except asyncio.CancelledError:
+            if place.done() and not place.cancelled():
+                self.leave(kind)  # it was given one in the moment in which its client went away
+            else:
+                self._waiting[kind].remove(place)
+            raise
+        return True
+
+    def leave(self, kind: Traffic) -> None:
+        """Give the place back: to the most urgent of those that wait and may have it."""
+        self._inside[kind] -= 1
+        self._free += 1
+        for other in Traffic:
+            if self._has_place(other):
+                place = self._next(other)
+                if place is not None:
+                    self._take(other)
+                    place.set_result(None)
+                    return
+
+    def retry_after_s(self, kind: Traffic) -> int:
+        """When to come back: the later, the more of its kind are being sent away."""
+        return 1 + round((_LONGEST_RETRY_S - 1) * self._refused_share[kind])
+
+    def _next(self, kind: Traffic) -> asyncio.Future[None] | None:
+        waiting = self._waiting[kind]
+        while waiting:
+            place = waiting.popleft()
+            if not place.done():
+                return place
+        return None
+
+    def _has_place(self, kind: Traffic) -> bool:
+        return self._free > 0 and self._inside[kind] < self._shares[kind]
+
+    def _take(self, kind: Traffic) -> None:
+        self._free -= 1
+        self._inside[kind] += 1
+        self._refused_share[kind] *= _FORGET
+
+    def _refuse(self, kind: Traffic) -> None:
+        self.rejected[kind] += 1
+        self._refused_share[kind] = self._refused_share[kind] * _FORGET + (1 - _FORGET)
+
+
+def traffic_of(method: str, path: str) -> Traffic | None:
+    """The kind of a request; None for one that always passes: health, metrics, documentation, and transfers of bundles,
+    which take as long as their client's network does.
+    """
+    if not path.startswith("/api/") or path.startswith("/api/v1/bundles"):
+        return None
+    if path.startswith("/api/v1/agents"):
+        return Traffic.LOGS if "/logs/" in path else Traffic.REPORTS
+    return Traffic.READS if method in {"GET", "HEAD", "OPTIONS"} else Traffic.WRITES
+
+
+class Pressure:
+    """Lets in what the gate lets in."""
+
+    def __init__(self, app: ASGIApp, gate: Gate) -> None:
+        self._app = app
+        self._gate = gate
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on, or answer 429."""
+        kind = traffic_of(scope["method"], scope["path"]) if scope["type"] == "http" else None
+        if kind is None:
+            await self._app(scope, receive, send)
+            return
+        if not await self._gate.enter(kind):
+            await self._turn_away(kind, scope, receive, send)
+            return
+        inside = True
+
+        async def send_and_leave(message: Message) -> None:
+            nonlocal inside
+            if inside and message["type"] == "http.response.start":
+                inside = False
+                self._gate.leave(kind)
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_and_leave)
+        finally:
+            if inside:
+                self._gate.leave(kind)
+
+    async def _turn_away(self, kind: Traffic, scope: Scope, receive: Receive, send: Send) -> None:
+        after_s = self._gate.retry_after_s(kind)
+        detail = (
+            f"the service has more {kind} to work on than it can; nothing was done. Try again in {after_s} s."
+        )
+        response = problem_response(
+            Request(scope), 429, "too_busy", detail, headers={"Retry-After": str(after_s)}
+        )
+        await response(scope, receive, send)
