@@ -17,6 +17,9 @@ from service.domain.pools import Pool
 class Node:
     """A host. `slots` maps slot index to device kind. `usd_per_slot_h` is None where the prices by device kind hold;
     `reclaim_at` is when a spot machine is taken away, once that is known.
+
+    `quarantined` slots have a bad device, and the sentence says what is wrong with it. They are not among `slots`, as if
+    the node had them no more: nobody gets them, and whoever is there must leave.
     """
 
     id: str
@@ -26,6 +29,7 @@ class Node:
     market: Market = Market.ON_DEMAND
     usd_per_slot_h: float | None = None
     reclaim_at: datetime | None = None
+    quarantined: Mapping[int, str] = field(default_factory=dict)
 
     @property
     def takes_jobs(self) -> bool:

@@ -17,7 +17,7 @@ from service.domain.allocation.knapsack.solver import solve
 from service.domain.allocation.plan import Action, Decision, Plan, decide
 from service.domain.allocation.round import build_round
 from service.domain.allocation.steering import steered
-from service.domain.cluster import PolicySetting, Snapshot
+from service.domain.cluster import PolicySetting, SlotKey, Snapshot
 from service.domain.errors import InvalidField
 from service.domain.jobs import Allocation, Job
 from service.domain.membership import born
@@ -99,7 +99,7 @@ async def _apply(
     jobs = await tx.jobs.lock_many(sorted(decision.job_id for decision in plan.decisions))
     changes: list[RoundChange] = []
     columns = chosen_columns(plan)
-    lost = await _lost(tx, plan.changes)
+    gone = await _gone(tx, plan.changes)
     for decision in _leavers_first(plan.decisions):
         job = jobs.get(decision.job_id)
         seen = snapshot.jobs[decision.job_id]
@@ -107,7 +107,7 @@ async def _apply(
             continue
         job = await note_search(tx, plan.round, job, now)
         job = await keep_forecast(tx, plan, decision, job, columns.get(job.id), now)
-        in_reach = decision.action not in _TAKES_SLOTS or lost.isdisjoint(decision.allocation)
+        in_reach = decision.action not in _TAKES_SLOTS or gone.isdisjoint(_slots(decision.allocation))
         if in_reach and await _apply_decision(tx, job, decision, launch, round_id, now):
             changes.append(change_view(job, decision))
         await tx.decisions.store(
@@ -235,11 +235,20 @@ async def _change(
     return True
 
 
-async def _lost(tx: Transaction, decisions: Sequence[Decision]) -> frozenset[str]:
-    """Nodes that were lost since the snapshot: nobody would start ranks there, nor say so."""
-    wanted = {node for one in decisions if one.action in _TAKES_SLOTS for node in one.allocation}
-    nodes = await tx.nodes.many(sorted(wanted))
-    return frozenset(node.id for node in nodes.values() if node.state is NodeState.LOST)
+async def _gone(tx: Transaction, decisions: Sequence[Decision]) -> frozenset[SlotKey]:
+    """Slots that a decision counts on and that went since the snapshot: with their node, where nobody would start ranks, nor
+    say so, or into quarantine.
+    """
+    wanted = {key for one in decisions if one.action in _TAKES_SLOTS for key in _slots(one.allocation)}
+    names = sorted({key.node_id for key in wanted})
+    nodes = await tx.nodes.many(names)
+    lost = {node.id for node in nodes.values() if node.state is NodeState.LOST}
+    confined = {one.key for one in await tx.quarantines.open(names)} if names else set()
+    return frozenset(key for key in wanted if key.node_id in lost or key in confined)
+
+
+def _slots(allocation: Allocation) -> set[SlotKey]:
+    return {SlotKey(node, slot) for node, slots in allocation.items() for slot in slots}
 
 
 async def _has_begun_to_end(tx: Transaction, job: Job) -> bool:

@@ -15,6 +15,7 @@ from headway.contract.markets import Market
 from service.adapters.postgres.hazards import hazards_of_pools
 from service.adapters.postgres.jobs import row_to_job
 from service.adapters.postgres.money_snapshot import caps_and_limits, spent_for
+from service.adapters.postgres.quarantines import PostgresQuarantines
 from service.adapters.postgres.tables import (
     TERMINAL_SQL,
     cluster_settings,
@@ -93,6 +94,9 @@ async def take_snapshot(
             slot_grants.c.released_at.is_(None)
         )
     )
+    confined: dict[str, dict[int, str]] = {}
+    for one in await PostgresQuarantines(connection).open():
+        confined.setdefault(one.node_id, {})[one.slot] = one.message
     job_ids = [row.id for row in job_rows]
     settings = (await connection.execute(select(cluster_settings))).first()
     policy = PolicySetting() if settings is None else PolicySetting(settings.policy, settings.parameters)
@@ -106,10 +110,15 @@ async def take_snapshot(
                 id=row.id,
                 name=row.name,
                 state=NodeState(row.state),
-                slots={slot["index"]: slot["device_kind"] for slot in row.slots},
+                slots={
+                    slot["index"]: slot["device_kind"]
+                    for slot in row.slots
+                    if slot["index"] not in confined.get(row.id, ())
+                },
                 market=Market(row.market),
                 usd_per_slot_h=row.usd_per_slot_h,
                 reclaim_at=row.reclaim_at,
+                quarantined=confined.get(row.id, {}),
             )
             for row in node_rows
         },

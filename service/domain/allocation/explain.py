@@ -302,6 +302,14 @@ def _forced_out(case: Case) -> Sentence | None:
     if not leaving:
         return None
     names = ", ".join(sorted({snapshot.nodes[key.node_id].name for key in leaving}))
+    bad = [
+        f"slot {key.slot} of {node.name} is in quarantine: {node.quarantined[key.slot]}"
+        for key, node in ((key, snapshot.nodes[key.node_id]) for key in leaving)
+        if key.slot in node.quarantined
+    ]
+    if bad:
+        more = f" (and {len(bad) - 1} more slots)" if len(bad) > 1 else ""
+        return Sentence(Reason.BAD_DEVICE, bad[0] + more)
     if any(snapshot.kind_of(key) != holding.kind for key in leaving):
         return Sentence(Reason.BAD_DEVICE, f"{names} no longer has every slot that it had")
     reclaimed = [snapshot.nodes[key.node_id].reclaim_at for key in leaving]

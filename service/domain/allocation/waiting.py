@@ -35,6 +35,7 @@ class Census:
         left: of these, by pool, what the round gives to nobody.
         held_by: who holds most, for people.
         caps: each with the dollars per hour that jobs take of it.
+        confined: how many slots are in quarantine, to be added to a sentence; empty where none is.
     """
 
     any_node: bool
@@ -42,6 +43,7 @@ class Census:
     left: Mapping[Pool, int]
     held_by: str
     caps: tuple[tuple[Cap, float], ...]
+    confined: str
 
 
 def census_of(round_: Round, choices: Choices, left: Iterable[SlotKey]) -> Census:
@@ -56,7 +58,12 @@ def census_of(round_: Round, choices: Choices, left: Iterable[SlotKey]) -> Censu
         left=Counter(pool for pool in map(snapshot.pool_of, left) if pool is not None),
         held_by=_holders(snapshot),
         caps=tuple((cap, _taken(round_, choices, cap)) for cap in snapshot.caps),
+        confined=_confined(sum(len(node.quarantined) for node in nodes if node.takes_jobs)),
     )
+
+
+def _confined(slots: int) -> str:
+    return f"; {slots_of(slots, None)} more in quarantine (`headway nodes`)" if slots else ""
 
 
 def why_wait(case: Case, census: Census) -> Sentence:
@@ -72,7 +79,8 @@ def why_wait(case: Case, census: Census) -> Sentence:
     if wanted and not kinds & set(wanted):
         there = ", ".join(sorted(kinds)) or "none in service"
         return Sentence(
-            Reason.NO_SUCH_DEVICE, f"no node in service has {' or '.join(wanted)}; there is: {there}"
+            Reason.NO_SUCH_DEVICE,
+            f"no node in service has {' or '.join(wanted)}; there is: {there}{census.confined}",
         )
     need = slots_of(min(job.sizes), None)
     serving = {pool: count for pool, count in present.items() if pool.serves(job.spec)}
@@ -81,7 +89,8 @@ def why_wait(case: Case, census: Census) -> Sentence:
         return Sentence(
             Reason.WAITING_FOR_CAPACITY,
             f"needs at least {need} of one kind, and the nodes in service have {largest}"
-            + _elsewhere(job, present),
+            + _elsewhere(job, present)
+            + census.confined,
         )
     left = {pool: count for pool, count in census.left.items() if pool.serves(job.spec)}
     if max((_together(left, pool.kind) for pool in left), default=0) >= min(job.sizes):

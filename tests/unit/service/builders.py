@@ -149,7 +149,7 @@ def nodes_of(draw: st.DrawFn, index: int) -> Node:
 def clusters(draw: st.DrawFn) -> Snapshot:
     """Any consistent picture: nodes and jobs in all states, grants as the service would have made them.
 
-    Now and then a node no longer reports a slot that is held.
+    Now and then a node no longer reports a slot that is held, or that is in quarantine.
     """
     nodes = {f"n{index}": draw(nodes_of(index)) for index in range(draw(st.integers(0, 4)))}
     free = [SlotKey(node.id, slot) for node in nodes.values() for slot in node.slots]
@@ -181,7 +181,8 @@ def clusters(draw: st.DrawFn) -> Snapshot:
         gone = draw(st.sampled_from(sorted(held, key=lambda key: (key.node_id, key.slot))))
         node = nodes[gone.node_id]
         left = {slot: kind for slot, kind in node.slots.items() if slot != gone.slot}
-        nodes[node.id] = replace(node, slots=left)
+        confined = {gone.slot: "Xid 79"} if draw(st.booleans()) else {}
+        nodes[node.id] = replace(node, slots=left, quarantined=confined)
     times = {job: served(jobs[job]) for job in held.values()}
     return Snapshot(
         now=NOW,
