@@ -40,6 +40,7 @@ _TURN_EVERY_S = 0.2
 _LOCK_NOT_AVAILABLE = "55P03"
 _QUERY_CANCELED = "57014"
 
+_CONNECT = {"timeout": 5, "server_settings": {"application_name": "headway migrate"}}
 _TRY_TURN = text("SELECT pg_try_advisory_lock(hashtext('headway-migrations'))")
 _OPEN_LONGEST = text(
     "SELECT pid, extract(epoch FROM now() - xact_start)::int AS open_s, left(query, 80) AS query"
@@ -76,7 +77,7 @@ async def migrate(
             stays so, and nothing is half done: run it again.
     """
     # Without the service's own limit on a statement: an index of a large table takes its time.
-    own = create_async_engine(engine.url, poolclass=NullPool, connect_args={"timeout": 5})
+    own = create_async_engine(engine.url, poolclass=NullPool, connect_args=_CONNECT)
     try:
         async with own.connect() as connection:
             await _take_turn(connection)
