@@ -31,7 +31,7 @@ from benchmarks.faulting.run import Order, carry_out, save
 from benchmarks.faulting.verdict import findings, summary
 
 _FAULTS_PER_MINUTE = 10
-_JOBS_PER_MINUTE = 2.5
+_JOBS_PER_MINUTE = 4
 _SHOWN = 30
 
 

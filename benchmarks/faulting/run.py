@@ -54,7 +54,7 @@ class Order:
     jobs: int
     """Beside those that are there at the beginning."""
     first_jobs: int = 5
-    epochs: int = 30
+    epochs: int = 70
     recover_s: float = 300.0
     """From the end of the last fault until every job must have ended."""
     shape: Shape = field(default_factory=Shape)
