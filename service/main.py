@@ -8,11 +8,13 @@ import gc
 import os
 import secrets
 import signal
+import socket
 import sys
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
+from typing import Any
 
 import asyncpg
 import structlog
@@ -21,6 +23,7 @@ from fastapi import FastAPI
 from redis.exceptions import RedisError
 from sqlalchemy.exc import SQLAlchemyError
 
+from service.adapters.postgres.clock import SAMPLE_EVERY_S, DatabaseClock
 from service.adapters.postgres.database import Database
 from service.adapters.postgres.leadership import PostgresLeadership
 from service.adapters.postgres.schema import migrate, schema_problem
@@ -42,6 +45,7 @@ from service.settings import RentalSettings, Settings, SettingsError, read_setti
 from service.usecases.expire import API_FRESH_S
 from service.usecases.offers import OfferBook
 from service.usecases.orders import Launch
+from service.usecases.ports import Transactions
 from service.usecases.rent import Renting
 from service.usecases.rental_ports import Provider
 
@@ -51,8 +55,8 @@ _BEAT_S = 2.0
 _SIMULATION_LIMIT_S = 900.0
 
 
-def now() -> datetime:
-    """The time, in UTC."""
+def wall_now() -> datetime:
+    """This machine's time, in UTC: for what providers do on it. All else goes by `Service.clock`."""
     return datetime.now(UTC)
 
 
@@ -64,10 +68,12 @@ class Service:
         self.providers = providers
         self.redis = connect(settings.redis_url)
         self.bells = RedisBells(self.redis)
-        self.database = Database(settings.database_url, self.bells.ring)
+        self.process_id = secrets.token_hex(8)
+        self.holder = f"headway {socket.gethostname()[:32]} {self.process_id}"
+        self.database = Database(settings.database_url, self.bells.ring, holder=self.holder)
+        self.clock = DatabaseClock(self.database.time)
         self.storage = ObjectStorage(settings.storage_url)
         self.launch = Launch(checkpoint_root=f"{settings.storage_url}/checkpoints")
-        self.process_id = secrets.token_hex(8)
 
     async def check(self) -> None:
         """Fail with a clear sentence when a store cannot be reached or its schema is old.
@@ -78,6 +84,7 @@ class Service:
         problems = await self.problems()
         if problems:
             raise SettingsError("; ".join(problems))
+        await self.clock.look()
 
     async def problems(self) -> list[str]:
         """What is not well. Implements `api.context.Readiness`."""
@@ -111,7 +118,7 @@ class Service:
             silence_s=settings.silence_s,
             max_bundle_bytes=settings.max_bundle_bytes,
             usd_per_slot_h=settings.usd_per_slot_h,
-            now=now,
+            now=self.clock.now,
             offers=OfferBook(self.providers),
         )
         return create_app(context, self._api_background)
@@ -128,36 +135,53 @@ class Service:
 
     async def _beat(self) -> None:
         async with self.database.begin() as tx:
-            await tx.silence.beat(self.process_id, now(), API_FRESH_S)
+            await tx.silence.beat(self.process_id, self.clock.now(), API_FRESH_S)
+
+    @asynccontextmanager
+    async def keeping_time(self) -> AsyncIterator[None]:
+        """Look at the database's clock now and then, until the block ends."""
+        looks = Loop(
+            name="clock",
+            run_once=self.clock.look,
+            min_interval_s=SAMPLE_EVERY_S,
+            max_interval_s=SAMPLE_EVERY_S,
+        )
+        looking = asyncio.create_task(run_loop(looks, asyncio.Event()))
+        try:
+            yield
+        finally:
+            looking.cancel()
 
     async def schedule(self) -> None:
         """Run the loops whenever this process is the leader, until cancelled."""
-        leadership = PostgresLeadership(self.settings.database_url)
-        scheduler = Scheduler(
-            transactions=self.database,
+        leadership = PostgresLeadership(self.settings.database_url, self.holder)
+        async with self.bells.running():
+            await lead(leadership, lambda term: self.scheduler(term).work())
+
+    def scheduler(self, term: int) -> Scheduler:
+        """What a leader does in one term: nothing that it remembers of an earlier one is true any more."""
+        transactions = self.database.of_term(term)
+        return Scheduler(
+            transactions=transactions,
             queue=RedisCommandQueue(self.redis),
             storage=self.storage,
             bells=self.bells,
             simulator=ProcessSimulator(_SIMULATION_LIMIT_S),
             launch=self.launch,
             intervals=Intervals(silence_s=self.settings.silence_s, keep_days=self.settings.keep_days),
-            now=now,
+            now=self.clock.now,
+            look_at_clock=self.clock.look,
             clock_s=time.perf_counter,
             usd_per_slot_h=self.settings.usd_per_slot_h,
             new_round_id=lambda: f"r{secrets.token_hex(8)}",
-            rents=self.rents(),
+            rents=self.rents(transactions),
         )
-        async with self.bells.running():
-            try:
-                await lead(leadership, scheduler.work)
-            finally:
-                await leadership.close()
 
-    def rents(self) -> Rents:
+    def rents(self, transactions: Transactions) -> Rents:
         """What rents machines. Without providers it only tells of machines that nobody looks after any more."""
         rental = self.settings.rental
         return Rents(
-            transactions=self.database,
+            transactions=transactions,
             renting=Renting(
                 providers=self.providers,
                 rules=Rules(
@@ -168,10 +192,10 @@ class Service:
                 patience=Patience(join_s=rental.join_s),
                 public_url=rental.public_url,
                 join_secret=self.settings.join_token,
-                new_machine_id=lambda: new_id("m", now()),
+                new_machine_id=lambda: new_id("m", self.clock.now()),
             ),
             launch=self.launch,
-            now=now,
+            now=self.clock.now,
             usd_per_slot_h=self.settings.usd_per_slot_h,
             every_s=rental.every_s,
         )
@@ -199,7 +223,7 @@ def _provider(name: str, rental: RentalSettings, env: Mapping[str, str]) -> Prov
     if name == "local":
         assert rental.local_offers is not None, "checked with the settings"
         assert rental.local_machines is not None, "checked with the settings"
-        return LocalProvider(rental.local_offers, rental.local_machines, now=now)
+        return LocalProvider(rental.local_offers, rental.local_machines, now=wall_now)
     if name == "static":
         return StaticProvider()
     # Only who rents from EC2 has boto3, and only they wait for its import.
@@ -213,7 +237,7 @@ def _provider(name: str, rental: RentalSettings, env: Mapping[str, str]) -> Prov
         ) from error
     settings = read_ec2_settings(env)
     clients = connect_ec2(settings.region, endpoint_url=env.get("AWS_ENDPOINT_URL_EC2") or None)
-    return Ec2Provider(settings, clients, now)
+    return Ec2Provider(settings, clients, wall_now)
 
 
 async def run_migrations(service: Service) -> None:
@@ -250,19 +274,25 @@ async def run_scheduler(service: Service) -> None:
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
     scheduling = asyncio.create_task(service.schedule())
     stopped = asyncio.create_task(stopping.wait())
-    await asyncio.wait({scheduling, stopped}, return_when=asyncio.FIRST_COMPLETED)
-    scheduling.cancel()
-    await asyncio.gather(scheduling, return_exceptions=True)
+    await _until_one_ends(scheduling, stopped)
 
 
 async def run_all(service: Service) -> None:
     """`all`: API and scheduler in one process."""
-    scheduling = asyncio.create_task(service.schedule())
+    await service.check()
+    await _until_one_ends(asyncio.create_task(service.schedule()), asyncio.create_task(run_api(service)))
+
+
+async def _until_one_ends(*tasks: asyncio.Task[Any]) -> None:
+    """Wait for the first of them, end the others, and raise what the first one has raised."""
     try:
-        await run_api(service)
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        scheduling.cancel()
-        await asyncio.gather(scheduling, return_exceptions=True)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    for task in done:
+        task.result()
 
 
 ROLES = {"migrate": run_migrations, "api": run_api, "scheduler": run_scheduler, "all": run_all}
@@ -287,6 +317,9 @@ def main(argv: Sequence[str]) -> int:
 
 async def _run(service: Service, role: str) -> None:
     try:
-        await ROLES[role](service)
+        async with AsyncExitStack() as stack:
+            if role != "migrate":
+                await stack.enter_async_context(service.keeping_time())
+            await ROLES[role](service)
     finally:
         await service.close()

@@ -100,3 +100,9 @@ class Unavailable(HeadwayServiceError):
     def __init__(self, message: str, retry_after_s: float = 2.0) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
+
+
+class Superseded(HeadwayServiceError):
+    """A leader wanted to write after another one had taken over. Its work is over; nothing was written."""
+
+    code = "superseded"

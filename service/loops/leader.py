@@ -4,58 +4,82 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from typing import Protocol
 
 import structlog
 
-from service.domain.errors import Unavailable
+from service.domain.errors import Superseded, Unavailable
 
 log = structlog.get_logger()
 
-_TRY_AGAIN_S = 2.0
+_TRY_AGAIN_S = 1.0
 
 
 class Leadership(Protocol):
-    """The lock that only one scheduler holds."""
+    """What only one scheduler has at a time, for a term."""
 
-    async def acquire(self) -> bool:
-        """Whether this process is the leader now. Raises Unavailable."""
+    async def acquire(self) -> int | None:
+        """The term that this process leads in from now on; None while another one leads. Raises Unavailable."""
         ...
 
-    async def lost(self) -> None:
-        """Returns when the lock is lost."""
+    async def lost(self) -> str:
+        """Keeps the term, until that is not possible any more. Returns why."""
+        ...
+
+    async def resign(self) -> None:
+        """Let another one lead."""
         ...
 
 
-async def lead(leadership: Leadership, work: Callable[[], Awaitable[None]]) -> None:
-    """Run `work` whenever this process is the leader; stop it as soon as it is not. Until cancelled.
+async def lead(leadership: Leadership, work: Callable[[int], Awaitable[None]]) -> None:
+    """Run `work(term)` whenever this process is the leader; stop it as soon as it is not. Until cancelled.
 
-    A round that was under way when the lock was lost is harmless: what it writes is guarded by
-    generations.
+    What was under way when the term ended is harmless: transactions of an older term are refused at their commit.
     """
     waiting_told = False
     while True:
         try:
-            leader = await leadership.acquire()
+            term = await leadership.acquire()
         except Unavailable as error:
             log.warning("election_waits", reason=error.message)
-            leader = False
-        if not leader:
+            term = None
+        if term is None:
             if not waiting_told:
                 log.info("waiting_to_lead")
                 waiting_told = True
             await asyncio.sleep(_TRY_AGAIN_S)
             continue
-        log.info("leading")
-        working = asyncio.ensure_future(work())
-        lost = asyncio.ensure_future(leadership.lost())
+        log.info("leading", term=term)
         try:
-            await asyncio.wait({working, lost}, return_when=asyncio.FIRST_COMPLETED)
+            why = await _work_until_lost(leadership, work, term)
         finally:
-            for task in (working, lost):
-                task.cancel()
-                with suppress(asyncio.CancelledError):
-                    await task
-        log.warning("leadership_lost")
+            await leadership.resign()
+        log.warning("leadership_lost", term=term, reason=why)
         waiting_told = False
+
+
+async def _work_until_lost(leadership: Leadership, work: Callable[[int], Awaitable[None]], term: int) -> str:
+    """Why the term is over."""
+    working = asyncio.ensure_future(work(term))
+    lost = asyncio.ensure_future(leadership.lost())
+    why = "its work has ended"
+    try:
+        await asyncio.wait({working, lost}, return_when=asyncio.FIRST_COMPLETED)
+        if lost.done():
+            why = lost.result()
+        else:
+            working.result()
+    except* Superseded as refused:
+        why = _first(refused)
+    finally:
+        for task in (working, lost):
+            task.cancel()
+        await asyncio.gather(working, lost, return_exceptions=True)
+    return why
+
+
+def _first(refused: BaseExceptionGroup[Superseded]) -> str:
+    error: BaseException = refused
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return str(error)

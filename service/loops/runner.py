@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from service.domain.errors import HeadwayServiceError
+from service.domain.errors import HeadwayServiceError, Superseded
 
 log = structlog.get_logger()
 
@@ -28,13 +28,19 @@ class Loop:
 
 
 async def run_loop(loop: Loop, wake: asyncio.Event) -> None:
-    """Run until cancelled. An error delays the next run, ever longer, and never ends the loop."""
+    """Run until cancelled. An error delays the next run, ever longer, and never ends the loop.
+
+    Raises:
+        Superseded: another process does this work now.
+    """
     failures = 0
     while True:
         wake.clear()
         try:
             await loop.run_once()
             failures = 0
+        except Superseded:
+            raise
         except HeadwayServiceError as error:
             failures += 1
             log.warning("loop_waits", loop=loop.name, reason=error.message)

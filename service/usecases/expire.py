@@ -7,12 +7,15 @@ from datetime import datetime, timedelta
 
 from headway.contract.agents import NodeState
 from service.usecases.ends import node_ended
+from service.usecases.live import end_overdue
 from service.usecases.orders import Launch
 from service.usecases.ports import Transaction
 from service.usecases.records import Bell, NodeRecord
 
 API_FRESH_S = 6.0
 """An API that has not said for this long that it is up counts as down."""
+HEARD_WITHIN_S = 30.0
+"""What agents had to say while no API was up has arrived this long after one is."""
 
 
 async def expire_nodes(tx: Transaction, *, silence_s: float, launch: Launch, now: datetime) -> list[str]:
@@ -21,7 +24,8 @@ async def expire_nodes(tx: Transaction, *, silence_s: float, launch: Launch, now
     While no API is up, or just after one came back, silence says nothing about the nodes: a restart
     of the service must not stop training.
     """
-    up_since = await tx.silence.api_up_since(now - timedelta(seconds=API_FRESH_S))
+    await tx.silence.not_before_its_time(now, API_FRESH_S)
+    up_since = await tx.silence.api_up_since(now, API_FRESH_S)
     horizon = now - timedelta(seconds=silence_s)
     if up_since is None or up_since > horizon:
         return []
@@ -29,6 +33,16 @@ async def expire_nodes(tx: Transaction, *, silence_s: float, launch: Launch, now
     for node in lost:
         await lose_node(tx, node, launch, now)
     return [node.name for node in lost]
+
+
+async def expire_switches(tx: Transaction, *, now: datetime) -> list[str]:
+    """End changes in place that take too long; names of their jobs. As with nodes, silence of the members says nothing while
+    nobody could hear them, nor does the time if the clock was set.
+    """
+    up_since = await tx.silence.api_up_since(now, API_FRESH_S)
+    if up_since is None or up_since > now - timedelta(seconds=HEARD_WITHIN_S):
+        return []
+    return await end_overdue(tx, now)
 
 
 async def lose_node(

@@ -55,7 +55,14 @@ async def ask_for(
     join: JoinBy,
     now: Callable[[], datetime],
 ) -> str:
-    """Ask for the machine, and write down the answer. Says what came of it."""
+    """Ask for the machine, and write down the answer. Says what came of it.
+
+    Just before, its row is looked at once more, under the lock that a leader whose term is over does not get: who has
+    stood still since the machine was wanted must not launch what another leader has given up meanwhile.
+    """
+    async with transactions.begin() as tx:
+        if (await tx.machines.lock(machine.id)).state is not MachineState.WANTED:
+            return "not wanted"
     try:
         async with asyncio.timeout(_ANSWER_S):
             found = await provider.launch(machine, join)

@@ -25,7 +25,7 @@ async def beat(database: Database, process: str, seconds: float) -> None:
 
 async def up_since(database: Database, seconds: float) -> datetime | None:
     async with database.begin() as tx:
-        return await tx.silence.api_up_since(at(seconds - GAP_S))
+        return await tx.silence.api_up_since(at(seconds), GAP_S)
 
 
 async def test_no_api_has_ever_been_up(database: Database) -> None:
@@ -44,6 +44,16 @@ async def test_a_gap_begins_anew(database: Database) -> None:
     await beat(database, "a", 0)
     await beat(database, "a", GAP_S)
     assert await up_since(database, GAP_S) == at(GAP_S)
+
+
+async def test_a_clock_that_was_set_begins_anew(database: Database) -> None:
+    hour_s = 3600.0
+    for seconds in (0, 2, 2 + hour_s):
+        await beat(database, "a", seconds)
+    assert await up_since(database, 2 + hour_s) == at(2 + hour_s)
+    assert await up_since(database, 2) is None, "it goes by another clock, and may be dead"
+    await beat(database, "a", 4)
+    assert await up_since(database, 4) == at(4)
 
 
 async def test_a_restarted_api_has_been_up_since_its_restart(database: Database) -> None:
@@ -66,6 +76,17 @@ async def test_of_several_the_one_that_is_up_longest_counts(database: Database) 
 async def test_processes_that_beat_at_once(database: Database) -> None:
     await asyncio.gather(*(beat(database, process, 0) for process in ("a", "b", "a", "b", "a")))
     assert await up_since(database, 1) == at(0)
+
+
+async def test_a_node_that_was_seen_in_the_future_was_seen_now(database: Database) -> None:
+    async with database.begin() as tx:
+        await store(tx, node_of("late", seen_at=at(3600)), node_of("near", seen_at=at(GAP_S)))
+        await store(tx, node_of("before", seen_at=at(-1)))
+    async with database.begin() as tx:
+        await tx.silence.not_before_its_time(at(0), GAP_S)
+    async with database.begin() as tx:
+        seen = {name: one.seen_at for name, one in (await tx.nodes.many(["late", "near", "before"])).items()}
+    assert seen == {"late": at(0), "near": at(GAP_S), "before": at(-1)}
 
 
 @pytest.mark.parametrize("state", NodeState)

@@ -43,7 +43,11 @@ class PostgresCommands:
             )
 
     async def take_due(self, now: datetime, push_again_s: float, limit: int) -> list[PendingCommand]:
-        """Unacknowledged commands that were never pushed, or not for `push_again_s`; marked pushed."""
+        """Unacknowledged commands that were never pushed, or not for `push_again_s`; marked pushed.
+
+        Pushed later than now is pushed by a clock that has been set back since.
+        """
+        again = timedelta(seconds=push_again_s)
         due = (
             select(commands.c.id)
             .join(nodes, nodes.c.id == commands.c.node_id)
@@ -52,7 +56,8 @@ class PostgresCommands:
                 nodes.c.state != NodeState.LOST,  # it reads them when it is back
                 or_(
                     commands.c.pushed_at.is_(None),
-                    commands.c.pushed_at < now - timedelta(seconds=push_again_s),
+                    commands.c.pushed_at < now - again,
+                    commands.c.pushed_at > now + again,
                 ),
             )
             .order_by(commands.c.sequence)

@@ -1,41 +1,183 @@
-"""The schedulers' election: a Postgres advisory lock held by one connection."""
+"""The schedulers' election: an advisory lock on a connection of its own, and a row that says who leads in which term."""
 
 from __future__ import annotations
 
 import asyncio
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import datetime
+from typing import Final
 
 import asyncpg
+import structlog
+from sqlalchemy import select, text
+from sqlalchemy.ext.asyncio import AsyncConnection
 
-from service.domain.errors import Unavailable
+from service.adapters.postgres.reliability_tables import leadership
+from service.domain.errors import Superseded, Unavailable
 
-_LOCK = 0x4EAD_3A9
+log = structlog.get_logger()
+
+BOUND_S: Final = 10.0
+"""A leader that has not renewed its term for this long leads no more."""
+RENEW_EVERY_S: Final = 2.0
+_LOCK: Final = 0x4EAD_3A9
+_CONNECT_S: Final = 5.0
+_CLOSE_S: Final = 2.0
+
+_NEXT_TERM = """
+    INSERT INTO leadership AS known (id, term, holder, renewed_at) VALUES (1, 1, $1, clock_timestamp())
+    ON CONFLICT (id) DO UPDATE SET term = known.term + 1, holder = $1, renewed_at = clock_timestamp()
+    RETURNING term
+"""
+_RENEW = "UPDATE leadership SET renewed_at = clock_timestamp() WHERE id = 1 AND term = $1"
+_WHO_LEADS = "SELECT term, holder, renewed_at FROM leadership WHERE id = 1"
+_LOCK_HOLDER = """
+    SELECT activity.pid, activity.application_name
+    FROM pg_locks AS locks JOIN pg_stat_activity AS activity ON activity.pid = locks.pid
+    WHERE locks.locktype = 'advisory' AND locks.granted AND locks.objsubid = 1
+      AND locks.classid = 0 AND locks.objid = $1::bigint::oid
+      AND locks.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+"""
+_END_SESSIONS = """
+    SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
+    WHERE datname = current_database() AND pid <> pg_backend_pid()
+      AND (pid = $1 OR (application_name = $2 AND $2 <> ''))
+"""
+
+_WROTE_NOTHING = text("SELECT pg_current_xact_id_if_assigned() IS NULL")
+
+
+async def check_term(connection: AsyncConnection, term: int) -> None:
+    """Let a transaction commit only if `term` is the newest; the last thing that it does.
+
+    The row stays locked in share mode until the commit, so that no newer term can begin in between. A transaction that has
+    written nothing may be late: it is let through, and one that is read only could not lock the row.
+
+    Raises:
+        Superseded: a newer term has begun.
+    """
+    if (await connection.execute(_WROTE_NOTHING)).scalar_one():
+        return
+    newest = await connection.scalar(select(leadership.c.term).with_for_update(read=True))
+    if newest != term:
+        raise Superseded(
+            f"another scheduler leads, in term {newest}; what term {term} wanted was not written"
+        )
 
 
 class PostgresLeadership:
-    """Implements `loops.leader.Leadership`. The lock lives as long as the connection."""
+    """Implements `loops.leader.Leadership`.
 
-    def __init__(self, url: str) -> None:
+    The lock lives as long as its connection, which that of a process that stands still does as well. So the leader also
+    renews its row, and who finds that it has not done so for `bound_s` ends all of its connections and takes the lock.
+
+    Args:
+        url: of the database; a pooler that shares connections between transactions would share the lock.
+        holder: the `application_name` of everything that this process has open in the database.
+        bound_s: see there.
+        renew_every_s: how often the leader renews.
+        clock_s: seconds of a clock that only ever goes forward. Nobody's wall clock decides who leads.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        holder: str,
+        *,
+        bound_s: float = BOUND_S,
+        renew_every_s: float = RENEW_EVERY_S,
+        clock_s: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._url = url
+        self._holder = holder
+        self._bound_s = bound_s
+        self._renew_every_s = renew_every_s
+        self._clock_s = clock_s
         self._connection: asyncpg.Connection | None = None
         self._gone = asyncio.Event()
+        self._term = 0
+        self._seen: tuple[tuple[int, datetime] | None, float] | None = None
+        """What the row said when it last said something new (None: there is none), and when that was."""
 
-    async def acquire(self) -> bool:
-        """Whether this process is the leader now."""
+    async def acquire(self) -> int | None:
+        """The term that this process leads in from now on; None while another one leads. Raises Unavailable."""
         try:
-            if self._connection is None or self._connection.is_closed():
-                self._connection = await asyncpg.connect(self._url, timeout=5)
-                self._gone = asyncio.Event()
-                gone = self._gone
-                self._connection.add_termination_listener(lambda _: gone.set())
-            return bool(await self._connection.fetchval("SELECT pg_try_advisory_lock($1)", _LOCK))
+            async with asyncio.timeout(self._bound_s):
+                return await self._acquire()
         except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+            await self.resign()
             raise Unavailable(f"the database does not answer ({type(error).__name__})") from error
 
-    async def lost(self) -> None:
-        """Returns when the connection, and with it the lock, is gone."""
-        await self._gone.wait()
+    async def _acquire(self) -> int | None:
+        connection = await self._connected()
+        before = await connection.fetchrow(_WHO_LEADS)
+        if not await connection.fetchval("SELECT pg_try_advisory_lock($1)", _LOCK):
+            await self._end_if_stale(connection, before)
+            return None
+        try:
+            # A commit of the leader before that hangs holds the row; it has had its time.
+            async with connection.transaction():
+                await connection.execute(f"SET LOCAL lock_timeout = '{int(self._bound_s * 200)}ms'")
+                term: int = await connection.fetchval(_NEXT_TERM, self._holder)
+        except asyncpg.LockNotAvailableError:
+            if before is not None and before["holder"] != self._holder:
+                await self._end_sessions(connection, None, before["holder"])
+            await self.resign()
+            return None
+        self._term = term
+        return term
 
-    async def close(self) -> None:
-        """Give the lock back."""
-        if self._connection is not None and not self._connection.is_closed():
-            await self._connection.close(timeout=2)
+    async def _connected(self) -> asyncpg.Connection:
+        if self._connection is None or self._connection.is_closed():
+            self._connection = await asyncpg.connect(
+                self._url, timeout=_CONNECT_S, server_settings={"application_name": self._holder}
+            )
+            self._gone = gone = asyncio.Event()
+            self._connection.add_termination_listener(lambda _: gone.set())
+        return self._connection
+
+    async def _end_if_stale(self, connection: asyncpg.Connection, row: asyncpg.Record | None) -> None:
+        """End the leader's connections once its row has said the same for too long, by this process's own clock."""
+        said = None if row is None else (row["term"], row["renewed_at"])
+        now_s = self._clock_s()
+        if self._seen is None or self._seen[0] != said:
+            self._seen = (said, now_s)
+        if now_s - self._seen[1] < self._bound_s:
+            return
+        for holder in await connection.fetch(_LOCK_HOLDER, _LOCK):
+            await self._end_sessions(connection, holder["pid"], holder["application_name"])
+        self._seen = None
+
+    async def _end_sessions(self, connection: asyncpg.Connection, pid: int | None, holder: str) -> None:
+        """All of a process, so that no row stays locked by a transaction that it was in when it stopped."""
+        ended = await connection.fetchval(_END_SESSIONS, pid, holder)
+        log.warning("leader_deposed", holder=holder, connections=ended, silent_s=self._bound_s)
+
+    async def lost(self) -> str:
+        """Renews the term, until that cannot be done any more. Returns why."""
+        connection = self._connection
+        if connection is None:
+            return "it has resigned"
+        while True:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._gone.wait(), self._renew_every_s)
+                return "the connection that held the lock is gone"
+            try:
+                async with asyncio.timeout(self._bound_s - self._renew_every_s):
+                    done = await connection.execute(_RENEW, self._term)
+            except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+                return f"its term could not be renewed in time ({type(error).__name__})"
+            if done != "UPDATE 1":
+                return f"a newer term than {self._term} has begun"
+
+    async def resign(self) -> None:
+        """Give the lock back, if it is held."""
+        connection, self._connection = self._connection, None
+        if connection is None or connection.is_closed():
+            return
+        try:
+            await connection.close(timeout=_CLOSE_S)
+        except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError):
+            connection.terminate()

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Row, case, func, or_, select, text
+from sqlalchemy import ColumnElement, Row, and_, case, func, or_, select, text, update
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -120,19 +120,30 @@ class PostgresSilence:
         )
         return [row_to_node(row) for row in (await self._connection.execute(query)).all()]
 
-    async def api_up_since(self, fresh_after: datetime) -> datetime | None:
+    async def not_before_its_time(self, now: datetime, slack_s: float) -> None:
+        """Who was last seen after `now`, and by more than `slack_s`, was seen now."""
+        late = nodes.c.seen_at > now + timedelta(seconds=slack_s)
+        await self._connection.execute(update(nodes).where(late).values(seen_at=now))
+
+    async def api_up_since(self, now: datetime, gap_s: float) -> datetime | None:
         """Since when an API has been up without a break; None when none is up now."""
-        query = select(func.min(api_processes.c.up_since)).where(api_processes.c.seen_at > fresh_after)
+        query = select(func.min(api_processes.c.up_since)).where(_fresh(now, gap_s))
         since: datetime | None = (await self._connection.execute(query)).scalar_one()
         return since
 
     async def beat(self, process_id: str, now: datetime, gap_s: float) -> None:
         """This API process is up."""
-        fresh_after = now - timedelta(seconds=gap_s)
         statement = upsert(api_processes).values(id=process_id, up_since=now, seen_at=now)
-        unbroken = case((api_processes.c.seen_at > fresh_after, api_processes.c.up_since), else_=now)
+        unbroken = case((_fresh(now, gap_s), api_processes.c.up_since), else_=now)
         await self._connection.execute(
             statement.on_conflict_do_update(
                 index_elements=["id"], set_={"up_since": unbroken, "seen_at": now}
             )
         )
+
+
+def _fresh(now: datetime, gap_s: float) -> ColumnElement[bool]:
+    """Whether an API process has said within `gap_s` that it is up: more into the future than that, a clock was set."""
+    gap = timedelta(seconds=gap_s)
+    seen_at = api_processes.c.seen_at
+    return and_(seen_at > now - gap, seen_at < now + gap)

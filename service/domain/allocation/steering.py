@@ -145,9 +145,9 @@ def remembered(carried: Mapping[str, Any]) -> tuple[BudgetState, ClassStatistics
 
 
 def _elapsed_s(carried: Mapping[str, Any], now: datetime) -> float:
-    """Seconds since the round before; 0 where there was none, or one too long ago."""
+    """Seconds since the round before; 0 where there was none, one too long ago, or one after now, by a clock that was set."""
     try:
         elapsed_s = (now - datetime.fromisoformat(carried["at"])).total_seconds()
     except (KeyError, TypeError, ValueError):
         return 0.0
-    return elapsed_s if elapsed_s <= _LONGEST_S else 0.0
+    return elapsed_s if 0.0 <= elapsed_s <= _LONGEST_S else 0.0

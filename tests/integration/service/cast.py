@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 from sqlalchemy import text
@@ -50,6 +52,15 @@ class Cast:
         response = await self.harness.post("jobs/job/resize", {"slots": size})
         assert response.status_code == 202, response.text
         await self.turn()
+
+    async def api_was_up(self, for_s: float) -> None:
+        """An API has been up for so long now, and has just heard of every node."""
+        now, gap_s = self.harness.clock.now(), 3600.0
+        async with self.harness.service.database.begin() as tx:
+            for node in (await tx.nodes.many([one.joined.node_id for one in self.agents.values()])).values():
+                await tx.nodes.save(replace(node, seen_at=now))
+            await tx.silence.beat(f"up for {for_s:g} s", now - timedelta(seconds=for_s), gap_s)
+            await tx.silence.beat(f"up for {for_s:g} s", now, gap_s)
 
     async def turn(self) -> None:
         await self.harness.scheduler.round()

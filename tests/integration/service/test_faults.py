@@ -11,7 +11,6 @@ from headway.contract.agents import NodeState
 from headway.contract.jobs import JobState, Reason
 from headway.local.postgres import EmbeddedPostgres
 from headway.local.redis import EmbeddedRedis
-from service.adapters.postgres.leadership import PostgresLeadership
 from service.adapters.postgres.schema import migrate
 from service.main import Service, main
 from service.settings import SettingsError
@@ -164,16 +163,6 @@ async def test_pause_during_a_resize_wins(harness: Harness) -> None:
     assert (job.state, job.size) == (JobState.PAUSED, 0)
     (node,) = (await harness.client.get("/api/v1/nodes")).json()["items"]
     assert [slot["job_id"] for slot in node["slots"]] == [None, None]
-
-
-async def test_one_leader(database_url: str) -> None:
-    first, second = PostgresLeadership(database_url), PostgresLeadership(database_url)
-    assert await first.acquire()
-    assert not await second.acquire()
-    await first.close()
-    await first.lost()
-    assert await second.acquire()
-    await second.close()
 
 
 async def test_postgres_goes_away_and_comes_back(tmp_path: Path, redis_url: str) -> None:

@@ -7,6 +7,7 @@ from datetime import timedelta
 import pytest_asyncio
 
 from headway.contract.jobs import JobState, Reason
+from service.usecases.expire import HEARD_WITHIN_S
 from service.usecases.live import READY_WITHIN_S, SWITCHED_WITHIN_S
 from tests.integration.service.cast import Cast
 from tests.integration.service.conftest import Harness
@@ -223,6 +224,14 @@ async def test_newcomers_that_are_too_slow(cast: Cast) -> None:
     assert (await cast.job()).state is JobState.RESIZING
     cast.harness.clock.skipped += timedelta(seconds=2)
     await cast.harness.scheduler.expire()
+    assert (await cast.job()).state is JobState.RESIZING, (
+        "while no API is up, nobody could say that it was ready"
+    )
+    await cast.api_was_up(for_s=HEARD_WITHIN_S - 1)
+    await cast.harness.scheduler.expire()
+    assert (await cast.job()).state is JobState.RESIZING
+    await cast.api_was_up(for_s=HEARD_WITHIN_S + 1)
+    await cast.harness.scheduler.expire()
     await cast.deliver()
     job = await cast.job()
     assert (job.state, job.reason) == (JobState.RUNNING, Reason.HUNG)
@@ -238,6 +247,7 @@ async def test_members_that_never_switch_are_started_anew(cast: Cast) -> None:
     await cast.resize(2)
     await cast.ready((2, 1))
     cast.harness.clock.skipped += timedelta(seconds=SWITCHED_WITHIN_S + 1)
+    await cast.api_was_up(for_s=HEARD_WITHIN_S + 1)
     await cast.harness.scheduler.expire()
     await cast.deliver()
     job = await cast.job()

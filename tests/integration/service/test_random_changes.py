@@ -9,6 +9,7 @@ import pytest
 
 from headway.contract.agents import OrderCommand, RunCommand, StopCommand
 from headway.contract.jobs import JobState
+from service.usecases.live import end_overdue
 from tests.integration.service.cast import Born, Cast
 from tests.integration.service.conftest import Harness
 
@@ -127,8 +128,10 @@ class Play:
         await self.cast.deliver()
 
     async def time(self) -> None:
-        self.cast.harness.clock.skipped += timedelta(seconds=self.dice.choice([1, 10, 30]))
-        await self.cast.harness.scheduler.expire()
+        harness = self.cast.harness
+        harness.clock.skipped += timedelta(seconds=self.dice.choice([1, 10, 30]))
+        async with harness.service.database.begin() as tx:
+            await end_overdue(tx, harness.clock.now())
         await self.cast.deliver()
 
 
