@@ -169,12 +169,20 @@ class Silence(Protocol):
         """
         ...
 
-    async def api_up_since(self, fresh_after: datetime) -> datetime | None:
-        """Since when an API has been up without a break; None when none is up now."""
+    async def not_before_its_time(self, now: datetime, slack_s: float) -> None:
+        """Nodes that were last seen more than `slack_s` after `now`, by a clock that has been set back since, were seen
+        now: else nobody would notice for as long that they are silent.
+        """
+        ...
+
+    async def api_up_since(self, now: datetime, gap_s: float) -> datetime | None:
+        """Since when an API has been up without a break, if it has said so within `gap_s`; None when none is up now. An API
+        that has said so later than `now` goes by another clock, and says nothing.
+        """
         ...
 
     async def beat(self, process_id: str, now: datetime, gap_s: float) -> None:
-        """This API process is up. A gap longer than `gap_s` since its last beat starts anew."""
+        """This API process is up. A gap longer than `gap_s` since its last beat starts anew, be it forward or back."""
         ...
 
 
