@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import signal
+from collections.abc import Callable, Collection
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
@@ -10,8 +11,16 @@ from typing import Any
 
 import structlog
 
-from headway.contract.agents import RankExited, RankMessage, RanksStarted, Released, StartFailed
+from headway.contract.agents import (
+    RankExited,
+    RankMessage,
+    RanksHung,
+    RanksStarted,
+    Released,
+    StartFailed,
+)
 from headway.contract.runtime import (
+    KILLED_FOR_MEMORY,
     Completed,
     FirstStep,
     Hello,
@@ -21,24 +30,35 @@ from headway.contract.runtime import (
     Switched,
 )
 from worker_agent.commandline import How
-from worker_agent.folders import read_json
+from worker_agent.folders import boot_s, read_json
+from worker_agent.hung import Silence
 from worker_agent.logs import tail
+from worker_agent.memory_kills import MemoryKills, counter
 from worker_agent.messages import read_messages, size_bytes
 from worker_agent.outbox import Outbox, ReadPosition
 from worker_agent.reconcile import breaks_gang, failed
 from worker_agent.records import Run
+from worker_agent.stacks import add_to_log
 
 _log = structlog.get_logger()
 
 _URGENT = (FirstStep, Ready, Switched, Left)
 """The service, and with it the ranks, waits for these."""
+_MOST_STACKS = 8
+_STACK_CHARACTERS = 8192
+"""Of each rank's stacks in a report; its log has them in full."""
 
 
 class News:
-    """Writes report entries about runs. Each fact is reported once; `Run` remembers which were."""
+    """Writes report entries about runs. Each fact is reported once; `Run` remembers which were.
 
-    def __init__(self, outbox: Outbox) -> None:
+    `heard` is called with every message of a rank.
+    """
+
+    def __init__(self, outbox: Outbox, heard: Callable[[Run, Message], None]) -> None:
         self._outbox = outbox
+        self._heard = heard
+        self._memory_kills = MemoryKills(counter())
 
     def started(self, run: Run, how: How) -> None:
         """All ranks of the run have a process."""
@@ -60,6 +80,17 @@ class News:
         run.start_reported = True
         run.save()
         _log.warning("start failed", run=run.folder.name, message=message, retryable=retryable)
+
+    def hung(self, run: Run, silence: Silence, stacks: list[str]) -> None:
+        """The ranks of the run took no step for long; where they are is in `stacks`."""
+        silent_s, usual_s = silence.silent_s, silence.usual_s
+        bounded = [one[:_STACK_CHARACTERS] for one in stacks[:_MOST_STACKS]]
+        self._outbox.add(
+            lambda sequence, at: RanksHung(
+                **_head(run, sequence, at), silent_s=silent_s, usual_s=usual_s, stacks=bounded
+            ),
+            urgent=True,
+        )
 
     def messages(self, run: Run) -> None:
         """Forward what the ranks wrote since the last time."""
@@ -147,6 +178,7 @@ class News:
         elif isinstance(message, Hello):
             run.library = True
             run.save()
+        self._heard(run, message)
         self._outbox.add(
             lambda sequence, at: RankMessage(**_head(run, sequence, at), rank=rank, message=fields),
             position,
@@ -157,6 +189,8 @@ class News:
         code, number = ended["exit_code"], ended["signal"]
         completed = rank in run.completed
         over = completed or rank in run.left
+        if number == signal.SIGKILL and not ended["signalled"] and self._memory_kills.just_happened(boot_s()):
+            add_to_log(run, rank, f"[headway] {KILLED_FOR_MEMORY}.\n")
         lines = tail(run.folder.log(rank)) if failed(code, completed=over) else []
         self._outbox.add(
             lambda sequence, at: RankExited(

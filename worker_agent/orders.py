@@ -42,6 +42,12 @@ def deliver(job: JobFolder, folder: RunFolder) -> None:
         _replace_older(folder.order, order)
 
 
+def generation_in(path: Path) -> int:
+    """The generation of the order in this file; 0 without one."""
+    order = _read(path)
+    return 0 if order is None else order.generation
+
+
 def _replace_older(path: Path, order: Order) -> None:
     present = _read(path)
     if present is None or present.generation < order.generation:

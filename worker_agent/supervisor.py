@@ -25,7 +25,6 @@ from worker_agent.folders import RunFolder, StateFolder, boot_s, read_json, writ
 from worker_agent.launcher import protocol
 from worker_agent.launcher_link import LauncherLink
 from worker_agent.logs import LogShipper
-from worker_agent.news import News
 from worker_agent.outbox import Outbox
 from worker_agent.preparing import CannotPrepare, Host, launch_plan
 from worker_agent.reclaim import Reclaim
@@ -33,6 +32,7 @@ from worker_agent.reconcile import Phase
 from worker_agent.records import Run, load_runs, new_run, read_fence, unshipped_logs, write_fence
 from worker_agent.runs import Runs
 from worker_agent.service_api import Refused
+from worker_agent.watching import Watcher
 
 _log = structlog.get_logger()
 
@@ -70,7 +70,8 @@ class Supervisor:
         self._state = state
         self._link = link
         self._outbox = outbox
-        self._news = News(outbox)
+        self._watcher = Watcher(outbox)
+        self._news = self._watcher.news
         self._shipper = shipper
         self._preparer = preparer
         self._host = host
@@ -142,6 +143,7 @@ class Supervisor:
             self._calls.get()()
         for run in self._runs.with_processes():
             self._news.messages(run)
+        self._watcher.look(self._runs.with_processes())
         self._replace_launcher()
         self._reclaim.stop_what_is_due(self._runs)
         self._act()
@@ -240,6 +242,7 @@ class Supervisor:
         orders.keep(job, orders.order_of(command))
         for run in runs:
             orders.deliver(job, run.folder)
+        self._watcher.ordered(runs, command)
         self._switching_until_s = boot_s() + _SWITCH_S
         members = len(command.members)
         _log.info("order", job=command.job_id, generation=command.generation, members=members)
@@ -251,7 +254,8 @@ class Supervisor:
         for run in self._runs.held(command.job_id, newest=command.generation, oldest=command.oldest):
             _log.info("stop", run=run.folder.name, mode=command.mode, grace_s=command.grace_s)
             run.release_as = max(run.release_as, command.generation)
-            self._stop(run, kill=command.mode == "kill", grace_s=command.grace_s)
+            wait_s = self._watcher.last_words(run) if command.dump_stacks else 0.0
+            self._stop(run, kill=command.mode == "kill", grace_s=command.grace_s, wait_s=wait_s)
         self._release_unheld(command.job_id, command.generation, command.oldest)
 
     def _release_unheld(self, job_id: str, generation: int, oldest: int) -> None:
@@ -261,8 +265,8 @@ class Supervisor:
         elif not self._runs.held(job_id, newest=generation, oldest=oldest):
             self._news.slots_free(job_id, generation, [slot.index for slot in self._host.slots])
 
-    def _stop(self, run: Run, *, kill: bool, grace_s: float) -> None:
-        run.state = rules.stopped(run.state, kill=kill, grace_s=grace_s, now_s=boot_s())
+    def _stop(self, run: Run, *, kill: bool, grace_s: float, wait_s: float = 0.0) -> None:
+        run.state = rules.stopped(run.state, kill=kill, grace_s=grace_s, now_s=boot_s() + wait_s)
         run.save()
 
     def _renew(self, deadline_s: float, stop: list[Holding]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import sys
 import time
@@ -9,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from headway.contract.runtime import Message, message_file, to_line
+from headway.contract.runtime import STACKS_SIGNAL, Message, message_file, stacks_file, to_line
 
 
 class Mailbox:
@@ -40,3 +41,18 @@ class Mailbox:
         except OSError as error:
             sys.stderr.write(f"headway: no further messages reach the agent: {error}\n")
             self._file = None
+
+
+def write_stacks_on_request(folder: Path | None, rank: int) -> None:
+    """Have this process write where its threads are when its agent asks for it. `rank`: the one that it was started with.
+
+    An agent's launcher has seen to it already where it started the interpreter; a shell does not.
+    """
+    if folder is None:
+        return
+    try:
+        path = folder / stacks_file(rank)
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        faulthandler.register(STACKS_SIGNAL, file=file, all_threads=True)
+    except OSError as error:
+        sys.stderr.write(f"headway: this rank cannot say where it hangs: {error}\n")

@@ -19,7 +19,7 @@ from headway.contract.runtime import Hello, Metrics
 from headway.preemption import StopRequest
 from headway.train.batching import Batching, Bounds
 from headway.train.checkpoint import Checkpoints, Schedule
-from headway.train.control import Mailbox
+from headway.train.control import Mailbox, write_stacks_on_request
 from headway.train.device import memory_of
 from headway.train.environment import Environment
 from headway.train.gradients import Gradients, OncePerBatch, step_once_per_batch
@@ -55,6 +55,7 @@ def init(*, timeout_s: float = 300.0) -> Run:
     environment = Environment.read(os.environ)
     stop = StopRequest()
     stop.listen()
+    write_stacks_on_request(environment.control, environment.rank)
     mailbox = Mailbox(environment.control, rank=environment.rank, generation=environment.generation)
     mailbox.send(Hello)
     device = _device(environment.local_rank)

@@ -88,14 +88,37 @@ def leftovers(groups: Collection[int], marker: str) -> list[Process]:
 
 def kill(process: Process) -> None:
     """SIGKILL, unless the pid belongs to another process by now."""
+    send(process, signal.SIGKILL)
+
+
+def send(process: Process, number: signal.Signals) -> None:
+    """A signal, unless the pid belongs to another process by now."""
     with contextlib.suppress(ProcessLookupError):
         descriptor = os.pidfd_open(process.pid)
         try:
             now = read(process.pid)
             if now is not None and now.start_ticks == process.start_ticks:
-                signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+                signal.pidfd_send_signal(descriptor, number)
         finally:
             os.close(descriptor)
+
+
+def catching(process: Process, number: signal.Signals) -> list[Process]:
+    """The process if it has a handler for the signal, else its nearest descendants that have: a shell has none, but waits
+    for its program.
+    """
+    if _handles(process.pid, number):
+        return [process]
+    return [one for pid in _children(process.pid) if (child := read(pid)) for one in catching(child, number)]
+
+
+def waits_in(pid: int) -> str:
+    """The kernel's function that the process waits in; empty where that is not told."""
+    try:
+        name = Path(f"/proc/{pid}/wchan").read_text()
+    except OSError:
+        return ""
+    return "" if name == "0" else name
 
 
 def terminate(pid: int) -> None:

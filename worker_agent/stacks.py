@@ -1,0 +1,108 @@
+"""Where the threads of ranks are: ask for it, read it, write it into their logs.
+
+A rank's interpreter writes its stacks to a file in the control folder when it gets `STACKS_SIGNAL`: in C, without waiting
+for a lock, so also while all of its threads wait for one. What does not expect the signal is not sent it. What cannot write,
+since it is stopped or is no Python program, is described by what the kernel says of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+import structlog
+
+from headway.contract.runtime import STACKS_SIGNAL, stacks_file
+from worker_agent.folders import read_json
+from worker_agent.launcher import processes
+from worker_agent.records import Run
+
+_log = structlog.get_logger()
+
+WRITTEN_WITHIN_S = 1.0
+"""A rank that can write has written by then."""
+_MOST_BYTES = 64 << 10
+"""Of one rank's stacks."""
+_STATES = {
+    "R": "running",
+    "S": "waiting",
+    "D": "waiting for a device, and cannot be interrupted",
+    "T": "stopped by a signal",
+    "t": "stopped by a debugger",
+    "Z": "dead",
+    "I": "idle",
+}
+
+
+def ask(run: Run) -> None:
+    """Have every rank of the run that lives write its stacks, and forget what it wrote before."""
+    for rank, process in _living(run):
+        with contextlib.suppress(FileNotFoundError):
+            os.truncate(_file(run, rank), 0)
+        for one in processes.catching(process, STACKS_SIGNAL):
+            processes.send(one, STACKS_SIGNAL)
+
+
+def read(run: Run) -> dict[int, str]:
+    """What the ranks that live wrote since they were asked, their main threads first, or what the kernel says of them."""
+    return {rank: _read(run, rank, process) for rank, process in _living(run)}
+
+
+def main_threads(stacks: dict[int, str]) -> dict[int, str]:
+    """Where the main thread of each rank is: what comes first."""
+    return {rank: text.partition("\n\n")[0] for rank, text in stacks.items()}
+
+
+def write_to_logs(run: Run, stacks: dict[int, str], why: str) -> None:
+    """Add them to the ranks' own output."""
+    for rank, text in stacks.items():
+        add_to_log(run, rank, f"[headway] {why}. Its threads:\n{text}\n[headway] End of the threads.\n")
+
+
+def add_to_log(run: Run, rank: int, text: str) -> None:
+    """Say something to the readers of a rank's output. A disk that is full must not keep the agent from its work."""
+    try:
+        with run.folder.log(rank).open("a", encoding="utf-8") as log:
+            log.write(text)
+    except OSError as error:
+        _log.warning("could not add to a log", run=run.name, rank=rank, error=str(error))
+
+
+def _living(run: Run) -> list[tuple[int, processes.Process]]:
+    found = []
+    for slot in run.command.ranks:
+        record = None if slot.rank in run.exits_reported else read_json(run.folder.pid(slot.rank))
+        process = processes.read(record["pid"]) if record is not None else None
+        if record is not None and process is not None and process.start_ticks == record["start_ticks"]:
+            found.append((slot.rank, process))
+    return found
+
+
+def _file(run: Run, rank: int) -> Path:
+    return run.folder.control / stacks_file(rank)
+
+
+def _read(run: Run, rank: int, process: processes.Process) -> str:
+    try:
+        with _file(run, rank).open("rb") as file:
+            text = file.read(_MOST_BYTES).decode(errors="replace").replace("\0", "")
+    except FileNotFoundError:
+        text = ""
+    head = f"rank {rank}, process {process.pid}"
+    if text.strip():
+        return f"{head}:\n{_main_first(text)}"
+    return f"{head}: {_as_the_kernel_sees_it(process)}"
+
+
+def _main_first(text: str) -> str:
+    """The stacks with the main thread's, which an interpreter writes last, before the others."""
+    threads = [one.strip("\n") for one in text.split("\n\n") if one.strip()]
+    return "\n\n".join([threads[-1], *threads[:-1]])
+
+
+def _as_the_kernel_sees_it(process: processes.Process) -> str:
+    state = _STATES.get(process.state, process.state)
+    place = processes.waits_in(process.pid)
+    where = f", in {place}" if place else ""
+    return f"it cannot write its stacks; the kernel says that it is {state} ({process.state}){where}"
