@@ -26,6 +26,7 @@ from headway.bundle import BundleError, pack
 from headway.contract.agents import NodeView
 from headway.contract.decisions import ClusterView, ExplanationView, ParameterValue, PolicyRequest, RoundView
 from headway.contract.forecasts import ForecastView, PlanView
+from headway.contract.health import QuarantineRequest
 from headway.contract.jobs import (
     TERMINAL_STATES,
     BundleView,
@@ -269,6 +270,15 @@ class Client(MoneyCalls):
     def uncordon(self, node: str) -> NodeView:
         """Let a node take jobs again."""
         return self._post(f"{_API}/nodes/{quote(node, safe='')}/uncordon", NodeView)
+
+    def quarantine(self, node: str, slot: int, *, why: str = "") -> NodeView:
+        """Keep a slot from jobs until it is released; the job that is on it moves away."""
+        body = QuarantineRequest(why=why).model_dump()
+        return self._post(f"{_API}/nodes/{quote(node, safe='')}/slots/{slot}/quarantine", NodeView, json=body)
+
+    def release(self, node: str, slot: int) -> NodeView:
+        """Give a slot to jobs again, whatever kept it from them."""
+        return self._post(f"{_API}/nodes/{quote(node, safe='')}/slots/{slot}/release", NodeView)
 
     # The cluster and its rounds
 

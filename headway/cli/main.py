@@ -96,7 +96,15 @@ _PANELS: dict[str, tuple[Callable[..., None], ...]] = {
     ),
     "Money": (recommend.recommend, recommend.offers, budget.usage),
     "Steering jobs": (jobs.resize, jobs.pause, jobs.resume, jobs.cancel),
-    "Nodes": (nodes.nodes, machines.machines, nodes.drain, nodes.cordon, nodes.uncordon),
+    "Nodes": (
+        nodes.nodes,
+        machines.machines,
+        nodes.drain,
+        nodes.cordon,
+        nodes.uncordon,
+        nodes.quarantine,
+        nodes.release,
+    ),
 }
 for _panel, _verbs in _PANELS.items():
     for _verb in _verbs:

@@ -16,6 +16,7 @@ from headway.contract.jobs import Page
 from headway.errors import HeadwayError
 
 _POLL_S = 0.5
+SlotIndex = Annotated[int, typer.Argument(metavar="SLOT", min=0, help="number of a slot of the node")]
 
 
 def nodes(context: typer.Context, output: Output = Format.TABLE) -> None:
@@ -56,6 +57,34 @@ def uncordon(context: typer.Context, node: NodeName, output: Output = Format.TAB
     with cli.connect() as client:
         view = client.uncordon(node)
     cli.show(output, view, _line(view))
+
+
+def quarantine(
+    context: typer.Context,
+    node: NodeName,
+    slot: SlotIndex,
+    why: Annotated[str, typer.Option("--why", help="shown to whoever asks")] = "",
+    output: Output = Format.TABLE,
+) -> None:
+    """Keep a slot with a bad device from jobs until it is released; the job that is on it moves away."""
+    cli = of(context)
+    with cli.connect() as client:
+        view = client.quarantine(node, slot, why=why)
+    cli.show(output, view, _slot_line(view, slot))
+
+
+def release(context: typer.Context, node: NodeName, slot: SlotIndex, output: Output = Format.TABLE) -> None:
+    """Give a slot to jobs again, whatever kept it from them."""
+    cli = of(context)
+    with cli.connect() as client:
+        view = client.release(node, slot)
+    cli.show(output, view, _slot_line(view, slot))
+
+
+def _slot_line(view: NodeView, index: int) -> Text:
+    held = next(slot for slot in view.slots if slot.index == index)
+    state = render.quarantine(held.quarantine) if held.quarantine else "takes jobs"
+    return Text.assemble((f"{view.name} slot {index}", "bold"), f": {state}")
 
 
 def _wait_drained(cli: Cli, client: Client, node: NodeView) -> NodeView:

@@ -12,6 +12,7 @@ from rich.text import Text
 from headway.contract.agents import NodeState, NodeView, SlotView
 from headway.contract.dollars import dollars
 from headway.contract.forecasts import KeptForecast, SearchView
+from headway.contract.health import QuarantineView
 from headway.contract.jobs import (
     TERMINAL_STATES,
     EventView,
@@ -132,16 +133,28 @@ def nodes_table(nodes: Sequence[NodeView]) -> Table:
             f"{busy}/{len(node.slots)}",
             f"{node.lease_remaining_s:.0f}s" if node.lease_remaining_s >= 0 else "over",
             holders(node.slots),
-            Text(node.message),
+            Text("\n".join([*([node.message] if node.message else []), *_quarantines(node.slots)])),
         )
     return table
+
+
+def _quarantines(slots: Iterable[SlotView]) -> list[str]:
+    return [f"slot {slot.index}: {quarantine(slot.quarantine)}" for slot in slots if slot.quarantine]
+
+
+def quarantine(one: QuarantineView) -> str:
+    """Why a slot gets no job, and until when: `in quarantine since 12:00:05, fatal: Xid 79: ...; until it is released`."""
+    until = (
+        "until it is released" if one.probe_at is None else f"next probe {one.probe_at.astimezone():%H:%M:%S}"
+    )
+    return f"in quarantine since {one.since.astimezone():%m-%d %H:%M:%S}, {one.grade}: {one.message}; {until}"
 
 
 def holders(slots: Iterable[SlotView]) -> str:
     """Who holds which slot: `digits 0-1, free 2-3`."""
     indices: dict[str, list[int]] = {}
     for slot in sorted(slots, key=lambda slot: slot.index):
-        holder = slot.job_name or slot.job_id or "free"
+        holder = slot.job_name or slot.job_id or ("quarantined" if slot.quarantine else "free")
         indices.setdefault(holder, []).append(slot.index)
     return ", ".join(f"{holder} {ranges(held)}" for holder, held in indices.items())
 

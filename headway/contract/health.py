@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field
 
-from headway.contract.text import PrintedText
+from headway.contract.text import GivenText, PrintedText
 
 
 class FaultGrade(StrEnum):
@@ -59,6 +59,12 @@ class DeviceProbed(BaseModel):
     slot: int
     healthy: bool
     message: Annotated[PrintedText, Field(max_length=1000)] = ""
+
+
+class QuarantineRequest(BaseModel):
+    """Keep a slot from jobs. `why` is shown to whoever asks."""
+
+    why: Annotated[GivenText, Field(max_length=1000)] = ""
 
 
 class QuarantineView(BaseModel):

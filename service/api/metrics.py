@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from typing import Literal
@@ -13,6 +14,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from prometheus_client.registry import Collector
 
+from headway.contract.health import FaultCause
 from service.api.context import Context
 from service.api.metrics_money import Money, money_figures
 from service.api.pressure import Gate, Traffic
@@ -39,11 +41,13 @@ async def metrics(request: Request, context: Context) -> Response:
             for share in (AT_SUBMIT, ON_THE_WAY)
         }
         money = await money_figures(tx, context.now())
+        confined = await tx.quarantines.open()
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_TurnedAway(request.app.state.gate))
     registry.register(Money(money))
     registry.register(_Predictions(errors))
     registry.register(_Forecasts(forecasts))
+    registry.register(_Quarantines(Counter(one.cause for one in confined)))
     return Response(generate_latest(registry), media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
 
@@ -85,6 +89,24 @@ class _Predictions(Collector):
             "Share of these speeds that lay between the P10 and P90 of their prediction; 0.8 is honest.",
             value=errors.coverage,
         )
+
+
+class _Quarantines(Collector):
+    """`headway_quarantined_slots`: how many slots are kept from jobs, by what was noticed of their devices."""
+
+    def __init__(self, slots: Mapping[FaultCause, int]) -> None:
+        self._slots = slots
+
+    def collect(self) -> Iterator[Metric]:
+        """The metrics, as Prometheus's client asks for them."""
+        gauge = GaugeMetricFamily(
+            "headway_quarantined_slots",
+            "Slots that no job gets since their devices are bad, by what was noticed.",
+            labels=["cause"],
+        )
+        for cause in FaultCause:
+            gauge.add_metric([cause], self._slots.get(cause, 0))
+        yield gauge
 
 
 class _Forecasts(Collector):

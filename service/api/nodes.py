@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Depends, Request
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Path, Request
 from fastapi.responses import Response
 
 from headway.contract.agents import NodeState, NodeView
+from headway.contract.health import QuarantineRequest
 from headway.contract.jobs import Page
 from service.api.context import ApiContext, Context, require_user
 from service.api.render import as_json, as_page
 from service.usecases.nodes import set_schedulable
+from service.usecases.ports import Transaction
+from service.usecases.quarantine import quarantine_slot, release_slot
+from service.usecases.records import NodeRecord
 
+Slot = Annotated[int, Path(ge=0, le=4095)]
 router = APIRouter(prefix="/api/v1/nodes", tags=["nodes"], dependencies=[Depends(require_user)])
 
 
@@ -40,8 +47,38 @@ async def uncordon_node(context: Context, node: str) -> Response:
     return await _set(context, node, NodeState.READY)
 
 
+@router.post(
+    "/{node}/slots/{slot}/quarantine",
+    operation_id="quarantine_slot",
+    status_code=202,
+    response_model=NodeView,
+)
+async def quarantine(
+    context: Context, node: str, slot: Slot, wanted: QuarantineRequest | None = None
+) -> Response:
+    """Keep a slot from jobs until it is released; the job that is on it moves away."""
+    why = wanted.why if wanted is not None else ""
+    async with context.transactions.begin() as tx:
+        changed = await quarantine_slot(tx, node, slot, why, context.now())
+        return await _view(tx, context, changed)
+
+
+@router.post(
+    "/{node}/slots/{slot}/release", operation_id="release_slot", status_code=202, response_model=NodeView
+)
+async def release(context: Context, node: str, slot: Slot) -> Response:
+    """Give a slot to jobs again, whatever kept it from them."""
+    async with context.transactions.begin() as tx:
+        changed = await release_slot(tx, node, slot, context.now())
+        return await _view(tx, context, changed)
+
+
 async def _set(context: ApiContext, node: str, wanted: NodeState) -> Response:
     async with context.transactions.begin() as tx:
         changed = await set_schedulable(tx, node, wanted)
-        views = await tx.node_queries.list_nodes(context.now(), context.silence_s)
+        return await _view(tx, context, changed)
+
+
+async def _view(tx: Transaction, context: ApiContext, changed: NodeRecord) -> Response:
+    views = await tx.node_queries.list_nodes(context.now(), context.silence_s)
     return as_json(next(view for view in views if view.id == changed.id), 202)

@@ -11,6 +11,7 @@ from sqlalchemy import Row, select, text, tuple_
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from headway.contract.agents import NodeState, NodeView, SlotInfo, SlotView
+from headway.contract.health import QuarantineView
 from headway.contract.jobs import (
     EventView,
     ExplainView,
@@ -28,6 +29,7 @@ from service.adapters.postgres.cursors import read_cursor, write_cursor
 from service.adapters.postgres.job_costs import costs_of_jobs
 from service.adapters.postgres.jobs import find_row
 from service.adapters.postgres.money_tables import ENDED_SQL, machines
+from service.adapters.postgres.quarantines import PostgresQuarantines
 from service.adapters.postgres.tables import (
     TERMINAL_SQL,
     decisions,
@@ -37,6 +39,8 @@ from service.adapters.postgres.tables import (
     nodes,
     slot_grants,
 )
+from service.domain.cluster import SlotKey
+from service.domain.health import Quarantine
 from service.usecases.records import JobFilter
 
 
@@ -194,6 +198,7 @@ class PostgresNodeQueries:
             .where(slot_grants.c.released_at.is_(None))
         )
         holders = {(row.node_id, row.slot): (row.id, row.name) for row in held.all()}
+        confined = {one.key: one for one in await PostgresQuarantines(self._connection).open()}
         over = (
             select(machines.c.id)
             .where(machines.c.id == nodes.c.machine_id, text(f"machines.{ENDED_SQL}"))
@@ -201,7 +206,7 @@ class PostgresNodeQueries:
         )
         query = select(nodes).where(~((nodes.c.state == NodeState.LOST) & over)).order_by(nodes.c.name)
         rows = (await self._connection.execute(query)).all()
-        return [_node_view(row, holders, now, silence_s) for row in rows]
+        return [_node_view(row, holders, confined, now, silence_s) for row in rows]
 
     async def has_token(self, node_id: str, token_sha256: str) -> bool:
         """Whether the node is known by this token."""
@@ -214,9 +219,24 @@ class PostgresNodeQueries:
         return (await self._connection.execute(query)).scalar_one_or_none()
 
 
+def _quarantine_view(one: Quarantine | None) -> QuarantineView | None:
+    if one is None:
+        return None
+    return QuarantineView(
+        slot=one.slot,
+        grade=one.grade,
+        cause=one.cause,
+        message=one.message,
+        since=one.since,
+        probe_at=one.probe_at,
+        probes=one.probes,
+    )
+
+
 def _node_view(
     row: Row[Any],
     holders: Mapping[tuple[str, int], tuple[str, str]],
+    confined: Mapping[SlotKey, Quarantine],
     now: datetime,
     silence_s: float,
 ) -> NodeView:
@@ -230,6 +250,7 @@ def _node_view(
                 job_id=job_id,
                 job_name=job_name,
                 health=info.health,
+                quarantine=_quarantine_view(confined.get(SlotKey(row.id, info.index))),
             )
         )
     return NodeView(

@@ -10,6 +10,7 @@ from rich.console import Console, RenderableType
 from headway.cli import render
 from headway.contract.agents import NodeState
 from headway.contract.forecasts import KeptForecast, SearchPhase, SearchView
+from headway.contract.health import FaultCause, FaultGrade, QuarantineView
 from headway.contract.jobs import JobProgress, JobState
 from tests.unit.cli.stub import NOW, event_view, job_view, node_view
 
@@ -115,6 +116,23 @@ def test_the_page_of_a_job_that_has_not_begun():
     assert "none reported yet" in shown
     assert "none in place yet" in shown
     assert "last events" not in shown
+
+
+def test_the_table_of_nodes_says_which_slots_nobody_gets_and_why():
+    node = node_view(NodeState.READY, ("digits", None, None))
+    node.message = "is back"
+    for slot, grade, probe_at in ((0, FaultGrade.FATAL, None), (2, FaultGrade.SUSPICIOUS, NOW)):
+        node.slots[slot].quarantine = QuarantineView(
+            slot=slot, grade=grade, cause=FaultCause.XID, message=f"Xid {slot}", since=NOW, probe_at=probe_at
+        )
+    shown = " ".join(text(render.nodes_table([node])).split())
+    assert "digits 0, free 1, quarantined 2" in shown
+    lines = [render.quarantine(one) for one in (slot.quarantine for slot in node.slots) if one]
+    local = NOW.astimezone()
+    assert lines == [
+        f"in quarantine since {local:%m-%d %H:%M:%S}, fatal: Xid 0; until it is released",
+        f"in quarantine since {local:%m-%d %H:%M:%S}, suspicious: Xid 2; next probe {local:%H:%M:%S}",
+    ]
 
 
 def test_the_table_of_nodes_says_who_holds_which_slot():

@@ -14,6 +14,7 @@ from headway.cli.context import Cli
 from headway.cli.main import app
 from headway.cli.waiting import wait
 from headway.contract.agents import NodeState, NodeView
+from headway.contract.health import FaultCause, FaultGrade, QuarantineView
 from headway.contract.jobs import EventView, JobState, JobView, LogChunk, Page
 from tests.unit.cli.stub import (
     NOW,
@@ -236,6 +237,25 @@ def test_drain_waits_until_the_node_is_empty(service: StubService):
     result = run(service, "drain", "--wait", "local-1")
     assert result.exit_code == 0
     assert "local-1 is DRAINED" in result.stdout
+
+
+def test_a_slot_is_kept_from_jobs_and_given_back(service: StubService):
+    node = node_view(NodeState.READY, ("digits", None))
+    node.slots[1].quarantine = QuarantineView(
+        slot=1, grade=FaultGrade.FATAL, cause=FaultCause.OPERATOR, message="noisy fan", since=NOW
+    )
+    service.on("POST /api/v1/nodes/local-1/slots/1/quarantine", ok(node, 202))
+    result = run(service, "quarantine", "local-1", "1", "--why", "noisy fan")
+    assert result.exit_code == 0
+    assert "local-1 slot 1: in quarantine since" in result.output
+    assert "fatal: noisy fan; until it is released" in result.output
+    assert service.body("POST /api/v1/nodes/local-1/slots/1/quarantine") == {"why": "noisy fan"}
+    service.on(
+        "POST /api/v1/nodes/local-1/slots/1/release", ok(node_view(NodeState.READY, (None, None)), 202)
+    )
+    result = run(service, "release", "local-1", "1")
+    assert (result.exit_code, result.output.strip()) == (0, "local-1 slot 1: takes jobs")
+    assert run(service, "release", "local-1", "-1").exit_code == 2
 
 
 def test_drain_does_not_wait_for_a_node_that_was_lost(service: StubService):
