@@ -107,11 +107,9 @@ async def test_two_migrators_at_once_and_one_that_is_slow(empty: AsyncEngine) ->
         started = [await asyncio.create_subprocess_exec(*arguments, env=environment) for _ in range(2)]
 
         async def both_wait() -> bool:
-            query = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%pg_try_advisory_lock%' AND pid NOT IN"
-            asking = await watcher.execute(
-                text(f"{query} (pg_backend_pid()) AND datname = current_database()")
-            )
-            await watcher.rollback()
+            query = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'headway migrate'"
+            asking = await watcher.execute(text(f"{query} AND datname = current_database()"))
+            await watcher.rollback()  # statistics are those of one moment for a whole transaction
             return asking.scalar_one() == 2
 
         await until(both_wait, within_s=60)
