@@ -14,7 +14,7 @@ TORCH := $(shell grep '^torch==' constraints.txt)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo demo-money test check lint types imports sizes pins format bench clean
+.PHONY: help setup demo demo-money test check lint types imports sizes pins format bench faults clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -69,6 +69,9 @@ bench: $(READY)  ## run every benchmark; each prints one JSON object
 		echo "== $$name" >&2; \
 		$(BIN)/python -m benchmarks.$$name --json || exit 1; \
 	done
+
+faults: $(READY)  ## break a cluster for a minute, and check that nothing is lost (docs/reliability.md)
+	$(BIN)/python -m benchmarks.faults --seed $${SEED:-1} --minutes $${MINUTES:-1}
 
 clean:  ## remove .venv, caches and build products (data of `headway up` stays)
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist demo-result.json

@@ -1,0 +1,25 @@
+"""The fault run for a minute: whatever breaks, the promises hold. At length by hand: docs/reliability.md."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.faulting.run import Order
+from benchmarks.faulting.verdict import PROMISES
+from benchmarks.faults import fault_run
+
+SEED = 11
+FAULTS = 15
+
+
+@pytest.mark.timeout(500)  # a minute of faults, the start of a cluster, and its rest; twice on a busy machine
+def test_nothing_is_lost(tmp_path: Path) -> None:
+    order = Order(seed=SEED, minutes=1.0, faults=FAULTS, jobs=2, epochs=40)
+    result = fault_run(order, keep=tmp_path / "kept")
+    assert result["findings"] == []
+    assert {promise: result[promise] for promise in PROMISES} == dict.fromkeys(PROMISES, 0)
+    assert result["recovered_s"] is not None
+    assert result["faults"] > FAULTS / 2, "most faults found somebody to hurt"
+    assert result["jobs"] == result["acknowledged"] == order.first_jobs + order.jobs
