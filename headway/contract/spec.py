@@ -7,7 +7,16 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+    field_validator,
+    model_validator,
+)
 
 from headway.contract.devices import DEVICE_KIND_PATTERN
 from headway.contract.quantities import Seconds, SizeBytes
@@ -148,7 +157,17 @@ class Retry(Part):
     infrastructure: Annotated[int, Field(ge=0, le=1000)] = 3
 
 
-HungAfter = Literal["auto", "never"] | Annotated[Seconds, Field(ge=1, le=7 * 86400)]
+def _one_complaint(value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
+    """A union complains once for each of its parts, under names that no job file has."""
+    try:
+        return validate(value)
+    except ValidationError as error:
+        raise ValueError("write auto, never, or a duration from 1s to 7d, such as 30m") from error
+
+
+HungAfter = Annotated[
+    Literal["auto", "never"] | Annotated[Seconds, Field(ge=1, le=7 * 86400)], WrapValidator(_one_complaint)
+]
 """After how many seconds without a step the ranks of a job are taken to hang."""
 
 

@@ -27,6 +27,7 @@ def test_a_name_and_a_command_are_enough() -> None:
     assert (spec.checkpoint.every, spec.checkpoint.keep, spec.checkpoint.grace_s) == ("auto", 3, 60.0)
     assert (spec.retry.user_errors, spec.retry.infrastructure) == (0, 3)
     assert (spec.priority, spec.project, spec.market) == (50, "default", "on-demand")
+    assert spec.hung_after == "auto"
 
 
 @pytest.mark.parametrize("missing", ["name", "run"])
@@ -47,6 +48,11 @@ def test_what_is_missing_is_named(missing: str) -> None:
         ({"name": "a\n"}, "name"),
         ({"name": 5}, "name"),
         ({"run": ""}, "run"),
+        ({"hung_after": "500ms"}, "hung_after"),
+        ({"hung_after": "8d"}, "hung_after"),
+        ({"hung_after": "soon"}, "hung_after"),
+        ({"hung_after": -1}, "hung_after"),
+        ({"hung_after": None}, "hung_after"),
         ({"run": " \n"}, "run"),
         ({"run": "x\0"}, "run"),
         ({"run": "x" * 16385}, "run"),

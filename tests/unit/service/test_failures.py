@@ -12,8 +12,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headway.contract.jobs import Reason
+from headway.contract.runtime import KILLED_FOR_MEMORY
 from headway.contract.spec import Retry
-from service.domain.failures import Ending, RankExit, decide_retry, ending_of, judge, left_unasked
+from service.domain.failures import (
+    Ending,
+    RankExit,
+    decide_retry,
+    ending_of,
+    judge,
+    left_unasked,
+    was_hung,
+)
 from tests.unit.service.builders import NOW
 
 
@@ -150,6 +159,52 @@ def test_reasons_and_sentences(fields: dict[str, Any], reason: Reason, says: str
     verdict = judge([exit_of(3, **fields)])
     assert verdict.reason is reason
     assert says in verdict.message
+
+
+CUDA_TAIL = ("Traceback (most recent call last):", "torch.OutOfMemoryError: CUDA out of memory. Tried to")
+
+
+@pytest.mark.parametrize(
+    ("fields", "ending"),
+    [
+        ({**ERROR, "log_tail": CUDA_TAIL}, Ending.USER_ERROR),
+        ({**ERROR, "log_tail": ("MemoryError",)}, Ending.USER_ERROR),
+        (
+            {**ERROR, "log_tail": ("RuntimeError: DefaultCPUAllocator: can't allocate memory",)},
+            Ending.USER_ERROR,
+        ),
+        ({**KILLED, "log_tail": (f"[headway] {KILLED_FOR_MEMORY}.",)}, Ending.INFRASTRUCTURE),
+    ],
+)
+def test_a_lack_of_memory_is_a_reason_of_its_own(fields: dict[str, Any], ending: Ending) -> None:
+    verdict = judge([exit_of(0, **fields)])
+    assert (verdict.ending, verdict.reason) == (ending, Reason.OUT_OF_MEMORY)
+    assert "memory" in verdict.message.lower()
+
+
+def test_the_rank_that_ran_out_of_memory_is_named_before_those_that_lost_it() -> None:
+    peers = [exit_of(rank, **ERROR, log_tail=("connection reset",)) for rank in (0, 1)]
+    verdict = judge([*peers, exit_of(2, **ERROR, log_tail=CUDA_TAIL)])
+    assert verdict.reason is Reason.OUT_OF_MEMORY
+    assert verdict.message.startswith("rank 2 ")
+
+
+@pytest.mark.parametrize(
+    "line", ["I am not out of memory", "MyMemoryErrorHandler", "KeyError: 'MemoryError'"]
+)
+def test_talk_of_memory_is_no_lack_of_it(line: str) -> None:
+    assert judge([exit_of(0, **ERROR, log_tail=(line,))]).reason is Reason.USER_ERROR
+
+
+@pytest.mark.parametrize("ending", Ending)
+def test_ranks_that_were_killed_since_they_hung_count_as_infrastructure(ending: Ending) -> None:
+    before = judge([exit_of(0, **SAMPLES[ending])])
+    after = was_hung(before, "no step for 600 s")
+    if ending in {Ending.DONE, Ending.HOPELESS}:
+        assert after == before
+    else:
+        assert (after.ending, after.reason) == (Ending.INFRASTRUCTURE, Reason.HUNG)
+        assert after.message == "no step for 600 s"
 
 
 def test_the_first_of_several_failed_ranks_is_named() -> None:
