@@ -38,6 +38,8 @@ def create_index_online(
             postgresql_concurrently=True,
             postgresql_where=None if where is None else text(where),
         )
+        op.execute("RESET lock_timeout")
+        op.execute("RESET statement_timeout")
 
 
 def end_support_below(op: Operations, revision: str) -> None:

@@ -34,13 +34,20 @@ LOCK_TIMEOUT_S = 2.0
 STATEMENT_TIMEOUT_S = 60.0
 """No statement of a migration holds a table for longer."""
 PATIENCE_S = 300.0
+_CONNECT = {
+    "timeout": 5,
+    "server_settings": {  # what RESET goes back to, after an index was built without limits
+        "application_name": "headway migrate",
+        "lock_timeout": f"{LOCK_TIMEOUT_S:g}s",
+        "statement_timeout": f"{STATEMENT_TIMEOUT_S:g}s",
+    },
+}
 _PAUSE_S = 1.0
 _LONGEST_PAUSE_S = 15.0
 _TURN_EVERY_S = 0.2
 _LOCK_NOT_AVAILABLE = "55P03"
 _QUERY_CANCELED = "57014"
 
-_CONNECT = {"timeout": 5, "server_settings": {"application_name": "headway migrate"}}
 _TRY_TURN = text("SELECT pg_try_advisory_lock(hashtext('headway-migrations'))")
 _OPEN_LONGEST = text(
     "SELECT pid, extract(epoch FROM now() - xact_start)::int AS open_s, left(query, 80) AS query"
@@ -136,9 +143,7 @@ async def _run(connection: AsyncConnection, config: Config, revision: str, patie
     give_up_s = time.monotonic() + patience_s
     pause_s = _PAUSE_S
     while True:
-        # Anew for every try: an index that was built beside traffic has lifted the limits.
-        await connection.execute(text(f"SET lock_timeout = '{LOCK_TIMEOUT_S:g}s'"))
-        await connection.execute(text(f"SET statement_timeout = '{STATEMENT_TIMEOUT_S:g}s'"))
+        await connection.execute(text("RESET ALL"))  # an index whose build was broken off has lifted the limits
         await connection.commit()
         try:
             await connection.run_sync(upgrade)
