@@ -11,8 +11,8 @@ only at what is known from outside (journals that ranks write, storage, agents' 
 `double_slots`: two processes alive on one slot at one time. `lost_samples`, `repeated_samples`: of an epoch, in the weights that
 a job ended with. `stale_writes`: checkpoints or states of an older generation after those of a newer one.
 `differing_losses`: epochs after which the loss is not that of an undisturbed run. `left_behind`: processes, ports, files.
-`faults`, `faults_by_kind`: what was really done. `recovered_s`: from the last fault until every job had ended and every node was
-ready. The exit code is 1 when any promise was broken.
+`faults`, `faults_by_kind`: what was really done. `recovered_s`: from the end of the last fault until every node took jobs and every
+job trained or waited for a slot; `settled_s`: until the last one had ended. The exit code is 1 when any promise was broken.
 
 The same seed, minutes and faults make the same plan; what came of it is in `record.jsonl` of `--keep`. docs/reliability.md.
 """
@@ -89,7 +89,7 @@ def main() -> None:
     )
     result = fault_run(order, arguments.keep)
     print(json.dumps(result) if arguments.json else json.dumps(result, indent=2))
-    sys.exit(int(bool(result["findings"]) or result["recovered_s"] is None))
+    sys.exit(int(bool(result["findings"]) or result["settled_s"] is None))
 
 
 if __name__ == "__main__":

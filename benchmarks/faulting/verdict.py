@@ -67,4 +67,5 @@ def summary(order: Order, evidence: Evidence, found: list[Finding]) -> dict[str,
         "audits_exact": sum(one[0] == one[1] for one in exact),
         "audits": len(exact),
         "recovered_s": evidence.recovered_s,
+        "settled_s": evidence.settled_s,
     }
