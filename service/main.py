@@ -69,7 +69,8 @@ class Service:
         self.redis = connect(settings.redis_url)
         self.bells = RedisBells(self.redis)
         self.process_id = secrets.token_hex(8)
-        self.holder = f"headway {socket.gethostname()[:32]} {self.process_id}"
+        self.holder = f"headway {socket.gethostname()[:24]} {os.getpid()} {self.process_id}"
+        """Who this is, in the database's list of sessions and as the leader."""
         self.database = Database(settings.database_url, self.bells.ring, holder=self.holder)
         self.clock = DatabaseClock(self.database.time)
         self.storage = ObjectStorage(settings.storage_url)
