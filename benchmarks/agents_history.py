@@ -25,9 +25,9 @@ _STATEMENTS = (
     """
     INSERT INTO allocations (job_id, generation, slots, size, device_kind, first_node, master_port, members, stores,
                              started_nodes, reason, message, granted_at, ended_at)
-    SELECT id, generation, '{"nhistory": [0, 1]}', 2, 'cpu', 'nhistory', 20000, '[]', '{}', 1, 'ALLOCATED', 'began',
-           started_at + interval '1 h' * (generation - 1), started_at + interval '1 h' * generation
-    FROM jobs CROSS JOIN generate_series(1, 2) AS generation WHERE id LIKE 'jhistory%'
+    SELECT id, past, '{"nhistory": [0, 1]}', 2, 'cpu', 'nhistory', 20000, '[]', '{}', 1, 'ALLOCATED', 'began',
+           started_at + interval '1 h' * (past - 1), started_at + interval '1 h' * past
+    FROM jobs CROSS JOIN generate_series(1, 2) AS past WHERE id LIKE 'jhistory%'
     """,
     f"""
     INSERT INTO events (job_id, at, kind, state, reason, message, generation, data)
@@ -37,9 +37,9 @@ _STATEMENTS = (
     """
     INSERT INTO measurements (job_id, generation, global_batch, device_kind, slots, nodes, steps, step_s_sum,
                               step_s_squares, sync_s_sum, local_batch, accumulation, updated_at)
-    SELECT id, generation, 256, 'cpu', generation, 1, 1000, 1000 * (0.02 + 0.08 / generation),
-           1000 * (0.02 + 0.08 / generation) ^ 2, 0.0, 256 / generation, 1, finished_at
-    FROM jobs CROSS JOIN generate_series(1, 2) AS generation WHERE id LIKE 'jhistory%'
+    SELECT id, past, 256, 'cpu', past, 1, 1000, 1000 * (0.02 + 0.08 / past),
+           1000 * (0.02 + 0.08 / past) ^ 2, 0.0, 256 / past, 1, finished_at
+    FROM jobs CROSS JOIN generate_series(1, 2) AS past WHERE id LIKE 'jhistory%'
     """,
     f"""
     INSERT INTO metrics (job_id, at, generation, epoch, samples, name, value)

@@ -31,20 +31,26 @@ def chosen_columns(plan: Plan) -> Mapping[str, tuple[int, int]]:
     }
 
 
+def mark_to_keep(decision: Decision, job: Job, at: tuple[int, int] | None) -> float | None:
+    """The mark that the job has come to and for which a forecast is to be kept with this decision; None for none. A visit
+    of its search, where it will not stay, is not forecast.
+    """
+    starts = decision.action is Action.START and job.generation == 0
+    goes_on = job.state is JobState.RUNNING and decision.action is not Action.VACATE
+    if at is None or not (starts or goes_on) or is_visiting(job):
+        return None
+    return due_mark(job.progress, starts=starts)
+
+
 async def keep_forecast(
     tx: Transaction, plan: Plan, decision: Decision, job: Job, at: tuple[int, int] | None, now: datetime
 ) -> Job:
     """The locked job with a forecast for what it is given at `at` (row and column), if it has come to a mark; saved.
 
-    What nobody knows, its speed or how much there is to do, is not forecast; nor is a visit of its search, where it will not
-    stay.
+    What nobody knows, its speed or how much there is to do, is not forecast.
     """
-    starts = decision.action is Action.START and job.generation == 0
-    goes_on = job.state is JobState.RUNNING and decision.action is not Action.VACATE
-    if at is None or not (starts or goes_on) or is_visiting(job):
-        return job
-    share = due_mark(job.progress, starts=starts)
-    if share is None:
+    share = mark_to_keep(decision, job, at)
+    if at is None or share is None:
         return job
     kept = await _forecast(tx, plan.round, job, at, share, now)
     if kept is None:

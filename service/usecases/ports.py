@@ -14,7 +14,6 @@ from typing import Any, Protocol
 
 from headway.contract.agents import AnyCommand
 from headway.contract.decisions import RoundView
-from headway.contract.jobs import Reason, SizeOption
 from headway.contract.runtime import Metrics, Progress
 from service.domain.cluster import PolicySetting, Snapshot
 from service.domain.failures import RankExit
@@ -27,6 +26,7 @@ from service.usecases.records import (
     AllocationRecord,
     Bell,
     BundleRecord,
+    DecisionRecord,
     Event,
     Heartbeat,
     NodeRecord,
@@ -237,18 +237,8 @@ class Decisions(Protocol):
         """The picture to decide on, with what an hour of a slot costs by device kind."""
         ...
 
-    async def store(
-        self,
-        job_id: str,
-        *,
-        round_id: str,
-        now: datetime,
-        action: str,
-        reason: Reason,
-        message: str,
-        options: Sequence[SizeOption],
-    ) -> None:
-        """The last decision about a job."""
+    async def store(self, decisions: Sequence[DecisionRecord], round_id: str, now: datetime) -> None:
+        """The last decisions about jobs."""
         ...
 
     async def record_round(self, round_: RoundView) -> None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
 from headway.contract.agents import NodeState, SlotInfo
-from headway.contract.jobs import JobState, Reason
+from headway.contract.jobs import JobState, Reason, SizeOption
 from headway.contract.markets import Market
 from headway.contract.simulations import SimulationRequest, SimulationView
 from service.domain.jobs import Allocation, Job
@@ -87,6 +87,17 @@ class Prediction:
     samples_per_s: float
     low: float
     high: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecisionRecord:
+    """What a round decided about a job, and why."""
+
+    job_id: str
+    action: str
+    reason: Reason
+    message: str
+    options: Sequence[SizeOption]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

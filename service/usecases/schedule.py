@@ -25,13 +25,13 @@ from service.domain.policies.policy import Policy
 from service.domain.policies.registry import DEFAULT, policy
 from service.usecases.generations import start_generation, vacate
 from service.usecases.live import prepare
-from service.usecases.marks import chosen_columns, keep_forecast
+from service.usecases.marks import chosen_columns, keep_forecast, mark_to_keep
 from service.usecases.nodes import finish_drain
 from service.usecases.orders import Launch, crew_of
 from service.usecases.ports import Transaction, Transactions
-from service.usecases.records import Bell, Prediction
+from service.usecases.records import Bell, DecisionRecord, Prediction
 from service.usecases.round_views import change_view, round_view
-from service.usecases.search import note_search
+from service.usecases.search import note_search, search_news
 
 _TAKES_SLOTS = frozenset({Action.START, Action.CHANGE})
 EXACT_UP_TO = 100
@@ -96,30 +96,50 @@ async def run_round(
 async def _apply(
     tx: Transaction, snapshot: Snapshot, plan: Plan, launch: Launch, round_id: str, now: datetime
 ) -> list[RoundChange]:
-    jobs = await tx.jobs.lock_many(sorted(decision.job_id for decision in plan.decisions))
-    changes: list[RoundChange] = []
     columns = chosen_columns(plan)
+    # Only these are locked: reports about all others need not wait for the round.
+    touched = {one.job_id for one in plan.decisions if _touches(plan, one, snapshot, columns)}
+    jobs = await tx.jobs.lock_many(sorted(touched))
+    changes: list[RoundChange] = []
+    told: list[DecisionRecord] = []
     gone = await _gone(tx, plan.changes)
     for decision in _leavers_first(plan.decisions):
-        job = jobs.get(decision.job_id)
-        seen = snapshot.jobs[decision.job_id]
-        if job is None or not _unchanged(job, seen):
-            continue
-        job = await note_search(tx, plan.round, job, now)
-        job = await keep_forecast(tx, plan, decision, job, columns.get(job.id), now)
-        in_reach = decision.action not in _TAKES_SLOTS or gone.isdisjoint(_slots(decision.allocation))
-        if in_reach and await _apply_decision(tx, job, decision, launch, round_id, now):
-            changes.append(change_view(job, decision))
-        await tx.decisions.store(
-            job.id,
-            round_id=round_id,
-            now=now,
-            action=decision.action,
-            reason=decision.reason,
-            message=decision.message,
-            options=decision.options,
+        if decision.job_id in touched:
+            job = jobs.get(decision.job_id)
+            if job is None or not _unchanged(job, snapshot.jobs[decision.job_id]):
+                continue
+            job = await note_search(tx, plan.round, job, now)
+            job = await keep_forecast(tx, plan, decision, job, columns.get(job.id), now)
+            in_reach = decision.action not in _TAKES_SLOTS or gone.isdisjoint(_slots(decision.allocation))
+            if in_reach and await _apply_decision(tx, job, decision, launch, round_id, now):
+                changes.append(change_view(job, decision))
+        told.append(
+            DecisionRecord(
+                job_id=decision.job_id,
+                action=decision.action,
+                reason=decision.reason,
+                message=decision.message,
+                options=decision.options,
+            )
         )
+    await tx.decisions.store(told, round_id, now)
     return changes
+
+
+def _touches(
+    plan: Plan, decision: Decision, snapshot: Snapshot, columns: Mapping[str, tuple[int, int]]
+) -> bool:
+    """Whether the decision, or what the round found out on its way to it, changes the job."""
+    job = snapshot.jobs[decision.job_id]
+    if search_news(plan.round, job) or mark_to_keep(decision, job, columns.get(job.id)) is not None:
+        return True
+    if decision.action is Action.WAIT:
+        return _says_why_it_waits(job, decision)
+    return decision.action is not Action.KEEP
+
+
+def _says_why_it_waits(job: Job, decision: Decision) -> bool:
+    return job.state is JobState.PENDING and (job.reason, job.message) != (decision.reason, decision.message)
 
 
 def _think(
@@ -203,7 +223,7 @@ async def _apply_decision(
             await vacate(tx, job, None, reason=reason, message=message, now=now)
             return True
         case Action.WAIT:
-            if (job.reason, job.message) != (reason, message) and job.state is JobState.PENDING:
+            if _says_why_it_waits(job, decision):
                 await tx.jobs.save(replace(job, reason=reason, message=message))
                 tx.ring(Bell.EVENTS, job.id)
             return False

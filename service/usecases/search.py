@@ -16,13 +16,21 @@ _TOLD = ("mode", "phase", "place", "visited", "skipped")
 """A change of one of these is news; figures that move with every measurement are not."""
 
 
-async def note_search(tx: Transaction, round_: Round, job: Job, now: datetime) -> Job:
-    """The locked job with the step that the round's search has come to, saved, with an event if it is another one."""
+def search_news(round_: Round, job: Job) -> SearchView | None:
+    """Where the round's search for the job has come to, if the job does not know it."""
     step = round_.search.steps.get(job.id)
     if step is None:
-        return job
+        return None
     view, before = search_view(job, step, round_.columns), job.progress.search
     if before is not None and all(getattr(view, name) == getattr(before, name) for name in _TOLD):
+        return None
+    return view
+
+
+async def note_search(tx: Transaction, round_: Round, job: Job, now: datetime) -> Job:
+    """The locked job with the step that the round's search has come to, saved, with an event if it is another one."""
+    view = search_news(round_, job)
+    if view is None:
         return job
     job = replace(job, progress=job.progress.model_copy(update={"search": view}))
     await tx.jobs.save(job)

@@ -20,7 +20,7 @@ from service.domain.failures import RankExit
 from service.domain.rental.machines import MachineState
 from service.usecases.accrue import accrue
 from service.usecases.ports import Transaction
-from service.usecases.records import AllocationRecord, BundleRecord, Event
+from service.usecases.records import AllocationRecord, BundleRecord, DecisionRecord, Event
 from tests.conformance.conftest import NOW, job_of, node_of, store
 from tests.conformance.test_ledger import machine_of
 
@@ -71,9 +71,10 @@ async def live_a_whole_life(tx: Transaction, job_id: str, at: datetime) -> None:
     await tx.history.event(Event(job_id=job_id, at=at, kind="k", message="m", generation=1))
     await tx.history.measure(job_id, allocation, progress, at)
     await tx.history.metric(job_id, Metrics(**head, values={"loss": 1.0}), at)  # type: ignore[arg-type]
-    await tx.decisions.store(
-        job_id, round_id="r", now=at, action="keep", reason=Reason.PROGRESSING, message="m", options=[option]
+    decided = DecisionRecord(
+        job_id=job_id, action="keep", reason=Reason.PROGRESSING, message="m", options=[option]
     )
+    await tx.decisions.store([decided], "r", at)
     await tx.decisions.record_round(round_of(f"r-{job_id}", at))
     await tx.silence.beat(f"api-{job_id}", at, 6.0)
     await tx.grants.release(job_id, 1, None, {}, at)

@@ -2,21 +2,37 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from types import MappingProxyType
 from typing import Any
 
-from sqlalchemy import and_, delete, insert, or_, select, text
+from sqlalchemy import and_, delete, insert, select, text
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from headway.contract.decisions import RoundView
-from headway.contract.jobs import Reason, SizeOption
 from service.adapters.postgres.snapshot import take_snapshot
-from service.adapters.postgres.tables import cluster_settings, decisions, rounds
+from service.adapters.postgres.tables import cluster_settings, rounds
 from service.domain.cluster import PolicySetting, Snapshot
+from service.usecases.records import DecisionRecord
+
+_STORE = text(
+    """
+    INSERT INTO decisions (job_id, round_id, decided_at, action, reason, message, options)
+    SELECT told.job_id, :round_id, :now, told.action, told.reason, told.message, told.options
+    FROM jsonb_to_recordset(CAST(:told AS jsonb))
+        AS told(job_id text, action text, reason text, message text, options jsonb)
+    JOIN jobs ON jobs.id = told.job_id
+    LEFT JOIN decisions AS last ON last.job_id = told.job_id
+    WHERE (last.action, last.message, last.options) IS DISTINCT FROM (told.action, told.message, told.options)
+    ON CONFLICT (job_id) DO UPDATE SET
+        (round_id, decided_at, action, reason, message, options) =
+        (excluded.round_id, excluded.decided_at, excluded.action, excluded.reason, excluded.message, excluded.options)
+    """
+)
 
 
 class PostgresDecisions:
@@ -31,38 +47,22 @@ class PostgresDecisions:
         """One consistent picture; the first thing that its transaction does."""
         return await take_snapshot(self._connection, now, usd_per_slot_h)
 
-    async def store(
-        self,
-        job_id: str,
-        *,
-        round_id: str,
-        now: datetime,
-        action: str,
-        reason: Reason,
-        message: str,
-        options: Sequence[SizeOption],
-    ) -> None:
-        """The last decision about a job; written only when it says something new."""
-        values = {
-            "round_id": round_id,
-            "decided_at": now,
-            "action": action,
-            "reason": reason,
-            "message": message,
-            "options": [option.model_dump(mode="json") for option in options],
-        }
-        statement = upsert(decisions).values(job_id=job_id, **values)
-        await self._connection.execute(
-            statement.on_conflict_do_update(
-                index_elements=["job_id"],
-                set_=values,
-                where=or_(
-                    decisions.c.action != statement.excluded.action,
-                    decisions.c.message != statement.excluded.message,
-                    decisions.c.options != statement.excluded.options,
-                ),
+    async def store(self, decisions: Sequence[DecisionRecord], round_id: str, now: datetime) -> None:
+        """The last decisions about jobs, in one statement; each is written only when it says something new."""
+        told = [
+            {
+                "job_id": one.job_id,
+                "action": one.action,
+                "reason": one.reason,
+                "message": one.message,
+                "options": [option.model_dump(mode="json") for option in one.options],
+            }
+            for one in sorted(decisions, key=lambda one: one.job_id)
+        ]
+        if told:
+            await self._connection.execute(
+                _STORE, {"told": json.dumps(told), "round_id": round_id, "now": now}
             )
-        )
 
     async def record_round(self, round_: RoundView) -> None:
         """A round, in the place of the one before if that changed nothing."""
