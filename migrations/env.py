@@ -8,6 +8,7 @@ from service.adapters.postgres import (  # noqa: F401  # their tables are in the
     ledger_tables,
     money_tables,
     reliability_tables,
+    retention_tables,
     schema_tables,
 )
 from service.adapters.postgres.tables import metadata

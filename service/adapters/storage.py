@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
-from collections.abc import AsyncIterator
+import shutil
+from collections.abc import AsyncIterator, Iterator, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -13,12 +16,13 @@ from obstore.exceptions import BaseError, NotFoundError
 from obstore.store import LocalStore, ObjectStore, S3Store, from_url
 
 from service.domain.errors import NotFound, Unavailable
+from service.usecases.retention_ports import Stored
 
 _CHUNK = 1000
 
 
 class ObjectStorage:
-    """Implements `usecases.ports.Storage` over one URL (`file:///…`, `s3://bucket/prefix`, `memory:///`).
+    """Implements `usecases.ports.Storage` and `usecases.retention_ports.StoredObjects` over one URL (`file:///…`, `s3://bucket/prefix`, `memory:///`).
 
     Credentials and endpoints come from the usual environment of each provider (`AWS_*`, …).
     """
@@ -79,6 +83,68 @@ class ObjectStorage:
         except (BaseError, OSError) as error:
             raise _unavailable(error) from error
 
+    async def folders(self, prefix: str) -> AsyncIterator[str]:
+        """Names of what looks like folders right under a prefix, in ascending order."""
+        try:
+            if self._local is not None:
+                for name in await asyncio.to_thread(_subfolders, self._local / prefix):
+                    yield name
+                return
+            found = await obstore.list_with_delimiter_async(self._store, prefix=prefix)
+            for folder in sorted(found["common_prefixes"]):
+                yield folder.rstrip("/").rpartition("/")[2]
+        except (BaseError, OSError) as error:
+            raise _unavailable(error) from error
+
+    async def entries(self, prefix: str) -> AsyncIterator[Stored]:
+        """Objects under a prefix, by key."""
+        try:
+            if self._local is not None:
+                for stored in await asyncio.to_thread(_sorted_files, self._local, prefix):
+                    yield stored
+                return
+            async for batch in obstore.list(self._store, prefix=prefix, chunk_size=_CHUNK):
+                for entry in sorted(batch, key=lambda one: one["path"]):
+                    yield Stored(entry["path"], entry["size"], entry["last_modified"])
+        except (BaseError, OSError) as error:
+            raise _unavailable(error) from error
+
+    async def delete_folder(self, prefix: str) -> None:
+        """Everything under a prefix that ends in `/` goes, what is half written too."""
+        if self._local is not None:
+            try:
+                await asyncio.to_thread(_remove_folder, self._local / prefix)
+            except OSError as error:
+                raise _unavailable(error) from error
+            return
+        keys: list[str] = []
+        async for key in self.list(prefix):
+            keys.append(key)
+            if len(keys) == _CHUNK:
+                await self.delete_all(keys)
+                keys = []
+        await self.delete_all(keys)
+
+    async def delete_all(self, keys: Sequence[str]) -> None:
+        """Remove objects; those that are absent are no error."""
+        try:
+            if keys:
+                await obstore.delete_async(self._store, list(keys))
+        except (NotFoundError, FileNotFoundError):
+            for key in keys:  # it stopped at the first that is absent
+                await self.delete(key)
+        except (BaseError, OSError) as error:
+            raise _unavailable(error) from error
+
+    async def delete_partial(self, before: datetime) -> int:
+        """Remove uploads that were cut short before a moment; how many. Object stores have a rule of their own for it."""
+        if self._local is None:
+            return 0
+        try:
+            return await asyncio.to_thread(_remove_half_written, self._local, before.timestamp())
+        except OSError as error:
+            raise _unavailable(error) from error
+
 
 _HALF_WRITTEN = re.compile(r"#\d+$")
 """LocalStore writes an object beside its place first, under its name and a number, and then renames it."""
@@ -88,6 +154,45 @@ def _sorted_names(root: Path, prefix: str, after: str | None) -> list[str]:
     files = (path for path in (root / prefix).rglob("*") if path.is_file())
     names = sorted(str(path.relative_to(root)) for path in files if not _HALF_WRITTEN.search(path.name))
     return [name for name in names if after is None or name > after]
+
+
+def _sorted_files(root: Path, prefix: str) -> list[Stored]:
+    found = []
+    for path in (root / prefix).rglob("*"):
+        try:
+            stat = path.stat()
+        except FileNotFoundError:
+            continue  # deleted just now
+        if path.is_file() and not _HALF_WRITTEN.search(path.name):
+            at = datetime.fromtimestamp(stat.st_mtime, UTC)
+            found.append(Stored(str(path.relative_to(root)), stat.st_size, at))
+    return sorted(found, key=lambda one: one.key)
+
+
+def _subfolders(folder: Path) -> list[str]:
+    return sorted(one.name for one in folder.iterdir() if one.is_dir()) if folder.is_dir() else []
+
+
+def _remove_folder(folder: Path) -> None:
+    if folder.is_dir():
+        shutil.rmtree(folder)
+
+
+def _remove_half_written(root: Path, before_s: float) -> int:
+    removed = 0
+    for path in _half_written(root):
+        try:
+            if path.stat().st_mtime < before_s:
+                path.unlink()
+                removed += 1
+        except FileNotFoundError:
+            continue  # finished, or gone
+    return removed
+
+
+def _half_written(root: Path) -> Iterator[Path]:
+    for folder, _, names in os.walk(root):
+        yield from (Path(folder) / name for name in names if _HALF_WRITTEN.search(name))
 
 
 def _unavailable(error: Exception) -> Unavailable:

@@ -18,12 +18,14 @@ from service.usecases.budgets import watch_money
 from service.usecases.deliver import deliver
 from service.usecases.expire import expire_nodes, expire_switches
 from service.usecases.orders import Launch
-from service.usecases.ports import CommandQueue, Storage, Transactions
+from service.usecases.ports import CommandQueue, Transactions
 from service.usecases.records import Bell
 from service.usecases.retain import retain
+from service.usecases.retention_ports import StoredObjects
 from service.usecases.schedule import run_round
 from service.usecases.simulation_ports import Simulator
 from service.usecases.simulations import run_next
+from service.usecases.sweep import sweep
 
 log = structlog.get_logger()
 
@@ -52,7 +54,7 @@ class Scheduler:
 
     transactions: Transactions
     queue: CommandQueue
-    storage: Storage
+    storage: StoredObjects
     bells: Hearing
     simulator: Simulator
     launch: Launch
@@ -82,6 +84,7 @@ class Scheduler:
             (Loop(name="expire", run_once=self.expire, min_interval_s=1.0, max_interval_s=1.0), None),
             (Loop(name="accrue", run_once=self.accrue, min_interval_s=5.0, max_interval_s=5.0), None),
             (Loop(name="retain", run_once=self.retain, min_interval_s=600.0, max_interval_s=600.0), None),
+            (Loop(name="sweep", run_once=self.sweep, min_interval_s=3600.0, max_interval_s=3600.0), None),
         ]
         if self.rents is not None:
             loops.append((self.rents.loop(), None))
@@ -169,5 +172,21 @@ class Scheduler:
         gone = await retain(
             self.transactions, self.storage, keep_days=self.intervals.keep_days, now=self.now()
         )
-        if gone:
-            log.info("retained", deleted=gone)
+        if gone.jobs or gone.bundles:
+            log.info("retained", jobs=gone.jobs, bundles=gone.bundles)
+        if gone.problem is not None:
+            log.warning("objects_left", why=gone.problem, what_next="the next sweep deletes them")
+
+    async def sweep(self) -> None:
+        """Shorten long histories, and delete what nobody refers to."""
+        gone = await sweep(
+            self.transactions, self.storage, keep_days=self.intervals.keep_days, now=self.now()
+        )
+        if gone.did_something:
+            log.info(
+                "swept",
+                rows=gone.rows,
+                folders=gone.folders,
+                bundles=gone.bundles,
+                log_pieces=gone.log_pieces,
+            )

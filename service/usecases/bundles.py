@@ -35,8 +35,9 @@ async def store_bundle(
     digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
     async with transactions.begin() as tx:
         known = await tx.bundles.get(digest)
-    if known is not None:
-        return known, False
+        if known is not None:
+            await tx.bundles.add(known, now)  # as if it were new: it waits for a submit again
+            return known, False
     await storage.put(bundle_key(digest), data)
     bundle = BundleRecord(digest, len(data), files)
     async with transactions.begin() as tx:

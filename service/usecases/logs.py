@@ -10,12 +10,24 @@ from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 
 from headway.contract.jobs import LogChunk
+from service.domain.errors import NotFound
 from service.usecases.ports import Storage
 
 
 def log_prefix(job_id: str) -> str:
     """Under this prefix lie all chunks of a job."""
     return f"logs/{job_id}/"
+
+
+def received_at(key: str) -> datetime:
+    """When the chunk of a key was received."""
+    micros = int(key.rpartition("/")[2].partition("-")[0])
+    return datetime.fromtimestamp(micros / 1_000_000, UTC)
+
+
+def missing_before(offset: int) -> str:
+    """What is said in place of the beginning of a rank's output."""
+    return f"[headway] The first {offset:,} bytes of what this rank wrote are not kept any more.\n"
 
 
 async def append_log(
@@ -32,6 +44,9 @@ async def read_logs(
 ) -> AsyncIterator[LogChunk]:
     """Chunks in the order of their receipt, after the cursor `after`, of one rank or of all.
 
+    Where the beginning of a rank's output was deleted, its first chunk says so. What its agent left out, because it was
+    too much at once, the output itself says.
+
     Raises:
         Unavailable: object storage does not answer.
     """
@@ -44,7 +59,11 @@ async def read_logs(
         stream = (generation, chunk_rank)
         if (rank is not None and chunk_rank != rank) or offset < read_to.get(stream, 0):
             continue
-        data = await storage.get(key)
+        try:
+            data = await storage.get(key)
+        except NotFound:
+            continue  # the oldest output is deleted while it is read
+        cut = after is None and offset > 0 and stream not in read_to
         read_to[stream] = offset + len(data)
         yield LogChunk(
             cursor=name,
@@ -52,5 +71,5 @@ async def read_logs(
             generation=generation,
             rank=chunk_rank,
             offset=offset,
-            text=data.decode(errors="replace"),
+            text=(missing_before(offset) if cut else "") + data.decode(errors="replace"),
         )

@@ -34,6 +34,7 @@ from service.usecases.records import (
     Submitted,
 )
 from service.usecases.rental_ports import Machines
+from service.usecases.retention_ports import Owners, Retention, Thinning
 from service.usecases.simulation_ports import Simulations
 
 
@@ -135,6 +136,10 @@ class Nodes(Protocol):
 
     async def save(self, node: NodeRecord) -> None:
         """Insert or update."""
+        ...
+
+    async def seen(self, node: NodeRecord) -> None:
+        """Store when a locked node was seen and what was taken in of its news, and nothing else."""
         ...
 
     async def device_kinds(self) -> set[str]:
@@ -266,23 +271,11 @@ class Bundles(Protocol):
     """Bundle rows; their bytes are in object storage."""
 
     async def get(self, digest: str) -> BundleRecord | None:
-        """A bundle that was uploaded."""
+        """A bundle that was uploaded. It is not deleted before the transaction ends."""
         ...
 
     async def add(self, bundle: BundleRecord, now: datetime) -> None:
-        """An upload; the same one again changes nothing."""
-        ...
-
-
-class Retention(Protocol):
-    """Old rows go: every table has an end."""
-
-    async def delete_old(self, now: datetime, keep_days: int) -> list[str]:
-        """Delete what is over. Returns the ids of jobs that are gone, for their objects."""
-        ...
-
-    async def unused_bundles(self, before: datetime) -> list[str]:
-        """Digests of bundles uploaded before a moment that no job refers to; their rows are deleted."""
+        """An upload. The same one again is as if it had been made now."""
         ...
 
 
@@ -307,6 +300,8 @@ class Transaction(Protocol):
     node_queries: NodeQueries
     decision_queries: DecisionQueries
     retention: Retention
+    thinning: Thinning
+    owners: Owners
     quarantines: Quarantines
     ledger: Ledger
     budgets: Budgets

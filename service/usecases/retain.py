@@ -1,30 +1,102 @@
-"""Delete what is over: rows, then the objects that only they referred to."""
+"""Delete what is over: rows first, in short transactions, then the objects that only they referred to."""
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 
-from service.usecases.bundles import bundle_key
+from service.domain.errors import Unavailable
 from service.usecases.logs import log_prefix
-from service.usecases.ports import Storage, Transactions
+from service.usecases.ports import Transaction, Transactions
+from service.usecases.retention_ports import (
+    BATCH,
+    BUNDLES_KEPT,
+    TIERS,
+    Doomed,
+    Horizons,
+    JobsDeleted,
+    StoredObjects,
+    Tier,
+    horizons,
+)
 
-BUNDLE_KEPT = timedelta(days=1)
-"""An upload may wait this long for the submit that refers to it."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retained:
+    """What is gone. `problem` says why objects of deleted jobs are still there: the next sweep finds them."""
+
+    jobs: int
+    bundles: int
+    problem: str | None = None
 
 
-async def retain(transactions: Transactions, storage: Storage, *, keep_days: int, now: datetime) -> int:
-    """How many jobs and bundles are gone.
+def checkpoint_prefix(job_id: str) -> str:
+    """Under this prefix lie all checkpoints of a job."""
+    return f"checkpoints/{job_id}/"
 
-    Rows go first: an object whose deletion fails is garbage that nobody refers to, never a promise
-    that is broken.
+
+async def retain(
+    transactions: Transactions, objects: StoredObjects, *, keep_days: int, now: datetime
+) -> Retained:
+    """Delete until nothing is left to delete.
+
+    Rows go first: an object whose deletion fails is garbage that nobody refers to, never a promise that is broken. The
+    objects of bundles are left to the sweep, which looks at their age: the same folder may be uploaded again just now.
+
+    Raises:
+        Unavailable: the database does not answer.
     """
     async with transactions.begin() as tx:
-        jobs = await tx.retention.delete_old(now, keep_days)
-        digests = await tx.retention.unused_bundles(now - BUNDLE_KEPT)
-    for job_id in jobs:
-        for prefix in (log_prefix(job_id), f"checkpoints/{job_id}/"):
-            async for key in storage.list(prefix):
-                await storage.delete(key)
-    for digest in digests:
-        await storage.delete(bundle_key(digest))
-    return len(jobs) + len(digests)
+        kept = horizons(now, keep_days, await tx.retention.accrued_at())
+    job_ids = await _delete_jobs(transactions, kept)
+    for doomed in Doomed:
+        await _in_batches(transactions, _rows(doomed, kept))
+    for tier in TIERS:
+        await _in_batches(transactions, _thinner(tier, now))
+    async with transactions.begin() as tx:
+        digests = await tx.retention.unused_bundles(now - BUNDLES_KEPT)
+    problem = await _delete_objects(objects, job_ids)
+    return Retained(jobs=len(job_ids), bundles=len(digests), problem=problem)
+
+
+async def _delete_jobs(transactions: Transactions, kept: Horizons) -> list[str]:
+    gone: list[str] = []
+    deleted = JobsDeleted((), more=True)
+    while deleted.more:
+        async with transactions.begin() as tx:
+            deleted = await tx.retention.delete_jobs(kept.jobs)
+        gone += deleted.job_ids
+    return gone
+
+
+def _rows(doomed: Doomed, kept: Horizons) -> Callable[[Transaction], Awaitable[bool]]:
+    async def delete(tx: Transaction) -> bool:
+        return await tx.retention.delete_rows(doomed, kept.of(doomed)) >= BATCH
+
+    return delete
+
+
+def _thinner(tier: Tier, now: datetime) -> Callable[[Transaction], Awaitable[bool]]:
+    async def thin(tx: Transaction) -> bool:
+        return await tx.thinning.metrics(tier, now)
+
+    return thin
+
+
+async def _in_batches(transactions: Transactions, work: Callable[[Transaction], Awaitable[bool]]) -> None:
+    """One transaction after another, until the work says that there is no more."""
+    more = True
+    while more:
+        async with transactions.begin() as tx:
+            more = await work(tx)
+
+
+async def _delete_objects(objects: StoredObjects, job_ids: Sequence[str]) -> str | None:
+    try:
+        for job_id in job_ids:
+            for prefix in (log_prefix(job_id), checkpoint_prefix(job_id)):
+                await objects.delete_folder(prefix)
+    except Unavailable as error:
+        return error.message
+    return None

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from datetime import datetime
 
 import asyncpg
+from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
@@ -18,6 +21,7 @@ from service.adapters.postgres.decisions import PostgresClusterSettings, Postgre
 from service.adapters.postgres.grants import PostgresAllocations, PostgresGrants
 from service.adapters.postgres.history import PostgresHistory
 from service.adapters.postgres.jobs import PostgresJobs
+from service.adapters.postgres.leadership import check_term
 from service.adapters.postgres.leases import PostgresLeases
 from service.adapters.postgres.ledger import PostgresLedger
 from service.adapters.postgres.machines import PostgresMachines
@@ -29,10 +33,19 @@ from service.adapters.postgres.queries import (
     PostgresJobQueries,
     PostgresNodeQueries,
 )
-from service.adapters.postgres.retention import PostgresRetention
+from service.adapters.postgres.retention import PostgresOwners, PostgresRetention
 from service.adapters.postgres.simulations import PostgresSimulations
+from service.adapters.postgres.thinning import PostgresThinning
 from service.domain.errors import Unavailable
-from service.usecases import health_ports, money_ports, ports, query_ports, rental_ports, simulation_ports
+from service.usecases import (
+    health_ports,
+    money_ports,
+    ports,
+    query_ports,
+    rental_ports,
+    retention_ports,
+    simulation_ports,
+)
 from service.usecases.records import Bell
 
 Ring = Callable[[Bell, str], Awaitable[None]]
@@ -68,7 +81,9 @@ class PostgresTransaction:
         self.history_queries: query_ports.HistoryQueries = PostgresHistoryQueries(connection)
         self.node_queries: query_ports.NodeQueries = PostgresNodeQueries(connection)
         self.decision_queries: query_ports.DecisionQueries = PostgresDecisionQueries(connection)
-        self.retention: ports.Retention = PostgresRetention(connection)
+        self.retention: retention_ports.Retention = PostgresRetention(connection)
+        self.thinning: retention_ports.Thinning = PostgresThinning(connection)
+        self.owners: retention_ports.Owners = PostgresOwners(connection)
         self.quarantines: health_ports.Quarantines = PostgresQuarantines(connection)
         self.ledger: money_ports.Ledger = PostgresLedger(connection)
         self.budgets: money_ports.Budgets = PostgresBudgets(connection)
@@ -80,47 +95,95 @@ class PostgresTransaction:
         self.rung[(bell, about)] = None
 
 
-class Database:
-    """Where transactions come from."""
+_SESSION = {
+    # A process that stands still in a transaction must not keep rows from all others for ever.
+    "idle_in_transaction_session_timeout": "30s",
+}
 
-    def __init__(self, url: str, ring: Ring, *, pool_size: int = 10) -> None:
+
+class Database:
+    """Where transactions come from. `holder` names this process in the list of the database's sessions."""
+
+    def __init__(self, url: str, ring: Ring, *, holder: str = "headway", pool_size: int = 10) -> None:
         self.engine: AsyncEngine = create_async_engine(
             sqlalchemy_url(url),
             pool_size=pool_size,
             max_overflow=0,
             pool_timeout=5,
-            connect_args={"timeout": 5, "command_timeout": 30},
+            connect_args={
+                "timeout": 5,
+                "command_timeout": 30,
+                "server_settings": {**_SESSION, "application_name": holder},
+            },
         )
         self._ring = ring
 
-    @asynccontextmanager
-    async def begin(self) -> AsyncIterator[ports.Transaction]:
+    def begin(self) -> AbstractAsyncContextManager[ports.Transaction]:
         """A transaction that commits when its block ends without an error, and then rings its bells.
 
         Raises:
             Unavailable: the database does not answer. Nothing was committed, unless the connection
                 broke in the commit itself; every caller may therefore ask again.
         """
-        try:
+        return self.transaction(None)
+
+    def of_term(self, term: int) -> ports.Transactions:
+        """The transactions of a leader: each that has written something is refused at its commit, with Superseded, unless
+        `term` is still the newest.
+        """
+        return _OfTerm(self, term)
+
+    @asynccontextmanager
+    async def transaction(self, term: int | None) -> AsyncIterator[ports.Transaction]:
+        """See `begin`; with `term`, see `of_term`."""
+        with _told_plainly():
             # Not engine.begin(): a submit that meets a conflict rolls back and asks on in a new transaction.
             async with self.engine.connect() as connection:
                 tx = PostgresTransaction(connection)
                 yield tx
+                if term is not None:
+                    await check_term(connection, term)
                 await connection.commit()
-        except (OSError, TimeoutError, PoolTimeout, asyncpg.PostgresConnectionError) as error:
-            raise _unavailable(error) from error
-        except (OperationalError, InterfaceError) as error:
-            raise _unavailable(error) from error
-        except DBAPIError as error:
-            if error.connection_invalidated or _is_shutdown(error):
-                raise _unavailable(error) from error
-            raise
         for bell, about in tx.rung:
             await self._ring(bell, about)
+
+    async def time(self) -> datetime:
+        """What the database's clock says. Raises Unavailable."""
+        with _told_plainly():
+            async with self.engine.connect() as connection:
+                said: datetime = (await connection.execute(text("SELECT clock_timestamp()"))).scalar_one()
+                return said
 
     async def close(self) -> None:
         """Close every connection."""
         await self.engine.dispose()
+
+
+@dataclass(frozen=True, slots=True)
+class _OfTerm:
+    """Implements `usecases.ports.Transactions` for a leader."""
+
+    database: Database
+    term: int
+
+    def begin(self) -> AbstractAsyncContextManager[ports.Transaction]:
+        """See `Database.of_term`."""
+        return self.database.transaction(self.term)
+
+
+@contextmanager
+def _told_plainly() -> Iterator[None]:
+    """Turns what a driver says of a database that does not answer into Unavailable."""
+    try:
+        yield
+    except (OSError, TimeoutError, PoolTimeout, asyncpg.PostgresConnectionError) as error:
+        raise _unavailable(error) from error
+    except (OperationalError, InterfaceError) as error:
+        raise _unavailable(error) from error
+    except DBAPIError as error:
+        if error.connection_invalidated or _is_shutdown(error):
+            raise _unavailable(error) from error
+        raise
 
 
 _SHUTDOWN_STATES = {"57P01", "57P02", "57P03", "53300", "08000", "08003", "08006", "40001", "40P01"}

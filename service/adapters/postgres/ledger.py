@@ -17,12 +17,12 @@ from headway.contract.markets import Market
 from service.adapters.postgres.ledger_tables import charges, leases, ledger_state
 from service.adapters.postgres.machines import row_to_machine
 from service.adapters.postgres.money_tables import machines
-from service.adapters.postgres.retention import MONEY_KEPT
 from service.adapters.postgres.tables import allocations, events, jobs, nodes, slot_grants
 from service.domain.rental.ledger import Held, Lease, Place, Row, from_us, to_us
 from service.domain.rental.paid import Host
-from service.domain.rental.timeline import MARKS, RESTORE, UNKNOWN_RATE, Mark
+from service.domain.rental.timeline import MARKS, PHASE_MARKS, UNKNOWN_RATE, Mark
 from service.usecases.money_ports import LedgerState, MachineDue
+from service.usecases.retention_ports import MONEY_KEPT
 
 _RECENTLY = timedelta(minutes=10)
 """Leases that ended within it are written again: reports of what happened on them may still arrive."""
@@ -132,7 +132,7 @@ class PostgresLedger:
                 .where(
                     earlier.c.job_id == events.c.job_id,
                     earlier.c.at <= from_us(since_us),
-                    earlier.c.kind.in_(MARKS[:-2]),
+                    earlier.c.kind.in_(PHASE_MARKS),
                 )
                 .scalar_subquery()
             )
@@ -265,6 +265,3 @@ def _mark(row: SqlRow[Any]) -> Mark:
         pause_s=max(0.0, float(data.get("pause_s") or 0.0)),
         lost_s=lost_s,
     )
-
-
-assert MARKS[-1] == RESTORE, "the last two kinds begin no phase"

@@ -61,21 +61,26 @@ _CLASS_MEASUREMENTS = text(
 )
 SERVED = text(
     """
-    SELECT job_id, device_kind, sum(seconds) AS seconds, sum(size * seconds) AS slot_s
+    SELECT job_id, device_kind, sum(seconds) AS seconds, sum(slot_s) AS slot_s
     FROM (
-        SELECT job_id, device_kind, size,
-               greatest(0, extract(epoch FROM coalesce(ended_at, :now) - greatest(granted_at, CAST(:since AS timestamptz),
-                   max(ended_before) OVER (PARTITION BY job_id ORDER BY generation)))) AS seconds
-        FROM (
-            SELECT *, lag(coalesce(ended_at, :now)) OVER (PARTITION BY job_id ORDER BY generation) AS ended_before
-            FROM allocations WHERE job_id = ANY(CAST(:jobs AS text[]))
-        ) AS generations
-    ) AS turns
+        SELECT job_id, device_kind, seconds, size * seconds AS slot_s FROM (
+            SELECT job_id, device_kind, size,
+                   greatest(0, extract(epoch FROM coalesce(ended_at, :now) - greatest(granted_at, CAST(:since AS timestamptz),
+                       max(ended_before) OVER (PARTITION BY job_id ORDER BY generation)))) AS seconds
+            FROM (
+                SELECT *, lag(coalesce(ended_at, :now)) OVER (PARTITION BY job_id ORDER BY generation) AS ended_before
+                FROM allocations WHERE job_id = ANY(CAST(:jobs AS text[]))
+            ) AS generations
+        ) AS turns
+        UNION ALL
+        SELECT job_id, device_kind, seconds, slot_s FROM past_allocations
+        WHERE job_id = ANY(CAST(:jobs AS text[])) AND CAST(:since AS timestamptz) IS NULL
+    ) AS kept_and_past
     GROUP BY job_id, device_kind
     """
 )
 """Seconds and slot-seconds of each job and kind, after `since` or in all (NULL). A generation's turn begins when those before
-it have ended: it is prepared while they train, or given up.
+it have ended: it is prepared while they train, or given up. What is not kept any more counts in all of them together.
 """
 
 

@@ -12,7 +12,9 @@ from service.domain.lifecycle import JobEvent
 
 FIRST_STEP = "first_step"
 RESTORE = "restore"
-MARKS = (*sorted(JobEvent), FIRST_STEP, RESTORE)
+PHASE_MARKS = tuple(sorted(JobEvent))
+"""Kinds of events that begin a phase."""
+MARKS = (*PHASE_MARKS, FIRST_STEP, RESTORE)
 """Kinds of events that a timeline is made from."""
 
 FOR_EVER = 1 << 62
