@@ -251,4 +251,4 @@ def save(evidence: Evidence, path: Path) -> None:
     """Keep the evidence, less the tables, for whoever wants to know more."""
     names = ("submissions", "endings", "lives", "sealed", "sightings", "left")
     kept = {name: [asdict(one) for one in getattr(evidence, name)] for name in names}
-    path.write_text(json.dumps(kept, indent=1))
+    path.write_text(json.dumps({**kept, "audits": evidence.audits}, indent=1))

@@ -196,7 +196,11 @@ class Checkpointed(Envelope):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochClosed(Envelope):
-    """The audit of one epoch: `samples_seen` of `dataset_samples`, and whether each came exactly once."""
+    """The audit of one epoch: `samples_seen` of `dataset_samples`, and whether each came exactly once.
+
+    `exact_so_far`: of this epoch and those before, how many had each exactly once, in the training that the state of now
+    stands on. Whoever told of one of them may have been lost with its news; None where a library does not say.
+    """
 
     TYPE: ClassVar[str] = "epoch_closed"
 
@@ -204,6 +208,7 @@ class EpochClosed(Envelope):
     samples_seen: int
     dataset_samples: int
     exactly_once: bool
+    exact_so_far: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

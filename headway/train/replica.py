@@ -36,6 +36,8 @@ class Audit:
     seen: int
     dataset_samples: int
     exactly_once: bool
+    exact_so_far: int | None
+    """Of this epoch and those before, how many had every sample exactly once. None: an older checkpoint did not say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,8 @@ class Place:
     seed: int | None = None
     audited: Audit | None = None
     """Of the epoch before this one. It goes from rank to rank with the place: whoever was to tell of it may be lost."""
+    exact_epochs: int | None = 0
+    """How many epochs before this one had every sample exactly once; None as in `Audit`."""
 
     @property
     def samples(self) -> int:
@@ -64,14 +68,23 @@ class Place:
     def next_epoch(self) -> Place:
         """At the start of the epoch after this one."""
         assert self.dataset_samples is not None, "an epoch is over of data that are known"
+        exact = self.ledger == Ledger.of_epoch(self.dataset_samples)
+        exact_epochs = None if self.exact_epochs is None else self.exact_epochs + exact
         audit = Audit(
             self.position.epoch,
             self.position.samples,
             self.ledger.count,
             self.dataset_samples,
-            self.ledger == Ledger.of_epoch(self.dataset_samples),
+            exact,
+            exact_epochs,
         )
-        return replace(self, position=self.position.next_epoch(), ledger=Ledger(), audited=audit)
+        return replace(
+            self,
+            position=self.position.next_epoch(),
+            ledger=Ledger(),
+            audited=audit,
+            exact_epochs=exact_epochs,
+        )
 
     def with_data(self, dataset_samples: int, seed: int) -> Place:
         """The place, once the data are known.
@@ -147,7 +160,11 @@ class Replica:
                 )
                 raise
         return Place(
-            Position(**place["position"]), Ledger(**place["ledger"]), place["dataset_samples"], place["seed"]
+            Position(**place["position"]),
+            Ledger(**place["ledger"]),
+            place["dataset_samples"],
+            place["seed"],
+            exact_epochs=place.get("exact_epochs"),
         )
 
     @property

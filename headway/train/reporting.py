@@ -93,4 +93,5 @@ class Reporter:
             samples_seen=audit.seen,
             dataset_samples=audit.dataset_samples,
             exactly_once=audit.exactly_once,
+            exact_so_far=audit.exact_so_far,
         )

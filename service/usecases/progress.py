@@ -159,10 +159,10 @@ def after_message(progress: JobProgress, message: Message) -> JobProgress:
                 **_with_lost(progress, progress.samples),
             }
         case EpochClosed() if message.epoch + 1 > progress.epochs_audited:
-            update = {
-                "epochs_audited": message.epoch + 1,
-                "epochs_exact": progress.epochs_exact + message.exactly_once,
-            }
+            # News of epochs between may be lost with the node that had them; the state knows of all.
+            told = progress.epochs_exact + message.exactly_once
+            exact = told if message.exact_so_far is None else min(message.exact_so_far, message.epoch + 1)
+            update = {"epochs_audited": message.epoch + 1, "epochs_exact": exact}
         case Stopped() | Completed():
             update = {"samples": max(progress.samples, message.samples)}
         case Switched() if message.rank == 0:

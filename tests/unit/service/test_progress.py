@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -92,6 +93,14 @@ def test_an_epoch_is_audited_once() -> None:
     for epoch in (0, 1, 1, 0, 2):
         found = after_message(found, closed(epoch, exactly_once=True))
     assert (found.epochs_audited, found.epochs_exact) == (3, 3)
+
+
+def test_an_audit_whose_news_was_lost_with_a_node_is_made_up_for_by_the_next() -> None:
+    first, third = closed(0, exactly_once=True), closed(2, exactly_once=True)
+    found = after_message(after_message(BEFORE, first), replace(third, exact_so_far=3))
+    assert (found.epochs_audited, found.epochs_exact) == (3, 3)
+    wrong = after_message(BEFORE, replace(third, exact_so_far=2))
+    assert (wrong.epochs_audited, wrong.epochs_exact) == (3, 2)
 
 
 messages = st.one_of(

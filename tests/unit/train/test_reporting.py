@@ -88,6 +88,23 @@ def test_an_epoch_is_audited_by_its_ledger(tmp_path: Path, exact: bool) -> None:
     (audit,) = said(tmp_path)
     assert isinstance(audit, EpochClosed)
     assert (audit.epoch, audit.samples_seen, audit.dataset_samples, audit.exactly_once) == (2, 20, 20, exact)
+    assert audit.exact_so_far == int(exact)
+
+
+def test_the_state_counts_the_epochs_that_were_exact() -> None:
+    """Whoever told of one may be lost with the news: the next one to tell knows of all."""
+    place = Place(dataset_samples=20, seed=0)
+    for exact in (True, False, True):
+        ledger = Ledger.of_epoch(20) if exact else Ledger()
+        place = replace(place, position=Position(place.position.epoch, 20), ledger=ledger).next_epoch()
+    assert place.audited is not None
+    assert (place.audited.exact_so_far, place.exact_epochs) == (2, 2)
+
+
+def test_after_a_checkpoint_that_does_not_say_nobody_knows() -> None:
+    place = replace(PLACE, exact_epochs=None).next_epoch()
+    assert place.audited is not None
+    assert place.audited.exact_so_far is None
 
 
 def test_an_epoch_that_was_left_is_not(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
