@@ -27,7 +27,7 @@ _OUT_OF_MEMORY = re.compile(
 )
 """What PyTorch, Python and an agent say of it in a rank's output."""
 _FIRST_BACKOFF_S = 1.0
-_LONGEST_BACKOFF_S = 120.0
+LONGEST_BACKOFF_S = 120.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,7 +185,7 @@ def decide_retry(
         Ending.INFRASTRUCTURE: (infrastructure_failures, retry.infrastructure),
         Ending.USER_ERROR: (user_errors, retry.user_errors),
     }.get(ending, (1, 0))
-    wait_s = 0.0 if spent <= 1 else min(_FIRST_BACKOFF_S * 2.0 ** (spent - 2), _LONGEST_BACKOFF_S)
+    wait_s = 0.0 if spent <= 1 else min(_FIRST_BACKOFF_S * 2.0 ** (spent - 2), LONGEST_BACKOFF_S)
     return RetryDecision(spent <= budget, now + timedelta(seconds=wait_s), spent, budget)
 
 
@@ -224,10 +224,10 @@ def counts_as_failure(samples: int, samples_at_loss: int | None) -> bool:
 
 
 _FIRST_GROWTH_BACKOFF_S = 10.0
-_LONGEST_GROWTH_BACKOFF_S = 600.0
+LONGEST_GROWTH_BACKOFF_S = 600.0
 
 
 def growth_backoff_s(failures: int) -> float:
     """Seconds until newcomers are tried again after `failures` switches in a row were given up."""
     doublings = min(failures - 1, 10)
-    return float(min(_FIRST_GROWTH_BACKOFF_S * 2.0**doublings, _LONGEST_GROWTH_BACKOFF_S))
+    return float(min(_FIRST_GROWTH_BACKOFF_S * 2.0**doublings, LONGEST_GROWTH_BACKOFF_S))

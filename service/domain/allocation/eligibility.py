@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 
 from headway.contract.agents import NodeState
 from headway.contract.jobs import JobState
 from headway.contract.markets import pool_name
 from headway.contract.spec import Resize
 from service.domain.cluster import SlotKey, Snapshot, allocation_of
+from service.domain.failures import LONGEST_BACKOFF_S, LONGEST_GROWTH_BACKOFF_S
 from service.domain.jobs import Job, size_of
 
 SILENT_S = 20.0
@@ -48,9 +50,16 @@ class Holding:
 
 def is_waiting(job: Job, snapshot: Snapshot) -> bool:
     """Whether the job holds nothing and a round may start it."""
-    due = job.retry_at is None or job.retry_at <= snapshot.now
+    due = has_come(job.retry_at, LONGEST_BACKOFF_S, snapshot.now)
     may_start = job.state in {JobState.PENDING, JobState.RECOVERING} and not job.pause_requested
     return may_start and due and not snapshot.slots_held_by(job.id)
+
+
+def has_come(moment: datetime | None, longest_s: float, now: datetime) -> bool:
+    """Whether the moment until which something waits has come. One that is much further away than any wait lasts was written
+    by a clock that has been set back since.
+    """
+    return moment is None or not 0 < (moment - now).total_seconds() <= 2 * longest_s
 
 
 def is_movable(job: Job, snapshot: Snapshot) -> bool:
@@ -129,7 +138,7 @@ def weight_of(job: Job) -> float:
 
 def backs_off(job: Job, snapshot: Snapshot) -> bool:
     """Whether no newcomers are to be started for the job yet, since the last ones did not come up."""
-    return job.grow_after is not None and snapshot.now < job.grow_after
+    return not has_come(job.grow_after, LONGEST_GROWTH_BACKOFF_S, snapshot.now)
 
 
 def is_left_over(job: Job, size: int) -> bool:

@@ -188,7 +188,8 @@ def build_round(snapshot: Snapshot) -> Round:
 def is_young(job: Job, snapshot: Snapshot) -> bool:
     """Whether the job was only just started or changed, and not because of a loss."""
     ran_s = (snapshot.now - job.state_since).total_seconds()
-    return ran_s < MIN_RUNTIME_S and not (job.live and job.samples_at_loss is not None)
+    # A change may be a little later than the snapshot; one that is much later was noted by a clock that was set back.
+    return abs(ran_s) < MIN_RUNTIME_S and not (job.live and job.samples_at_loss is not None)
 
 
 def change_s(job: Job) -> float:

@@ -14,6 +14,7 @@ from headway.contract.markets import Market
 from service.domain.allocation.eligibility import (
     SILENT_S,
     Holding,
+    backs_off,
     explores,
     holding_of,
     is_movable,
@@ -21,6 +22,7 @@ from service.domain.allocation.eligibility import (
     weight_of,
 )
 from service.domain.cluster import Measurement, Node, SlotKey
+from service.domain.failures import LONGEST_BACKOFF_S, LONGEST_GROWTH_BACKOFF_S
 from service.domain.jobs import class_of
 from service.domain.pools import Pool
 from tests.unit.service.builders import LIVE_STATES, NOW, job_of, node_of, snapshot_of, spec_of
@@ -41,12 +43,22 @@ def test_who_may_be_started(state: JobState) -> None:
         ({"retry_at": NOW - timedelta(seconds=1)}, True),
         ({"retry_at": NOW}, True),
         ({"retry_at": NOW + timedelta(seconds=1)}, False),
+        ({"retry_at": NOW + timedelta(seconds=LONGEST_BACKOFF_S + 1)}, False),
+        ({"retry_at": NOW + timedelta(hours=1)}, True),  # by a clock that has been set back
         ({"pause_requested": True}, False),
     ],
 )
 def test_a_job_that_backs_off_or_pauses_is_not_started(fields: dict[str, Any], waits: bool) -> None:
     job = job_of("j", JobState.RECOVERING, **fields)
     assert is_waiting(job, snapshot_of([], [job])) is waits
+
+
+@pytest.mark.parametrize(
+    ("seconds", "waits"), [(-1.0, False), (1.0, True), (LONGEST_GROWTH_BACKOFF_S + 1, True), (3600.0, False)]
+)
+def test_newcomers_wait_no_longer_than_any_wait_lasts(seconds: float, waits: bool) -> None:
+    job = job_of("j", JobState.RUNNING, grow_after=NOW + timedelta(seconds=seconds))
+    assert backs_off(job, snapshot_of([node_of("n")], [job], {"j": [("n", 0)]})) is waits
 
 
 @pytest.mark.parametrize("state", LIVE_STATES)
