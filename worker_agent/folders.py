@@ -3,6 +3,8 @@
     <state>/agent.json            identity of this agent, its block of ports
     <state>/agent.lock            held by the agent; launcher.lock by the launcher
     <state>/outbox.jsonl          report entries that the service has not confirmed
+    <state>/slots.json            which device has which number
+    <state>/probes.json           how fast each device was when it was first tried out
     <state>/bundles/              downloaded bundles by digest
     <state>/runs/<job>/fence.json the newest generations seen: what is older is refused
     <state>/runs/<job>/order.json the newest order of members: its runs find it in their control folders
@@ -203,6 +205,16 @@ class StateFolder:
     def outbox(self) -> Path:
         """Report entries that wait."""
         return self.path / "outbox.jsonl"
+
+    @property
+    def slots(self) -> Path:
+        """Which device has which number."""
+        return self.path / "slots.json"
+
+    @property
+    def probes(self) -> Path:
+        """How fast each device was when it was first tried out."""
+        return self.path / "probes.json"
 
     @property
     def bundles(self) -> Path:

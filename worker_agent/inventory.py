@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,23 +27,59 @@ def kind_name(product: str) -> str:
     return name[:63] or "gpu"
 
 
-def find_slots(wanted: int | None, device_kind: str | None) -> list[SlotInfo]:
+def find_slots(
+    wanted: int | None,
+    device_kind: str | None,
+    known: Sequence[SlotInfo] = (),
+    gpus: Sequence[SlotInfo] | None = None,
+) -> list[SlotInfo]:
     """Slots to offer. Without `device_kind`: the GPUs if there are any, else one CPU slot per core.
+
+    `known` are the slots that this agent offered before: a GPU keeps its number for as long as the agent's folder lives, and
+    one that is gone keeps its place until another one takes it. `gpus` are those that NVML shows.
 
     Raises:
         HeadwayError: GPUs were asked for by kind or number, and there are not as many.
     """
-    gpus = [] if device_kind == DEVICE_CPU else gpu_slots()
-    if device_kind is not None:
-        gpus = [slot for slot in gpus if slot.device_kind == device_kind]
-    if not gpus and device_kind in (None, DEVICE_CPU):
+    found = []
+    if device_kind != DEVICE_CPU:
+        shown = gpu_slots() if gpus is None else gpus
+        before, now = (
+            [slot for slot in some if device_kind in (None, slot.device_kind)] for some in (known, shown)
+        )
+        found = keep_places(before, now)
+    if not found and device_kind in (None, DEVICE_CPU):
         return [SlotInfo(index=index, device_kind=DEVICE_CPU) for index in range(wanted or cpu_count())]
-    if not gpus or (wanted or 0) > len(gpus):
+    if not found or (wanted or 0) > len(found):
         raise HeadwayError(
-            f"This host has {len(gpus)} GPUs of the kind {device_kind or 'any'}, not {wanted or 'one'}.",
+            f"This host has {len(found)} GPUs of the kind {device_kind or 'any'}, not {wanted or 'one'}.",
             "Check nvidia-smi, ask for fewer with --slots, or offer CPU slots with --device-kind cpu.",
         )
-    return gpus[:wanted]
+    return found[:wanted]
+
+
+def keep_places(known: Sequence[SlotInfo], found: Sequence[SlotInfo]) -> list[SlotInfo]:
+    """The GPUs that are there at the numbers that they had; new ones at those of GPUs that are gone, or at the end. One that
+    is gone and that no other replaces stays, without health.
+    """
+    there = {slot.uuid: slot for slot in found}
+    places = {slot.index: slot for slot in known if slot.uuid is not None}
+    kept = {slot.uuid for slot in places.values() if slot.uuid in there}
+    new = [slot for slot in found if slot.uuid not in kept]
+    free = [index for index, slot in sorted(places.items()) if slot.uuid not in there]
+    free += range(max(places, default=-1) + 1, max(places, default=-1) + 1 + len(new))
+    for index, slot in places.items():
+        places[index] = there.get(slot.uuid, slot.model_copy(update={"health": DeviceHealth()}))
+    places.update(zip(free, new, strict=False))
+    return [places[index].model_copy(update={"index": index}) for index in sorted(places)]
+
+
+def with_health(slots: Sequence[SlotInfo], gpus: Sequence[SlotInfo] | None = None) -> list[SlotInfo]:
+    """The slots with their health now; those whose device does not answer without. A new device is found at the next start."""
+    if all(slot.uuid is None for slot in slots):
+        return list(slots)
+    now = {slot.uuid: slot.health for slot in (gpu_slots() if gpus is None else gpus)}
+    return [slot.model_copy(update={"health": now.get(slot.uuid, DeviceHealth())}) for slot in slots]
 
 
 def gpu_slots() -> list[SlotInfo]:
@@ -54,7 +91,11 @@ def gpu_slots() -> list[SlotInfo]:
     except pynvml.NVMLError:
         return []
     try:
-        return [_gpu(pynvml, index) for index in range(pynvml.nvmlDeviceGetCount())]
+        found = []
+        for index in range(pynvml.nvmlDeviceGetCount()):
+            with contextlib.suppress(pynvml.NVMLError):  # one that is lost does not even say its name
+                found.append(_gpu(pynvml, index))
+        return found
     finally:
         pynvml.nvmlShutdown()
 
@@ -86,12 +127,13 @@ def _gpu(pynvml: Any, index: int) -> SlotInfo:
         )
     return SlotInfo(
         index=index,
-        device_kind=kind_name(_text(pynvml.nvmlDeviceGetName(handle))),
+        device_kind=kind_name(text(pynvml.nvmlDeviceGetName(handle))),
         memory_bytes=int(memory.total),
-        uuid=_text(pynvml.nvmlDeviceGetUUID(handle)),
+        uuid=text(pynvml.nvmlDeviceGetUUID(handle)),
         health=health,
     )
 
 
-def _text(value: str | bytes) -> str:
+def text(value: str | bytes) -> str:
+    """What older versions of NVML's bindings say as bytes."""
     return value.decode() if isinstance(value, bytes) else value

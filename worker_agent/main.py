@@ -18,16 +18,19 @@ from headway.errors import HeadwayError
 from worker_agent import VERSION, inventory
 from worker_agent.bundles import BundleCache
 from worker_agent.commands import CommandReader
+from worker_agent.devices import DeviceWatcher
 from worker_agent.environment import base_env
-from worker_agent.folders import StateFolder
+from worker_agent.folders import StateFolder, read_json, write_json
 from worker_agent.identity import Identity, identify
 from worker_agent.launcher_link import LauncherLink
 from worker_agent.logs import LogShipper
 from worker_agent.metadata import Metadata
 from worker_agent.notices import NoticeWatcher
+from worker_agent.nvml import NvmlDevices
 from worker_agent.options import Options, parse
 from worker_agent.outbox import Outbox
 from worker_agent.preparing import Host, Preparer
+from worker_agent.probing import Prober
 from worker_agent.records import tidy
 from worker_agent.reporter import Reporter
 from worker_agent.service_api import Membership, ServiceApi
@@ -64,7 +67,7 @@ class Agent:
         self._state = StateFolder(options.state_dir)
         self._state.make()
         self._identity = identify(self._state, options.ports)
-        slots = inventory.find_slots(options.slots, options.device_kind)
+        slots = _slots(options, self._state)
         environment = base_env(os.environ, options.pass_env)
         self._stopping = threading.Event()
         membership = Membership()
@@ -80,18 +83,27 @@ class Agent:
             preparer=Preparer(BundleCache(self._state.bundles, api.download_bundle), self._stopping),
             host=Host(slots, inventory.cpu_count(), environment),
         )
+        prober = Prober(
+            slots=slots,
+            outbox=self._outbox,
+            memory=self._state.probes,
+            environment=environment,
+            stopping=self._stopping,
+        )
         self._reporter = Reporter(
             api=api,
             membership=membership,
             outbox=self._outbox,
             request=_join_request(options, self._identity, slots),
             holding=self._supervisor.holding,
-            health=lambda: inventory.find_slots(options.slots, options.device_kind),
+            health=partial(inventory.with_health, slots),
+            probe=prober.ask,
             listener=self._supervisor,
             stopping=self._stopping,
         )
         self._commands = CommandReader(membership, self._supervisor.handle, self._stopping)
-        self._bodies = [self._reporter.run, self._commands.run, self._shipper.run, self._tidy]
+        self._bodies = [self._reporter.run, self._commands.run, self._shipper.run, self._tidy, prober.run]
+        self._bodies += _watching(slots, self._outbox, self._stopping)
         if options.metadata_url is not None:
             watcher = NoticeWatcher(
                 metadata=Metadata(options.metadata_url),
@@ -181,6 +193,28 @@ def _join_request(options: Options, identity: Identity, slots: list[SlotInfo]) -
         cpus=inventory.cpu_count(),
         memory_bytes=inventory.memory_bytes(),
     )
+
+
+def _slots(options: Options, state: StateFolder) -> list[SlotInfo]:
+    """The slots to offer; which device has which number is remembered.
+
+    Raises:
+        HeadwayError: there are not as many as were asked for.
+    """
+    known = [SlotInfo.model_validate(one) for one in read_json(state.slots) or []]
+    slots = inventory.find_slots(options.slots, options.device_kind, known)
+    write_json(state.slots, [slot.model_dump(mode="json", exclude={"health"}) for slot in slots])
+    return slots
+
+
+def _watching(
+    slots: Sequence[SlotInfo], outbox: Outbox, stopping: threading.Event
+) -> list[Callable[[], None]]:
+    """The bodies of the threads that watch GPUs; none on a host without."""
+    import pynvml  # noqa: PLC0415  # only where it is asked for: it looks for the driver's library
+
+    watcher = DeviceWatcher(devices=NvmlDevices(pynvml), slots=slots, outbox=outbox, stopping=stopping)
+    return [watcher.poll, watcher.listen] if watcher.watches else []
 
 
 def _raise(error: Exception) -> None:

@@ -40,6 +40,7 @@ class Reporter:
         request: what to join with.
         holding: what has to be said to be alive here, asked for at every report.
         health: the slots with their health, asked for now and then.
+        probe: called with the slots whose devices are to be tried out, after every report.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class Reporter:
         request: JoinRequest,
         holding: Callable[[], Sequence[Holding]],
         health: Callable[[], list[SlotInfo]],
+        probe: Callable[[Sequence[int]], None],
         listener: Listener,
         stopping: threading.Event,
     ) -> None:
@@ -60,6 +62,7 @@ class Reporter:
         self._request = request
         self._holding = holding
         self._health = health
+        self._probe = probe
         self._listener = listener
         self._stopping = stopping
         self._backoff = Backoff(random.Random())
@@ -132,6 +135,7 @@ class Reporter:
         self._limit = min(_BATCH, 2 * self._limit)
         self._outbox.delivered(entries, acknowledged)
         self._listener.lease_renewed(sent_s + reply.lease_s, reply.stop)
+        self._probe(reply.probe)
 
     def _drop_refused(self, entries: Sequence[AnyEntry], error: Refused) -> None:
         """Find the entry that the service cannot take by sending one at a time, and drop it."""

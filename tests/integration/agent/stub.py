@@ -57,6 +57,7 @@ class StubService:
         self.node_token = "node-token"
         self.answering = True
         self.stop: list[Holding] = []
+        self.probe: list[int] = []
         self.joins: list[JoinRequest] = []
         self.reports: list[ReportRequest] = []
         self.entries: list[Any] = []
@@ -265,7 +266,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.stub.reports.append(request)
         known = {entry.sequence for entry in self.stub.entries}
         self.stub.entries += [entry for entry in request.entries if entry.sequence not in known]
-        reply = ReportReply(lease_s=self.stub.lease_s, stop=self.stub.stop)
+        reply = ReportReply(lease_s=self.stub.lease_s, stop=self.stub.stop, probe=self.stub.probe)
         self._answer(200, reply.model_dump_json().encode())
 
     def _problem(self, status: int, detail: str) -> None:
