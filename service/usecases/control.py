@@ -17,6 +17,9 @@ from service.usecases.ports import Transaction
 from service.usecases.records import Bell
 from service.usecases.transition import record, transition
 
+_COMPETING = frozenset(JobState) - TERMINAL_STATES - {JobState.PAUSED, JobState.CANCELLING}
+"""States of a job that has slots or waits for some."""
+
 
 async def cancel(
     tx: Transaction,
@@ -106,9 +109,11 @@ async def resume(tx: Transaction, job_id: str, *, now: datetime) -> Job:
 
     Raises:
         NotFound: no such job.
-        IllegalTransition: it is not paused.
+        IllegalTransition: it is ending or has ended.
     """
     job = await tx.jobs.lock(job_id)
+    if job.state in _COMPETING and not job.pause_requested:
+        return job  # as when the answer to the first request was lost
     if job.pause_requested:
         job = replace(job, pause_requested=False)
         await tx.jobs.save(job)
@@ -136,6 +141,8 @@ async def resize(tx: Transaction, job_id: str, slots: int | None, *, now: dateti
         raise InvalidField("slots", f"the job file allows {allowed} slots, not {slots}; see elastic.sizes")
     if elastic.resize is Resize.NEVER and job.generation > 0:
         raise IllegalTransition(f"job {job.name} has elastic.resize: never; submit it again at another size.")
+    if slots == job.pinned_size:
+        return job
     job = replace(await _without_other_size(tx, job, slots, now), pinned_size=slots)
     await tx.jobs.save(job)
     message = "the scheduler chooses its size again" if slots is None else f"to be {slots} slots, by request"
