@@ -62,20 +62,29 @@ class Agent:
         """Commands that are new since the last call; acknowledged with the next report."""
         entries = await self.redis.xrange(self.joined.stream)
         parsed = [COMMANDS.validate_json(fields[COMMAND_FIELD.encode()]) for _, fields in entries]
-        fresh = [one for one in parsed if one.command_id not in self.seen]
+        # The same one may be there twice: what was not acknowledged in time is pushed again.
+        fresh = list({one.command_id: one for one in parsed if one.command_id not in self.seen}.values())
         self.seen |= {one.command_id for one in fresh}
         self.unacknowledged += [one.command_id for one in fresh]
         return fresh
 
     async def report(
-        self, *entries: dict[str, Any], holding: list[dict[str, Any]] | None = None
+        self,
+        *entries: dict[str, Any],
+        holding: list[dict[str, Any]] | None = None,
+        slots: list[dict[str, Any]] | None = None,
     ) -> ReportReply:
         stamped = [
             {"sequence": next(self.clock), "at": datetime.now(UTC).isoformat(), **entry} for entry in entries
         ]
-        return await self.send(stamped, holding or [])
+        return await self.send(stamped, holding or [], slots or [])
 
-    async def send(self, entries: list[dict[str, Any]], holding: list[dict[str, Any]]) -> ReportReply:
+    async def send(
+        self,
+        entries: list[dict[str, Any]],
+        holding: list[dict[str, Any]],
+        slots: list[dict[str, Any]] | None = None,
+    ) -> ReportReply:
         acknowledged, self.unacknowledged = self.unacknowledged, []
         response = await self.client.post(
             f"/api/v1/agents/{self.joined.node_id}/reports",
@@ -84,6 +93,7 @@ class Agent:
                 "acknowledged": acknowledged,
                 "entries": entries,
                 "holding": holding,
+                "slots": slots or [],
             },
             headers={"Authorization": f"Bearer {self.joined.node_token}"},
         )
