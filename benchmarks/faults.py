@@ -39,20 +39,21 @@ def fault_run(order: Order, keep: Path | None = None) -> dict[str, Any]:
     """Carry out an order and say what came of it. With `keep`, everything that tells of it stays there."""
     folder = Path(tempfile.mkdtemp(prefix="headway-faults-")).resolve()
     try:
-        evidence = carry_out(order, folder)
+        evidence = carry_out(order, folder, lambda: _keep(folder, keep))
         found = findings(evidence)
         save(evidence, folder / "evidence.json")
-        result = summary(order, evidence, found)
         sentences = [f"{one.promise}: {one.whom}: {one.sentence}" for one in found]
         (folder / "findings.txt").write_text("".join(f"{one}\n" for one in sentences))
+        _keep(folder, keep)
     finally:
-        if keep is not None:
-            _keep(folder, keep)
         shutil.rmtree(folder, ignore_errors=True)
-    return {**result, "findings": sentences[:_SHOWN]}
+    return {**summary(order, evidence, found), "findings": sentences[:_SHOWN]}
 
 
-def _keep(folder: Path, keep: Path) -> None:
+def _keep(folder: Path, keep: Path | None) -> None:
+    """Copy what tells of a run."""
+    if keep is None:
+        return
     keep.mkdir(parents=True, exist_ok=True)
     for name in ("record.jsonl", "evidence.json", "findings.txt"):
         if (folder / name).exists():

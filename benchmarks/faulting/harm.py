@@ -56,9 +56,12 @@ class Harm:
             case Kind.PARTITION:
                 links = [self._rig.network.links[f"{name}-api"] for name in self._rig.names("agent")]
                 return self._disturb(_choose(links, fault.target), fault)
-            case Kind.FILL_STORAGE:
-                self._rig.disk.fill()
-                return Done(f"storage ({self._rig.disk.how})", self._rig.disk.empty)
+            case Kind.FILL_STORAGE | Kind.FILL_AGENT:
+                name = "storage" if fault.kind is Kind.FILL_STORAGE else None
+                name = name or _choose(self._rig.names("agent"), fault.target)
+                disk = self._rig.disks[name or "storage"]
+                disk.fill()
+                return Done(f"{name} ({disk.how})", disk.empty)
             case Kind.JUMP_CLOCK:
                 return self._jump(fault)
         return self._stop_process(fault)
@@ -135,7 +138,7 @@ class Harm:
 def missing(rig: Rig) -> list[Kind]:
     """The kinds that this machine cannot have."""
     kinds = [] if rig.clocks.available else [Kind.JUMP_CLOCK]
-    return kinds if rig.disk.how else [*kinds, Kind.FILL_STORAGE]
+    return kinds if rig.storage.how else [*kinds, Kind.FILL_STORAGE, Kind.FILL_AGENT]
 
 
 def _choose(among: Sequence[T], target: int) -> T | None:

@@ -55,7 +55,7 @@ class SmallDisk:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._ballast = folder / ".ballast"
-        folder.mkdir()
+        folder.mkdir(parents=True)
         options = ["-t", "tmpfs", "-o", f"size={_STORAGE_MIB}m,mode=700", "tmpfs", str(folder)]
         mounted = shutil.which("mount") is not None and _done(["mount", *options])
         self.how = "tmpfs" if mounted else "" if os.geteuid() == 0 else "mode"

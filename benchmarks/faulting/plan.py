@@ -39,6 +39,8 @@ class Kind(StrEnum):
     """A node does not reach the API for longer than its lease."""
     FILL_STORAGE = "fill_storage"
     """Object storage takes no byte more for a while."""
+    FILL_AGENT = "fill_agent"
+    """The disk with an agent's folder takes no byte more for a while."""
     JUMP_CLOCK = "jump_clock"
     """The wall clock of one service process is wrong by `amount` seconds for a while."""
 
@@ -75,6 +77,7 @@ WEIGHTS: Mapping[Kind, float] = {
     Kind.DELAY: 1.5,
     Kind.PARTITION: 1,
     Kind.FILL_STORAGE: 1.5,
+    Kind.FILL_AGENT: 1.5,
     Kind.JUMP_CLOCK: 1.5,
 }
 """How often a kind comes, beside the others."""
@@ -89,6 +92,7 @@ _LASTS_S: Mapping[Kind, tuple[float, float]] = {
     Kind.BLACKHOLE: (1, 12),
     Kind.DELAY: (2, 15),
     Kind.FILL_STORAGE: (2, 12),
+    Kind.FILL_AGENT: (1, 8),
     Kind.JUMP_CLOCK: (3, 20),
 }
 """For how long, at the least and at the most, what passes lasts."""

@@ -83,7 +83,9 @@ class Rig:
         self.shape = shape
         self.logs = folder / "logs"
         self.network = Network()
-        self.disk = SmallDisk(folder / "storage")
+        self.disks = {"storage": SmallDisk(folder / "storage")}
+        self.disks |= {name: SmallDisk(self.agent_state(name)) for name in self.names("agent")}
+        self.storage = self.disks["storage"]
         self.clocks = WrongClocks(folder / "clocks")
         self.postgres = EmbeddedPostgres(folder / "postgres")
         self.redis = EmbeddedRedis(folder / "redis")
@@ -130,7 +132,7 @@ class Rig:
 
     def stop(self) -> None:
         """End everything in order: schedulers, agents with their ranks, services, stores."""
-        self.network.heal()
+        self.heal()
         for prefix in ("scheduler", "agent", "api", "redis", "postgres"):
             names = [name for name in self._kept if name.startswith(prefix)]
             for name in names:
@@ -142,6 +144,18 @@ class Rig:
                 thread.join()
         self.network.close()
 
+    def heal(self) -> None:
+        """Make links, disks and clocks whole."""
+        self.network.heal()
+        self.clocks.right()
+        for disk in self.disks.values():
+            disk.empty()
+
+    def close(self) -> None:
+        """Let go of the disks; what was on them is gone then."""
+        for disk in self.disks.values():
+            disk.close()
+
     def starts(self) -> dict[str, int]:
         """How often each part was started."""
         return {name: kept.starts for name, kept in self._kept.items()}
@@ -151,7 +165,6 @@ class Rig:
             self.start()
         except BaseException:
             self.stop()
-            self.disk.close()
             raise
         return self
 
@@ -159,7 +172,6 @@ class Rig:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
-        self.disk.close()
 
     # Starting
 
@@ -169,7 +181,7 @@ class Rig:
             **inherited,
             "HEADWAY_DATABASE_URL": database,
             "HEADWAY_REDIS_URL": queue,
-            "HEADWAY_STORAGE_URL": self.disk.folder.as_uri(),
+            "HEADWAY_STORAGE_URL": self.storage.folder.as_uri(),
             "HEADWAY_API_TOKEN": self.token,
             "HEADWAY_JOIN_TOKEN": self._join_token,
             "HEADWAY_LEASE_S": str(self.shape.lease_s),

@@ -88,17 +88,21 @@ class Evidence:
     starts: dict[str, int] = field(default_factory=dict)
 
 
-def carry_out(order: Order, folder: Path) -> Evidence:
-    """Run a cluster, do the plan to it, let it come to rest, and collect the evidence."""
+def carry_out(order: Order, folder: Path, keep: Callable[[], None]) -> Evidence:
+    """Run a cluster, do the plan to it, let it come to rest, and collect the evidence.
+
+    `keep` is called when all has ended and every file is still there.
+    """
     journals = folder / "journals"
     journals.mkdir()
     record = Record(folder / "record.jsonl")
     evidence = Evidence()
     aside = ThreadPoolExecutor(1)
     undisturbed = aside.submit(run_undisturbed, folder, order.epochs)
+    rig = Rig(folder, order.shape, record.note)
     try:
-        with Rig(folder, order.shape, record.note) as rig:
-            watcher = Watcher(journals, rig.disk.folder, rig.client(patience_s=0))
+        with rig:
+            watcher = Watcher(journals, rig.storage.folder, rig.client(patience_s=0))
             watcher.start()
             users = Users(rig.client, journals, order.epochs, record.note)
             try:
@@ -114,6 +118,8 @@ def carry_out(order: Order, folder: Path) -> Evidence:
         aside.shutdown()
         record.note("end", starts=evidence.starts, left=[asdict(one) for one in evidence.left])
         record.close()
+        keep()
+        rig.close()
     return evidence
 
 
@@ -138,7 +144,7 @@ def _disturb(
     """Do the plan, each thing at its time."""
     without = missing(rig)
     evidence.without = [str(kind) for kind in without]
-    evidence.storage = rig.disk.how
+    evidence.storage = rig.storage.how
     plan = make_plan(
         order.seed,
         minutes=order.minutes,
@@ -176,9 +182,7 @@ def _disturb(
         at_s, _, do = heapq.heappop(due)
         time.sleep(max(0.0, began + at_s - time.monotonic()))
         do()
-    rig.network.heal()
-    rig.disk.empty()
-    rig.clocks.right()
+    rig.heal()
 
 
 def _settle(order: Order, rig: Rig, users: Users, record: Record, evidence: Evidence) -> None:
@@ -235,7 +239,7 @@ def _collect(rig: Rig, watcher: Watcher, journals: Path, evidence: Evidence) -> 
     for submission in evidence.submissions:
         if submission.job is None or submission.script != "counted":
             continue
-        result = read_result(rig.disk.folder / "checkpoints" / submission.job)
+        result = read_result(rig.storage.folder / "checkpoints" / submission.job)
         if result is not None:
             evidence.results[submission.job] = result
     for journal in journals.iterdir():

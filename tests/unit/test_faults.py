@@ -14,6 +14,7 @@ import pytest
 from benchmarks.faulting import checker
 from benchmarks.faulting.evidence import (
     Ending,
+    Finding,
     Left,
     Life,
     Result,
@@ -41,7 +42,7 @@ def ended(state: str, job: str = "j1", name: str = "one") -> Ending:
     return Ending(job, name, state, "a message")
 
 
-def promises(found: list[checker.Finding]) -> list[str]:
+def promises(found: list[Finding]) -> list[str]:
     return [one.promise for one in found]
 
 
