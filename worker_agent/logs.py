@@ -5,25 +5,37 @@ from __future__ import annotations
 import os
 import random
 import threading
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, BinaryIO, Protocol
 
 import structlog
 
-from worker_agent.folders import RunFolder, read_json, write_json
+from worker_agent.folders import RunFolder, boot_s, read_json, write_json
+from worker_agent.holes import Holes
 from worker_agent.service_api import Backoff, NotJoined, Refused, Unreachable
 
 _log = structlog.get_logger()
 
 CHUNK_BYTES = 256 << 10
 QUOTA_BYTES = 50 << 20
-"""Of one rank in one generation; the rest is not shipped."""
+"""Of one rank within `QUOTA_S`; what is more than that is left out, and the output says so."""
+QUOTA_S = 3600.0
+LAST_WORDS_BYTES = 64 << 10
+"""The end of a rank's output is shipped whatever it wrote before: it says why the rank ended."""
+BURST = 100
+PACE_S = 10.0
+"""Each piece is an object in storage: after `BURST` of them one in so many seconds, unless they are full."""
 TAIL_LINES = 20
 _TAIL_BYTES = 16 << 10
+_KEPT_BYTES = 1 << 20
+"""So much of what was shipped stays on disk: the tail of a failure is read from it."""
 _EVERY_S = 0.3
-_TRUNCATED = b"\n[headway] This rank wrote more than %d MiB; the rest of its output is not kept.\n"
+_FROM_HERE = b"\n[headway] This rank wrote more than %d MiB within an hour. What it writes until the hour is over is left out.\n"
+_MISSING = b"[headway] %d bytes are missing here.\n"
+_NOTICES_BYTES = 1 << 10
+"""More than both sentences take. They stand in the place of what is left out, and have its offsets."""
 
 
 class LogSink(Protocol):
@@ -73,19 +85,53 @@ def tail(path: Path) -> list[str]:
     return lines[1:][-TAIL_LINES:] if start and len(lines) > 1 else lines[-TAIL_LINES:]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shipped:
+    """How far the output of a rank is. `since_s` is when the hour of its quota began (boot-time clock), `in_hour` how many
+    bytes were shipped within it, and `gap` where what is left out begins.
+    """
+
+    offset: int = 0
+    since_s: float = 0.0
+    in_hour: int = 0
+    gap: int | None = None
+
+    @classmethod
+    def from_json(cls, saved: Any) -> Shipped:
+        """From the file; earlier versions wrote the offset alone."""
+        return cls(**saved) if isinstance(saved, dict) else cls(offset=saved or 0)
+
+    def at(self, now_s: float) -> Shipped:
+        """The same, in the hour that it is now. A clock that stands before the hour's begin is that of another boot."""
+        over = not 0 <= now_s - self.since_s < QUOTA_S
+        return replace(self, since_s=now_s, in_hour=0) if over else self
+
+
 class LogShipper:
     """The thread's body. Other threads `watch` runs, `hurry` it, and say when a run is `over`."""
 
-    def __init__(self, sink: LogSink, stopping: threading.Event, quota_bytes: int = QUOTA_BYTES) -> None:
+    def __init__(
+        self,
+        sink: LogSink,
+        stopping: threading.Event,
+        quota_bytes: int = QUOTA_BYTES,
+        *,
+        now_s: Callable[[], float] = boot_s,
+        holes: Holes | None = None,
+    ) -> None:
         self._sink = sink
         self._stopping = stopping
         self._quota_bytes = quota_bytes
+        self._now_s = now_s
+        self._holes = holes or Holes()
         self._lock = threading.Lock()
         self._runs: dict[str, LoggedRun] = {}
         self._over: set[str] = set()
         self._woken = threading.Event()
         self._backoff = Backoff(random.Random())
         self._sizes: dict[Path, int] = {}
+        self._pieces: dict[Path, tuple[float, float]] = {}
+        """Of each log how many pieces may go at once, and when that was so."""
 
     def watch(self, run: LoggedRun) -> None:
         """Ship the logs of this run from now on."""
@@ -146,30 +192,70 @@ class LogShipper:
         # A line without an end is held back while it grows, and shipped once it has stopped to.
         still = self._sizes.get(path) == size
         self._sizes[path] = size
-        offset = read_json(run.folder.log_offset(rank)) or 0
+        shipped = Shipped.from_json(read_json(run.folder.log_offset(rank))).at(self._now_s())
         with path.open("rb") as file:
-            while offset < min(size, self._quota_bytes):
-                file.seek(offset)
-                data = file.read(min(CHUNK_BYTES, self._quota_bytes - offset))
-                end = offset + len(data)
-                ends = end == self._quota_bytes or (end >= size and (final or still))
+            if shipped.gap is not None and (final or shipped.in_hour < self._quota_bytes):
+                shipped = self._end_gap(run, rank, file, size, shipped, final=final)
+            while shipped.gap is None and shipped.offset < size:
+                left = size - shipped.offset
+                allowed = left if final and left <= LAST_WORDS_BYTES else self._quota_bytes - shipped.in_hour
+                if allowed <= 0:
+                    if left < _NOTICES_BYTES:
+                        break  # hardly worth a word: wait for more, or for the next hour
+                    shipped = self._begin_gap(run, rank, shipped)
+                    if final:
+                        shipped = self._end_gap(run, rank, file, size, shipped, final=True)
+                    continue
+                file.seek(shipped.offset)
+                data = file.read(min(CHUNK_BYTES, allowed))
+                end = shipped.offset + len(data)
+                ends = len(data) == allowed < left or (end >= size and (final or still))
                 data = data[: cut(data, final=ends)]
-                if not data:
-                    return
-                offset = self._post(run, rank, offset, data)
-        if size > self._quota_bytes:
-            if offset == self._quota_bytes:
-                self._post(run, rank, offset, _TRUNCATED % (self._quota_bytes >> 20))
-            if size > 2 * self._quota_bytes:
-                os.truncate(path, self._quota_bytes)  # ranks append, so they go on behind it
+                if not data or not (final or self._may_go(path, len(data))):
+                    break
+                shipped = self._post(run, rank, shipped, data)
+        done = shipped.offset if shipped.gap is None else size
+        self._holes.empty(str(path), done - _KEPT_BYTES)
         if final:
             self._sizes.pop(path, None)
+            self._pieces.pop(path, None)
+            self._holes.forget(str(path))
 
-    def _post(self, run: LoggedRun, rank: int, offset: int, data: bytes) -> int:
+    def _may_go(self, path: Path, size_bytes: int) -> bool:
+        """Whether a piece may go now; small ones are saved up once there were many."""
+        now_s = self._now_s()
+        pieces, at_s = self._pieces.get(path, (float(BURST), now_s))
+        pieces = min(float(BURST), pieces + (now_s - at_s) / PACE_S)
+        may = pieces >= 1 or size_bytes >= CHUNK_BYTES // 2
+        self._pieces[path] = (max(0.0, pieces - may), now_s)
+        return may
+
+    def _begin_gap(self, run: LoggedRun, rank: int, shipped: Shipped) -> Shipped:
+        begun = shipped.offset
+        notice = _FROM_HERE % (self._quota_bytes >> 20)
+        return self._post(run, rank, replace(shipped, gap=begun), notice)
+
+    def _end_gap(
+        self, run: LoggedRun, rank: int, file: BinaryIO, size: int, shipped: Shipped, *, final: bool
+    ) -> Shipped:
+        """Go on with the newest line, or, at the end, with the last ones."""
+        assert shipped.gap is not None
+        earliest = shipped.gap + _NOTICES_BYTES
+        from_ = max(earliest, size - LAST_WORDS_BYTES)
+        file.seek(from_)
+        lines = file.read(max(0, size - from_))
+        begin = (lines.find(b"\n") if final else lines.rfind(b"\n", 0, -1)) + 1
+        resumed = from_ + begin
+        self._post(run, rank, shipped, _MISSING % (resumed - shipped.gap))
+        after = replace(shipped, offset=resumed, gap=None)
+        write_json(run.folder.log_offset(rank), asdict(after))
+        return after
+
+    def _post(self, run: LoggedRun, rank: int, shipped: Shipped, data: bytes) -> Shipped:
         try:
-            self._sink.ship_log(run.job_id, run.generation, rank, offset, data)
+            self._sink.ship_log(run.job_id, run.generation, rank, shipped.offset, data)
         except Refused as error:
             _log.warning("the service refused a piece of a log", run=run.folder.name, error=str(error))
-        offset += len(data)
-        write_json(run.folder.log_offset(rank), offset)
-        return offset
+        shipped = replace(shipped, offset=shipped.offset + len(data), in_hour=shipped.in_hour + len(data))
+        write_json(run.folder.log_offset(rank), asdict(shipped))
+        return shipped

@@ -31,6 +31,7 @@ from headway.contract.runtime import (
 )
 from worker_agent.commandline import How
 from worker_agent.folders import boot_s, read_json
+from worker_agent.holes import Holes
 from worker_agent.hung import Silence
 from worker_agent.logs import tail
 from worker_agent.memory_kills import MemoryKills, counter
@@ -59,6 +60,7 @@ class News:
         self._outbox = outbox
         self._heard = heard
         self._memory_kills = MemoryKills(counter())
+        self._holes = Holes()
 
     def started(self, run: Run, how: How) -> None:
         """All ranks of the run have a process."""
@@ -106,6 +108,7 @@ class News:
                     _log.warning("skipped a line of a rank", run=name, rank=rank, problem=problem)
                     continue
                 self._forward(run, rank, message, ReadPosition(name, rank, behind))
+            self._holes.empty(path, offset)
 
     def exits(self, run: Run) -> bool:
         """Report ranks that ended since the last time; whether one of them broke the gang."""

@@ -79,6 +79,7 @@ class Outbox:
                 line["position"] = [position.run, position.rank, position.offset]
             self._write(line)
             self._shed()
+            self._compact_if_long()
             self._urgent = self._urgent or urgent
             self._news.notify()
 
@@ -97,7 +98,8 @@ class Outbox:
     def forget(self, run: str) -> None:
         """Drop the read positions of a run that is over."""
         with self._lock:
-            self._positions = {key: value for key, value in self._positions.items() if key[0] != run}
+            self._drop_positions(run)
+            self._write({"forgotten": run})
 
     def wait(self, timeout_s: float) -> bool:
         """Wait for something to send; whether it is urgent."""
@@ -127,9 +129,7 @@ class Outbox:
             del self._acknowledged[: len(acknowledged)]
             if entries:
                 self._write({"delivered": entries[-1].sequence})
-            if self._lines > _COMPACT_LINES + 2 * len(self._entries):
-                self._file.close()
-                self._file = self._compact()
+            self._compact_if_long()
 
     def empty(self) -> bool:
         """Whether the service has everything."""
@@ -150,6 +150,15 @@ class Outbox:
                 del self._entries[index]
                 return
 
+    def _compact_if_long(self) -> None:
+        """Also while the service is away: what is shed leaves its line behind."""
+        if self._lines > _COMPACT_LINES + 2 * len(self._entries):
+            self._file.close()
+            self._file = self._compact()
+
+    def _drop_positions(self, run: str) -> None:
+        self._positions = {key: value for key, value in self._positions.items() if key[0] != run}
+
     def _write(self, line: dict[str, Any]) -> None:
         self._file.write(json.dumps(line) + "\n")
         self._lines += 1
@@ -168,6 +177,8 @@ class Outbox:
                 self._take_back(line["entry"])
             for run, rank, offset in line.get("positions", [line["position"]] if "position" in line else []):
                 self._positions[run, rank] = offset
+            if "forgotten" in line:
+                self._drop_positions(line["forgotten"])
             self._last = max(self._last, line.get("last", 0))
             while self._entries and self._entries[0].sequence <= line.get("delivered", 0):
                 self._entries.popleft()

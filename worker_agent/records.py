@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import structlog
@@ -22,6 +24,7 @@ _log = structlog.get_logger()
 KEEP_GENERATIONS = 3
 KEEP_FENCE_S = 30 * 86400.0
 KEEP_FOLDERS_S = 6 * 3600.0
+LOG_BYTES = 1 << 20
 
 
 @dataclass(slots=True)
@@ -137,6 +140,9 @@ def tidy(state: StateFolder, now_s: float) -> None:
     for job in state.jobs():
         folders = job.runs()
         done = [folder for folder in folders if folder.ended.exists() and folder.shipped.exists()]
+        for folder in (one for one in folders if not one.command.exists()):  # its agent ended just then
+            if now_s - folder.path.stat().st_mtime > KEEP_FOLDERS_S:
+                shutil.rmtree(folder.path, ignore_errors=True)
         for folder in done:
             old = now_s - folder.ended.stat().st_mtime > KEEP_FOLDERS_S
             if old or folder not in folders[-KEEP_GENERATIONS:]:
@@ -152,6 +158,19 @@ def tidy(state: StateFolder, now_s: float) -> None:
                 shutil.rmtree(job.work, ignore_errors=True)
             if age_s > KEEP_FENCE_S:
                 shutil.rmtree(job.path, ignore_errors=True)
+    for partial in state.bundles.glob(".*.tmp"):
+        with contextlib.suppress(FileNotFoundError):  # a download that is done
+            if now_s - partial.stat().st_mtime > KEEP_FOLDERS_S:
+                partial.unlink()
+    start_anew(state.launcher_log)
+
+
+def start_anew(log: Path) -> None:
+    """Keep a log that grew long, as its own first part, and empty it. Whoever writes to it appends, and goes on."""
+    with contextlib.suppress(FileNotFoundError):
+        if log.stat().st_size > LOG_BYTES:
+            shutil.copyfile(log, log.with_name(f"{log.name}.1"))
+            os.truncate(log, 0)
 
 
 def _folders(state: StateFolder) -> Iterator[RunFolder]:

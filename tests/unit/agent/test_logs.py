@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import threading
 from pathlib import Path
 
@@ -8,7 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from worker_agent.folders import RunFolder
-from worker_agent.logs import CHUNK_BYTES, TAIL_LINES, LoggedRun, LogShipper, cut, tail
+from worker_agent.holes import Holes
+from worker_agent.logs import (
+    BURST,
+    CHUNK_BYTES,
+    PACE_S,
+    TAIL_LINES,
+    LoggedRun,
+    LogShipper,
+    cut,
+    tail,
+)
 from worker_agent.service_api import Refused, Unreachable
 
 
@@ -110,25 +121,150 @@ def test_what_the_service_will_never_take_does_not_block_the_rest(run: LoggedRun
     assert run.folder.shipped.exists()
 
 
-def test_a_flood_is_cut_off_with_a_word_and_does_not_fill_the_disk(run: LoggedRun) -> None:
-    sink = Sink()
-    quota = 1 << 20
-    ship = shipper(sink, run, quota)
+MIB = 1 << 20
+LINE = b"0123456789abcde\n"
+
+
+class Pieces(Sink):
+    """Keeps what is shipped by its offset, with holes where something was left out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pieces: list[tuple[int, bytes]] = []
+
+    def ship_log(self, job_id: str, generation: int, rank: int, offset: int, data: bytes) -> None:
+        if rank == 0:
+            assert offset >= sum(self.pieces[-1:] and [self.pieces[-1][0], len(self.pieces[-1][1])], 0)
+            self.pieces.append((offset, data))
+
+    @property
+    def text(self) -> str:
+        return b"".join(data for _, data in self.pieces).decode()
+
+
+class Hours:
+    """A clock that the test sets."""
+
+    def __init__(self) -> None:
+        self.now_s = 5000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def flood(run: LoggedRun, size_bytes: int) -> None:
     with run.folder.log(0).open("ab") as log:
-        log.write(b"0123456789abcde\n" * (3 * quota // 16))
-        log.flush()
-        ship.run_once()
-        assert bytes(sink.data[0][:quota]) == run.folder.log(0).read_bytes()[:quota]
-        assert b"more than 1 MiB" in sink.data[0][quota:]
-        assert run.folder.log(0).stat().st_size == quota
-        size = len(sink.data[0])
-        log.write(b"the end\n")
-        log.flush()
-    ship.over(run.folder.name)
-    ship.run_once()
+        log.write(LINE * (size_bytes // len(LINE)))
+
+
+def test_a_flood_is_cut_off_with_a_word_and_does_not_fill_the_disk(run: LoggedRun) -> None:
+    sink = Pieces()
+    made = LogShipper(sink, threading.Event(), MIB, now_s=Hours(), holes=Holes(step_bytes=1 << 16))
+    made.watch(run)
+    for _ in range(4):
+        flood(run, 3 * MIB)
+        made.run_once()
+    assert sink.text.count("more than 1 MiB within an hour") == 1, "the live stream hears of it at once"
+    assert len(sink.text) < MIB + 300
+    log = run.folder.log(0).stat()
+    assert log.st_size == 12 * MIB
+    assert log.st_blocks * 512 < 2.5 * MIB
+    with run.folder.log(0).open("ab") as file:
+        file.write(b"Traceback\nthe end\n")
+    made.over(run.folder.name)
+    made.run_once()
     assert tail(run.folder.log(0))[-1] == "the end", "the tail of a failure is still there"
-    assert bytes(sink.data[0][quota:]).startswith(b"\n[headway]")
-    assert len(sink.data[0]) == size
+    assert sink.text.endswith("Traceback\nthe end\n"), "and is shipped"
+    (missing,) = re.findall(r"\[headway\] (\d+) bytes are missing here", sink.text)
+    real = sum(len(data) for _, data in sink.pieces if b"[headway]" not in data)
+    assert real + int(missing) == run.folder.log(0).stat().st_size, "every byte is there or counted"
+    assert run.folder.shipped.exists()
+
+
+def test_after_the_hour_output_goes_on(run: LoggedRun) -> None:
+    sink, clock = Pieces(), Hours()
+    made = LogShipper(sink, threading.Event(), MIB, now_s=clock)
+    made.watch(run)
+    for hour in range(3):
+        with run.folder.log(0).open("ab") as log:
+            log.write(b"hour %d\n" % hour)
+        made.run_once()
+        flood(run, 2 * MIB)
+        made.run_once()
+        clock.now_s += 3600
+    lines = [line for line in sink.text.splitlines() if not line.startswith("012345")]
+    assert [line for line in lines if line.startswith("hour")] == ["hour 0", "hour 1", "hour 2"]
+    assert sum("are missing here" in line for line in lines) == 2
+    assert sum("within an hour" in line for line in lines) == 3
+
+
+def test_an_agent_that_is_started_again_knows_of_the_gap_and_of_the_hour(run: LoggedRun) -> None:
+    sink, clock = Pieces(), Hours()
+
+    def agent() -> LogShipper:
+        made = LogShipper(sink, threading.Event(), MIB, now_s=clock)
+        made.watch(run)
+        return made
+
+    flood(run, 2 * MIB)
+    agent().run_once()
+    flood(run, MIB)
+    agent().run_once()
+    assert sink.text.count("[headway]") == 1
+    clock.now_s += 3600
+    flood(run, MIB // 2)
+    agent().run_once()
+    assert sink.text.count("are missing here") == 1
+    clock.now_s = 10.0  # the host was booted anew
+    flood(run, 2 * MIB)
+    agent().run_once()
+    assert sink.text.count("[headway]") == 3, "a new quota, since nobody knows of the hour"
+
+
+def test_the_offset_of_an_earlier_version_is_understood(run: LoggedRun) -> None:
+    run.folder.log(0).write_bytes(b"one\ntwo\n")
+    run.folder.log_offset(0).write_text("4")
+    sink = Pieces()
+    made = LogShipper(sink, threading.Event())
+    made.watch(run)
+    made.run_once()
+    assert sink.pieces == [(4, b"two\n")]
+
+
+def test_who_prints_all_the_time_is_shipped_in_fewer_pieces(run: LoggedRun) -> None:
+    sink, clock = Pieces(), Hours()
+    made = LogShipper(sink, threading.Event(), now_s=clock)
+    made.watch(run)
+    for _ in range(1000):
+        flood(run, len(LINE))
+        made.run_once()
+        clock.now_s += 1.0
+    assert BURST <= len(sink.pieces) <= BURST + 1000 / PACE_S + 1
+    made.over(run.folder.name)
+    made.run_once()
+    assert sink.text == (LINE * 1000).decode(), "nothing is lost by it"
+
+
+@given(st.lists(st.tuples(st.integers(0, 5000), st.integers(0, 3000)), max_size=30))
+def test_every_byte_is_shipped_or_counted(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[int, int]]
+) -> None:
+    folder = RunFolder(tmp_path_factory.mktemp("run") / "job" / "1")
+    folder.path.mkdir(parents=True)
+    run, sink, clock = LoggedRun("job", 1, (0,), folder), Pieces(), Hours()
+    made = LogShipper(sink, threading.Event(), 2000, now_s=clock)
+    made.watch(run)
+    for lines, seconds in steps:
+        with folder.log(0).open("ab") as log:
+            log.write(b"x\n" * lines)
+        made.run_once()
+        clock.now_s += seconds
+    made.over(folder.name)
+    made.run_once()
+    missing = sum(int(found) for found in re.findall(r"\] (\d+) bytes are missing", sink.text))
+    real = sum(len(data) for _, data in sink.pieces if b"[headway]" not in data)
+    size = folder.log(0).stat().st_size if folder.log(0).exists() else 0
+    assert real + missing == size
 
 
 @given(st.text(max_size=200), st.booleans())

@@ -1,0 +1,54 @@
+"""Give back the disk space of what was read, out of the middle of a file that somebody still appends to."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+
+import structlog
+
+_log = structlog.get_logger()
+
+_KEEP_SIZE = 1
+_PUNCH_HOLE = 2
+_UNSUPPORTED = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
+_BLOCK_BYTES = 4096
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_long, ctypes.c_long]
+
+
+class Holes:
+    """Where files were emptied. What is emptied reads as zeros; lengths and offsets stay.
+
+    Args:
+        step_bytes: so much must be worth giving back; less is left for another time.
+    """
+
+    def __init__(self, step_bytes: int = 16 << 20) -> None:
+        self._step_bytes = step_bytes
+        self._empty_to: dict[str, int] = {}
+        self._unsupported = False
+
+    def empty(self, path: str, end: int) -> None:
+        """What lies before the byte `end` is needed no more."""
+        begin = self._empty_to.get(path, 0)
+        end -= end % _BLOCK_BYTES
+        if self._unsupported or end - begin < self._step_bytes:
+            return
+        file = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            # From the beginning: what an agent before this one emptied costs nothing to empty again.
+            failed = _libc.fallocate(file, _PUNCH_HOLE | _KEEP_SIZE, 0, end) != 0
+            number = ctypes.get_errno()
+        finally:
+            os.close(file)
+        if not failed:
+            self._empty_to[path] = end
+        elif number in _UNSUPPORTED:
+            self._unsupported = True
+            _log.warning("this file system keeps what was read until its run is over", path=path)
+
+    def forget(self, path: str) -> None:
+        """The file goes."""
+        self._empty_to.pop(path, None)
