@@ -6,13 +6,12 @@ import contextlib
 import os
 import signal
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 from urllib.parse import urlsplit
 
-from benchmarks.faulting.network import Link
 from benchmarks.faulting.plan import Fault, Kind
 from benchmarks.faulting.rig import Rig, launchers
 from benchmarks.faulting.watching import Watcher
@@ -45,26 +44,31 @@ class Harm:
     def do(self, fault: Fault) -> Done | None:
         """Do a fault now; None when there is nobody to do it to."""
         match fault.kind:
-            case Kind.KILL_POSTGRES | Kind.CRASH_POSTGRES:
-                return self._stop_postgres(fault.kind)
-            case Kind.KILL_REDIS:
-                return _kill("redis", self._rig.redis.pid, signal.SIGKILL)
-            case Kind.FLUSH_REDIS:
-                return Done("redis") if self._flush() else None
-            case Kind.CUT | Kind.REFUSE | Kind.BLACKHOLE | Kind.DELAY:
-                return self._disturb(_choose(list(self._rig.network.links.values()), fault.target), fault)
-            case Kind.PARTITION:
-                links = [self._rig.network.links[f"{name}-api"] for name in self._rig.names("agent")]
-                return self._disturb(_choose(links, fault.target), fault)
+            case Kind.KILL_POSTGRES | Kind.CRASH_POSTGRES | Kind.KILL_REDIS | Kind.FLUSH_REDIS:
+                return self._hurt_store(fault.kind)
+            case Kind.CUT | Kind.REFUSE | Kind.BLACKHOLE | Kind.DELAY | Kind.PARTITION:
+                return self._disturb(fault)
             case Kind.FILL_STORAGE | Kind.FILL_AGENT:
-                name = "storage" if fault.kind is Kind.FILL_STORAGE else None
-                name = name or _choose(self._rig.names("agent"), fault.target)
-                disk = self._rig.disks[name or "storage"]
-                disk.fill()
-                return Done(f"{name} ({disk.how})", disk.empty)
+                return self._fill(fault)
             case Kind.JUMP_CLOCK:
                 return self._jump(fault)
+            case Kind.FREEZE_ALL_SERVICES:
+                return self._freeze(self._victims("api") + self._victims("scheduler"))
         return self._stop_process(fault)
+
+    def _hurt_store(self, kind: Kind) -> Done | None:
+        if kind is Kind.KILL_REDIS:
+            return _kill("redis", self._rig.redis.pid, signal.SIGKILL)
+        if kind is Kind.FLUSH_REDIS:
+            return Done("redis") if self._flush() else None
+        return self._stop_postgres(kind)
+
+    def _fill(self, fault: Fault) -> Done:
+        names = ["storage"] if fault.kind is Kind.FILL_STORAGE else self._rig.names("agent")
+        name = names[fault.target % len(names)]
+        disk = self._rig.disks[name]
+        disk.fill()
+        return Done(f"{name} ({disk.how})", disk.empty)
 
     def _stop_process(self, fault: Fault) -> Done | None:
         verb, _, whom = fault.kind.partition("_")
@@ -73,8 +77,15 @@ class Harm:
             return None
         if verb == "kill":
             return _kill(*victim, signal.SIGKILL)
-        frozen = _kill(*victim, signal.SIGSTOP)
-        return frozen and Done(frozen.whom, lambda: _wake(victim[1]))
+        return self._freeze([victim])
+
+    def _freeze(self, victims: Sequence[tuple[str, int]]) -> Done | None:
+        frozen = [(whom, pid) for whom, pid in victims if _kill(whom, pid, signal.SIGSTOP)]
+        if not frozen:
+            return None
+        return Done(
+            ", ".join(f"{whom} ({pid})" for whom, pid in frozen), lambda: _wake(pid for _, pid in frozen)
+        )
 
     def _victims(self, whom: str) -> list[tuple[str, int]]:
         if whom == "rank":
@@ -111,9 +122,14 @@ class Harm:
             return False
         return answer == b"+OK\r\n+OK\r\n"
 
-    def _disturb(self, link: Link | None, fault: Fault) -> Done | None:
-        if link is None:
-            return None
+    def _disturb(self, fault: Fault) -> Done | None:
+        links = self._rig.network.links
+        among = (
+            [f"{name}-api" for name in self._rig.names("agent")]
+            if fault.kind is Kind.PARTITION
+            else list(links)
+        )
+        link = links[among[fault.target % len(among)]]
         match fault.kind:
             case Kind.CUT:
                 return Done(f"{link.name}: {self._rig.network.cut(link)} sockets")
@@ -127,10 +143,9 @@ class Harm:
         link.swallow()
         return Done(link.name, link.flow)
 
-    def _jump(self, fault: Fault) -> Done | None:
-        name = _choose([*self._rig.names("api"), *self._rig.names("scheduler")], fault.target)
-        if name is None:
-            return None
+    def _jump(self, fault: Fault) -> Done:
+        names = [*self._rig.names("api"), *self._rig.names("scheduler")]
+        name = names[fault.target % len(names)]
         self._rig.clocks.set(name, fault.amount)
         return Done(name, lambda: self._rig.clocks.set(name, 0.0))
 
@@ -155,6 +170,7 @@ def _kill(whom: str, pid: int | None, number: signal.Signals) -> Done | None:
     return Done(f"{whom} ({pid})")
 
 
-def _wake(pid: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGCONT)
+def _wake(pids: Iterable[int]) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)

@@ -27,6 +27,8 @@ class Kind(StrEnum):
     FREEZE_AGENT = "freeze_agent"
     FREEZE_LAUNCHER = "freeze_launcher"
     FREEZE_RANK = "freeze_rank"
+    FREEZE_ALL_SERVICES = "freeze_all_services"
+    """Every API and every scheduler at once: the control plane is away, and jobs go on."""
     CUT = "cut"
     """The open connections of one link end, all at once."""
     REFUSE = "refuse"
@@ -71,6 +73,7 @@ WEIGHTS: Mapping[Kind, float] = {
     Kind.FREEZE_AGENT: 1.5,
     Kind.FREEZE_LAUNCHER: 1,
     Kind.FREEZE_RANK: 2,
+    Kind.FREEZE_ALL_SERVICES: 1,
     Kind.CUT: 3,
     Kind.REFUSE: 1.5,
     Kind.BLACKHOLE: 1.5,
@@ -88,6 +91,7 @@ _LASTS_S: Mapping[Kind, tuple[float, float]] = {
     Kind.FREEZE_AGENT: (1, 12),
     Kind.FREEZE_LAUNCHER: (1, 8),
     Kind.FREEZE_RANK: (0.5, 8),
+    Kind.FREEZE_ALL_SERVICES: (3, 15),
     Kind.REFUSE: (1, 10),
     Kind.BLACKHOLE: (1, 12),
     Kind.DELAY: (2, 15),
