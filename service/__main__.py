@@ -1,7 +1,7 @@
-"""`python -m service`."""
+"""`python -m service`: the programs that run (`service.main`), and work on backups (`service.backup`)."""
 
 import sys
 
-from service.main import main
+from service import backup, main
 
-sys.exit(main(sys.argv[1:]))
+sys.exit((backup if sys.argv[1:2] and sys.argv[1] in backup.VERBS else main).main(sys.argv[1:]))

@@ -6,29 +6,21 @@ The other version is the last tag, or the revision in HEADWAY_PREVIOUS.
 
 from __future__ import annotations
 
-import contextlib
 import io
 import os
 import shutil
-import signal
 import subprocess
-import sys
 import tarfile
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from headway.client import Client
-from headway.contract.agents import NodeState
 from headway.local.stack import LocalStack
-from headway.local.supervisor import Program
 from tests.e2e.conftest import Cluster, PatientJob
-from tests.integration.agent.stub import launchers
+from tests.e2e.hosts import ROOT, SLOTS, Host, ready
 
-ROOT = Path(__file__).parents[2]
-SLOTS = 2
 LONGEST_PAUSE_S = 5.0
 
 pytestmark = pytest.mark.timeout(300)
@@ -57,39 +49,6 @@ def previous(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@dataclass
-class Host:
-    """A host whose agent can be replaced by one of other code. Its ranks live on meanwhile."""
-
-    stack: LocalStack
-    name: str
-    program: Program | None = None
-
-    @property
-    def state(self) -> Path:
-        return self.stack.data / "agents" / self.name
-
-    def start(self, code: Path) -> None:
-        env = {**os.environ, "PYTHONPATH": str(code)}
-        env["HEADWAY_JOIN_TOKEN"] = self.stack.join_token_file.read_text().strip()
-        argv = [sys.executable, "-u", "-m", "worker_agent", "--url", self.stack.url, "--name", self.name]
-        argv += ["--address", "127.0.0.1", "--state-dir", str(self.state), "--slots", str(SLOTS)]
-        self.program = Program(argv, env, self.stack.logs / f"agent-{self.name}.log")
-        self.program.start()
-
-    def update(self, code: Path) -> None:
-        assert self.program is not None
-        self.program.stop()
-        self.start(code)
-
-    def clean_up(self) -> None:
-        if self.program is not None:
-            self.program.stop()
-        for pid in launchers(self.state):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-
-
 @pytest.fixture
 def old_agents(previous: Path, tmp_path: Path) -> Iterator[tuple[Cluster, list[Host]]]:
     """This service, with two agents of the release before."""
@@ -107,10 +66,6 @@ def old_agents(previous: Path, tmp_path: Path) -> Iterator[tuple[Cluster, list[H
         finally:
             for host in hosts:
                 host.clean_up()
-
-
-def ready(client: Client) -> set[str]:
-    return {node.name for node in client.nodes() if node.state is NodeState.READY}
 
 
 def changes_size_live(job: PatientJob, size: int) -> None:

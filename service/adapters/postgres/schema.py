@@ -112,7 +112,10 @@ async def schema_problem(engine: AsyncEngine) -> str | None:
                 f"the database schema is {f'at revision {found}' if found else 'missing'}, and this version needs "
                 f"{needed}; run `python -m service migrate`"
             )
-        oldest = (await connection.execute(select(database_state.c.oldest_revision))).scalar_one()
+        own = (await connection.execute(select(database_state))).one()
+        oldest: str = own.oldest_revision
+    if own.backed_up_at is not None and own.restored_at is None:
+        return "the database was loaded from a backup, but not to the end; run `python -m service restored`"
     if oldest > needed:
         return (
             f"the database schema is for versions of revision {oldest} and newer, and this one is of {needed}; "
@@ -143,7 +146,9 @@ async def _run(connection: AsyncConnection, config: Config, revision: str, patie
     give_up_s = time.monotonic() + patience_s
     pause_s = _PAUSE_S
     while True:
-        await connection.execute(text("RESET ALL"))  # an index whose build was broken off has lifted the limits
+        await connection.execute(
+            text("RESET ALL")
+        )  # an index whose build was broken off has lifted the limits
         await connection.commit()
         try:
             await connection.run_sync(upgrade)

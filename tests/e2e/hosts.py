@@ -1,0 +1,57 @@
+"""Hosts of tests whose agents are restarted, replaced or kept while the service goes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from headway.client import Client
+from headway.contract.agents import NodeState
+from headway.local.stack import LocalStack
+from headway.local.supervisor import Program
+from tests.integration.agent.stub import launchers
+
+SLOTS = 2
+ROOT = Path(__file__).parents[2]
+
+
+@dataclass
+class Host:
+    """A host whose agent can be replaced by one of other code. Its ranks live on meanwhile."""
+
+    stack: LocalStack
+    name: str
+    program: Program | None = None
+
+    @property
+    def state(self) -> Path:
+        return self.stack.data / "agents" / self.name
+
+    def start(self, code: Path = ROOT) -> None:
+        env = {**os.environ, "PYTHONPATH": str(code)}
+        env["HEADWAY_JOIN_TOKEN"] = self.stack.join_token_file.read_text().strip()
+        argv = [sys.executable, "-u", "-m", "worker_agent", "--url", self.stack.url, "--name", self.name]
+        argv += ["--address", "127.0.0.1", "--state-dir", str(self.state), "--slots", str(SLOTS)]
+        self.program = Program(argv, env, self.stack.logs / f"agent-{self.name}.log")
+        self.program.start()
+
+    def update(self, code: Path) -> None:
+        assert self.program is not None
+        self.program.stop()
+        self.start(code)
+
+    def clean_up(self) -> None:
+        if self.program is not None:
+            self.program.stop()
+        for pid in launchers(self.state):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def ready(client: Client) -> set[str]:
+    """Names of the nodes that take jobs."""
+    return {node.name for node in client.nodes() if node.state is NodeState.READY}
