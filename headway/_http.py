@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -174,12 +175,12 @@ class _Patience:
         self._pause_s = _FIRST_PAUSE_S
 
     def wait(self, failure: HeadwayError, asked_s: float | None = None) -> None:
-        """Pause for `asked_s`, by default longer each time.
+        """Pause for `asked_s` and a little more, lest all who were sent away come back at once; by default longer each time.
 
         Raises:
             HeadwayError: `failure`, when it cannot go away by itself or patience would run out.
         """
-        pause_s = self._pause_s if asked_s is None else asked_s
+        pause_s = self._pause_s if asked_s is None else asked_s * random.uniform(1.0, 1.25)
         temporary = isinstance(failure, ServiceUnavailableError)
         if not temporary or self._timer.monotonic() + pause_s > self._deadline:
             raise failure

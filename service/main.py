@@ -19,6 +19,7 @@ from typing import Any
 import asyncpg
 import structlog
 import uvicorn
+import uvloop
 from fastapi import FastAPI
 from redis.exceptions import RedisError
 from sqlalchemy.exc import SQLAlchemyError
@@ -52,6 +53,8 @@ from service.usecases.rental_ports import Provider
 log = structlog.get_logger()
 
 _BEAT_S = 2.0
+_KEEP_ALIVE_S = 60
+"""Longer than agents are silent: each would connect anew for every report."""
 _SIMULATION_LIMIT_S = 900.0
 
 
@@ -262,6 +265,7 @@ async def run_api(service: Service) -> None:
         port=service.settings.port,
         log_config=None,
         access_log=False,
+        timeout_keep_alive=_KEEP_ALIVE_S,
         timeout_graceful_shutdown=3,
     )
     await uvicorn.Server(config).serve()
@@ -309,7 +313,8 @@ def main(argv: Sequence[str]) -> int:
     try:
         settings = read_settings(os.environ)
         service = Service(settings, providers_of(settings, os.environ))
-        asyncio.run(_run(service, role))
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(_run(service, role))
     except (SettingsError, HeadwayServiceError, ValueError) as error:
         print(f"headway service: {error}", file=sys.stderr)  # noqa: T201 - the last word of a program
         return 1

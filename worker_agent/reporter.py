@@ -63,6 +63,7 @@ class Reporter:
         self._holding = holding
         self._health = health
         self._probe = probe
+        self._probe = probe
         self._listener = listener
         self._stopping = stopping
         self._backoff = Backoff(random.Random())
@@ -70,6 +71,8 @@ class Reporter:
         self._health_due_s = boot_s() + _HEALTH_EVERY_S
         self._away = False
         self._next_due_s = 0.0
+        self._paced_s: float | None = None
+        """How often to report in a cluster that is too large for more; None: as agreed on when joining."""
 
     def run(self) -> None:
         """Join, then report until told to stop. Problems that pass are retried for ever."""
@@ -80,7 +83,7 @@ class Reporter:
                 if not self._away:
                     _log.warning("the service is away; trying again until it is back", error=str(error))
                 self._away = True
-                self._stopping.wait(self._backoff.next_s())
+                self._stopping.wait(self._backoff.next_s(error.retry_after_s))
             except NotJoined as error:
                 _log.warning("joining again", reason=str(error))
                 self._membership.leave()
@@ -102,11 +105,15 @@ class Reporter:
             Refused: the service does not want this agent.
         """
         node = self._membership.current() or self._join()
-        if not self._outbox.wait(max(0.0, self._next_due_s - boot_s())):
-            self._outbox.wait_urgent(BATCH_WINDOW_S)
+        if not self._outbox.wait(self._due_in_s()):
+            # What can wait does so until the next report is due where the service has asked for few of them.
+            self._outbox.wait_urgent(BATCH_WINDOW_S if self._paced_s is None else self._due_in_s())
         entries, acknowledged = self._outbox.take(self._limit)
         self._report(entries, acknowledged)
-        self._next_due_s = boot_s() + node.report_every_s
+        self._next_due_s = boot_s() + (self._paced_s or node.report_every_s)
+
+    def _due_in_s(self) -> float:
+        return max(0.0, self._next_due_s - boot_s())
 
     def _join(self) -> JoinReply:
         reply = self._api.join(self._request)
@@ -132,9 +139,11 @@ class Reporter:
         except Refused as error:
             self._drop_refused(entries, error)
             return
+        self._paced_s = reply.report_every_s
         self._limit = min(_BATCH, 2 * self._limit)
         self._outbox.delivered(entries, acknowledged)
         self._listener.lease_renewed(sent_s + reply.lease_s, reply.stop)
+        self._probe(reply.probe)
         self._probe(reply.probe)
 
     def _drop_refused(self, entries: Sequence[AnyEntry], error: Refused) -> None:

@@ -11,6 +11,7 @@ from typing import TypeVar
 import httpx
 from pydantic import ValidationError
 
+from headway._http import retry_after_s
 from headway.contract.agents import JoinReply, JoinRequest, ReportReply, ReportRequest
 from headway.errors import HeadwayError
 
@@ -29,7 +30,11 @@ Reply = TypeVar("Reply", JoinReply, ReportReply)
 
 
 class Unreachable(HeadwayError):
-    """The service did not answer, or asked to be left alone for a while. Try again."""
+    """The service did not answer, or asked to be left alone for a while: for `retry_after_s`, if it said so. Try again."""
+
+    def __init__(self, problem: str, hint: str = "", *, retry_after_s: float = 0.0) -> None:
+        self.retry_after_s = retry_after_s
+        super().__init__(problem, hint)
 
 
 class NotJoined(HeadwayError):
@@ -186,16 +191,19 @@ class Backoff:
         """It worked."""
         self._failures = 0
 
-    def next_s(self) -> float:
-        """How long to wait after one more failure."""
+    def next_s(self, asked_s: float = 0.0) -> float:
+        """How long to wait after one more failure; at least what the service has asked for."""
         ceiling = min(_BACKOFF_MAX_S, _BACKOFF_FIRST_S * 2.0**self._failures)
         self._failures = min(self._failures + 1, 16)
-        return ceiling * self._rng.uniform(0.5, 1.0)
+        return max(ceiling * self._rng.uniform(0.5, 1.0), asked_s * self._rng.uniform(1.0, 1.5))
 
 
 def _available(response: httpx.Response) -> httpx.Response:
     if response.status_code == 429 or response.status_code >= 500:
-        raise Unreachable(f"The service answered {response.status_code}: {_detail(response)}")
+        raise Unreachable(
+            f"The service answered {response.status_code}: {_detail(response)}",
+            retry_after_s=min(retry_after_s(response.headers) or 0.0, _BACKOFF_MAX_S),
+        )
     return response
 
 

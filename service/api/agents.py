@@ -13,12 +13,14 @@ from service.api.context import (
     Context,
     Credentials,
     LeaseRenewal,
+    Places,
     check_node,
     digest_of,
     may_join,
     new_id,
     require_node,
 )
+from service.api.pressure import Traffic
 from service.api.render import as_json
 from service.domain.errors import TooLarge, WrongToken
 from service.usecases.heartbeat import heartbeat_of, slower_s
@@ -63,14 +65,19 @@ async def join_agent(context: Context, request: JoinRequest, credentials: Creden
 
 @router.post("/{node_id}/reports", operation_id="report", response_model=ReportReply)
 async def report_news(
-    context: Context, leases: LeaseRenewal, credentials: Credentials, node_id: str, report: ReportRequest
+    context: Context,
+    leases: LeaseRenewal,
+    gates: Places,
+    credentials: Credentials,
+    node_id: str,
+    report: ReportRequest,
 ) -> Response:
     """A batch of news; renews the lease. Sending a batch twice counts it once."""
     heartbeat = heartbeat_of(report, node_id, digest_of(credentials))
     if heartbeat is not None and await leases.renew(heartbeat):
         reply = ReportReply(lease_s=context.lease_s)
     else:
-        async with context.transactions.begin() as tx:
+        async with gates.inside(Traffic.NEWS), context.transactions.begin() as tx:
             await check_node(tx, credentials, node_id)
             reply = await ingest(
                 tx, node_id, report, launch=context.launch, lease_s=context.lease_s, now=context.now()

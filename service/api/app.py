@@ -27,7 +27,7 @@ from service.api import (
     usage,
 )
 from service.api.context import ApiContext
-from service.api.pressure import Gate, Pressure
+from service.api.pressure import Gates, Pressure
 from service.usecases.heartbeat import Heartbeats
 
 _DESCRIPTION = """Elastic PyTorch training on machines of your own: submit jobs, watch them grow and shrink.
@@ -66,8 +66,8 @@ def create_app(context: ApiContext, background: Callable[[], AbstractAsyncContex
     for module in modules:
         app.include_router(module.router)
     problems.install(app)
-    app.state.gate = Gate()
-    app.add_middleware(Pressure, gate=app.state.gate)
+    app.state.gates = Gates()
+    app.add_middleware(Pressure, gates=app.state.gates)
     app.add_middleware(RequestId)
     return app
 

@@ -14,6 +14,7 @@ from typing import Annotated, Protocol, TypeAlias
 from fastapi import Depends, Header, Query, Request, Security
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
+from service.api.pressure import Gates
 from service.domain.errors import WrongToken
 from service.usecases.heartbeat import Heartbeats
 from service.usecases.join import digest_token
@@ -77,6 +78,12 @@ async def heartbeats_of(request: Request) -> Heartbeats:
     return heartbeats
 
 
+async def gates_of(request: Request) -> Gates:
+    """What bounds the work in this process."""
+    gates: Gates = request.app.state.gates
+    return gates
+
+
 def new_id(prefix: str, now: datetime) -> str:
     """An id that sorts by time: milliseconds in base 32, then 50 random bits."""
     alphabet = "0123456789abcdefghjkmnpqrstvwxyz"
@@ -88,6 +95,7 @@ def new_id(prefix: str, now: datetime) -> str:
 _bearer = HTTPBearer(auto_error=False, description="HEADWAY_TOKEN, or the token of a node")
 Credentials: TypeAlias = Annotated[HTTPAuthorizationCredentials | None, Security(_bearer)]
 Context: TypeAlias = Annotated[ApiContext, Depends(context_of)]
+Places: TypeAlias = Annotated[Gates, Depends(gates_of)]
 LeaseRenewal: TypeAlias = Annotated[Heartbeats, Depends(heartbeats_of)]
 Limit = Annotated[int, Query(ge=1, le=500)]
 Cursor = Annotated[str | None, Query(description="From `next_cursor` of the page before")]

@@ -17,7 +17,7 @@ from prometheus_client.registry import Collector
 from headway.contract.health import FaultCause
 from service.api.context import Context
 from service.api.metrics_money import Money, money_figures
-from service.api.pressure import Gate, Traffic
+from service.api.pressure import Gates, Traffic
 from service.domain.perf.marks import AT_SUBMIT, ON_THE_WAY
 from service.usecases.records import PredictionErrors
 
@@ -43,7 +43,7 @@ async def metrics(request: Request, context: Context) -> Response:
         money = await money_figures(tx, context.now())
         confined = await tx.quarantines.open()
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_TurnedAway(request.app.state.gate))
+    registry.register(_TurnedAway(request.app.state.gates))
     registry.register(Money(money))
     registry.register(_Predictions(errors))
     registry.register(_Forecasts(forecasts))
@@ -54,8 +54,8 @@ async def metrics(request: Request, context: Context) -> Response:
 class _TurnedAway(Collector):
     """`headway_http_rejected_total`: answered with 429 since the process began."""
 
-    def __init__(self, gate: Gate) -> None:
-        self._gate = gate
+    def __init__(self, gates: Gates) -> None:
+        self._gates = gates
 
     def collect(self) -> Iterator[Metric]:
         """The metrics, as Prometheus's client asks for them."""
@@ -65,7 +65,7 @@ class _TurnedAway(Collector):
             labels=["traffic"],
         )
         for kind in Traffic:
-            rejected.add_metric([kind], self._gate.rejected[kind])
+            rejected.add_metric([kind], self._gates.of(kind).rejected[kind])
         yield rejected
 
 

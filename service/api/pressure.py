@@ -1,9 +1,13 @@
 """Under more load than it can serve, this process answers some requests with 429 at once, and the others as fast as ever.
 
-Work that waits inside a process makes everything after it late, and clients that give up waiting ask again. So only `PLACES`
-requests are worked on at a time. Whoever finds no place waits for one, for as long as `PATIENCE_S` and in the order of
-`Traffic`: agents' reports first, since without them nodes are taken for lost. Whoever has waited for so long is told to come
-back later. Every kind of traffic can have only a share of the places, so that none of them shuts out the others for ever.
+Work that waits inside a process makes everything after it late, and clients that give up waiting ask again. So only
+`PLACES` requests are worked on at a time, which is fewer than there are connections to the database. Whoever finds no place
+waits for one, for as long as `PATIENCE_S` and in the order of `Traffic`: news of agents first, then what users look at,
+then what they submit. Whoever has waited for so long is told to come back later. Every kind can have only a share of the
+places, so that none of them shuts out the others for ever.
+
+Reports that only say that a node is there are written together by `usecases.heartbeat` and need no place among these: without
+them nodes are taken for lost, so nothing else may keep them out. Only how many reports are inside at a time is bounded.
 
 A place is free again as soon as an answer begins, since what is left of it costs nothing: streams hold none.
 """
@@ -12,28 +16,33 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from enum import StrEnum
 from types import MappingProxyType
 
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.api.problems import problem_response
+from service.api.problems import service_error
+from service.domain.errors import TooBusy
 
 
 class Traffic(StrEnum):
     """Kinds of requests, the most urgent first."""
 
     REPORTS = "reports"
+    NEWS = "news"
     READS = "reads"
     WRITES = "writes"
     LOGS = "logs"
 
 
-PLACES = 32
+REPORTS = 128
+"""Reports that are inside at a time, those with news among them."""
+PLACES = 14
 SHARES: Mapping[Traffic, int] = MappingProxyType(
-    {Traffic.REPORTS: 24, Traffic.READS: 16, Traffic.WRITES: 16, Traffic.LOGS: 8}
+    {Traffic.NEWS: 8, Traffic.READS: 8, Traffic.WRITES: 10, Traffic.LOGS: 2}
 )
 """How many of the places each kind can have."""
 PATIENCE_S = 0.1
@@ -45,19 +54,14 @@ _FORGET = 0.98
 class Gate:
     """Who may be worked on. `rejected` counts who was sent away."""
 
-    def __init__(
-        self,
-        places: int = PLACES,
-        shares: Mapping[Traffic, int] = SHARES,
-        patience_s: float = PATIENCE_S,
-    ) -> None:
+    def __init__(self, places: int, shares: Mapping[Traffic, int], patience_s: float = PATIENCE_S) -> None:
         self.rejected: Counter[Traffic] = Counter()
         self._free = places
         self._shares = shares
         self._patience_s = patience_s
         self._inside: Counter[Traffic] = Counter()
-        self._waiting: dict[Traffic, deque[asyncio.Future[None]]] = {kind: deque() for kind in Traffic}
-        self._refused_share: dict[Traffic, float] = dict.fromkeys(Traffic, 0.0)
+        self._waiting: dict[Traffic, deque[asyncio.Future[None]]] = {kind: deque() for kind in shares}
+        self._refused_share: dict[Traffic, float] = dict.fromkeys(shares, 0.0)
 
     async def enter(self, kind: Traffic) -> bool:
         """Take a place, waiting a little if need be. False: there is none; `leave` must be called only if there was."""
@@ -87,7 +91,7 @@ class Gate:
         """Give the place back: to the most urgent of those that wait and may have it."""
         self._inside[kind] -= 1
         self._free += 1
-        for other in Traffic:
+        for other in self._shares:
             if self._has_place(other):
                 place = self._next(other)
                 if place is not None:
@@ -131,12 +135,44 @@ def traffic_of(method: str, path: str) -> Traffic | None:
     return Traffic.READS if method in {"GET", "HEAD", "OPTIONS"} else Traffic.WRITES
 
 
-class Pressure:
-    """Lets in what the gate lets in."""
+class Gates:
+    """The gate of reports, and that of everything that needs the database for itself."""
 
-    def __init__(self, app: ASGIApp, gate: Gate) -> None:
+    def __init__(self) -> None:
+        self._reports = Gate(REPORTS, {Traffic.REPORTS: REPORTS})
+        self._others = Gate(PLACES, SHARES)
+
+    def of(self, kind: Traffic) -> Gate:
+        """The gate that requests of a kind go through."""
+        return self._reports if kind is Traffic.REPORTS else self._others
+
+    @asynccontextmanager
+    async def inside(self, kind: Traffic) -> AsyncIterator[None]:
+        """A place as long as the block runs. Raises TooBusy when there is none."""
+        gate = self.of(kind)
+        if not await gate.enter(kind):
+            raise too_busy(gate, kind)
+        try:
+            yield
+        finally:
+            gate.leave(kind)
+
+
+def too_busy(gate: Gate, kind: Traffic) -> TooBusy:
+    """What is said to whom the gate has sent away."""
+    after_s = gate.retry_after_s(kind)
+    return TooBusy(
+        f"the service has more {kind} to work on than it can; nothing was done, try again in {after_s} s",
+        after_s,
+    )
+
+
+class Pressure:
+    """Lets in what the gates let in."""
+
+    def __init__(self, app: ASGIApp, gates: Gates) -> None:
         self._app = app
-        self._gate = gate
+        self._gates = gates
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, or answer 429."""
@@ -144,8 +180,9 @@ class Pressure:
         if kind is None:
             await self._app(scope, receive, send)
             return
-        if not await self._gate.enter(kind):
-            await self._turn_away(kind, scope, receive, send)
+        gate = self._gates.of(kind)
+        if not await gate.enter(kind):
+            await service_error(Request(scope), too_busy(gate, kind))(scope, receive, send)
             return
         inside = True
 
@@ -153,21 +190,11 @@ class Pressure:
             nonlocal inside
             if inside and message["type"] == "http.response.start":
                 inside = False
-                self._gate.leave(kind)
+                gate.leave(kind)
             await send(message)
 
         try:
             await self._app(scope, receive, send_and_leave)
         finally:
             if inside:
-                self._gate.leave(kind)
-
-    async def _turn_away(self, kind: Traffic, scope: Scope, receive: Receive, send: Send) -> None:
-        after_s = self._gate.retry_after_s(kind)
-        detail = (
-            f"the service has more {kind} to work on than it can; nothing was done. Try again in {after_s} s."
-        )
-        response = problem_response(
-            Request(scope), 429, "too_busy", detail, headers={"Retry-After": str(after_s)}
-        )
-        await response(scope, receive, send)
+                gate.leave(kind)

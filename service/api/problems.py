@@ -22,6 +22,7 @@ from service.domain.errors import (
     NameTaken,
     NodeNameTaken,
     NotFound,
+    TooBusy,
     TooLarge,
     Unavailable,
     WrongToken,
@@ -38,6 +39,7 @@ STATUS: dict[type[HeadwayServiceError], HTTPStatus] = {
     Changed: HTTPStatus.PRECONDITION_FAILED,
     IllegalTransition: HTTPStatus.CONFLICT,
     WrongToken: HTTPStatus.UNAUTHORIZED,
+    TooBusy: HTTPStatus.TOO_MANY_REQUESTS,
     TooLarge: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
     Unavailable: HTTPStatus.SERVICE_UNAVAILABLE,
 }
@@ -71,10 +73,15 @@ def problem_response(
 
 async def _service_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HeadwayServiceError)
+    return service_error(request, error)
+
+
+def service_error(request: Request, error: HeadwayServiceError) -> Response:
+    """An error of the service as a problem."""
     status = STATUS.get(type(error), HTTPStatus.INTERNAL_SERVER_ERROR)
     headers = {}
     errors: list[FieldProblem] = []
-    if isinstance(error, Unavailable):
+    if isinstance(error, Unavailable | TooBusy):
         headers["Retry-After"] = str(max(1, round(error.retry_after_s)))
     if isinstance(error, WrongToken):
         headers["WWW-Authenticate"] = "Bearer"

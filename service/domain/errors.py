@@ -106,3 +106,13 @@ class Superseded(HeadwayServiceError):
     """A leader wanted to write after another one had taken over. Its work is over; nothing was written."""
 
     code = "superseded"
+
+
+class TooBusy(HeadwayServiceError):
+    """The process has more work than it can do; coming back later helps."""
+
+    code = "too_busy"
+
+    def __init__(self, message: str, retry_after_s: float) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
+import structlog
+
 from headway.contract.agents import (
     Holding,
     InterruptionNotice,
@@ -32,6 +34,7 @@ from service.domain.membership import Crew
 from service.usecases.ends import rank_ended
 from service.usecases.generations import release_node
 from service.usecases.hung import ranks_hung, without_outlived
+from service.usecases.merging import merged
 from service.usecases.notices import take_notices
 from service.usecases.orders import Launch, crew_of
 from service.usecases.ports import Transaction
@@ -39,6 +42,8 @@ from service.usecases.progress import take_in_message
 from service.usecases.quarantine import look_after_devices, take_device_news
 from service.usecases.records import Bell, NodeRecord
 from service.usecases.transition import record, transition
+
+log = structlog.get_logger()
 
 
 async def ingest(
@@ -59,6 +64,8 @@ async def ingest(
     node = await tx.nodes.lock(node_id)
     if node.instance != report.instance:
         raise WrongToken(f"node {node.name} now belongs to another agent; stop this one or rename it.")
+    if report.unread:
+        log.warning("newer_agent", node=node.name, version=node.agent_version, unread=report.unread)
     await tx.commands.acknowledge(node.id, report.acknowledged, now)
     fresh = [entry for entry in report.entries if entry.sequence > node.last_sequence]
     news = [entry for entry in fresh if not isinstance(entry, NodeEntry)]
@@ -73,19 +80,16 @@ async def ingest(
     # Asked for with regular reports alone: a node that has much to say is not held up by it.
     regular = bool(report.slots) or not report.entries
     probe = await look_after_devices(tx, node, report.slots, now) if regular else []
-    back = node.state is NodeState.LOST and not stop
-    if back:
+    last_sequence = max([node.last_sequence, *(entry.sequence for entry in fresh)])
+    node = replace(node, seen_at=now, last_sequence=last_sequence)
+    if node.state is NodeState.LOST and not stop:
         tx.ring(Bell.ROUND)
-    await tx.nodes.save(
-        replace(
-            node,
-            state=node.wanted_state if back else node.state,
-            message="is back" if back else node.message,
-            slots=tuple(report.slots) or node.slots,
-            seen_at=now,
-            last_sequence=max([node.last_sequence, *(entry.sequence for entry in fresh)]),
-        )
-    )
+        node = replace(node, state=node.wanted_state, message="is back")
+        await tx.nodes.save(replace(node, slots=tuple(report.slots) or node.slots))
+    elif report.slots:
+        await tx.nodes.save(replace(node, slots=tuple(report.slots)))
+    else:
+        await tx.nodes.seen(node)
     return ReportReply(lease_s=lease_s, stop=stop, probe=probe)
 
 
@@ -103,7 +107,7 @@ async def _take_in(
     jobs = await tx.jobs.lock_many(sorted({entry.job_id for entry in entries}))
     crews = {job.id: await crew_of(tx, job) for job in jobs.values()}
     await _note_exits(tx, entries, crews, now)
-    for entry in without_outlived(entries):
+    for entry in merged(without_outlived(entries)):
         job = jobs.get(entry.job_id)
         if job is None:
             continue

@@ -104,7 +104,7 @@ _SESSION = {
 class Database:
     """Where transactions come from. `holder` names this process in the list of the database's sessions."""
 
-    def __init__(self, url: str, ring: Ring, *, holder: str = "headway", pool_size: int = 10) -> None:
+    def __init__(self, url: str, ring: Ring, *, holder: str = "headway", pool_size: int = 16) -> None:
         self.engine: AsyncEngine = create_async_engine(
             sqlalchemy_url(url),
             pool_size=pool_size,

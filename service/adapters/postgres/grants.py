@@ -119,6 +119,8 @@ class PostgresAllocations:
 
     def __init__(self, connection: AsyncConnection) -> None:
         self._connection = connection
+        self._read: dict[tuple[str, int], AllocationRecord] = {}
+        """What is in a record never changes."""
 
     async def add(self, allocation: AllocationRecord) -> None:
         """A generation starts."""
@@ -143,9 +145,14 @@ class PostgresAllocations:
 
     async def get(self, job_id: str, generation: int) -> AllocationRecord | None:
         """The allocation of one generation."""
+        known = self._read.get((job_id, generation))
+        if known is not None:
+            return known
         query = select(allocations).where(_key(job_id, generation))
         row = (await self._connection.execute(query)).first()
-        return None if row is None else _record(row)
+        if row is None:
+            return None
+        return self._read.setdefault((job_id, generation), _record(row))
 
     async def stores(self, job_id: str) -> dict[tuple[str, int], int]:
         """Ports of the stores that nodes keep for a job, by node id and the generation of the start."""

@@ -90,6 +90,14 @@ class PostgresNodes:
         statement = upsert(nodes).values(id=node.id, name=node.name, **values)
         await self._connection.execute(statement.on_conflict_do_update(index_elements=["id"], set_=values))
 
+    async def seen(self, node: NodeRecord) -> None:
+        """Store when a locked node was seen and what was taken in of its news."""
+        await self._connection.execute(
+            update(nodes)
+            .where(nodes.c.id == node.id)
+            .values(seen_at=node.seen_at, last_sequence=node.last_sequence)
+        )
+
     async def device_kinds(self) -> set[str]:
         """Kinds of slots of all nodes."""
         query = text("SELECT DISTINCT slot->>'device_kind' FROM nodes, jsonb_array_elements(slots) AS slot")
