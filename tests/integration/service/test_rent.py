@@ -17,13 +17,16 @@ from headway.contract.agents import JoinReply, NodeState
 from headway.contract.jobs import JobState
 from headway.contract.machines import MachineView
 from headway.contract.markets import Market
-from service.domain.errors import NoCapacity, ProviderRefused
-from service.domain.rental.fleet import Patience
-from service.domain.rental.machines import Found
+from service.adapters.postgres.leadership import PostgresLeadership
+from service.domain.errors import NoCapacity, ProviderRefused, Superseded, Unavailable
+from service.domain.rental.fleet import Patience, not_launched
+from service.domain.rental.machines import Found, MachineReason
 from service.domain.rental.offers import Offer
 from service.domain.rental.wants import Rules
 from service.usecases.expire import expire_nodes
+from service.usecases.provider_calls import ask_for
 from service.usecases.rent import Memory, Renting, RentResult, rent
+from service.usecases.rental_ports import JoinBy
 from tests.integration.service.cloud import Cloud, Crash, Instance
 from tests.integration.service.conftest import JOIN_TOKEN, Agent, Harness, join_body, run_of
 
@@ -329,6 +332,28 @@ async def test_of_two_leaders_one_rents(stage: Stage) -> None:
     less, more = sorted(one.wanted for one in results)
     assert less == 0 < more
     assert len(await stage.machines()) == more
+
+
+async def test_a_leader_whose_term_is_over_launches_nothing(stage: Stage) -> None:
+    """It stood still after it had said that it wants a machine. Meanwhile another one has led, and has perhaps given it up."""
+    database, now = stage.harness.service.database, stage.harness.clock.now
+    await stage.harness.submit(market="spot", elastic={"min": 2})
+    stage.cloud.next_errors = [Unavailable("it stood still")]
+    await stage.turn()
+    async with database.begin() as tx:
+        (wanted,) = await tx.machines.open()
+    join = JoinBy(url="http://headway", token="token", node_name="node")
+
+    leadership = PostgresLeadership(stage.harness.service.settings.database_url, "the next one")
+    assert await leadership.acquire() == 1
+    await leadership.resign()
+    with pytest.raises(Superseded):
+        await ask_for(database.of_term(0), stage.cloud, wanted, join, now)
+    async with database.begin() as tx:
+        await tx.machines.lock(wanted.id)
+        await tx.machines.save(not_launched(wanted, MachineReason.GIVEN_UP, "not worth it any more", now()))
+    assert await ask_for(database.of_term(1), stage.cloud, wanted, join, now) == "not wanted"
+    assert stage.cloud.instances == []
 
 
 async def test_bounds_hold(stage: Stage) -> None:
