@@ -10,6 +10,7 @@ from headway.contract.orders import BatchPlan
 from headway.train.boundary import Agreement
 from headway.train.learning_rate import Rule, factor
 from headway.train.noise import Measurement, NoiseEstimate, NoiseScale, from_ranks
+from headway.train.paces import Paces
 from headway.train.position import Split, divide
 from headway.train.uneven import Balancer, MicroBatchLimit
 
@@ -43,6 +44,8 @@ class Batching:
         self, bounds: Bounds, rank: int, world_size: int, *, memory_bytes: int | None = None
     ) -> None:
         self.bounds = bounds
+        self.paces = Paces()
+        """Of the ranks since rank 0 last took them for its report; nobody else keeps any."""
         self._limit = MicroBatchLimit(bounds.max_local, memory_bytes)
         self.split = Split(
             global_batch=bounds.global_batch,
@@ -90,6 +93,8 @@ class Batching:
         """Take in what the ranks measured in a whole step before, of `measured` samples each. True: the plan changes."""
         if len(measured) != len(agreement.statements):
             return False
+        if self.split.rank == 0:
+            self.paces.add(measured, [one.compute_s for one in agreement.statements])
         squares = [one.square for one in agreement.statements if one.square > 0.0]
         if len(squares) > 1:
             mean_sqr = agreement.statements[0].squared_mean
@@ -132,6 +137,7 @@ class Batching:
 
     def change_members(self, before: Sequence[int | None], *, rank: int) -> None:
         """Divide over other ranks; `before` has for each the rank that it was, None for a newcomer."""
+        self.paces.forget()
         self.split = replace(self.split, rank=rank, world_size=len(before), local_batches=())
         if self._balancer is not None and 1 < len(before) <= self.split.global_batch:
             self._balancer = self._balancer.for_members(before)

@@ -60,6 +60,7 @@ class Reporter:
             global_batch=batching.split.global_batch,
             local_batch=len(full.micro_batches[0]),
             local_batches=batching.local_batches,
+            rank_sample_s=batching.paces.take(),
             accumulation=len(full.micro_batches),
             gradient_sqr=noise.sqr if noise is not None else None,
             gradient_var=noise.var if noise is not None else None,

@@ -10,6 +10,7 @@ import pytest
 from headway.contract.orders import BatchPlan
 from headway.contract.runtime import BatchChanged, EpochClosed, Message, Progress, from_line
 from headway.train.batching import Batching, Bounds
+from headway.train.boundary import Agreement, Statement
 from headway.train.control import Mailbox
 from headway.train.ledger import Ledger
 from headway.train.noise import Measurement
@@ -120,3 +121,17 @@ def test_a_change_of_the_batch_comes_with_its_learning_rate(tmp_path: Path) -> N
     (changed,) = said(tmp_path)
     assert isinstance(changed, BatchChanged)
     assert (changed.samples, changed.global_batch, changed.lr_factor) == (50, 64, pytest.approx(2.0))
+
+
+def test_progress_says_who_is_slow(tmp_path: Path) -> None:
+    reporter, batching = Reporter(Mailbox(tmp_path, rank=0, generation=1)), batching_of(2)
+    for slow_s in (0.25, 0.5):
+        batching.observe(Agreement((Statement(compute_s=0.25), Statement(compute_s=slow_s))), (8, 8))
+        reporter.progress(PLACE, batching, is_main=True)
+    other = Batching(BOUNDS, rank=1, world_size=2)
+    other.observe(Agreement((Statement(compute_s=0.25), Statement(compute_s=0.5))), (8, 8))
+    assert other.paces.take() == (), "rank 0 speaks for all"
+    assert [one.rank_sample_s for one in said(tmp_path) if isinstance(one, Progress)] == [
+        (),
+        (0.25 / 8, 0.5 / 8),
+    ]
