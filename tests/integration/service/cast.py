@@ -28,9 +28,9 @@ class Cast:
         self.homes: dict[Born, tuple[str, int]] = {}
         """Node and slot of each process, by who it is."""
 
-    async def join(self, **slots: int) -> None:
+    async def join(self, *, kind: str = "cpu", **slots: int) -> None:
         for name, count in slots.items():
-            self.agents[name] = await self.harness.join(name, slots=count)
+            self.agents[name] = await self.harness.join(name, slots=count, kind=kind)
             self.told[name] = []
 
     async def begin(self, size: int = 1, name: str = "job", **spec: Any) -> RunCommand:
