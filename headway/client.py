@@ -25,6 +25,7 @@ from headway._money import MoneyCalls
 from headway.bundle import BundleError, pack
 from headway.contract.agents import NodeView
 from headway.contract.decisions import ClusterView, ExplanationView, ParameterValue, PolicyRequest, RoundView
+from headway.contract.diagnosis import DiagnosisView
 from headway.contract.forecasts import ForecastView, PlanView
 from headway.contract.health import QuarantineRequest
 from headway.contract.jobs import (
@@ -356,6 +357,10 @@ class Client(MoneyCalls):
     def ready(self) -> bool:
         """Whether the service can work: it reaches its stores. Asks once."""
         return self._http.request("GET", "/readyz", accept=(503,)).is_success
+
+    def diagnosis(self) -> DiagnosisView:
+        """What the service finds when it looks at itself and its agents."""
+        return self._get(f"{_API}/diagnosis", DiagnosisView)
 
     def clock_ahead_s(self) -> float:
         """How far the service's clock is ahead of ours, to about a second; 0 when it does not say."""

@@ -19,6 +19,7 @@ from service.domain.cluster import PolicySetting, Snapshot
 from service.domain.failures import RankExit
 from service.domain.jobs import Allocation, Job
 from service.domain.membership import Born
+from service.usecases.diagnosis_ports import Diagnostics
 from service.usecases.health_ports import Quarantines
 from service.usecases.money_ports import Budgets, Ledger, MoneyQueries
 from service.usecases.query_ports import DecisionQueries, HistoryQueries, JobQueries, NodeQueries
@@ -306,6 +307,7 @@ class Transaction(Protocol):
     ledger: Ledger
     budgets: Budgets
     money_queries: MoneyQueries
+    diagnostics: Diagnostics
 
     def ring(self, bell: Bell, about: str = "") -> None:
         """Ring after commit. `about` names the job that events or logs are about."""

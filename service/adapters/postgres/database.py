@@ -18,6 +18,7 @@ from service.adapters.postgres.bundles import PostgresBundles
 from service.adapters.postgres.commands import PostgresCommands
 from service.adapters.postgres.decision_queries import PostgresDecisionQueries
 from service.adapters.postgres.decisions import PostgresClusterSettings, PostgresDecisions
+from service.adapters.postgres.diagnostics import PostgresDiagnostics
 from service.adapters.postgres.grants import PostgresAllocations, PostgresGrants
 from service.adapters.postgres.history import PostgresHistory
 from service.adapters.postgres.jobs import PostgresJobs
@@ -46,6 +47,7 @@ from service.usecases import (
     retention_ports,
     simulation_ports,
 )
+from service.usecases.diagnosis_ports import Diagnostics
 from service.usecases.records import Bell
 
 Ring = Callable[[Bell, str], Awaitable[None]]
@@ -88,6 +90,7 @@ class PostgresTransaction:
         self.ledger: money_ports.Ledger = PostgresLedger(connection)
         self.budgets: money_ports.Budgets = PostgresBudgets(connection)
         self.money_queries: money_ports.MoneyQueries = PostgresMoneyQueries(connection)
+        self.diagnostics: Diagnostics = PostgresDiagnostics(connection)
         self.rung: dict[tuple[Bell, str], None] = {}
 
     def ring(self, bell: Bell, about: str = "") -> None:

@@ -13,6 +13,7 @@ import gzip
 import hashlib
 import json
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from importlib.metadata import version
@@ -20,7 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Connection, MetaData, Table, func, select, text
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+from sqlalchemy.pool import NullPool
 
 from service.adapters.postgres.schema import current_revision, head_revision, migrate
 from service.adapters.postgres.schema_tables import database_state
@@ -70,7 +72,7 @@ async def dump(engine: AsyncEngine, folder: Path) -> Manifest:
     """
     _make_new(folder)
     revision = await current_revision(engine)
-    async with engine.connect() as connection:
+    async with _unhurried(engine) as own, own.connect() as connection:
         await connection.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
         at: datetime = (await connection.execute(select(func.now()))).scalar_one()
         tables = [await _dump_table(connection, table, folder) for table in await _tables(connection)]
@@ -132,7 +134,7 @@ async def load(engine: AsyncEngine, folder: Path, manifest: Manifest) -> None:
             "have seen the other work.",
         )
     await migrate(engine, manifest.revision)
-    async with engine.begin() as connection:
+    async with _unhurried(engine) as own, own.begin() as connection:
         names = ", ".join(table.name for table in manifest.tables)
         await connection.execute(text(f"TRUNCATE {names} CASCADE"))  # what migrations have put there
         for table in manifest.tables:
@@ -142,6 +144,16 @@ async def load(engine: AsyncEngine, folder: Path, manifest: Manifest) -> None:
             database_state.update().values(backed_up_at=datetime.fromisoformat(manifest.at), restored_at=None)
         )
     await migrate(engine)
+
+
+@asynccontextmanager
+async def _unhurried(engine: AsyncEngine) -> AsyncIterator[AsyncEngine]:
+    """The same database without the limit on how long a statement may take."""
+    own = create_async_engine(engine.url, poolclass=NullPool, connect_args={"timeout": 5})
+    try:
+        yield own
+    finally:
+        await own.dispose()
 
 
 def _make_new(folder: Path) -> None:

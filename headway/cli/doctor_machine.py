@@ -1,0 +1,140 @@
+"""What `headway doctor` looks at on this machine."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import socket
+import stat
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as installed_version
+from pathlib import Path
+
+from headway.cli.config import CLIENT_FILE, home
+from headway.contract.diagnosis import Check, Level
+from headway.errors import HeadwayError
+from headway.local import postgres, redis
+
+_LITTLE_DISK_BYTES = 5 * 2**30
+_NO_DISK_BYTES = 200 * 2**20
+_FEW_FILES = 10_000
+"""Free inodes: a job's logs and control files take a few dozen, its bundle as many as it has files."""
+_FEW_OPEN_FILES = 4096
+"""A service holds a socket for each agent and each who follows a job."""
+_CONNECT_S = 3.0
+_SECRETS = (CLIENT_FILE, "api-token", "join-token")
+
+
+def machine_checks(env: Mapping[str, str]) -> Iterator[Check]:
+    """What `headway up` and a job need of this machine."""
+    yield Check(name="python", level=Level.OK, found=sys.version.split()[0])
+    yield _torch()
+    if env.get("HEADWAY_DATABASE_URL"):
+        yield Check(name="postgres", level=Level.OK, found="HEADWAY_DATABASE_URL is set.")
+    else:
+        yield _binary("postgres", lambda: str(postgres.find_binaries()))
+    if env.get("HEADWAY_REDIS_URL"):
+        yield Check(name="redis", level=Level.OK, found="HEADWAY_REDIS_URL is set.")
+    else:
+        yield _binary("redis", redis.find_binary)
+    yield disk_check(home(env))
+    yield files_check(home(env))
+    yield open_files_check(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+    yield secrets_check(home(env))
+
+
+def disk_check(folder: Path) -> Check:
+    """Whether there is room for checkpoints on the disk that a folder is, or would be, on."""
+    free = shutil.disk_usage(_existing(folder)).free
+    level = Level.FAIL if free < _NO_DISK_BYTES else Level.WARN if free < _LITTLE_DISK_BYTES else Level.OK
+    return Check(
+        name="disk",
+        level=level,
+        found=f"{free / 2**30:.1f} GiB free for {folder}.",
+        why="Databases, logs and checkpoints are written there; when it is full, jobs fail.",
+        hint="Make room, or set HEADWAY_HOME to another disk.",
+    )
+
+
+def files_check(folder: Path) -> Check:
+    """Whether more files can be made on that disk; some file systems have no limit, and say 0 of 0."""
+    disk = os.statvfs(_existing(folder))
+    few = disk.f_files > 0 and disk.f_favail < _FEW_FILES
+    return Check(
+        name="files",
+        level=Level.WARN if few else Level.OK,
+        found=f"{disk.f_favail:,} more files can be made for {folder}."
+        if disk.f_files
+        else f"No limit on files for {folder}.",
+        why="A disk without inodes is full, however much room it has.",
+        hint="Delete many small files: du --inodes -s * | sort -n",
+    )
+
+
+def open_files_check(limit: int) -> Check:
+    """Whether a process may hold enough files and sockets open."""
+    enough = limit == resource.RLIM_INFINITY or limit >= _FEW_OPEN_FILES
+    shown = "unlimited" if limit == resource.RLIM_INFINITY else str(limit)
+    return Check(
+        name="open files",
+        level=Level.OK if enough else Level.WARN,
+        found=f"A process may have {shown} open.",
+        why="Every agent, follower and rank takes some; beyond the limit connections are refused.",
+        hint="ulimit -n 65536; in a systemd unit: LimitNOFILE=65536",
+    )
+
+
+def secrets_check(folder: Path) -> Check:
+    """Whether tokens are for this user's eyes alone."""
+    files = [file for name in _SECRETS if (file := folder / name).is_file()]
+    read_by_others = [str(file) for file in files if stat.S_IMODE(file.stat().st_mode) & 0o077]
+    if not read_by_others:
+        return Check(name="secrets", level=Level.OK, found=f"{len(files)} token files are this user's alone.")
+    return Check(
+        name="secrets",
+        level=Level.FAIL,
+        found=f"Others may read {', '.join(read_by_others)}.",
+        why="Who has a token may run commands on every host.",
+        hint=f"chmod 600 {' '.join(read_by_others)}",
+    )
+
+
+def redis_check(place: str) -> Check:
+    """Whether an agent on this machine would reach its commands, at `host:port`."""
+    host, _, port = place.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=_CONNECT_S).close()
+    except OSError as error:
+        return Check(
+            name="agent redis",
+            level=Level.WARN,
+            found=f"Redis does not answer at {place} from here ({error}).",
+            why="An agent on this machine could join and would never hear of a job.",
+            hint="Open the port, or set HEADWAY_AGENT_REDIS_URL of the service to the address that hosts reach. Without "
+            "an agent here, this does not matter.",
+        )
+    return Check(name="agent redis", level=Level.OK, found=f"{place} is reached from here.")
+
+
+def _existing(folder: Path) -> Path:
+    return next(each for each in (folder, *folder.parents) if each.exists())
+
+
+def _torch() -> Check:
+    try:
+        return Check(name="torch", level=Level.OK, found=installed_version("torch"))
+    except PackageNotFoundError:
+        hint = "Jobs that run here need it: pip install 'headway[train]'."
+        return Check(name="torch", level=Level.WARN, found="Not installed.", hint=hint)
+
+
+def _binary(name: str, find: Callable[[], str]) -> Check:
+    try:
+        return Check(name=name, level=Level.OK, found=find())
+    except HeadwayError as error:
+        return Check(
+            name=name, level=Level.WARN, found=error.what, hint=f"{error.hint} `headway up` needs it."
+        )
