@@ -42,13 +42,32 @@ async def metrics(request: Request, context: Context) -> Response:
         }
         money = await money_figures(tx, context.now())
         confined = await tx.quarantines.open()
+        leader = await tx.decision_queries.leader()
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_TurnedAway(request.app.state.gates))
+    registry.register(_Leader(*leader))
     registry.register(Money(money))
     registry.register(_Predictions(errors))
     registry.register(_Forecasts(forecasts))
     registry.register(_Quarantines(Counter(one.cause for one in confined)))
     return Response(generate_latest(registry), media_type=CONTENT_TYPE_PLAIN_0_0_4)
+
+
+class _Leader(Collector):
+    """`headway_leader_term` grows with every scheduler that takes over; `headway_leader_silent_seconds` says that none does."""
+
+    def __init__(self, term: int, silent_s: float) -> None:
+        self._term = term
+        self._silent_s = silent_s
+
+    def collect(self) -> Iterator[Metric]:
+        """The metrics, as Prometheus's client asks for them."""
+        yield GaugeMetricFamily("headway_leader_term", "Schedulers that have led so far.", value=self._term)
+        yield GaugeMetricFamily(
+            "headway_leader_silent_seconds",
+            "Seconds since the leading scheduler has renewed its term: 2 or less while one leads.",
+            value=self._silent_s,
+        )
 
 
 class _TurnedAway(Collector):

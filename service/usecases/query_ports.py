@@ -77,6 +77,10 @@ class DecisionQueries(Protocol):
         """How many nodes are in each state."""
         ...
 
+    async def leader(self) -> tuple[int, float]:
+        """The newest term of a leader, and seconds since it was renewed; 0 and 0 before the first."""
+        ...
+
     async def predictions(self, job_id: str) -> list[ScoredPrediction]:
         """What rounds expected of the job's generations, of those that were measured; the latest ones, newest first."""
         ...

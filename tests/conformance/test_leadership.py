@@ -259,3 +259,20 @@ async def test_a_commit_that_hangs_is_ended(candidates: Candidates) -> None:
     assert await second.leads_after() is None
     await until(connection.is_closed)
     assert await second.leads_after() == 2
+
+
+async def test_everybody_can_see_who_leads_and_whether(candidates: Candidates, database_url: str) -> None:
+    first = candidates.stand("first")
+
+    async def seen() -> tuple[int, float]:
+        async with first.database.begin() as tx:
+            return await tx.decision_queries.leader()
+
+    assert await seen() == (0, 0.0)
+    await first.leads_after()
+    connection = await asyncpg.connect(database_url)
+    await connection.execute("UPDATE leadership SET renewed_at = clock_timestamp() - interval '1 hour'")
+    await connection.close()
+    term, silent_s = await seen()
+    assert term == 1
+    assert 3600 <= silent_s < 3700

@@ -22,6 +22,7 @@ from service.domain.cluster import Measurement
 from service.domain.errors import NotFound
 from service.usecases.records import PredictionErrors, SlotCount
 
+_LEADER = text("SELECT term, extract(epoch FROM clock_timestamp() - renewed_at) AS silent_s FROM leadership")
 _SLOTS = text(
     """
     SELECT state, reported->>'device_kind' AS device_kind, market, usd_per_slot_h, count(*) AS slots,
@@ -132,6 +133,11 @@ class PostgresDecisionQueries:
         """How many nodes are in each state."""
         query = select(nodes.c.state, func.count()).group_by(nodes.c.state)
         return {NodeState(state): count for state, count in (await self._connection.execute(query)).all()}
+
+    async def leader(self) -> tuple[int, float]:
+        """The newest term, and seconds since it was renewed, both by the database."""
+        row = (await self._connection.execute(_LEADER)).first()
+        return (0, 0.0) if row is None else (row.term, max(0.0, float(row.silent_s)))
 
     async def predictions(self, job_id: str) -> list[ScoredPrediction]:
         """What rounds expected of the job's generations, of those that were measured."""

@@ -11,6 +11,7 @@ from headway.contract.agents import NodeState
 from headway.contract.jobs import JobState, Reason
 from headway.local.postgres import EmbeddedPostgres
 from headway.local.redis import EmbeddedRedis
+from service.adapters.postgres.leadership import PostgresLeadership
 from service.adapters.postgres.schema import migrate
 from service.main import Service, main
 from service.settings import SettingsError
@@ -219,3 +220,15 @@ def test_missing_settings_are_named(
     monkeypatch.delenv("HEADWAY_DATABASE_URL", raising=False)
     assert main(["api"]) == 1
     assert "HEADWAY_" in capsys.readouterr().err
+
+
+async def test_metrics_say_that_nobody_leads(harness: Harness) -> None:
+    assert "\nheadway_leader_term 0.0\n" in (await harness.client.get("/metrics")).text
+    leadership = PostgresLeadership(harness.service.settings.database_url, "leader")
+    await leadership.acquire()
+    await leadership.resign()
+    assert await leadership.acquire() == 2
+    await leadership.resign()
+    said = (await harness.client.get("/metrics")).text
+    assert "\nheadway_leader_term 2.0\n" in said
+    assert "\nheadway_leader_silent_seconds " in said
