@@ -9,10 +9,16 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import Enum, auto
+from itertools import pairwise
 
 from headway.contract.runtime import Completed, FirstStep, Message, Progress, Stopped
 
 MOST_A_TICK_S = 1.0
+_LOOKS_IF_IDLE = 4
+_LOOKS_IF_BUSY = 60
+_IDLE_SHARE = 0.02
+"""A main thread that uses less of a processor than this waits."""
 _REMEMBERED = 64
 """Messages about steps, of which the median is taken. One speaks of half a second of steps, or of one longer step."""
 
@@ -27,6 +33,22 @@ class Limits:
     after_s: float
     factor: float
     when_still: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a rank's main thread is, and for how long it has used a processor since its start."""
+
+    stack: str
+    cpu_s: float
+
+
+class Finding(Enum):
+    """What looks at ranks show. UNCLEAR: look again."""
+
+    WORKS = auto()
+    HANGS = auto()
+    UNCLEAR = auto()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,6 +145,23 @@ def silence(watch: Watch, limits: Limits, now_s: float) -> Silence | None:
     return Silence(silent_s=silent_s, usual_s=watch.usual_s)
 
 
-def stands_still(looks: Sequence[Mapping[int, str]]) -> bool:
-    """Whether every rank was at the same place at all looks. A look is where main threads are, by rank."""
-    return all(look == looks[0] for look in looks[1:])
+def judged(looks: Sequence[Mapping[int, Place]], every_s: float) -> Finding:
+    """What looks at all ranks, taken `every_s`, oldest first, say of ranks that took no step for long.
+
+    A main thread that moves is at work, on an evaluation or a compilation. One that uses no processor at all, and stays where it
+    is, waits for something that does not come. One that is busy at the same place may wait for a GPU again and again in a
+    loop, and is only taken to hang after many looks.
+    """
+    moved = any(_stacks(look) != _stacks(looks[0]) for look in looks[1:])
+    if moved:
+        return Finding.WORKS
+    busy = any(
+        after[rank].cpu_s - before[rank].cpu_s > _IDLE_SHARE * every_s
+        for before, after in pairwise(looks)
+        for rank in after
+    )
+    return Finding.HANGS if len(looks) >= (_LOOKS_IF_BUSY if busy else _LOOKS_IF_IDLE) else Finding.UNCLEAR
+
+
+def _stacks(look: Mapping[int, Place]) -> dict[int, str]:
+    return {rank: place.stack for rank, place in look.items()}

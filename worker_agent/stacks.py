@@ -15,6 +15,7 @@ import structlog
 
 from headway.contract.runtime import STACKS_SIGNAL, stacks_file
 from worker_agent.folders import read_json
+from worker_agent.hung import Place
 from worker_agent.launcher import processes
 from worker_agent.records import Run
 
@@ -24,6 +25,7 @@ WRITTEN_WITHIN_S = 1.0
 """A rank that can write has written by then."""
 _MOST_BYTES = 64 << 10
 """Of one rank's stacks."""
+_MUTE = "it cannot write its stacks"
 _STATES = {
     "R": "running",
     "S": "waiting",
@@ -49,9 +51,16 @@ def read(run: Run) -> dict[int, str]:
     return {rank: _read(run, rank, process) for rank, process in _living(run)}
 
 
-def main_threads(stacks: dict[int, str]) -> dict[int, str]:
-    """Where the main thread of each rank is: what comes first."""
-    return {rank: text.partition("\n\n")[0] for rank, text in stacks.items()}
+def places(run: Run, stacks: dict[int, str]) -> dict[int, Place]:
+    """Where the main thread of each rank is, which comes first in its stacks, and how busy it was."""
+    found = {}
+    for rank, process in _living(run):
+        cpu_s = sum(processes.cpu_s(one.pid) for one in processes.catching(process, STACKS_SIGNAL))
+        place = stacks.get(rank, "").partition("\n\n")[0]
+        if process.state == "R" and _cannot_write(place):
+            place = f"has not come to it, after {cpu_s} s"  # on a host that is overloaded: it does not wait
+        found[rank] = Place(place, cpu_s)
+    return found
 
 
 def write_to_logs(run: Run, stacks: dict[int, str], why: str) -> None:
@@ -101,8 +110,12 @@ def _main_first(text: str) -> str:
     return "\n\n".join([threads[-1], *threads[:-1]])
 
 
+def _cannot_write(text: str) -> bool:
+    return _MUTE in text
+
+
 def _as_the_kernel_sees_it(process: processes.Process) -> str:
     state = _STATES.get(process.state, process.state)
     place = processes.waits_in(process.pid)
     where = f", in {place}" if place else ""
-    return f"it cannot write its stacks; the kernel says that it is {state} ({process.state}){where}"
+    return f"{_MUTE}; the kernel says that it is {state} ({process.state}){where}"

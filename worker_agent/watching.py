@@ -16,6 +16,7 @@ import structlog
 from headway.contract.agents import OrderCommand, RunCommand
 from headway.contract.runtime import Message
 from worker_agent import hung, orders, stacks
+from worker_agent.hung import Finding, Place
 from worker_agent.messages import read_messages, size_bytes
 from worker_agent.news import News
 from worker_agent.outbox import Outbox
@@ -24,9 +25,8 @@ from worker_agent.records import Run
 
 _log = structlog.get_logger()
 
-_LOOKS = 4
 _BETWEEN_LOOKS_S = 5.0
-"""So often, and so far apart, ranks are looked at that may be at work on something else than a step."""
+"""Ranks that may be at work on something else than a step are looked at so often."""
 _RECALLED_BYTES = 128 << 10
 """An agent that takes over reads so much of what each rank said last."""
 
@@ -36,7 +36,7 @@ class _Suspicion:
     """Ranks that took no step for long are being looked at. `asked_s`: since when they write where they are."""
 
     asked_s: float
-    looks: list[dict[int, str]] = field(default_factory=list)
+    looks: list[dict[int, Place]] = field(default_factory=list)
 
 
 class Watcher:
@@ -108,15 +108,15 @@ class Watcher:
     ) -> None:
         """Take a look, and say what it shows once there were enough of them."""
         seen = stacks.read(run)
-        suspicion.looks.append(stacks.main_threads(seen))
-        moves = limits.when_still and not hung.stands_still(suspicion.looks)
-        if not moves and limits.when_still and len(suspicion.looks) < _LOOKS:
+        suspicion.looks.append(stacks.places(run, seen))
+        finding = hung.judged(suspicion.looks, _BETWEEN_LOOKS_S) if limits.when_still else Finding.HANGS
+        if finding is Finding.UNCLEAR:
             stacks.ask(run)
             suspicion.asked_s = now_s
             return
         del self._suspicions[run.name]
         self._watches[run.name] = hung.rested(self._watches[run.name], now_s)
-        if moves:
+        if finding is Finding.WORKS:
             _log.info("no step for long, but its ranks are at work", run=run.name, silent_s=silence.silent_s)
             return
         _log.warning("ranks hang", run=run.name, silent_s=silence.silent_s, usual_s=silence.usual_s)

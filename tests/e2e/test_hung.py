@@ -34,6 +34,10 @@ def submit(cluster: Cluster, name: str, folder: Path, **spec: object) -> JobView
     return cluster.client.submit(JobSpec.model_validate({**made, "env": env}))
 
 
+def log_of(cluster: Cluster, job: JobView, rank: int) -> str:
+    return "".join(chunk.text for chunk in cluster.client.logs(job.id, rank=rank))
+
+
 def comes_to_its_end(cluster: Cluster, job: JobView) -> EventView:
     """It hangs once and then succeeds; what was seen of it."""
     client = cluster.client
@@ -69,8 +73,8 @@ def test_a_library_job_that_hangs_goes_on_from_its_checkpoint(
     assert event.data["usual_s"] > 0
     done = cluster.client.job(job.id).progress
     assert (done.epochs_exact, done.samples) == (done.epochs_audited, done.total_samples)
-    log = cluster.headway("logs", name, "--rank", "2").stdout
-    assert ("stopped by a signal (T)" if how == "stopped" else "in hang") in log
+    place = "stopped by a signal (T)" if how == "stopped" else "in hang"
+    cluster.until(lambda: place in log_of(cluster, job, 2), f"the log to say: {place}")
 
 
 def test_a_plain_job_that_hangs_starts_again(cluster: Cluster, tmp_path: Path) -> None:
@@ -85,7 +89,7 @@ def test_a_plain_job_that_hangs_starts_again(cluster: Cluster, tmp_path: Path) -
     )
     event = comes_to_its_end(cluster, job)
     assert "in add_up" in event.message
-    shown = cluster.headway("events", "hangs-plain").stdout
-    assert "no sign of training for" in shown
-    assert "in add_up" in shown
-    assert "stopped by a signal (T)" in cluster.headway("logs", "hangs-plain", "--rank", "1").stdout
+    assert "no sign of training for" in event.message
+    cluster.until(
+        lambda: "stopped by a signal (T)" in log_of(cluster, job, 1), "the log to say who was stopped"
+    )

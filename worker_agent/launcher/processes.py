@@ -112,6 +112,15 @@ def catching(process: Process, number: signal.Signals) -> list[Process]:
     return [one for pid in _children(process.pid) if (child := read(pid)) for one in catching(child, number)]
 
 
+def cpu_s(pid: int) -> float:
+    """Processor time of the process's main thread since its start; 0 once there is none."""
+    try:
+        fields = Path(f"/proc/{pid}/task/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def waits_in(pid: int) -> str:
     """The kernel's function that the process waits in; empty where that is not told."""
     try:

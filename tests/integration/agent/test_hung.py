@@ -64,13 +64,21 @@ wait_for_ever()
 """
 
 
+EVALUATES = LIBRARY.replace(
+    "threading.Event().wait()",
+    "value = 0\n    while True:\n        value = one(value)\n        value = another(value)\n"
+    "def one(value):\n    return sum(range(100_000)) + value\n"
+    "def another(value):\n    return len(str(value)) + max(range(100_000))",
+)
+
+
 def hung(stub: StubService, job: str) -> RanksHung:
     return stub.wait_for(lambda: next(iter(stub.of(job, RanksHung)), None))
 
 
 def start(stub: StubService, job: str, script: str, run: str = "python train.py", **fields: Any) -> None:
-    limits = {"hung_after_s": 1.0, "hung_factor": 5.0}
-    stub.run(job, run, bundle=stub.add_bundle({"train.py": script}), **{**limits, **fields})
+    defaults = {"hung_after_s": 1.0, "hung_factor": 5.0, "hosts_store": fields.get("ranks", 1) > 1}
+    stub.run(job, run, bundle=stub.add_bundle({"train.py": script}), **{**defaults, **fields})
     stub.wait_log(job, "pid")
 
 
@@ -146,14 +154,24 @@ def test_an_agent_that_takes_over_knows_what_trained_before(
     assert "in wait_for_ever" in entry.stacks[0]
 
 
+def test_ranks_whose_main_threads_move_are_left_alone_where_nobody_gave_a_time(shared: StubService) -> None:
+    start(shared, "evaluates", EVALUATES, hung_when_still=True)
+    start(shared, "plain", LOCK, hung_when_still=True, first_slot=1)
+    start(shared, "still", LIBRARY, hung_when_still=True, first_slot=2)
+    assert "in wait_for_ever" in hung(shared, "still").stacks[0], "looked at four times"
+    assert not shared.of("evaluates", RanksHung)
+    assert not shared.of("plain", RanksHung), "nobody knows what a step of it is"
+    for job in ("evaluates", "plain", "still"):
+        shared.send_stop(job, mode="kill")
+        shared.released(job)
+
+
 def test_ranks_that_step_or_are_being_stopped_are_left_alone(shared: StubService) -> None:
-    steps = "import time\nwhile True:\n    print('step', flush=True)\n    time.sleep(0.1)\n"
+    steps = "import time\nwhile True:\n    print('step, pid', flush=True)\n    time.sleep(0.1)\n"
     deaf = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + LOCK
     start(shared, "deaf", deaf, hung_after_s=1.5)
     shared.send_stop("deaf", grace_s=4.0)
-    shared.run(
-        "steps", "python s.py", bundle=shared.add_bundle({"s.py": steps}), hung_after_s=1.0, first_slot=1
-    )
+    start(shared, "steps", steps, first_slot=1)
     shared.released("deaf")
     assert not shared.of("deaf", RanksHung)
     assert not shared.of("steps", RanksHung)

@@ -20,7 +20,7 @@ from headway.contract.runtime import (
     Stopped,
 )
 from worker_agent import hung
-from worker_agent.hung import AwakeClock, Limits, Watch
+from worker_agent.hung import AwakeClock, Finding, Limits, Place, Watch
 
 LIMITS = Limits(after_s=10.0, factor=5.0, when_still=False)
 
@@ -156,12 +156,29 @@ def test_awake_time_is_time(ticks: list[float]) -> None:
     assert clock.now_s == pytest.approx(sum(ticks))
 
 
-def test_who_moves_between_looks_does_not_stand_still() -> None:
-    look = {0: "a.py line 1", 1: "b.py line 2"}
-    assert hung.stands_still([look])
-    assert hung.stands_still([look, dict(look), dict(look)])
-    assert not hung.stands_still([look, dict(look), {**look, 1: "b.py line 3"}])
-    assert not hung.stands_still([look, {0: "a.py line 1"}]), "a rank has ended"
+def looks_at(*stacks: str, cpu_s: float = 0.0) -> list[dict[int, Place]]:
+    """Looks five seconds apart at two ranks: one waits, the other is at these places and uses so much processor time."""
+    return [{0: Place("wait", 1.0), 1: Place(one, number * cpu_s)} for number, one in enumerate(stacks)]
+
+
+@pytest.mark.parametrize(
+    ("looks", "finding"),
+    [
+        (looks_at("a"), Finding.UNCLEAR),
+        (looks_at(*"aaa"), Finding.UNCLEAR),
+        (looks_at(*"aaaa"), Finding.HANGS),
+        (looks_at(*"ab"), Finding.WORKS),
+        (looks_at(*"aaab"), Finding.WORKS),
+        (looks_at(*"aaaa", cpu_s=0.09), Finding.HANGS),
+        (looks_at(*"aaaa", cpu_s=0.2), Finding.UNCLEAR),
+        (looks_at(*"a" * 59, cpu_s=5.0), Finding.UNCLEAR),
+        (looks_at(*"a" * 60, cpu_s=5.0), Finding.HANGS),
+        ([{0: Place("a", 0.0), 1: Place("b", 0.0)}, {0: Place("a", 0.0)}], Finding.WORKS),
+    ],
+)
+def test_who_moves_works_and_who_waits_hangs(looks: list[dict[int, Place]], finding: Finding) -> None:
+    """A busy one that does not move may be a loop around one long operation: it is looked at many times."""
+    assert hung.judged(looks, 5.0) is finding
 
 
 def test_only_the_latest_steps_are_remembered() -> None:
