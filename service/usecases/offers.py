@@ -37,7 +37,10 @@ class OfferBook:
     async def catalogue(self, now: datetime) -> Catalogue:
         """What is on offer. A provider that fails keeps what it said before; `left_out` says so."""
         async with self._asking:
-            due = [one for one in self._providers if self._due.get(one.name, now) <= now]
+            # Due later than any wait lasts: the clock has been set back since.
+            due = [
+                one for one in self._providers if not now < self._due.get(one.name, now) <= now + FRESH_FOR
+            ]
             await asyncio.gather(*(self._ask(one, now) for one in due))
         found = merged(BUILT_IN, *self._said.values())
         return Catalogue(found.offers, (*self._notes.values(), *found.left_out))
