@@ -239,6 +239,8 @@ async def test_a_provider_that_fails_leaves_the_old_facts_and_a_note() -> None:
     found = await book.catalogue(later)
     assert 0.01 in {one.spot_usd_per_h for one in found.offers}
     assert provider.asked == 3
+    await book.catalogue(NOW - FRESH_FOR)
+    assert provider.asked == 4, "the clock was set back: nobody waits until it is where it was"
 
 
 async def test_many_who_ask_at_once_make_one_request() -> None:
