@@ -31,7 +31,7 @@ from headway.local.redis import EmbeddedRedis
 from service.adapters.postgres.database import sqlalchemy_url
 
 TOKEN = "benchmark"
-START_PATIENCE_S = 30.0
+START_PATIENCE_S = 120.0
 
 
 @dataclass(frozen=True)

@@ -74,14 +74,14 @@ class Gate:
             async with asyncio.timeout(self._patience_s):
                 await place
         except TimeoutError:
-            if place.done():
-                return True  # given in the very moment in which patience ended
+            if _was_given(place):
+                return True  # in the very moment in which patience ended
             self._waiting[kind].remove(place)
             self._refuse(kind)
             return False
         except asyncio.CancelledError:
-            if place.done() and not place.cancelled():
-                self.leave(kind)  # it was given one in the moment in which its client went away
+            if _was_given(place):
+                self.leave(kind)  # in the very moment in which its client went away
             else:
                 self._waiting[kind].remove(place)
             raise
@@ -122,6 +122,11 @@ class Gate:
     def _refuse(self, kind: Traffic) -> None:
         self.rejected[kind] += 1
         self._refused_share[kind] = self._refused_share[kind] * _FORGET + (1 - _FORGET)
+
+
+def _was_given(place: asyncio.Future[None]) -> bool:
+    """Whoever stops waiting for a place cancels it."""
+    return place.done() and not place.cancelled()
 
 
 def traffic_of(method: str, path: str) -> Traffic | None:
