@@ -22,7 +22,7 @@ from pathlib import Path
 
 from headway.errors import HeadwayError
 from headway.local.ports import HOST
-from headway.local.processes import open_log, write_pid_file
+from headway.local.processes import limit_log, open_log, write_pid_file
 from headway.local.rented import MachineFolder, read_offers
 
 _LOOK_EVERY_S = 0.1
@@ -94,6 +94,7 @@ class Host:
         while not self._told_to_end.wait(_LOOK_EVERY_S) and self._folder.ended() is None:
             self._folder.pid_file.touch()  # ended when it was last touched, if this process is killed
             self._look_for_interruption()
+            limit_log(self._folder.path / "agent.log")
             if self._reclaim_at is not None and datetime.now(UTC) >= self._reclaim_at:
                 self._end("its provider took it away")
                 return

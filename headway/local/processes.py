@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -77,6 +78,17 @@ def end(pid: int, signals: tuple[signal.Signals, ...], patience_s: float) -> boo
                 return True
             time.sleep(_POLL_S)
     return birth(pid) != born
+
+
+def limit_log(path: Path) -> None:
+    """Keep a log over 16 MiB as `path.1`, and go on with an empty one, while somebody writes to it.
+
+    Its writer appends, so it goes on at the beginning; what it writes within these few milliseconds may be lost.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        if path.is_file() and path.stat().st_size > _LOG_LIMIT_BYTES:
+            shutil.copyfile(path, path.with_name(path.name + ".1"))
+            os.truncate(path, 0)
 
 
 def open_log(path: Path) -> int:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from headway.local.processes import LocalError, end, open_log, read_pid_file, write_pid_file
+from headway.local.processes import LocalError, end, limit_log, open_log, read_pid_file, write_pid_file
 
 _FIRST_BACKOFF_S = 0.5
 _LONGEST_BACKOFF_S = 30.0
@@ -162,8 +162,9 @@ class Supervisor:
         self._watched.clear()
 
     def run_once(self, now_s: float) -> None:
-        """Note who has ended; start who is due."""
+        """Note who has ended; start who is due; keep logs from growing for ever."""
         for name, watched in self._watched.items():
+            limit_log(watched.child.log)
             if watched.restart_at_s is not None:
                 if now_s >= watched.restart_at_s:
                     self._restart(name, watched, now_s)

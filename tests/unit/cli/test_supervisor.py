@@ -106,3 +106,19 @@ def test_the_end_of_a_log_may_leave_out_what_was_there_before(tmp_path: Path):
     with log.open("a") as more:
         more.write("The port is taken.\n")
     assert last_lines(log, start=start) == "The port is taken."
+
+
+def test_a_log_that_grows_is_set_aside_while_its_writer_goes_on(tmp_path: Path):
+    supervisor = Supervisor()
+    child = Scripted("api", [])
+    child.log = tmp_path / "api.log"
+    supervisor.add("api", child, 0)
+    with child.log.open("ab", buffering=0) as writer:
+        writer.write(b"early\n")
+        supervisor.run_once(0.0)
+        assert child.log.read_bytes() == b"early\n"
+        writer.write(b"x" * (17 << 20))
+        supervisor.run_once(1.0)
+        writer.write(b"late\n")
+    assert child.log.read_bytes() == b"late\n"
+    assert child.log.with_name("api.log.1").read_bytes().startswith(b"early\n")
