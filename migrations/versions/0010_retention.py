@@ -7,6 +7,8 @@ from alembic import op
 
 from service.adapters.postgres.online import create_index_online
 
+from service.adapters.postgres.online import create_index_online
+
 revision = "0010"
 down_revision = "0009"
 branch_labels = None
@@ -14,7 +16,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    # First, since it is no part of the transaction: what a try that was cut short has left is built anew.
+    # First, since it is no part of the transaction: what comes after it is done once.
     create_index_online(op, "ix_slot_grants_job_id", "slot_grants", ["job_id"])
     op.create_table(
         "past_allocations",

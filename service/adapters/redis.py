@@ -22,6 +22,8 @@ _CHANNEL = "headway:bells"
 _STREAM_MAX = 10_000
 """An agent deletes what it has handled; this bounds the stream of one that is away. What falls off is
 pushed again."""
+_STREAM_KEPT_S = 86_400
+"""The stream of a node that nothing was sent to for so long goes. What was in it and not taken up is pushed again."""
 _RECONNECT_S = 1.0
 
 
@@ -58,6 +60,8 @@ class RedisCommandQueue:
                         maxlen=_STREAM_MAX,
                         approximate=True,
                     )
+                for node_id in {command.node_id for command in commands}:
+                    pipeline.expire(stream_of(node_id), _STREAM_KEPT_S)
                 await pipeline.execute()
         except (RedisError, OSError) as error:
             raise Unavailable(f"Redis does not answer ({type(error).__name__}); commands wait") from error

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Protocol
 
 import structlog
@@ -21,7 +21,7 @@ from service.usecases.orders import Launch
 from service.usecases.ports import CommandQueue, Transactions
 from service.usecases.records import Bell
 from service.usecases.retain import retain
-from service.usecases.retention_ports import StoredObjects
+from service.usecases.retention_ports import HISTORY_KEPT, StoredObjects
 from service.usecases.schedule import run_round
 from service.usecases.simulation_ports import Simulator
 from service.usecases.simulations import run_next
@@ -46,6 +46,11 @@ class Intervals:
     round_max_interval_s: float = 5.0
     silence_s: float = 15.0
     keep_days: int = 90
+
+    @property
+    def history(self) -> timedelta:
+        """How long everything that a job did is known."""
+        return min(HISTORY_KEPT, timedelta(days=self.keep_days))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,7 +167,7 @@ class Scheduler:
     async def accrue(self) -> None:
         """Bring the ledger up to date, and tell of money that comes to its end."""
         async with self.transactions.begin() as tx:
-            await accrue(tx, self.usd_per_slot_h, self.now())
+            await accrue(tx, self.usd_per_slot_h, self.now(), history=self.intervals.history)
         told = await watch_money(self.transactions, self.launch, self.now())
         if told:
             log.info("money", told_of=told)

@@ -9,26 +9,47 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 
-from service.domain.rental.ledger import Held, JobHistory, Lease, Place, Row, hour_of, split, to_us
+from service.domain.rental.ledger import (
+    HOUR_US,
+    Held,
+    JobHistory,
+    Lease,
+    Place,
+    Row,
+    hour_of,
+    split,
+    to_us,
+)
 from service.domain.rental.paid import lease_of_machine, leases_of_host
 from service.domain.rental.timeline import Mark, first_difference_us, phases_of
 from service.usecases.money_ports import LedgerState
 from service.usecases.ports import Transaction
+from service.usecases.retention_ports import HISTORY_KEPT
 
 SETTLE_US = 300 * 1_000_000
 """How late news may be and still find their hour open without further ado."""
 
 
-async def accrue(tx: Transaction, usd_per_slot_h: Mapping[str, float], now: datetime) -> int:
-    """One pass. `usd_per_slot_h` are prices by device kind, of hosts that nobody rented. Returns how many leases changed."""
+async def accrue(
+    tx: Transaction,
+    usd_per_slot_h: Mapping[str, float],
+    now: datetime,
+    *,
+    history: timedelta = HISTORY_KEPT,
+) -> int:
+    """One pass. `usd_per_slot_h` are prices by device kind, of hosts that nobody rented. Returns how many leases changed.
+
+    No hour is opened again that is older than `history`: what was done in it is not kept in full any more.
+    """
     state, now_us = await tx.ledger.lock(), to_us(now)
     accrued_us = now_us if state.accrued_us is None else state.accrued_us
     due = await _due(tx, usd_per_slot_h, accrued_us, now)
     last, fresh = await tx.ledger.news(state.events_before)
     if state.accrued_us is not None and fresh:
-        await _open_again(tx, due, fresh, state, hour_of(accrued_us - SETTLE_US))
+        oldest_us = hour_of(to_us(now - history)) + HOUR_US
+        await _open_again(tx, due, fresh, state, hour_of(accrued_us - SETTLE_US), oldest_us)
     by_since: dict[int, list[Lease]] = {}
     for lease, since_us in due.values():
         by_since.setdefault(since_us, []).append(lease)
@@ -70,14 +91,18 @@ async def _open_again(
     job_ids: Collection[str],
     state: LedgerState,
     unsettled_us: int,
+    oldest_us: int,
 ) -> None:
-    """Have settled hours written anew in which a job did something else than was known at the last pass."""
+    """Have settled hours from `oldest_us` on written anew in which a job did something else than was known at the last
+    pass.
+    """
     marks = await tx.ledger.marks(job_ids, None)
     for job_id, found in marks.items():
         old = [mark for mark in found if mark.sequence <= state.events_before]
         differs_us = first_difference_us(phases_of(old), phases_of(found))
         if differs_us is None or differs_us >= unsettled_us:
             continue
+        differs_us = max(differs_us, oldest_us)
         held = await tx.ledger.held(differs_us, job_id=job_id)
         nodes = {one.place[0] for one in held if one.from_us < unsettled_us}
         for stored in await tx.ledger.leases_on(nodes, differs_us):

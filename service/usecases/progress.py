@@ -33,9 +33,14 @@ from service.usecases.records import Bell
 from service.usecases.search import on_its_visit
 from service.usecases.transition import record
 
+MAX_METRIC_NAMES = 200
+"""Of a job: the latest value of each is in its row."""
+
 
 async def take_in_message(tx: Transaction, job: Job, who: Born, message: Message, now: datetime) -> Job:
     """The job with the message's news in its progress, saved. `who` may speak for the message's generation."""
+    if isinstance(message, Metrics):
+        message = within_names(job.progress, message)
     before, progress = job.progress, after_message(job.progress, message)
     if progress != before:
         job = replace(job, progress=progress)
@@ -56,7 +61,8 @@ async def take_in_message(tx: Transaction, job: Job, who: Born, message: Message
             if on_its_visit(job) or _comes_to_a_mark(before, progress):
                 tx.ring(Bell.ROUND)
         case Metrics():
-            await tx.history.metric(job.id, message, datetime.fromtimestamp(message.at_s, UTC))
+            # A node's clock may be wrong; what came from the future would never come of age.
+            await tx.history.metric(job.id, message, min(now, datetime.fromtimestamp(message.at_s, UTC)))
         case FirstStep() if message.rank == 0 and message.live and job.follows_orders and not job.live:
             job = replace(job, live=True)
             await tx.jobs.save(job)
@@ -174,6 +180,17 @@ def after_message(progress: JobProgress, message: Message) -> JobProgress:
         case _:
             update = {}
     return progress.model_copy(update=update)
+
+
+def within_names(progress: JobProgress, message: Metrics) -> Metrics:
+    """The message without values of new names, where a job has reported `MAX_METRIC_NAMES` already."""
+    room = MAX_METRIC_NAMES - len(progress.metrics)
+    new = [name for name in message.values if name not in progress.metrics]
+    if len(new) <= room:
+        return message
+    left_out = set(new[max(0, room) :])
+    values = {name: value for name, value in message.values.items() if name not in left_out}
+    return replace(message, values=values)
 
 
 def _lost(before: JobProgress, samples: int) -> dict[str, float | None]:

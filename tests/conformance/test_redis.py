@@ -65,6 +65,7 @@ async def test_the_stream_of_a_node_that_is_away_is_bounded(client: Redis) -> No
     kept = await bodies(client, "n1")
     assert len(kept) < 11_000
     assert kept[-1] == 11_999
+    assert 0 < await client.ttl(stream_of("n1")) <= 86_400, "and goes when the node never comes back"
 
 
 async def test_without_redis_a_push_says_that_it_waits(own_redis: EmbeddedRedis) -> None:

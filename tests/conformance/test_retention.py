@@ -190,7 +190,7 @@ async def test_many_at_once_are_deleted_in_batches(database: Database) -> None:
                 " now(), now(), '2020-01-01' FROM generate_series(1, 1200) AS n"
             )
         )
-    deleted = []
+    deleted: list[int] = []
     while not deleted or deleted[-1]:
         async with database.begin() as tx:
             deleted.append(len((await tx.retention.delete_jobs(NOW)).job_ids))

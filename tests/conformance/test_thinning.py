@@ -50,7 +50,7 @@ async def running(database: Database, generation: int) -> None:
     async with database.begin() as tx:
         job = job_of("j1", submitted_at=NOW - 200 * DAY)
         await store(tx, node_of("n1"), job)
-        fields = {"generation": generation, "newest_generation": generation}
+        fields: dict[str, Any] = {"generation": generation, "newest_generation": generation}
         await tx.jobs.save(replace(job, state=JobState.RUNNING, started_at=NOW - 200 * DAY, **fields))
 
 

@@ -96,7 +96,7 @@ def test_a_new_agent_goes_on_where_the_last_one_stopped(run: LoggedRun) -> None:
     shipper(sink, run).run_once()
     run.folder.log(0).write_bytes(b"one\ntwo\n")
     shipper(sink, run).run_once()
-    assert (sink.data[0], sink.calls) == (b"one\ntwo\n", 2)
+    assert (bytes(sink.data[0]), sink.calls) == (b"one\ntwo\n", 2)
 
 
 def test_what_could_not_be_shipped_is_shipped_later(run: LoggedRun) -> None:
@@ -134,7 +134,7 @@ class Pieces(Sink):
 
     def ship_log(self, job_id: str, generation: int, rank: int, offset: int, data: bytes) -> None:
         if rank == 0:
-            assert offset >= sum(self.pieces[-1:] and [self.pieces[-1][0], len(self.pieces[-1][1])], 0)
+            assert offset >= max((begin + len(piece) for begin, piece in self.pieces[-1:]), default=0)
             self.pieces.append((offset, data))
 
     @property

@@ -26,7 +26,7 @@ from headway.contract.runtime import (
     Stopped,
     Switched,
 )
-from service.usecases.progress import after_message
+from service.usecases.progress import MAX_METRIC_NAMES, after_message, within_names
 from service.usecases.submit import script_of
 
 HEAD: dict[str, Any] = {"rank": 0, "generation": 1, "at_s": 1e9}
@@ -168,3 +168,12 @@ def test_a_switch_counts_the_steps_that_rank_0_lost() -> None:
 )
 def test_words_about_members_are_no_progress(message: Message) -> None:
     assert after_message(BEFORE, message) == BEFORE
+
+
+def test_names_of_values_are_bounded_and_known_ones_go_on() -> None:
+    full = JobProgress(metrics={f"m{number}": 0.0 for number in range(MAX_METRIC_NAMES - 1)})
+    values = {"m0": 1.0, "new": 2.0, "one too many": 3.0}
+    message = within_names(full, Metrics(**HEAD, epoch=0, samples=1, values=values))
+    assert message.values == {"m0": 1.0, "new": 2.0}
+    assert len(after_message(full, message).metrics) == MAX_METRIC_NAMES
+    assert within_names(BEFORE, message) is message
