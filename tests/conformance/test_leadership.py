@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import asyncpg
 import pytest
 import pytest_asyncio
+from sqlalchemy import text
 
 from service.adapters.postgres.database import Database
 from service.adapters.postgres.leadership import PostgresLeadership
@@ -276,3 +277,15 @@ async def test_everybody_can_see_who_leads_and_whether(candidates: Candidates, d
     term, silent_s = await seen()
     assert term == 1
     assert 3600 <= silent_s < 3700
+
+
+async def test_sessions_say_whose_they_are_and_do_not_stand_still_in_a_transaction(
+    candidates: Candidates,
+) -> None:
+    first = candidates.stand("first")
+    async with first.database.engine.connect() as connection:
+        for setting, value in (
+            ("application_name", "first"),
+            ("idle_in_transaction_session_timeout", "30s"),
+        ):
+            assert (await connection.execute(text(f"SHOW {setting}"))).scalar_one() == value
