@@ -69,7 +69,8 @@ class Reporter:
         self._backoff = Backoff(random.Random())
         self._limit = _BATCH
         self._health_due_s = boot_s() + _HEALTH_EVERY_S
-        self._away = False
+        self._away = ""
+        """Why the service is away, as it was last said; empty when it answers."""
         self._next_due_s = 0.0
         self._paced_s: float | None = None
         """How often to report in a cluster that is too large for more; None: as agreed on when joining."""
@@ -80,9 +81,9 @@ class Reporter:
             try:
                 self.run_once()
             except Unreachable as error:
-                if not self._away:
+                if str(error) != self._away:
                     _log.warning("the service is away; trying again until it is back", error=str(error))
-                self._away = True
+                self._away = str(error)
                 self._stopping.wait(self._backoff.next_s(error.retry_after_s))
             except NotJoined as error:
                 _log.warning("joining again", reason=str(error))
@@ -94,7 +95,7 @@ class Reporter:
             else:
                 if self._away:
                     _log.info("the service is back")
-                self._away = False
+                self._away = ""
                 self._backoff.reset()
 
     def run_once(self) -> None:
