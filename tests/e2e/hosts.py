@@ -31,12 +31,18 @@ class Host:
     def state(self) -> Path:
         return self.stack.data / "agents" / self.name
 
+    @property
+    def log(self) -> Path:
+        """Not among the stack's own: what it finds beside these when it starts, it ends."""
+        return self.stack.data / "hosts" / f"agent-{self.name}.log"
+
     def start(self, code: Path = ROOT) -> None:
         env = {**os.environ, "PYTHONPATH": str(code)}
         env["HEADWAY_JOIN_TOKEN"] = self.stack.join_token_file.read_text().strip()
         argv = [sys.executable, "-u", "-m", "worker_agent", "--url", self.stack.url, "--name", self.name]
         argv += ["--address", "127.0.0.1", "--state-dir", str(self.state), "--slots", str(SLOTS)]
-        self.program = Program(argv, env, self.stack.logs / f"agent-{self.name}.log")
+        self.log.parent.mkdir(exist_ok=True)
+        self.program = Program(argv, env, self.log)
         self.program.start()
 
     def update(self, code: Path) -> None:

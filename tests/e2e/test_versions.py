@@ -87,7 +87,7 @@ def test_agents_of_the_release_before_are_updated_under_a_running_job(
     assert len(ranks) == 3
     for host in hosts:
         host.update(ROOT)
-        adopted = stack_log(cluster, host)
+        adopted = host.log
         cluster.until(lambda log=adopted: "adopted" in log.read_text(), "the new agent to take over")  # type: ignore[misc]
     assert job.ranks() == ranks, "every rank is still the process that it was"
     before = job.view().progress.samples
@@ -97,10 +97,6 @@ def test_agents_of_the_release_before_are_updated_under_a_running_job(
     done = job.finish()
     assert (done.attempt, done.infrastructure_failures, done.preemptions) == (1, 0, 0)
     assert done.progress.lost_samples == 0
-
-
-def stack_log(cluster: Cluster, host: Host) -> Path:
-    return cluster.stack.logs / f"agent-{host.name}.log"
 
 
 def test_agents_of_this_release_serve_the_one_before(previous: Path, tmp_path: Path) -> None:
