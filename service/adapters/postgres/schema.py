@@ -77,7 +77,8 @@ async def migrate(
     config: Config | None = None,
     patience_s: float = PATIENCE_S,
 ) -> None:
-    """Run every migration that is missing, up to `revision`. Two at once wait for each other.
+    """Run every migration that is missing, up to `revision`. Two at once wait for each other. A schema of a newer version is
+    left as it is.
 
     Raises:
         Unavailable: some table was in use for all of `patience_s`, or a statement took too long. What was migrated
@@ -88,7 +89,11 @@ async def migrate(
     try:
         async with own.connect() as connection:
             await _take_turn(connection)
-            await _run(connection, config or alembic_config(), revision, patience_s)
+            scripts = config or alembic_config()
+            newest = ScriptDirectory.from_config(scripts).get_current_head() or ""
+            if await connection.run_sync(_revision) <= newest:
+                await connection.rollback()
+                await _run(connection, scripts, revision, patience_s)
     finally:
         await own.dispose()
 
