@@ -19,7 +19,6 @@ saved. A replicated state is saved by one rank alone, which waits for nobody.
 
 from __future__ import annotations
 
-import sys
 import time
 from collections import deque
 from collections.abc import Collection, Mapping
@@ -34,6 +33,7 @@ from torch import distributed as dist
 
 from headway.train import parts
 from headway.train.manifest import MANIFEST, Manifest, Name, Part, complete, names, surplus
+from headway.train.output import complain
 from headway.train.position import Position
 from headway.train.schedule import Schedule
 from headway.train.staging import HostCopy, is_sharded, join, split
@@ -154,7 +154,7 @@ class Checkpoints:
         if group is not None:
             self._settle()
         elif self.busy:
-            _complain(f"no checkpoint at {samples} samples: the one before is still being written")
+            complain(f"no checkpoint at {samples} samples: the one before is still being written")
             return False
         self._collect()
         began = time.monotonic()
@@ -278,7 +278,7 @@ class Checkpoints:
             for key in surplus(self.storage.keys(), generation=save.generation, keep=self.keep):
                 self.storage.delete(key)
         except OSError as error:
-            _complain(f"old checkpoints could not be deleted: {error}")
+            complain(f"old checkpoints could not be deleted: {error}")
 
     def _remove(self, folder: str) -> None:
         """Delete what is left of a save that failed. What cannot be now, goes with the old ones later."""
@@ -359,7 +359,7 @@ class Checkpoints:
         return next((verdict for verdict in verdicts if isinstance(verdict, str)), None)
 
     def _pass_over(self, name: Name, damage: object) -> None:
-        _complain(f"checkpoint {self.storage.uri}/{name} is passed over: {damage}")
+        complain(f"checkpoint {self.storage.uri}/{name} is passed over: {damage}")
 
     def _refuse_stale(self, keys: Collection[str], generation: int) -> None:
         newer = [name for name in complete(keys) if name.generation > generation]
@@ -368,7 +368,3 @@ class Checkpoints:
                 f"this process is of generation {generation}, but generation {newer[-1].generation} has "
                 f"written checkpoints to {self.storage.uri}; it must not write there and ends"
             )
-
-
-def _complain(sentence: str) -> None:
-    sys.stderr.write(f"headway: {sentence}\n")

@@ -4,28 +4,33 @@ from __future__ import annotations
 
 import faulthandler
 import os
-import sys
 import time
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from headway.contract.runtime import STACKS_SIGNAL, Message, message_file, stacks_file, to_line
+from headway.train.output import complain
+
+_KEPT = 1000
 
 
 class Mailbox:
     """Appends this rank's messages to its file in the control folder; without a folder it drops them.
 
-    A rank never waits for its agent nor dies of it: when a line cannot be written, stderr says so once.
+    A rank never waits for its agent nor dies of it: a line that cannot be written, on a full disk say, is kept and goes
+    before the next one; of more than `_KEPT` the oldest are dropped. stderr says so once.
     """
 
     def __init__(self, folder: Path | None, *, rank: int, generation: int) -> None:
         self._rank = rank
         self._generation = generation
+        self._path = folder / message_file(rank) if folder is not None else None
         self._file: int | None = None
-        if folder is not None:
-            path = folder / message_file(rank)
-            self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        self._unsent: deque[bytes] = deque()
+        self._complained = False
+        self._flush()
 
     def speak_for(self, *, rank: int, generation: int) -> None:
         """From now on messages are those of this rank of this generation. The file stays the same."""
@@ -33,14 +38,34 @@ class Mailbox:
 
     def send(self, kind: Callable[..., Message], **fields: Any) -> None:
         """Send a message of this kind; what every message carries is added."""
-        if self._file is None:
+        if self._path is None:
             return
         message = kind(rank=self._rank, generation=self._generation, at_s=time.time(), **fields)
+        if len(self._unsent) == _KEPT:
+            del self._unsent[1]  # a part of the first one may have been written: the rest must follow
+        self._unsent.append(to_line(message).encode())
+        self._flush()
+
+    def _flush(self) -> None:
+        if self._path is None:
+            return
         try:
-            os.write(self._file, to_line(message).encode())
+            self._write(self._path)
         except OSError as error:
-            sys.stderr.write(f"headway: no further messages reach the agent: {error}\n")
-            self._file = None
+            if not self._complained:
+                complain(f"messages to the agent have to wait: {error}")
+            self._complained = True
+
+    def _write(self, path: Path) -> None:
+        if self._file is None:
+            self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        while self._unsent:
+            line = self._unsent[0]
+            written = os.write(self._file, line)
+            if written == len(line):
+                self._unsent.popleft()
+            else:
+                self._unsent[0] = line[written:]
 
 
 def write_stacks_on_request(folder: Path | None, rank: int) -> None:
@@ -55,4 +80,4 @@ def write_stacks_on_request(folder: Path | None, rank: int) -> None:
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         faulthandler.register(STACKS_SIGNAL, file=file, all_threads=True)
     except OSError as error:
-        sys.stderr.write(f"headway: this rank cannot say where it hangs: {error}\n")
+        complain(f"this rank cannot say where it hangs: {error}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import sys
 import time
 import zlib
 from collections.abc import Sequence
@@ -17,9 +16,10 @@ from headway.contract.runtime import EXIT_RETRY, Restored
 from headway.train.batching import Batching
 from headway.train.control import Mailbox
 from headway.train.handover import hand_over, signature
+from headway.train.output import complain, flush
 from headway.train.peers import Peers, PeersLost, Superseded
 from headway.train.replica import Place, Replica
-from headway.train.saving import Saver, complain
+from headway.train.saving import Saver
 from headway.train.team import Team
 
 HANDED_OVER = "handed over"
@@ -188,6 +188,5 @@ def leave_for_retry(sentence: str) -> NoReturn:
 
 def leave(code: int) -> NoReturn:
     """End the process with its output written, and without the tear-down that torch's threads may not survive."""
-    sys.stdout.flush()
-    sys.stderr.flush()
+    flush()
     os._exit(code)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 
 from headway.contract.orders import ORDER_FILE, Order, order_from_json
+from headway.train.output import complain
 
 
 class Orders:
@@ -38,9 +38,9 @@ class Orders:
             try:
                 self._order = order_from_json(Path(self._path).read_text())
             except OSError as error:
-                sys.stderr.write(f"headway: the agent's order cannot be read now: {error}\n")
+                complain(f"the agent's order cannot be read now: {error}")
                 return self._order  # the next look tries again
             except ValueError as error:
-                sys.stderr.write(f"headway: the agent's order cannot be read and is ignored: {error}\n")
+                complain(f"the agent's order cannot be read and is ignored: {error}")
             self._seen = identity
         return self._order

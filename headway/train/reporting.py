@@ -8,8 +8,8 @@ from headway.contract.runtime import BatchChanged, EpochClosed, Progress
 from headway.train.batching import Batching
 from headway.train.control import Mailbox
 from headway.train.meter import Meter
+from headway.train.output import complain
 from headway.train.replica import Audit, Place
-from headway.train.saving import complain
 
 PROGRESS_EVERY_S = 0.5
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from typing import Any
 
@@ -11,6 +10,7 @@ from torch.distributed import ProcessGroup
 from headway.contract.runtime import Checkpointed
 from headway.train.checkpoint import Checkpoints, Failed, Saved, Schedule
 from headway.train.control import Mailbox
+from headway.train.output import complain
 from headway.train.position import Position
 from headway.train.replica import Place, Replica, random_state, set_random_state
 
@@ -140,8 +140,3 @@ class Saver:
 
 def _contents(replica: Replica, place: Place) -> dict[str, Any]:
     return {**replica.state(place), "random": random_state()}
-
-
-def complain(sentence: str) -> None:
-    """Say it where the job's log is."""
-    sys.stderr.write(f"headway: {sentence}\n")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import sys
 import time
 from collections.abc import Callable, Iterator, Sized
 from typing import Any
@@ -25,6 +24,7 @@ from headway.train.environment import Environment
 from headway.train.gradients import Gradients, OncePerBatch, step_once_per_batch
 from headway.train.loader import Loader
 from headway.train.memory import keep_freed_memory, touch
+from headway.train.output import complain, show
 from headway.train.replica import Place, Replica, Stateful
 from headway.train.saving import Saver
 from headway.train.storage import open_storage
@@ -267,11 +267,11 @@ class Run:
         values = {name: _number(value) for name, value in metrics.items()}
         infinite = [name for name, value in values.items() if not math.isfinite(value)]
         for name in infinite:
-            sys.stderr.write(f"headway: the metric {name} is {values.pop(name)} and is left out\n")
+            complain(f"the metric {name} is {values.pop(name)} and is left out")
         place = self._training.place if self._training is not None else Place()
         self._mailbox.send(Metrics, epoch=place.position.epoch, samples=place.samples, values=values)
         shown = "  ".join(f"{name} {value:.6g}" for name, value in values.items())
-        sys.stdout.write(f"epoch {place.position.epoch}  samples {place.samples:,}  {shown}\n")
+        show(f"epoch {place.position.epoch}  samples {place.samples:,}  {shown}")
 
 
 def _checked_length(dataset: Dataset[Any], seed: int, *sizes: int | None) -> int:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NoReturn
 
+from headway.contract.runtime import EXIT_RETRY
 from worker_agent.commandline import How, PythonTarget, python_target
 from worker_agent.launcher import preload, program
 from worker_agent.launcher.processes import die_with_parent, name_process
@@ -37,7 +38,8 @@ def fork(body: Callable[[], None]) -> int:
     except BaseException:  # noqa: BLE001  # nothing may run on into the launcher's own code
         sys.excepthook(*sys.exc_info())
     finally:
-        program.flush_and_exit(70)
+        # A rank that never came to its script, on a full disk say, is not the script's fault.
+        program.flush_and_exit(EXIT_RETRY)
 
 
 def run_rank(plan: LaunchPlan, how: How, env: Mapping[str, str], log: Path) -> NoReturn:

@@ -40,4 +40,16 @@ def test_a_full_disk_does_not_end_the_training(tmp_path: Path, capsys: pytest.Ca
     mailbox = Mailbox(tmp_path, rank=0, generation=0)
     mailbox.send(Hello)
     mailbox.send(Hello)
-    assert capsys.readouterr().err.count("no further messages") == 1
+    assert capsys.readouterr().err.count("messages to the agent have to wait") == 1
+
+
+def test_what_a_full_disk_did_not_take_is_sent_when_there_is_room(tmp_path: Path) -> None:
+    file = tmp_path / "control" / message_file(0)
+    mailbox = Mailbox(file.parent, rank=0, generation=0)  # whose folder cannot even be entered yet
+    for samples in range(1100):
+        mailbox.send(Stopped, samples=samples)
+    file.parent.mkdir()
+    mailbox.send(Hello)
+    *stopped, last = map(from_line, file.read_text().splitlines())
+    assert isinstance(last, Hello)
+    assert [one.samples for one in stopped if isinstance(one, Stopped)] == [0, *range(102, 1100)], "bounded"
