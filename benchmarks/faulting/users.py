@@ -15,7 +15,7 @@ from benchmarks.faulting.plan import Action, Deed
 from headway.client import Client
 from headway.contract.agents import NodeState
 from headway.contract.jobs import TERMINAL_STATES, JobState, JobView
-from headway.contract.spec import JobSpec
+from headway.contract.spec import JobSpec, Resize
 from headway.errors import HeadwayError
 
 SCRIPTS = Path(__file__).parent / "scripts"
@@ -196,7 +196,7 @@ def set_free(client: Client) -> Sequence[JobView]:
     for job in living:
         if job.state is JobState.PAUSED:
             client.resume(job.id)
-        if job.pinned_size is not None:
+        if job.pinned_size is not None and job.spec.elastic.resize is not Resize.NEVER:
             client.resize(job.id, None)
     return living
 
