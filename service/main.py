@@ -303,6 +303,17 @@ async def _until_one_ends(*tasks: asyncio.Task[Any]) -> None:
 ROLES = {"migrate": run_migrations, "api": run_api, "scheduler": run_scheduler, "all": run_all}
 
 
+def configure_log() -> None:
+    """Errors with plain tracebacks: the usual ones show local variables, tokens among them, and take so long to draw that a
+    process with many errors does nothing else.
+    """
+    *processors, _ = structlog.get_config()["processors"]
+    plain = structlog.dev.ConsoleRenderer(
+        colors=sys.stdout.isatty(), exception_formatter=structlog.dev.plain_traceback
+    )
+    structlog.configure(processors=[*processors, plain])
+
+
 def main(argv: Sequence[str]) -> int:
     """`python -m service ROLE`. The exit code: 0, or 1 after a sentence that says what to do."""
     parser = argparse.ArgumentParser(prog="python -m service", description="The Headway service.")
@@ -310,6 +321,7 @@ def main(argv: Sequence[str]) -> int:
         "role", choices=sorted(ROLES), help="migrate once, then run api and scheduler, or all"
     )
     role = parser.parse_args(argv).role
+    configure_log()
     try:
         settings = read_settings(os.environ)
         service = Service(settings, providers_of(settings, os.environ))

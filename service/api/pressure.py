@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from enum import StrEnum
 from types import MappingProxyType
 
@@ -76,15 +76,15 @@ class Gate:
         except TimeoutError:
             if _was_given(place):
                 return True  # in the very moment in which patience ended
-            self._waiting[kind].remove(place)
             self._refuse(kind)
             return False
         except asyncio.CancelledError:
             if _was_given(place):
                 self.leave(kind)  # in the very moment in which its client went away
-            else:
-                self._waiting[kind].remove(place)
             raise
+        finally:
+            with suppress(ValueError):  # whoever left meanwhile has looked for the next one behind it
+                self._waiting[kind].remove(place)
         return True
 
     def leave(self, kind: Traffic) -> None:

@@ -89,6 +89,17 @@ async def test_it_recovers_at_once() -> None:
     assert at.retry_after_s(Traffic.READS) == 1
 
 
+async def test_a_place_that_is_left_just_as_somebody_stops_waiting_is_free() -> None:
+    at = gate(places=1)
+    assert await at.enter(Traffic.READS)
+    gone = await waiting(at, Traffic.READS)
+    gone.cancel()
+    at.leave(Traffic.READS)
+    with pytest.raises(asyncio.CancelledError):
+        await gone
+    assert await at.enter(Traffic.READS)
+
+
 async def test_whoever_goes_away_while_it_waits_takes_no_place_along() -> None:
     at = gate(places=1)
     assert await at.enter(Traffic.READS)
