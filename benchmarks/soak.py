@@ -1,0 +1,259 @@
+"""Whether anything of a busy stack grows: memory, file descriptors, threads, connections (sockets).
+
+    python -m benchmarks.soak --minutes 60 --json
+
+A whole stack on this machine (PostgreSQL, Redis, API, scheduler, two agents with their launchers) under a steady stream of
+short jobs, beside one job that trains all the time and is resized in place, while somebody reads everything that there is
+to read. `api_mib_per_h`, `scheduler_mib_per_h`, `agent_mib_per_h` and `launcher_mib_per_h` are slopes of the private
+memory of each program after a warm-up (the first third), by the median of the slopes between all pairs of samples
+(Theil and Sen); of agents and launchers the larger of the two. `jobs` is how many short jobs ended. `growth` has, of each
+program, how many file descriptors, threads and sockets there were more at the end than after the warm-up, as medians of
+a tenth of the samples each, and `connections` those of the database.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import itertools
+import json
+import signal
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from headway.client import Client
+from headway.contract.jobs import TERMINAL_STATES, JobState
+from headway.contract.spec import JobSpec
+from headway.errors import HeadwayError
+from headway.local.stack import LocalStack
+
+SCRIPTS = Path(__file__).parent / "scripts"
+SAMPLE_EVERY_S = 2.0
+JOBS_AT_ONCE = 3
+WARM_UP = 1 / 3
+RESIZE_EVERY_S = 10.0
+READ_EVERY_S = 0.2
+_MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What one program has at a moment. `memory_bytes` is what it shares with nobody."""
+
+    at_s: float
+    memory_bytes: int
+    descriptors: int
+    sockets: int
+    threads: int
+
+
+def sample(pid: int) -> Sample | None:
+    """What a process has now; None when it has ended."""
+    process = Path(f"/proc/{pid}")
+    try:
+        status = dict(line.split(":", 1) for line in (process / "status").read_text().splitlines())
+        links = []
+        for entry in (process / "fd").iterdir():
+            with contextlib.suppress(FileNotFoundError):
+                links.append(str(entry.readlink()))
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    sockets = sum(link.startswith("socket:") for link in links)
+    memory = int(status.get("RssAnon", status["VmRSS"]).split()[0]) << 10
+    return Sample(time.monotonic(), memory, len(links), sockets, int(status["Threads"]))
+
+
+def slope_per_h(points: Sequence[tuple[float, float]]) -> float:
+    """The median of the slopes between all pairs of (seconds, value), per hour (P. K. Sen, 1968)."""
+    slopes = [
+        (later[1] - earlier[1]) / (later[0] - earlier[0])
+        for earlier, later in itertools.combinations(points, 2)
+        if later[0] > earlier[0]
+    ]
+    return 3600.0 * statistics.median(slopes) if slopes else 0.0
+
+
+def thinned(samples: Sequence[Sample], most: int = 600) -> Sequence[Sample]:
+    """Evenly spread ones, so that there are not too many pairs."""
+    return samples[:: max(1, len(samples) // most)]
+
+
+def launchers(folder: Path) -> dict[str, int]:
+    """Process ids of the launchers over a stack's folder, by the name of their agent."""
+    found = {}
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            words = (entry / "cmdline").read_bytes().split(b"\0") if entry.name.isdigit() else []
+            if b"worker_agent.launcher" in words:
+                state = Path(words[-2].decode())
+                if state.parent.parent == folder and _parent_is_agent(entry):
+                    found[f"launcher {state.name}"] = int(entry.name)
+    return found
+
+
+def _parent_is_agent(process: Path) -> bool:
+    """Whether it is the launcher itself: what it forks has its command line, until it is a rank."""
+    parent = int((process / "stat").read_text().rpartition(")")[2].split()[1])
+    return b"worker_agent.launcher" not in Path(f"/proc/{parent}/cmdline").read_bytes().split(b"\0")
+
+
+class Watch:
+    """Looks at all programs of a stack now and then, in a thread."""
+
+    def __init__(self, stack: LocalStack) -> None:
+        self.samples: dict[str, list[Sample]] = defaultdict(list)
+        self._stack = stack
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> Watch:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._over.wait(SAMPLE_EVERY_S):
+            programs = {name: one.pid for name, one in self._stack.programs.items()}
+            for name, pid in {**programs, **launchers(self._stack.data)}.items():
+                found = sample(pid) if pid is not None else None
+                if found is not None:
+                    self.samples[name].append(found)
+
+
+def keep_submitting(stack: LocalStack, over: threading.Event, ended: list[JobState]) -> None:
+    """Short jobs, a few at a time; every tenth uses the library."""
+    with stack.client() as client:
+        open_: list[str] = []
+        for number in itertools.count():
+            while len(open_) >= JOBS_AT_ONCE:
+                if over.wait(0.1):
+                    return
+                states = {job: client.job(job).state for job in open_}
+                ended += [state for state in states.values() if state in TERMINAL_STATES]
+                open_ = [job for job, state in states.items() if state not in TERMINAL_STATES]
+            trains = number % 10 == 0
+            run = (
+                f"python {SCRIPTS / 'first_step.py'}"
+                if trains
+                else "sh -c 'for i in 1 2 3; do echo $i; done'"
+            )
+            spec = JobSpec.model_validate({"name": f"short-{number}", "run": run, "elastic": {"max": 1}})
+            open_.append(client.submit(spec).id)
+
+
+def keep_resizing(stack: LocalStack, over: threading.Event) -> None:
+    """One job that trains for ever, on one slot and on two by turns."""
+    with stack.client() as client:
+        run = f"python {SCRIPTS / 'paced.py'} 1000000 0.2"
+        elastic = {"min": 1, "max": 2, "resize": "live"}
+        job = client.submit(JobSpec.model_validate({"name": "long", "run": run, "elastic": elastic}))
+        for size in itertools.cycle((2, 1)):
+            if over.wait(RESIZE_EVERY_S):
+                client.cancel(job.id, force=True)
+                return
+            client.resize(job.id, size)
+
+
+def keep_reading(stack: LocalStack, over: threading.Event) -> None:
+    """What people and dashboards ask for."""
+    with stack.client() as client:
+        while not over.wait(READ_EVERY_S):
+            for look in _looks(client):
+                if over.is_set():
+                    return
+                with contextlib.suppress(HeadwayError):  # a job that is gone again
+                    look()
+
+
+def _looks(client: Client):  # type: ignore[no-untyped-def]  # noqa: ANN202 - calls of many kinds
+    newest = list(itertools.islice(client.jobs(), 20))
+    yield from (lambda: list(client.nodes()), client.cluster, client.round)
+    for job in newest[:3]:
+        yield lambda job=job: client.job(job.id)
+        yield lambda job=job: list(client.events(job.id))
+        yield lambda job=job: list(client.logs(job.id))
+        yield lambda job=job: list(client.metrics(job.id))
+        yield lambda job=job: client.explain(job.id)
+
+
+def growth(samples: Sequence[Sample]) -> dict[str, float]:
+    """By how much more there is at the end than at the beginning of some samples, apart from memory."""
+    tenth = max(1, len(samples) // 10)
+    return {
+        what: statistics.median(getattr(one, what) for one in samples[-tenth:])
+        - statistics.median(getattr(one, what) for one in samples[:tenth])
+        for what in ("descriptors", "sockets", "threads")
+    }
+
+
+@contextlib.contextmanager
+def loaded(stack: LocalStack, ended: list[JobState]) -> Iterator[None]:
+    """The load, until the block ends."""
+    over = threading.Event()
+    threads = [
+        threading.Thread(target=keep_submitting, args=[stack, over, ended]),
+        threading.Thread(target=keep_resizing, args=[stack, over]),
+        threading.Thread(target=keep_reading, args=[stack, over]),
+    ]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
+
+
+def soak(minutes: float) -> dict[str, object]:
+    """Run the load for so long, and say what has grown."""
+    ended: list[JobState] = []
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        LocalStack(Path(folder), agents=2, slots=3) as stack,
+        Watch(stack) as watch,
+        loaded(stack, ended),
+    ):
+        threading.Event().wait(60.0 * minutes)
+    warm = {name: found[int(len(found) * WARM_UP) :] for name, found in watch.samples.items()}
+    slopes: dict[str, float] = defaultdict(lambda: -float("inf"))
+    for name, found in warm.items():
+        points = [(one.at_s, one.memory_bytes / _MIB) for one in thinned(found)]
+        kind = name.split()[0]
+        slopes[kind] = max(slopes[kind], slope_per_h(points))
+    return {
+        **{f"{kind}_mib_per_h": round(slope, 2) for kind, slope in sorted(slopes.items())},
+        "jobs": len(ended),
+        "failed_jobs": sum(state is not JobState.SUCCEEDED for state in ended),
+        "minutes": minutes,
+        "memory_mib": {
+            name: round(found[-1].memory_bytes / _MIB, 1) for name, found in warm.items() if found
+        },
+        "growth": {name: growth(found) for name, found in warm.items() if found},
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON only")
+    parser.add_argument("--minutes", type=float, default=60.0)
+    arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # the stack is stopped on the way out
+    result = soak(arguments.minutes)
+    print(json.dumps(result) if arguments.json else json.dumps(result, indent=2))
+
+
+if __name__ == "__main__":
+    main()
