@@ -5,6 +5,7 @@ What is known of a run is what its ranks said, and that is in their files: an ag
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -27,6 +28,7 @@ _log = structlog.get_logger()
 
 _BETWEEN_LOOKS_S = 5.0
 """Ranks that may be at work on something else than a step are looked at so often."""
+_ROOM_BYTES = 64 << 10
 _RECALLED_BYTES = 128 << 10
 """An agent that takes over reads so much of what each rank said last."""
 
@@ -97,6 +99,9 @@ class Watcher:
         suspicion = self._suspicions.get(run.name)
         if silence is None:
             self._suspicions.pop(run.name, None)
+        elif disk_is_full(run.folder.control):
+            self._watches[run.name] = hung.rested(watch, now_s)
+            _log.warning("no step is heard of: the disk is full", run=run.name, silent_s=silence.silent_s)
         elif suspicion is None:
             stacks.ask(run)
             self._suspicions[run.name] = _Suspicion(now_s)
@@ -158,6 +163,12 @@ def _limits(run: Run) -> hung.Limits | None:
     return hung.Limits(
         after_s=command.hung_after_s, factor=command.hung_factor, when_still=command.hung_when_still
     )
+
+
+def disk_is_full(folder: Path) -> bool:
+    """Whether ranks may have steps to tell of, and nowhere to write it."""
+    disk = os.statvfs(folder)
+    return disk.f_bavail * disk.f_frsize < _ROOM_BYTES
 
 
 def _recall(run: Run, now_s: float) -> hung.Watch:
