@@ -33,7 +33,7 @@ def missing_before(offset: int) -> str:
 async def append_log(
     storage: Storage, job_id: str, *, generation: int, rank: int, offset: int, data: bytes, now: datetime
 ) -> None:
-    """Store a chunk. One that was sent twice is stored twice and read once (by its offset)."""
+    """Store a chunk. What was sent twice is stored twice and read once (by its offset)."""
     micros = int(now.timestamp() * 1_000_000)
     key = f"{log_prefix(job_id)}{micros:017d}-{generation:08d}-{rank:06d}-{offset:012d}"
     await storage.put(key, data)
@@ -57,13 +57,18 @@ async def read_logs(
         name = key.removeprefix(prefix)
         micros, generation, chunk_rank, offset = (int(part) for part in name.split("-"))
         stream = (generation, chunk_rank)
-        if (rank is not None and chunk_rank != rank) or offset < read_to.get(stream, 0):
+        if rank is not None and chunk_rank != rank:
             continue
         try:
             data = await storage.get(key)
         except NotFound:
             continue  # the oldest output is deleted while it is read
         cut = after is None and offset > 0 and stream not in read_to
+        read_already = max(0, read_to.get(stream, 0) - offset)
+        if read_already and read_already >= len(data):
+            continue
+        # Sent again since no answer came, a chunk may have got longer: its rank wrote on meanwhile.
+        offset, data = offset + read_already, data[read_already:]
         read_to[stream] = offset + len(data)
         yield LogChunk(
             cursor=name,
