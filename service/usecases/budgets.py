@@ -50,12 +50,13 @@ async def put_budget(
     """Set a budget; whether it is new. The same once more changes nothing. It holds from the next round on.
 
     Raises:
-        Changed: it has another version than `if_version`.
+        Changed: it has another version than `if_version`, and is not what is wanted anyway: who asks again, since an
+            answer was lost, names a version that is over by their own doing.
         InvalidField: there is a long-run average already.
     """
     known = await tx.budgets.lock(name)
-    _check_version(name, known, if_version)
     if known is None or _request_of(known) != request:
+        _check_version(name, known, if_version)
         await tx.budgets.save(name, request, known.version + 1 if known is not None else 1, now)
         tx.ring(Bell.ROUND)
     if request.kind is BudgetKind.LONG_RUN:
