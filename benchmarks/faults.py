@@ -12,7 +12,7 @@ only at what is known from outside (journals that ranks write, storage, agents' 
 a job ended with. `stale_writes`: checkpoints or states of an older generation after those of a newer one.
 `differing_losses`: epochs after which the loss is not that of an undisturbed run. `left_behind`: processes, ports, files.
 `faults`, `faults_by_kind`: what was really done. `recovered_s`: from the end of the last fault until every node took jobs and every
-job trained or waited for a slot; `settled_s`: until the last one had ended. The exit code is 1 when any promise was broken.
+job that had slots trained; `settled_s`: until the last one had ended. The exit code is 1 when any promise was broken.
 
 The same seed, minutes and faults make the same plan; what came of it is in `record.jsonl` of `--keep`. docs/reliability.md.
 """

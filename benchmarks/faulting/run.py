@@ -35,7 +35,7 @@ from benchmarks.faulting.users import SCRIPTS, SEEDS, Users, first_deeds, set_fr
 from benchmarks.faulting.watching import Watcher
 from headway.client import Client
 from headway.contract.agents import NodeState
-from headway.contract.jobs import JobState, JobView, Reason
+from headway.contract.jobs import JobState, JobView
 from headway.errors import HeadwayError
 
 _DEEDS_S = 90.0
@@ -82,7 +82,7 @@ class Evidence:
     without: list[str] = field(default_factory=list)
     storage: str = ""
     recovered_s: float | None = None
-    """From the end of the last fault until every node took jobs and every job trained, or waited for a slot."""
+    """From the end of the last fault until every node took jobs and every job that had slots trained."""
     settled_s: float | None = None
     """And until the last job had ended."""
     starts: dict[str, int] = field(default_factory=dict)
@@ -212,8 +212,8 @@ def _settle(order: Order, rig: Rig, users: Users, record: Record, evidence: Evid
 
 
 def _goes_on(job: JobView, samples: int) -> bool:
-    """Whether a job has trained since it had so many samples; a plain one only has to run, and some have no place."""
-    if job.reason is Reason.WAITING_FOR_CAPACITY:
+    """Whether a job that has slots has trained since it had so many samples; a plain one only has to run."""
+    if job.size == 0:
         return True
     if job.progress.total_samples is None:
         return job.state is JobState.RUNNING
