@@ -194,3 +194,20 @@ def test_a_journal_of_an_agent_that_did_not_name_the_rank_is_read(open_outbox: O
     [entry], _ = open_outbox().take(10)
     assert isinstance(entry, RankMessage)
     assert entry.rank == 5
+
+
+def test_the_journal_does_not_grow_while_the_service_is_away(open_outbox: Open, tmp_path: Path) -> None:
+    outbox = open_outbox(capacity=100)
+    for number in range(20_000):
+        outbox.add(message("progress", number), ReadPosition("job/1", 0, number))
+    assert len((tmp_path / "journal").read_text().splitlines()) < 2500
+    assert open_outbox(capacity=100).position("job/1", 0) == 19_999
+
+
+def test_positions_of_a_run_that_is_over_are_forgotten_for_good(open_outbox: Open) -> None:
+    outbox = open_outbox()
+    outbox.add(message("metrics"), ReadPosition("job/1", 0, 70))
+    outbox.add(message("metrics"), ReadPosition("job/2", 0, 30))
+    outbox.forget("job/1")
+    after = open_outbox()
+    assert (after.position("job/1", 0), after.position("job/2", 0)) == (0, 30)

@@ -127,3 +127,21 @@ def test_json_files_appear_whole(tmp_path: Path) -> None:
     write_json(path, {"a": 2})
     assert read_json(path) == {"a": 2}
     assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
+
+
+def test_what_crashes_and_long_lives_leave_goes(state: StateFolder) -> None:
+    now_s = 1e9
+    old, young = state.bundles / ".a.tar.gz.12.tmp", state.bundles / ".b.tar.gz.34.tmp"
+    half = state.job("job").run(1)  # its agent ended before the command was on disk
+    half.path.mkdir(parents=True)
+    for path, age_s in ((old, 7 * 3600), (young, 60), (half.path, 7 * 3600)):
+        if path is not half.path:
+            path.write_bytes(b"x")
+        os.utime(path, (now_s - age_s, now_s - age_s))
+    with state.launcher_log.open("ab", buffering=0) as launcher:
+        launcher.write(b"x" * (2 << 20))
+        records.tidy(state, now_s)
+        launcher.write(b"goes on\n")
+    assert (old.exists(), young.exists(), half.path.exists()) == (False, True, False)
+    assert state.launcher_log.read_bytes() == b"goes on\n"
+    assert state.launcher_log.with_name("launcher.log.1").stat().st_size == 2 << 20
