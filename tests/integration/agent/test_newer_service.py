@@ -1,0 +1,24 @@
+"""What a newer service says that this agent does not know keeps it from nothing else, and is never said to be done."""
+
+from __future__ import annotations
+
+import json
+
+from headway.contract.agents import COMMAND_FIELD
+from tests.integration.agent.stub import StubService, wait_until
+
+
+def push(stub: StubService, **command: object) -> None:
+    stub.redis.xadd(stub.stream, {COMMAND_FIELD: json.dumps(command)})
+
+
+def test_commands_that_it_does_not_know_do_not_stand_in_the_way(shared: StubService) -> None:
+    push(shared, kind="dance", command_id="newer-1", job_id="later", generation=1)
+    push(shared, kind="stop", command_id="newer-2", job_id="later", generation=1, mode="gently", grace_s=1.0)
+    known = shared.run_command("after", "true")
+    push(shared, **known.model_dump(mode="json"), tempo=3)
+    assert shared.exits("after")[0].exit_code == 0
+    wait_until(lambda: shared.redis.xlen(shared.stream) == 0)
+    acknowledged = {one for report in shared.reports for one in report.acknowledged}
+    assert known.command_id in acknowledged
+    assert not acknowledged & {"newer-1", "newer-2"}, "the service must see that they were not taken up"
