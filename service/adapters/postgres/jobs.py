@@ -44,7 +44,7 @@ def row_to_job(row: Row[Any]) -> Job:
     """The job in a row of `jobs`."""
     return Job(
         id=row.id,
-        spec=JobSpec.model_validate(row.spec),
+        spec=JobSpec.model_validate(row.spec, extra="ignore"),  # of a newer version, during an upgrade
         state=JobState(row.state),
         reason=Reason(row.reason),
         message=row.message,
