@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import sys
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from headway.contract.markets import Market
@@ -18,6 +19,8 @@ from service.domain.rental.machines import Found, Machine
 from service.domain.rental.offers import Offer
 from service.usecases.rental_ports import JoinBy
 
+_KEPT = timedelta(days=7)
+"""How long one can look at what was on a machine that has ended."""
 _SECRETS = frozenset(
     {
         "HEADWAY_DATABASE_URL",
@@ -77,7 +80,7 @@ class LocalProvider:
 
     async def list(self) -> Sequence[Found]:
         """What the folders and the processes say."""
-        return await asyncio.to_thread(lambda: [_found(one) for one in machine_folders(self._folder)])
+        return await asyncio.to_thread(_all_found, self._folder, self._now())
 
     def _read(self) -> LocalOffers:
         try:
@@ -168,6 +171,18 @@ def _lease(machine: Machine, join: JoinBy, offer: LocalOffer, offers: Path, now:
         joins=offer.joins,
         billed_from=now.isoformat(),
     )
+
+
+def _all_found(folder: Path, now: datetime) -> list[Found]:
+    """All machines; the folders of those that ended long ago go, as a provider's own records do."""
+    found = []
+    for machine in machine_folders(folder):
+        one = _found(machine)
+        if one.billed_to is not None and now - one.billed_to > _KEPT:
+            shutil.rmtree(machine.path, ignore_errors=True)
+        else:
+            found.append(one)
+    return found
 
 
 def _found(folder: MachineFolder) -> Found:

@@ -7,7 +7,7 @@ import os
 import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -214,3 +214,18 @@ def _lives(pid: int) -> bool:
 def _environment(pid: int) -> dict[str, str]:
     pairs = (pair.partition("=") for pair in Path(f"/proc/{pid}/environ").read_text().split("\0") if pair)
     return {name: value for name, _, value in pairs}
+
+
+async def test_what_ended_long_ago_leaves_nothing_behind(place: Place) -> None:
+    place.offer({**SMALL, "joins": False})
+    await place.provider.launch(machine_of("m1"), JOIN)
+    await place.runs("m1")
+    await place.provider.terminate("local-m1")
+    week = timedelta(days=7)
+    soon, late = (
+        LocalProvider(place.file, place.folder, now=lambda after=after: datetime.now(UTC) + after)
+        for after in (week / 2, 2 * week)
+    )
+    assert [one.ended for one in await soon.list()] == [True]
+    assert await late.list() == []
+    assert not place.machine("m1").path.exists()
