@@ -23,7 +23,7 @@ from tests.e2e.hosts import ROOT, SLOTS, Host, ready
 
 LONGEST_PAUSE_S = 5.0
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 
 
 def previous_revision() -> str | None:

@@ -29,6 +29,7 @@ from service.adapters.postgres.schema import (
     schema_problem,
 )
 from service.domain.errors import Unavailable
+from tests.integration.service.conftest import Harness, entry, run_of
 from tests.waiting import until
 
 REVISIONS = sorted(one.revision for one in ScriptDirectory.from_config(alembic_config()).walk_revisions())
@@ -283,3 +284,31 @@ async def test_it_does_not_start_on_an_older_schema(empty: AsyncEngine) -> None:
     assert f"at revision {REVISIONS[-2]}, and this version needs {REVISIONS[-1]}" in str(
         await schema_problem(empty)
     )
+
+
+async def test_rows_of_a_newer_version_are_worked_on(harness: Harness) -> None:
+    """It runs beside this one during an upgrade, and has taken a job that uses what is new in it."""
+    agent = await harness.join()
+    await harness.submit()
+    async with harness.service.database.engine.begin() as connection:
+        await connection.execute(
+            text(
+                'UPDATE jobs SET reason = \'WARPED\', spec = spec || \'{"tempo": 3, "retry": {"gently": true}}\''
+            )
+        )
+    assert (await harness.job()).reason == "WARPED"
+    await harness.turn()
+    assert run_of(await agent.commands()).job_name == "job"
+    async with harness.service.database.engine.connect() as connection:
+        spec = (await connection.execute(text("SELECT spec FROM jobs"))).scalar_one()
+    assert spec["tempo"] == 3, "what this version does not know stays for the one that does"
+
+
+async def test_news_of_a_newer_agent_do_not_stand_in_the_way(harness: Harness) -> None:
+    agent = await harness.join()
+    await harness.submit()
+    await harness.turn()
+    run = run_of(await agent.commands())
+    dance = {"kind": "dance", "sequence": 0, "steps": [1, 2]}
+    await agent.report(dance, entry("ranks_started", run, how="zygote"), dance)
+    assert (await harness.job()).state == "RUNNING"
