@@ -249,40 +249,6 @@ def test_a_live_job_goes_on_with_the_good_part_of_its_slots() -> None:
     assert (one.action, one.reason, one.allocation) == (Action.CHANGE, Reason.BAD_DEVICE, {"n": (1,)})
 
 
-def confined(slots: dict[int, str]) -> Node:
-    return Node(
-        id="n", name="host", state=NodeState.READY, slots=slots, quarantined={0: "Xid 79: off the bus"}
-    )
-
-
-def test_a_slot_in_quarantine_is_left_and_given_to_nobody() -> None:
-    jobs = [job(state=RUNNING, low=2, high=2), job("waits")]
-    plan = round_of(snapshot_of([confined({1: "cpu", 2: "cpu"})], jobs, {"j": on("n", 0, 1)}))
-    one = plan["j"]
-    assert (one.action, one.reason, one.allocation) == (Action.CHANGE, Reason.BAD_DEVICE, {"n": (1, 2)})
-    assert one.message == "moves its 2 cpu slots: slot 0 of host is in quarantine: Xid 79: off the bus"
-    assert plan["waits"].action is Action.WAIT
-    free = round_of(snapshot_of([confined({1: "cpu"})], [job("a"), job("b")]))
-    assert sorted(one.action for one in free.values()) == [Action.START, Action.WAIT]
-
-
-def test_a_job_whose_only_slot_is_bad_waits_and_is_told_why_nothing_is_there() -> None:
-    (one,) = round_of(snapshot_of([confined({})], [job(state=RUNNING)], {"j": on("n", 0)})).values()
-    assert (one.action, one.reason) == (Action.VACATE, Reason.BAD_DEVICE)
-    assert one.message == (
-        "slot 0 of host is in quarantine: Xid 79: off the bus and no other node has room; waits"
-    )
-    (one,) = round_of(snapshot_of([confined({})], [job("waits", low=1)])).values()
-    assert one.action is Action.WAIT
-    assert one.message.endswith("; 1 slot more in quarantine (`headway nodes`)")
-
-
-def test_a_live_job_goes_on_with_the_good_part_of_its_slots() -> None:
-    running = job(state=RUNNING, low=1, high=2, live=True)
-    (one,) = round_of(snapshot_of([confined({1: "cpu"})], [running], {"j": on("n", 0, 1)})).values()
-    assert (one.action, one.reason, one.allocation) == (Action.CHANGE, Reason.BAD_DEVICE, {"n": (1,)})
-
-
 @pytest.mark.parametrize(
     "state", [JobState.STARTING, JobState.RESIZING, JobState.RECOVERING, JobState.CANCELLING, JobState.PAUSED]
 )
