@@ -11,6 +11,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from headway.contract.jobs import FieldProblem, Problem
 from service.domain.errors import (
@@ -113,6 +114,12 @@ async def _http_error(request: Request, error: Exception) -> Response:
     return problem_response(request, error.status_code, code, str(error.detail), headers=headers)
 
 
+async def _gone(_: Request, error: Exception) -> Response:
+    """The client went away in the middle of its request: nobody reads an answer, and nothing is wrong here."""
+    assert isinstance(error, ClientDisconnect)
+    return Response(status_code=400)
+
+
 async def _internal_error(request: Request, error: Exception) -> Response:
     log.error("unhandled_error", path=request.url.path, exc_info=error)
     detail = "an error inside the service; its log has the request id. Trying again may help."
@@ -124,4 +131,5 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(HeadwayServiceError, _service_error)
     app.add_exception_handler(RequestValidationError, _invalid_request)
     app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(ClientDisconnect, _gone)
     app.add_exception_handler(Exception, _internal_error)

@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx
 from sqlalchemy import text
+from starlette.types import Message
 
 from headway.contract.agents import NodeState
 from service.usecases.heartbeat import REPORTS_PER_S, slower_s
@@ -131,3 +132,31 @@ def test_the_pace_keeps_leases() -> None:
     assert slower_s(4 * REPORTS_PER_S, 3.0, 15.0) == 4.0
     assert slower_s(1000 * REPORTS_PER_S, 3.0, 15.0) == 5.0, "three reports before a node is LOST"
     assert slower_s(1000 * REPORTS_PER_S, 3.0, 6.0) is None, "never more often than without"
+
+
+async def test_a_client_that_goes_away_in_the_middle_is_no_error_of_the_service(harness: Harness) -> None:
+    agent = await harness.join()
+    path = f"/api/v1/agents/{agent.joined.node_id}/logs/j00000000/1/0"
+    headers = [(b"authorization", f"Bearer {agent.joined.node_token}".encode()), (b"host", b"headway")]
+    scope = {
+        "type": "http",
+        "http_version": "1.1",
+        "scheme": "http",
+        "method": "POST",
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": b"offset=0",
+        "headers": headers,
+        "client": ("127.0.0.1", 1),
+        "server": ("headway", 80),
+    }
+    sent: list[Message] = []
+
+    async def receive() -> Message:
+        return {"type": "http.disconnect"}
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    await harness.service.app()(scope, receive, send)
+    assert sent[0]["status"] == 400
