@@ -7,6 +7,7 @@ import itertools
 import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from service.adapters.postgres.schema import schema_problem
 from service.backup import main, run_backup, run_restore, run_restored
 from service.domain.errors import InvalidField
 from service.main import Service
+from service.settings import Settings
 from service.usecases.restore import GENERATIONS_LEFT_OUT
 from tests.integration.service.conftest import Agent, Harness, entry, harness_of, make_settings, run_of
 
@@ -35,7 +37,7 @@ class Other:
     folder: Path
 
     @property
-    def settings(self):
+    def settings(self) -> Settings:
         return self.service.settings
 
 
@@ -222,3 +224,23 @@ def test_bad_arguments(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.M
     assert "HEADWAY_" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         main(["backup"])
+
+
+async def test_nobody_is_charged_for_the_time_that_is_not_known(harness: Harness, other: Other) -> None:
+    """The job held its slot until the backup as far as anybody knows, and this long is in its bill."""
+    agent = await harness.join()
+    await start(harness, agent, "kept")
+    await run_backup(harness.service, other.folder)
+    await run_restore(other.service, other.folder)
+    async with harness_of(make_settings_with_prices(other)) as again:
+        again.clock.skipped = timedelta(hours=5)
+        await again.scheduler.accrue()
+        async with other.service.database.engine.connect() as connection:
+            query = "SELECT coalesce(sum(slot_us), 0) FROM charges WHERE job_id <> ''"
+            charged_us = int((await connection.execute(text(query))).scalar_one())
+    assert charged_us < 600 * 10**6, "seconds of the test, and not the five hours"
+
+
+def make_settings_with_prices(other: Other) -> Settings:
+    ours = other.settings
+    return make_settings(ours.database_url, ours.redis_url, ours.storage_url, usd_per_slot_h={"cpu": 1.0})
