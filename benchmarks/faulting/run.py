@@ -130,7 +130,7 @@ def run_undisturbed(folder: Path, epochs: int) -> dict[int, Result]:
         kept = folder / f"undisturbed-{seed}"
         env = {name: value for name, value in os.environ.items() if not name.startswith("HEADWAY_")}
         env |= {"HEADWAY_CHECKPOINT_URI": kept.as_uri(), "OMP_NUM_THREADS": "1"}
-        command = ["nice", sys.executable, str(SCRIPTS / "counted.py"), str(epochs), str(seed), "0"]
+        command = [sys.executable, str(SCRIPTS / "counted.py"), str(epochs), str(seed), "0"]
         subprocess.run(command, env=env, cwd=SCRIPTS, check=True, stdout=subprocess.DEVNULL)
         result = read_result(kept)
         assert result is not None, "a run that ends well leaves a checkpoint"
