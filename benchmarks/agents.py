@@ -255,7 +255,7 @@ def run(arguments: argparse.Namespace, data: Path) -> dict[str, Any]:
             url = f"http://127.0.0.1:{port}/livez"
             api = stack.enter_context(server(["-m", "service", "api"], env, url))
             scheduler = subprocess.Popen(
-                [sys.executable, "-m", "service", "scheduler"], env={**os.environ, **env}
+                [sys.executable, "-m", "service", "scheduler"], env={**os.environ, **env}, stdout=sys.stderr
             )
             stack.callback(_end, scheduler)
             processes = {

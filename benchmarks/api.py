@@ -76,7 +76,8 @@ async def load(
 @contextmanager
 def server(argv: list[str], env: dict[str, str], url: str) -> Iterator[subprocess.Popen[bytes]]:
     """A server process that answers at `url`."""
-    process = subprocess.Popen([sys.executable, *argv], env={**os.environ, **env})
+    # Its log goes beside the result, which is all that standard output is for.
+    process = subprocess.Popen([sys.executable, *argv], env={**os.environ, **env}, stdout=sys.stderr)
     try:
         deadline = time.monotonic() + START_PATIENCE_S
         while True:
