@@ -7,8 +7,6 @@ from alembic import op
 
 from service.adapters.postgres.online import create_index_online
 
-from service.adapters.postgres.online import create_index_online
-
 revision = "0010"
 down_revision = "0009"
 branch_labels = None

@@ -24,12 +24,12 @@ _ROWS: Final[dict[Doomed, tuple[str, str]]] = {
     Doomed.COMMANDS: ("commands", "acknowledged_at < :before"),
     Doomed.ROUNDS: (
         "rounds",
-        "at < greatest(:before, "
+        "at < greatest(:before, "  # noqa: S608 - a number of our own
         f"(SELECT at FROM rounds AS newest ORDER BY at DESC, id DESC OFFSET {MAX_ROUNDS} LIMIT 1))",
     ),
     Doomed.SIMULATIONS: (
         "simulations",
-        "finished_at < :before OR finished_at IS NOT NULL AND created_at < "
+        "finished_at < :before OR finished_at IS NOT NULL AND created_at < "  # noqa: S608
         f"(SELECT created_at FROM simulations AS newest ORDER BY created_at DESC, id DESC OFFSET {MAX_SIMULATIONS} "
         "LIMIT 1)",
     ),
