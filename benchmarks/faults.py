@@ -22,9 +22,11 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
+import signal
 import sys
 import tempfile
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from benchmarks.faulting.run import Order, carry_out, save
@@ -68,6 +70,10 @@ def _keep(folder: Path, keep: Path | None) -> None:
             )
 
 
+def _stop(number: int, _frame: FrameType | None) -> None:
+    sys.exit(128 + number)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -81,6 +87,7 @@ def main() -> None:
     )
     parser.add_argument("--keep", type=Path, help="a folder for the record, the journals and the logs")
     arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, _stop)  # else its processes and file systems would stay
     minutes = arguments.minutes
     order = Order(
         seed=arguments.seed,
