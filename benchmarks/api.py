@@ -40,6 +40,8 @@ class Turn:
 
     per_s: float
     latencies_s: list[float]
+    """Of what was accepted."""
+    rejected: int
 
 
 async def load(
@@ -49,7 +51,10 @@ async def load(
     numbers = iter(range(count))
     latencies: list[float] = []
 
+    rejected = 0
+
     async def client() -> None:
+        nonlocal rejected
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         for number in numbers:
             data = json.dumps(body(number)).encode()
@@ -57,20 +62,25 @@ async def load(
                 f"POST {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n"
                 f"Content-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n"
             )
-            began = time.perf_counter()
-            writer.write(head.encode() + data)
-            answer = await reader.readuntil(b"\r\n\r\n")
-            status = answer.split(b" ", 2)[1]
-            length = int(answer.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
-            text = await reader.readexactly(length)
-            if status != b"201":
-                raise RuntimeError(f"{path} answered {status!r}: {text[:300]!r}")
-            latencies.append(time.perf_counter() - began)
+            while True:
+                began = time.perf_counter()
+                writer.write(head.encode() + data)
+                answer = await reader.readuntil(b"\r\n\r\n")
+                status = answer.split(b" ", 2)[1]
+                length = int(answer.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
+                text = await reader.readexactly(length)
+                if status == b"201":
+                    latencies.append(time.perf_counter() - began)
+                    break
+                if status != b"429":
+                    raise RuntimeError(f"{path} answered {status!r}: {text[:300]!r}")
+                rejected += 1
+                await asyncio.sleep(float(answer.lower().split(b"retry-after: ")[1].split(b"\r\n")[0]))
         writer.close()
 
     began = time.perf_counter()
     await asyncio.gather(*(client() for _ in range(clients)))
-    return Turn(count / (time.perf_counter() - began), latencies)
+    return Turn(count / (time.perf_counter() - began), latencies, rejected)
 
 
 @contextmanager
@@ -126,6 +136,7 @@ async def measure(
         "ratio": round(submits_per_s / bare_per_s, 3),
         "clients": clients,
         "submits": turns * count,
+        "rejected": sum(turn.rejected for turn in submits),
     }
 
 
