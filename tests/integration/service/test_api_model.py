@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 
@@ -71,7 +72,8 @@ async def to_the_end(play: Play) -> None:
     assert stuck == {}
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@pytest.mark.timeout(300)
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(operations=st.lists(OPERATIONS, min_size=5, max_size=30))
 async def test_the_service_does_as_the_model(harness: Harness, operations: list[tuple[object, ...]]) -> None:
     async with world_of(harness, Drawn()) as world:
