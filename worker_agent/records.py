@@ -138,31 +138,35 @@ def tidy(state: StateFolder, now_s: float) -> None:
     longer than any command can be under way. `now_s` is Unix time.
     """
     for job in state.jobs():
-        folders = job.runs()
-        done = [folder for folder in folders if folder.ended.exists() and folder.shipped.exists()]
-        for folder in (one for one in folders if not one.command.exists()):  # its agent ended just then
-            if now_s - folder.path.stat().st_mtime > KEEP_FOLDERS_S:
-                shutil.rmtree(folder.path, ignore_errors=True)
-        for folder in done:
-            old = now_s - folder.ended.stat().st_mtime > KEEP_FOLDERS_S
-            if old or folder not in folders[-KEEP_GENERATIONS:]:
-                shutil.rmtree(folder.path, ignore_errors=True)
-        for partial in job.path.glob("*.partial"):
-            if now_s - partial.stat().st_mtime > KEEP_FOLDERS_S:
-                shutil.rmtree(partial, ignore_errors=True)
-        if job.runs():
-            continue
-        with contextlib.suppress(FileNotFoundError):
-            age_s = now_s - job.fence.stat().st_mtime
-            if age_s > KEEP_FOLDERS_S:
-                shutil.rmtree(job.work, ignore_errors=True)
-            if age_s > KEEP_FENCE_S:
-                shutil.rmtree(job.path, ignore_errors=True)
+        _tidy_job(job, now_s)
     for partial in state.bundles.glob(".*.tmp"):
         with contextlib.suppress(FileNotFoundError):  # a download that is done
             if now_s - partial.stat().st_mtime > KEEP_FOLDERS_S:
                 partial.unlink()
     start_anew(state.launcher_log)
+
+
+def _tidy_job(job: JobFolder, now_s: float) -> None:
+    folders = job.runs()
+    done = [folder for folder in folders if folder.ended.exists() and folder.shipped.exists()]
+    for folder in (one for one in folders if not one.command.exists()):  # its agent ended just then
+        if now_s - folder.path.stat().st_mtime > KEEP_FOLDERS_S:
+            shutil.rmtree(folder.path, ignore_errors=True)
+    for folder in done:
+        old = now_s - folder.ended.stat().st_mtime > KEEP_FOLDERS_S
+        if old or folder not in folders[-KEEP_GENERATIONS:]:
+            shutil.rmtree(folder.path, ignore_errors=True)
+    for partial in job.path.glob("*.partial"):
+        if now_s - partial.stat().st_mtime > KEEP_FOLDERS_S:
+            shutil.rmtree(partial, ignore_errors=True)
+    if job.runs():
+        return
+    with contextlib.suppress(FileNotFoundError):
+        age_s = now_s - job.fence.stat().st_mtime
+        if age_s > KEEP_FOLDERS_S:
+            shutil.rmtree(job.work, ignore_errors=True)
+        if age_s > KEEP_FENCE_S:
+            shutil.rmtree(job.path, ignore_errors=True)
 
 
 def start_anew(log: Path) -> None:
