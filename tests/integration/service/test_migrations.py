@@ -104,6 +104,7 @@ async def test_two_migrators_at_once_and_one_that_is_slow(empty: AsyncEngine) ->
     arguments = (sys.executable, "-m", "service", "migrate")
     async with empty.connect() as slow, empty.connect() as watcher:
         await slow.execute(text("SELECT pg_advisory_lock(hashtext('headway-migrations'))"))
+        await slow.commit()  # the turn is the session's; an index that is built waits for open transactions
         started = [await asyncio.create_subprocess_exec(*arguments, env=environment) for _ in range(2)]
 
         async def both_wait() -> bool:
@@ -115,6 +116,7 @@ async def test_two_migrators_at_once_and_one_that_is_slow(empty: AsyncEngine) ->
         await until(both_wait, within_s=60)
         assert await schema_problem(empty) is not None
         await slow.execute(text("SELECT pg_advisory_unlock_all()"))
+        await slow.commit()
         assert await asyncio.gather(*(process.wait() for process in started)) == [0, 0]
     assert await schema_problem(empty) is None
 
