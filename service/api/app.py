@@ -61,7 +61,6 @@ def create_app(context: ApiContext, background: Callable[[], AbstractAsyncContex
         budgets,
         usage,
         diagnosis,
-        agents,
         bundles,
         health,
         metrics,

@@ -27,12 +27,14 @@ async def view_usage(
     """
     begin, end = times_of(since, until, now)
     groups = await tx.money_queries.usage(begin, end, by, project=project)
+    # From the same parts however it is grouped: sums of other parts would differ in their last digits.
+    total = await tx.money_queries.usage(begin, end, GroupBy.CATEGORY, project=project)
     return UsageView(
         from_=begin,
         to=end,
         accrued_to=await tx.money_queries.accrued_at(),
         group_by=by,
-        total=Usage(**{name: sum(getattr(one, name) for one in groups) for name in Usage.model_fields}),
+        total=Usage(**{name: sum(getattr(one, name) for one in total) for name in Usage.model_fields}),
         groups=groups,
         unpriced_kinds=await tx.money_queries.unpriced_kinds(begin, end),
     )
