@@ -12,6 +12,11 @@ READY := $(VENV)/.ready
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 TORCH := $(shell grep '^torch==' constraints.txt)
 
+# Tests that wait for a stack of their own, mostly. Those that kill ranks, or compare times, run one at a time.
+STACKS := tests/e2e tests/integration
+ALONE := tests/e2e/test_agreement.py tests/integration/agent tests/elastic tests/chaos
+STORES := tests/conformance tests/integration/service
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help setup demo demo-money test check lint types imports sizes pins format bench faults clean
@@ -36,10 +41,11 @@ demo: $(READY)  ## train three real jobs on this machine: resize live, kill, pau
 demo-money: $(READY)  ## rent machines of this host under a budget, lose two of them, and read the bill (a few minutes)
 	$(BIN)/python -m examples.demo_money
 
-test: $(READY)  ## run every test (under 10 minutes)
+test: $(READY)  ## run every test (half an hour on two cores)
 	$(BIN)/python -m pytest tests/unit -n 2
-	$(BIN)/python -m pytest tests/conformance tests/integration/service -n 2
-	$(BIN)/python -m pytest tests --ignore=tests/unit --ignore=tests/conformance --ignore=tests/integration/service --durations=10
+	$(BIN)/python -m pytest $(STORES) -n 2
+	$(BIN)/python -m pytest $(STACKS) $(addprefix --ignore=,$(ALONE) $(STORES)) -n 2 --dist loadfile
+	$(BIN)/python -m pytest $(ALONE) --durations=10
 
 check: lint types imports sizes pins  ## lint, types, import rules, sizes, pins
 

@@ -112,7 +112,11 @@ def test_a_job_with_nowhere_to_go_saves_and_goes_on_elsewhere(
 def test_with_a_service_that_hangs_the_agent_saves_the_job(
     patient: PatientJob, spot: OtherHost, provider: FakeMetadata
 ) -> None:
-    """From before the notice until the machine is gone: nobody hears of it, and of what was saved."""
+    """From before the notice until the machine is gone: nobody hears of it, and of what was saved.
+
+    What the agent said meanwhile may wait in a connection. Then a move begins when the service wakes, and its newcomers
+    go on from what was saved, as if they had met the others. Else the job starts again.
+    """
     cluster = patient.cluster
     cluster.client.cordon(HERE)
     patient.start(2, most=2)
@@ -124,14 +128,16 @@ def test_with_a_service_that_hangs_the_agent_saves_the_job(
         assert datetime.now(UTC) < deadline
         spot.die()
     cluster.until(lambda: list(patient.view().allocation) == [HERE], "the job to go on")
-    cluster.until(lambda: len(patient.events("start")) >= 2, "the job to train")
+    cluster.until(lambda: len(patient.events("start", "switch")) >= 2, "the job to train")
     cluster.until(lambda: patient.view().progress.samples != known, "its first words")
     assert patient.view().progress.samples > known, "what was trained meanwhile was saved"
     (patient.folder / "hurry").touch()
     # What the ranks last said went down with the machine, so not every epoch can be audited.
     cluster.until(lambda: cluster.client.job(patient.id).state in TERMINAL_STATES, "the job to end")
     done = cluster.client.job(patient.id)
-    assert (done.state, done.attempt, done.infrastructure_failures) == (JobState.SUCCEEDED, 2, 1)
+    moved = bool(patient.events("prepare"))
+    assert done.state is JobState.SUCCEEDED
+    assert (done.attempt, done.infrastructure_failures) == ((1, 0) if moved else (2, 1))
     assert done.progress.samples == done.progress.total_samples
 
 
