@@ -139,15 +139,23 @@ def tidy(state: StateFolder, now_s: float) -> None:
     """
     for job in state.jobs():
         _tidy_job(job, now_s)
-    for partial in state.bundles.glob(".*.tmp"):
-        with contextlib.suppress(FileNotFoundError):  # a download that is done
-            if now_s - partial.stat().st_mtime > KEEP_FOLDERS_S:
-                partial.unlink()
+    _remove_halves(state.bundles, now_s)
+    _remove_halves(state.path, now_s)
     start_anew(state.launcher_log)
+
+
+def _remove_halves(folder: Path, now_s: float) -> None:
+    """Files of which only a part was written: whoever did was killed."""
+    for half in folder.glob(".*.tmp"):
+        with contextlib.suppress(FileNotFoundError):  # whole by now
+            if now_s - half.stat().st_mtime > KEEP_FOLDERS_S:
+                half.unlink()
 
 
 def _tidy_job(job: JobFolder, now_s: float) -> None:
     folders = job.runs()
+    for one in (job.path, *(run.path for run in folders)):
+        _remove_halves(one, now_s)
     done = [folder for folder in folders if folder.ended.exists() and folder.shipped.exists()]
     for folder in (one for one in folders if not one.command.exists()):  # its agent ended just then
         if now_s - folder.path.stat().st_mtime > KEEP_FOLDERS_S:

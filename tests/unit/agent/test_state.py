@@ -145,3 +145,22 @@ def test_what_crashes_and_long_lives_leave_goes(state: StateFolder) -> None:
     assert (old.exists(), young.exists(), half.path.exists()) == (False, True, False)
     assert state.launcher_log.read_bytes() == b"goes on\n"
     assert state.launcher_log.with_name("launcher.log.1").stat().st_size == 2 << 20
+
+
+def test_a_write_that_fails_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "taken").mkdir()
+    with pytest.raises(OSError, match="taken"):
+        write_json(tmp_path / "taken", {})
+    assert [path.name for path in tmp_path.iterdir()] == ["taken"]
+
+
+def test_halves_of_files_go_when_they_are_old(state: StateFolder) -> None:
+    run = records.new_run(state, command())
+    halves = [folder / ".some.json.1.tmp" for folder in (state.path, state.job("job").path, run.folder.path)]
+    for half in halves:
+        half.write_text("{")
+    now_s = halves[0].stat().st_mtime
+    records.tidy(state, now_s)
+    assert all(half.exists() for half in halves)
+    records.tidy(state, now_s + records.KEEP_FOLDERS_S + 60)
+    assert not any(half.exists() for half in halves)
