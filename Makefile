@@ -12,14 +12,12 @@ READY := $(VENV)/.ready
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 TORCH := $(shell grep '^torch==' constraints.txt)
 
-# Tests that wait for a stack of their own, mostly. Those that kill ranks, or compare times, run one at a time.
-STACKS := tests/e2e tests/integration
-ALONE := tests/e2e/test_agreement.py tests/integration/agent tests/elastic tests/chaos
 STORES := tests/conformance tests/integration/service
+STACKS := tests/integration/local tests/integration/providers
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo demo-money test check lint types imports sizes pins format bench faults clean
+.PHONY: help setup demo demo-money test test-long check lint types imports sizes pins format bench faults clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -41,11 +39,14 @@ demo: $(READY)  ## train three real jobs on this machine: resize live, kill, pau
 demo-money: $(READY)  ## rent machines of this host under a budget, lose two of them, and read the bill (a few minutes)
 	$(BIN)/python -m examples.demo_money
 
-test: $(READY)  ## run every test (half an hour on two cores)
+test: $(READY)  ## run the tests (half an hour on two cores)
 	$(BIN)/python -m pytest tests/unit -n 2
 	$(BIN)/python -m pytest $(STORES) -n 2
-	$(BIN)/python -m pytest $(STACKS) $(addprefix --ignore=,$(ALONE) $(STORES)) -n 2 --dist loadfile
-	$(BIN)/python -m pytest $(ALONE) --durations=10
+	$(BIN)/python -m pytest $(STACKS) -n 2 --dist loadfile
+	$(BIN)/python -m pytest tests $(addprefix --ignore=,tests/unit $(STORES) $(STACKS)) -m 'not long' --durations=10
+
+test-long: $(READY)  ## run the tests that continuous integration has no time for (two minutes)
+	$(BIN)/python -m pytest tests/e2e -m long
 
 check: lint types imports sizes pins  ## lint, types, import rules, sizes, pins
 

@@ -10,6 +10,8 @@ from headway.contract.jobs import TERMINAL_STATES, EventView, JobState, JobView,
 from headway.contract.spec import JobSpec
 from tests.e2e.conftest import SCRIPTS, Cluster, end_job
 
+pytestmark = pytest.mark.long
+
 PLAIN = """
 import os, pathlib, signal
 import torch

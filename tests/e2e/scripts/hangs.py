@@ -39,6 +39,7 @@ for _ in run.epochs(8):
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
+        threading.Event().wait(0.02)  # so long that how much a step takes is told before the last one
         steps += 1
         due = steps >= int(os.environ["AT"]) and not Path(os.environ["ONCE"]).exists()
         if due and int(os.environ["RANK"]) == int(os.environ["WHO"]):
