@@ -102,6 +102,7 @@ def simulate(
         typer.echo(json.dumps(found, indent=2))
     else:
         cli.out.print(_page(found))
+        cli.out.print(Text.assemble("report  ", (found["report"], "bold")), soft_wrap=True)  # to be copied
 
 
 def _run(cli: Cli, argv: list[str]) -> None:
@@ -180,7 +181,6 @@ def _page(found: dict[str, Any]) -> RenderableType:
         parts.append(
             Text(f"{count} can never run here, such as {first['id']}: {first['reason']}", style="yellow")
         )
-    parts.append(Text.assemble("report  ", (found["report"], "bold"), overflow="fold"))
     return Group(*parts)
 
 
