@@ -61,7 +61,9 @@ def diagnose(facts: Facts, *, version: str, silence_s: float, now: datetime) -> 
     """Every check in a fixed order, well or not."""
     checks = [
         _leader(facts, now),
-        *_nodes(facts.nodes, silence_s, now),
+        _ready(facts.nodes),
+        _lost(facts.nodes),
+        _silent(facts.nodes, silence_s, now),
         _versions(facts.nodes, version),
         _quarantined(facts.nodes),
         _commands(facts.nodes),
@@ -71,9 +73,13 @@ def diagnose(facts: Facts, *, version: str, silence_s: float, now: datetime) -> 
     return [*checks, *_restored(facts, now)]
 
 
+def _fine(name: str, found: str) -> Check:
+    return Check(name=name, level=Level.OK, found=found)
+
+
 def _leader(facts: Facts, now: datetime) -> Check:
     if facts.led_at is not None and (now - facts.led_at).total_seconds() <= LEADER_LATE_S:
-        return Check(name="scheduler", level=Level.OK, found="A scheduler leads.")
+        return _fine("scheduler", "A scheduler leads.")
     since = "has ever led" if facts.led_at is None else f"has led for {_ago(now, facts.led_at)}"
     return Check(
         name="scheduler",
@@ -84,46 +90,51 @@ def _leader(facts: Facts, now: datetime) -> Check:
     )
 
 
-def _nodes(nodes: Sequence[NodeFacts], silence_s: float, now: datetime) -> Iterator[Check]:
-    ready = [node for node in nodes if node.state is NodeState.READY]
-    yield Check(
+def _ready(nodes: Sequence[NodeFacts]) -> Check:
+    ready = sum(node.state is NodeState.READY for node in nodes)
+    found = f"{ready} of {len(nodes)} are READY."
+    if ready:
+        return _fine("nodes", found)
+    return Check(
         name="nodes",
-        level=Level.OK if ready else Level.WARN,
-        found=f"{len(ready)} of {len(nodes)} are READY.",
-        why="" if ready else "No job can start.",
-        hint="" if ready else "Add one: headway agent --url URL --token JOIN_TOKEN; or headway uncordon NODE",
+        level=Level.WARN,
+        found=found,
+        why="No job can start.",
+        hint="Add one: headway agent --url URL --token JOIN_TOKEN; or headway uncordon NODE",
     )
-    lost = [node for node in nodes if node.state is NodeState.LOST]
-    yield Check(
+
+
+def _lost(nodes: Sequence[NodeFacts]) -> Check:
+    lost = [node.name for node in nodes if node.state is NodeState.LOST]
+    if not lost:
+        return _fine("lost nodes", "None is LOST.")
+    return Check(
         name="lost nodes",
-        level=Level.WARN if lost else Level.OK,
-        found=f"{_names(node.name for node in lost)} LOST." if lost else "None is LOST.",
-        why="Their slots stand idle, and their jobs went elsewhere or wait." if lost else "",
-        hint="On the host, start its agent again (systemctl restart headway-agent) and see its log."
-        if lost
-        else "",
+        level=Level.WARN,
+        found=f"{_names(lost)} LOST.",
+        why="Their slots stand idle, and their jobs went elsewhere or wait.",
+        hint="On the host, start its agent again (systemctl restart headway-agent) and see its log.",
     )
-    silent = [
-        node
-        for node in nodes
-        if node.state is not NodeState.LOST and (now - node.seen_at).total_seconds() > silence_s
-    ]
-    yield Check(
+
+
+def _silent(nodes: Sequence[NodeFacts], silence_s: float, now: datetime) -> Check:
+    silent = [node.name for node in _here(nodes) if (now - node.seen_at).total_seconds() > silence_s]
+    if not silent:
+        return _fine("reports", "Every agent reports.")
+    return Check(
         name="reports",
-        level=Level.WARN if silent else Level.OK,
-        found=f"{_names(node.name for node in silent)} not heard of for more than {silence_s:.0f} s."
-        if silent
-        else "Every agent reports.",
-        why="Nodes that stay silent are LOST, and their ranks end with their lease." if silent else "",
-        hint="See whether the agents reach this API: curl URL/livez on their hosts." if silent else "",
+        level=Level.WARN,
+        found=f"{_names(silent)} not heard of for more than {silence_s:.0f} s.",
+        why="Nodes that stay silent are LOST, and their ranks end with their lease.",
+        hint="See whether the agents reach this API: curl URL/livez on their hosts.",
     )
 
 
 def _versions(nodes: Sequence[NodeFacts], version: str) -> Check:
-    here = [node for node in nodes if node.state is not NodeState.LOST]
+    here = _here(nodes)
     other = sorted({node.agent_version for node in here} - {version})
     if not other:
-        return Check(name="agents", level=Level.OK, found=f"Every agent is of version {version}.")
+        return _fine("agents", f"Every agent is of version {version}.")
     names = _names(node.name for node in here if node.agent_version in other)
     return Check(
         name="agents",
@@ -137,31 +148,29 @@ def _versions(nodes: Sequence[NodeFacts], version: str) -> Check:
 
 def _quarantined(nodes: Sequence[NodeFacts]) -> Check:
     count = sum(node.quarantined for node in nodes)
+    if not count:
+        return _fine("quarantine", "No slot is kept from jobs.")
     names = _names(node.name for node in nodes if node.quarantined)
     return Check(
         name="quarantine",
-        level=Level.WARN if count else Level.OK,
-        found=f"{count} slots are kept from jobs, on {names}." if count else "No slot is kept from jobs.",
-        why="Their devices have failed or were slow." if count else "",
-        hint="See why: headway nodes; release one that was mended: headway release NODE SLOT"
-        if count
-        else "",
+        level=Level.WARN,
+        found=f"{count} slots are kept from jobs, on {names}.",
+        why="Their devices have failed or were slow.",
+        hint="See why: headway nodes; release one that was mended: headway release NODE SLOT",
     )
 
 
 def _commands(nodes: Sequence[NodeFacts]) -> Check:
-    late = [node for node in nodes if node.unacknowledged and node.state is not NodeState.LOST]
+    late = [node for node in _here(nodes) if node.unacknowledged]
+    if not late:
+        return _fine("commands", "Every command was taken up.")
     count = sum(node.unacknowledged for node in late)
     return Check(
         name="commands",
-        level=Level.FAIL if late else Level.OK,
-        found=f"{count} commands wait for {_names(node.name for node in late)} for more than {COMMAND_LATE_S:.0f} s."
-        if late
-        else "Every command was taken up.",
-        why="Jobs there neither start nor change nor stop." if late else "",
-        hint="The agent does not reach Redis, or is older than what it is told: see its log, and upgrade it."
-        if late
-        else "",
+        level=Level.FAIL,
+        found=f"{count} commands wait for {_names(node.name for node in late)} for more than {COMMAND_LATE_S:.0f} s.",
+        why="Jobs there neither start nor change nor stop.",
+        hint="The agent does not reach Redis, or is older than what it is told: see its log, and upgrade it.",
     )
 
 
@@ -172,27 +181,34 @@ def _stuck(jobs: Sequence[JobFacts], now: datetime) -> Check:
         for job in jobs
         if job.state in between and (now - job.state_since).total_seconds() > LONGEST_CHANGE_S
     ]
+    if not stuck:
+        return _fine("jobs", "None is stuck between two states.")
     said = _names(f"{job.name} ({job.state} for {_ago(now, job.state_since)})" for job in stuck)
     return Check(
         name="jobs",
-        level=Level.WARN if stuck else Level.OK,
-        found=f"Between two states: {said}." if stuck else "None is stuck between two states.",
-        why="They hold slots and do not train." if stuck else "",
-        hint="See what they wait for: headway events JOB; end them: headway cancel --force JOB"
-        if stuck
-        else "",
+        level=Level.WARN,
+        found=f"Between two states: {said}.",
+        why="They hold slots and do not train.",
+        hint="See what they wait for: headway events JOB; end them: headway cancel --force JOB",
     )
 
 
 def _budgets(jobs: Sequence[JobFacts]) -> Check:
     blocked = [job.name for job in jobs if job.blocked_by_budget]
+    if not blocked:
+        return _fine("budgets", "No job waits for money.")
     return Check(
         name="budgets",
-        level=Level.WARN if blocked else Level.OK,
-        found=f"Out of money: {_names(blocked)}." if blocked else "No job waits for money.",
-        why="They get nothing before a budget has something left." if blocked else "",
-        hint="See which: headway budget list; raise it, or wait for its next period." if blocked else "",
+        level=Level.WARN,
+        found=f"Out of money: {_names(blocked)}.",
+        why="They get nothing before a budget has something left.",
+        hint="See which: headway budget list; raise it, or wait for its next period.",
     )
+
+
+def _here(nodes: Sequence[NodeFacts]) -> list[NodeFacts]:
+    """Those that are not given up."""
+    return [node for node in nodes if node.state is not NodeState.LOST]
 
 
 def _restored(facts: Facts, now: datetime) -> Iterator[Check]:
