@@ -77,6 +77,19 @@ async def end_connections(url: str, name: str) -> int:
         await connection.close()
 
 
+async def renewals(url: str, number: int) -> None:
+    """Wait until the leader's row has said so many things, one after the other."""
+    said = set()
+
+    async def enough() -> bool:
+        connection = await asyncpg.connect(url)
+        said.add(await connection.fetchval("SELECT renewed_at FROM leadership"))
+        await connection.close()
+        return len(said) >= number
+
+    await until(enough)
+
+
 async def test_one_of_two_leads_and_terms_grow(candidates: Candidates) -> None:
     first, second = candidates.stand("first"), candidates.stand("second")
     assert await first.leads_after() == 1
@@ -107,16 +120,8 @@ async def test_a_leader_that_renews_is_left_alone_for_ever(candidates: Candidate
     first, second = candidates.stand("first"), candidates.stand("second")
     await first.leads_after()
     keeping = asyncio.create_task(first.leadership.lost())
-    renewed = set()
-
-    async def renewals() -> bool:
-        connection = await asyncpg.connect(candidates.url)
-        renewed.add(await connection.fetchval("SELECT renewed_at FROM leadership"))
-        await connection.close()
-        return len(renewed) > 3
-
     await second.leads_after()
-    await until(renewals)
+    await renewals(candidates.url, 4)
     assert await second.leads_after(10 * BOUND_S) is None, "it has said something new meanwhile"
     assert not keeping.done()
     keeping.cancel()
@@ -142,7 +147,7 @@ async def test_a_standby_that_stood_still_itself_deposes_nobody(candidates: Cand
     await first.leads_after()
     assert await second.leads_after() is None
     keeping = asyncio.create_task(first.leadership.lost())
-    await asyncio.wait({keeping}, timeout=0.1)  # it renews
+    await renewals(candidates.url, 2)
     assert await second.leads_after(600.0) is None
     assert not first.leadership._gone.is_set()
     keeping.cancel()
