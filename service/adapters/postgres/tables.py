@@ -366,5 +366,8 @@ api_processes = Table(
     Column("id", Text, primary_key=True),
     Column("up_since", Moment, nullable=False),
     Column("seen_at", Moment, nullable=False),
+    Column("late_at", Moment),
 )
-"""API replicas that are up. A node is called lost only for silence while an API could hear it."""
+"""API replicas that are up. A node is called lost only for silence while an API could hear it. `late_at` is when the replica
+last refused reports of agents or was late with them, null where it never was.
+"""
