@@ -5,6 +5,7 @@ from __future__ import annotations
 from alembic import context
 
 from service.adapters.postgres import (  # noqa: F401  # their tables are in the metadata
+    identity_tables,
     ledger_tables,
     money_tables,
     reliability_tables,

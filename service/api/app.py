@@ -30,6 +30,7 @@ from service.api import (
 from service.api.context import ApiContext
 from service.api.pressure import Gates, Pressure
 from service.usecases.heartbeat import Heartbeats
+from service.usecases.identify import Identities
 
 _DESCRIPTION = """Elastic PyTorch training on machines of your own: submit jobs, watch them grow and shrink.
 
@@ -48,6 +49,7 @@ def create_app(context: ApiContext, background: Callable[[], AbstractAsyncContex
         title="Headway", version=health.VERSION, description=_DESCRIPTION, lifespan=lifespan
     )
     app.state.context = context
+    app.state.identities = Identities(context.api_token)
     app.state.heartbeats = Heartbeats(context.transactions, context.now)
     modules = (
         agents,  # asked for most often, and looked up in this order

@@ -5,13 +5,15 @@ from __future__ import annotations
 from typing import Annotated
 
 import structlog
-from fastapi import APIRouter, Depends, Header, Path
+from fastapi import APIRouter, Header, Path
 from fastapi.responses import Response
 
+from headway.contract.identity import Role
 from headway.contract.jobs import Page
 from headway.contract.money import BudgetRequest, BudgetView
 from headway.contract.spec import NAME_PATTERN
-from service.api.context import Context, require_user
+from service.api.access import needs
+from service.api.context import Context
 from service.api.problems import PROBLEM
 from service.api.render import as_json
 from service.domain.errors import InvalidField
@@ -22,28 +24,27 @@ log = structlog.get_logger()
 router = APIRouter(
     prefix="/api/v1/budgets",
     tags=["money"],
-    dependencies=[Depends(require_user)],
     responses={401: PROBLEM, 404: PROBLEM, 412: PROBLEM, 422: PROBLEM, 503: PROBLEM},
 )
 Name = Annotated[str, Path(pattern=NAME_PATTERN)]
 IfMatch = Annotated[str | None, Header(description="The ETag of the budget that is to be changed")]
 
 
-@router.get("", operation_id="list_budgets", response_model=Page[BudgetView])
+@router.get("", operation_id="list_budgets", response_model=Page[BudgetView], **needs(Role.VIEWER))
 async def get_budgets(context: Context) -> Response:
     """Every budget and how it stands, by name."""
     async with context.transactions.begin() as tx:
         return as_json(Page[BudgetView](items=await list_budgets(tx, context.now())))
 
 
-@router.get("/{name}", operation_id="get_budget", response_model=BudgetView)
+@router.get("/{name}", operation_id="get_budget", response_model=BudgetView, **needs(Role.VIEWER))
 async def get_one(context: Context, name: Name) -> Response:
     """One budget and how it stands, with its ETag."""
     async with context.transactions.begin() as tx:
         return _tagged(await get_budget(tx, name, context.now()))
 
 
-@router.put("/{name}", operation_id="set_budget", response_model=BudgetView)
+@router.put("/{name}", operation_id="set_budget", response_model=BudgetView, **needs(Role.ADMIN))
 async def put_one(context: Context, name: Name, wanted: BudgetRequest, if_match: IfMatch = None) -> Response:
     """Set a budget; it holds from the next round on. The same once more changes nothing. With `If-Match` only if nobody has
     changed it meanwhile.
@@ -56,7 +57,7 @@ async def put_one(context: Context, name: Name, wanted: BudgetRequest, if_match:
     return _tagged(view, 201 if created else 200)
 
 
-@router.delete("/{name}", operation_id="delete_budget", status_code=204)
+@router.delete("/{name}", operation_id="delete_budget", status_code=204, **needs(Role.ADMIN))
 async def delete_one(context: Context, name: Name, if_match: IfMatch = None) -> Response:
     """Remove a budget."""
     async with context.transactions.begin() as tx:

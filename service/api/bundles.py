@@ -7,9 +7,11 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Path, Request
 from fastapi.responses import Response
 
+from headway.contract.identity import Role
 from headway.contract.jobs import BundleView
 from headway.contract.spec import DIGEST_PATTERN
-from service.api.context import ApiContext, Context, require_user, require_user_or_node
+from service.api.access import needs, require_user_or_node
+from service.api.context import ApiContext, Context
 from service.api.render import as_json
 from service.domain.errors import NotFound, TooLarge
 from service.usecases.bundles import bundle_key, store_bundle
@@ -19,13 +21,7 @@ router = APIRouter(prefix="/api/v1/bundles", tags=["bundles"])
 Digest = Annotated[str, Path(pattern=DIGEST_PATTERN)]
 
 
-@router.post(
-    "",
-    operation_id="upload_bundle",
-    status_code=201,
-    response_model=BundleView,
-    dependencies=[Depends(require_user)],
-)
+@router.post("", operation_id="upload_bundle", status_code=201, response_model=BundleView, **needs(Role.USER))
 async def upload_bundle(request: Request, context: Context) -> Response:
     """Upload a folder as tar.gz (the raw body). The same bytes again are not stored again."""
     data = bytearray()

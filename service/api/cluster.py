@@ -3,30 +3,37 @@
 from __future__ import annotations
 
 import structlog
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from headway.contract.decisions import ClusterView, PolicyRequest, RoundView
 from headway.contract.forecasts import PlanView
+from headway.contract.identity import Role
 from headway.contract.jobs import Page
 from headway.contract.spec import JobSpec
-from service.api.context import Context, Cursor, Limit, require_user
+from service.api.access import Reach, needs
+from service.api.context import Context, Cursor, Limit
 from service.api.render import as_json, as_page
 from service.usecases.cluster import choose_policy, view_cluster
 from service.usecases.forecasts import plan_job
 
 log = structlog.get_logger()
-router = APIRouter(prefix="/api/v1", tags=["cluster"], dependencies=[Depends(require_user)])
+router = APIRouter(prefix="/api/v1", tags=["cluster"])
 
 
-@router.get("/cluster", operation_id="get_cluster", response_model=ClusterView)
+@router.get("/cluster", operation_id="get_cluster", response_model=ClusterView, **needs(Role.VIEWER))
 async def get_cluster(context: Context) -> Response:
     """Slots by kind, jobs by state, the policy, and the policies that there are."""
     async with context.transactions.begin() as tx:
         return as_json(await view_cluster(tx, context.usd_per_slot_h))
 
 
-@router.put("/cluster", operation_id="set_policy", response_model=ClusterView)
+@router.put(
+    "/cluster",
+    operation_id="set_policy",
+    response_model=ClusterView,
+    **needs(Role.OPERATOR, Reach.EVERYWHERE),
+)
 async def set_policy(request: Request, context: Context, wanted: PolicyRequest) -> Response:
     """Follow another policy, or the same with other parameters, from the next round on."""
     async with context.transactions.begin() as tx:
@@ -41,7 +48,7 @@ async def set_policy(request: Request, context: Context, wanted: PolicyRequest) 
     return as_json(view)
 
 
-@router.post("/plans", operation_id="plan_job", response_model=PlanView)
+@router.post("/plans", operation_id="plan_job", response_model=PlanView, **needs(Role.VIEWER))
 async def plan_of_job(context: Context, spec: JobSpec) -> Response:
     """What a job would take if it was submitted: each size with time, cost and how sure that is. Nothing is stored."""
     async with context.transactions.begin() as tx:
@@ -49,7 +56,7 @@ async def plan_of_job(context: Context, spec: JobSpec) -> Response:
     return as_json(plan)
 
 
-@router.get("/rounds", operation_id="list_rounds", response_model=Page[RoundView])
+@router.get("/rounds", operation_id="list_rounds", response_model=Page[RoundView], **needs(Role.VIEWER))
 async def list_rounds(
     request: Request, context: Context, limit: Limit = 100, cursor: Cursor = None
 ) -> Response:
@@ -59,7 +66,7 @@ async def list_rounds(
     return as_page(request, page)
 
 
-@router.get("/rounds/{round_id}", operation_id="get_round", response_model=RoundView)
+@router.get("/rounds/{round_id}", operation_id="get_round", response_model=RoundView, **needs(Role.VIEWER))
 async def get_round(context: Context, round_id: str) -> Response:
     """One round by its id, or the `latest`."""
     async with context.transactions.begin() as tx:

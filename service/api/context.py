@@ -109,12 +109,6 @@ def _is(credentials: HTTPAuthorizationCredentials | None, token: str) -> bool:
     return hmac.compare_digest(given.encode(), token.encode())
 
 
-async def require_user(context: Context, credentials: Credentials) -> None:
-    """Let only the bearer of the API token pass."""
-    if not _is(credentials, context.api_token):
-        raise WrongToken("the API token is missing or wrong; set HEADWAY_TOKEN.")
-
-
 def may_join(context: ApiContext, credentials: HTTPAuthorizationCredentials | None) -> bool:
     """Whether this is the join token that any host may join with."""
     return _is(credentials, context.join_token)
@@ -136,12 +130,3 @@ async def check_node(tx: Transaction, credentials: HTTPAuthorizationCredentials 
 def digest_of(credentials: HTTPAuthorizationCredentials | None) -> str:
     """Of the bearer token that was shown, or of none."""
     return digest_token(credentials.credentials if credentials else "")
-
-
-async def require_user_or_node(context: Context, credentials: Credentials) -> None:
-    """Let users and agents pass (bundles are read by both)."""
-    if _is(credentials, context.api_token):
-        return
-    async with context.transactions.begin() as tx:
-        if await tx.node_queries.node_of_token(digest_of(credentials)) is None:
-            raise WrongToken("the token is missing or wrong; set HEADWAY_TOKEN.")

@@ -5,21 +5,25 @@ from __future__ import annotations
 import secrets
 from urllib.parse import urlsplit
 
-from fastapi import APIRouter, Depends
+from fastapi import APIRouter
 from fastapi.responses import Response
 
 from headway.contract.diagnosis import Check, DiagnosisView, Level
-from service.api.context import ApiContext, Context, require_user
+from headway.contract.identity import Role
+from service.api.access import Reach, needs
+from service.api.context import ApiContext, Context
 from service.api.health import VERSION
 from service.api.render import as_json
 from service.domain.diagnosis import diagnose
 from service.domain.errors import Unavailable
 from service.usecases.diagnose import check_storage
 
-router = APIRouter(prefix="/api/v1/diagnosis", tags=["health"], dependencies=[Depends(require_user)])
+router = APIRouter(prefix="/api/v1/diagnosis", tags=["health"])
 
 
-@router.get("", operation_id="diagnose", response_model=DiagnosisView)
+@router.get(
+    "", operation_id="diagnose", response_model=DiagnosisView, **needs(Role.OPERATOR, Reach.EVERYWHERE)
+)
 async def get_diagnosis(context: Context) -> Response:
     """What is wrong with the service and its agents, why it matters, and what mends it.
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Query, Request
+from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
 from headway.contract.decisions import ExplanationView
 from headway.contract.forecasts import ForecastView
+from headway.contract.identity import Role
 from headway.contract.jobs import (
     CancelRequest,
     EventView,
@@ -21,7 +22,8 @@ from headway.contract.jobs import (
     ResizeRequest,
 )
 from headway.contract.spec import JobSpec
-from service.api.context import Context, Cursor, IdempotencyKey, Limit, new_id, require_user
+from service.api.access import Caller, OwnJob, SeenJob, needs
+from service.api.context import Context, Cursor, IdempotencyKey, Limit, new_id
 from service.api.problems import PROBLEM
 from service.api.render import as_json, as_page, as_stream, wants_stream
 from service.api.streams import follow_events, follow_logs, log_page
@@ -36,14 +38,16 @@ from service.usecases.submit import submit
 router = APIRouter(
     prefix="/api/v1/jobs",
     tags=["jobs"],
-    dependencies=[Depends(require_user)],
     responses={401: PROBLEM, 404: PROBLEM, 409: PROBLEM, 422: PROBLEM, 503: PROBLEM},
 )
 
 
-@router.post("", operation_id="submit_job", status_code=201, response_model=JobView)
-async def submit_job(context: Context, spec: JobSpec, idempotency_key: IdempotencyKey = None) -> Response:
+@router.post("", operation_id="submit_job", status_code=201, response_model=JobView, **needs(Role.USER))
+async def submit_job(
+    context: Context, caller: Caller, spec: JobSpec, idempotency_key: IdempotencyKey = None
+) -> Response:
     """Submit a job. With an `Idempotency-Key`, the same request again returns the job of the first."""
+    caller.require(Role.USER, spec.project)
     now = context.now()
     async with context.transactions.begin() as tx:
         submitted = await submit(tx, spec, job_id=new_id("j", now), idempotency_key=idempotency_key, now=now)
@@ -76,7 +80,7 @@ def _fresh_view(job: Job) -> JobView:
     )
 
 
-@router.get("", operation_id="list_jobs", response_model=Page[JobView])
+@router.get("", operation_id="list_jobs", response_model=Page[JobView], **needs(Role.VIEWER))
 async def list_jobs(
     request: Request,
     context: Context,
@@ -94,8 +98,8 @@ async def list_jobs(
     return as_page(request, page)
 
 
-@router.get("/{job}", operation_id="get_job", response_model=JobView)
-async def get_job(context: Context, job: str) -> Response:
+@router.get("/{job}", operation_id="get_job", response_model=JobView, **needs(Role.VIEWER))
+async def get_job(context: Context, job: SeenJob) -> Response:
     """One job, by id or by name (the live one, else the newest)."""
     return as_json(await _view(context, job))
 
@@ -105,8 +109,10 @@ async def _view(context: Context, job: str) -> JobView:
         return await tx.job_queries.job(job)
 
 
-@router.post("/{job}/cancel", operation_id="cancel_job", status_code=202, response_model=JobView)
-async def cancel_job(context: Context, job: str, request: CancelRequest | None = None) -> Response:
+@router.post(
+    "/{job}/cancel", operation_id="cancel_job", status_code=202, response_model=JobView, **needs(Role.USER)
+)
+async def cancel_job(context: Context, job: OwnJob, request: CancelRequest | None = None) -> Response:
     """Stop a job for good: after a last checkpoint, or at once with `force`."""
     force = request is not None and request.force
     async with context.transactions.begin() as tx:
@@ -115,8 +121,10 @@ async def cancel_job(context: Context, job: str, request: CancelRequest | None =
     return as_json(view, 202)
 
 
-@router.post("/{job}/pause", operation_id="pause_job", status_code=202, response_model=JobView)
-async def pause_job(context: Context, job: str) -> Response:
+@router.post(
+    "/{job}/pause", operation_id="pause_job", status_code=202, response_model=JobView, **needs(Role.USER)
+)
+async def pause_job(context: Context, job: OwnJob) -> Response:
     """Checkpoint, stop, and keep the job until it is resumed."""
     async with context.transactions.begin() as tx:
         changed = await control.pause(tx, job, now=context.now())
@@ -124,8 +132,10 @@ async def pause_job(context: Context, job: str) -> Response:
     return as_json(view, 202)
 
 
-@router.post("/{job}/resume", operation_id="resume_job", status_code=202, response_model=JobView)
-async def resume_job(context: Context, job: str) -> Response:
+@router.post(
+    "/{job}/resume", operation_id="resume_job", status_code=202, response_model=JobView, **needs(Role.USER)
+)
+async def resume_job(context: Context, job: OwnJob) -> Response:
     """Let a paused job go on when there is room."""
     async with context.transactions.begin() as tx:
         changed = await control.resume(tx, job, now=context.now())
@@ -133,8 +143,10 @@ async def resume_job(context: Context, job: str) -> Response:
     return as_json(view, 202)
 
 
-@router.post("/{job}/resize", operation_id="resize_job", status_code=202, response_model=JobView)
-async def resize_job(context: Context, job: str, request: ResizeRequest) -> Response:
+@router.post(
+    "/{job}/resize", operation_id="resize_job", status_code=202, response_model=JobView, **needs(Role.USER)
+)
+async def resize_job(context: Context, job: OwnJob, request: ResizeRequest) -> Response:
     """Fix the job's size, or (null) let the scheduler choose again."""
     async with context.transactions.begin() as tx:
         changed = await control.resize(tx, job, request.slots, now=context.now())
@@ -142,15 +154,17 @@ async def resize_job(context: Context, job: str, request: ResizeRequest) -> Resp
     return as_json(view, 202)
 
 
-@router.get("/{job}/explain", operation_id="explain_job", response_model=ExplanationView)
-async def explanation_of_job(context: Context, job: str) -> Response:
+@router.get(
+    "/{job}/explain", operation_id="explain_job", response_model=ExplanationView, **needs(Role.VIEWER)
+)
+async def explanation_of_job(context: Context, job: SeenJob) -> Response:
     """The last decision about the job, what it was weighed against, and what a little more would be worth to it."""
     async with context.transactions.begin() as tx:
         return as_json(await explain_job(tx, job, context.usd_per_slot_h))
 
 
-@router.get("/{job}/forecast", operation_id="forecast_job", response_model=ForecastView)
-async def forecast_of_job(context: Context, job: str) -> Response:
+@router.get("/{job}/forecast", operation_id="forecast_job", response_model=ForecastView, **needs(Role.VIEWER))
+async def forecast_of_job(context: Context, job: SeenJob) -> Response:
     """What the job would take at every size, in time and money, and how good such predictions of it were."""
     view = await _view(context, job)
     async with context.transactions.begin() as tx:
@@ -158,9 +172,11 @@ async def forecast_of_job(context: Context, job: str) -> Response:
     return as_json(found)
 
 
-@router.get("/{job}/metrics", operation_id="list_metrics", response_model=Page[MetricPoint])
+@router.get(
+    "/{job}/metrics", operation_id="list_metrics", response_model=Page[MetricPoint], **needs(Role.VIEWER)
+)
 async def list_metrics(
-    request: Request, context: Context, job: str, limit: Limit = 100, cursor: Cursor = None
+    request: Request, context: Context, job: SeenJob, limit: Limit = 100, cursor: Cursor = None
 ) -> Response:
     """Values that the script reported, oldest first."""
     after = _number(cursor)
@@ -170,11 +186,11 @@ async def list_metrics(
     return as_page(request, page)
 
 
-@router.get("/{job}/events", operation_id="list_events", response_model=Page[EventView])
+@router.get("/{job}/events", operation_id="list_events", response_model=Page[EventView], **needs(Role.VIEWER))
 async def list_events(
     request: Request,
     context: Context,
-    job: str,
+    job: SeenJob,
     after: Annotated[int, Query(ge=0, description="Only events after this sequence number")] = 0,
     limit: Limit = 100,
     cursor: Cursor = None,
@@ -189,11 +205,11 @@ async def list_events(
     return as_page(request, page)
 
 
-@router.get("/{job}/logs", operation_id="read_logs", response_model=Page[LogChunk])
+@router.get("/{job}/logs", operation_id="read_logs", response_model=Page[LogChunk], **needs(Role.VIEWER))
 async def read_job_logs(
     request: Request,
     context: Context,
-    job: str,
+    job: SeenJob,
     after: Annotated[str | None, Query(pattern=r"^[0-9]+-[0-9]+-[0-9]+-[0-9]+$")] = None,
     rank: Annotated[int | None, Query(ge=0)] = None,
     tail: Annotated[int | None, Query(ge=1, le=10_000, description="Only the last lines")] = None,

@@ -4,24 +4,25 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Query, Request
+from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
+from headway.contract.identity import Role
 from headway.contract.jobs import Page
 from headway.contract.machines import MachineView
-from service.api.context import Context, Cursor, Limit, require_user
+from service.api.access import needs
+from service.api.context import Context, Cursor, Limit
 from service.api.problems import PROBLEM
 from service.api.render import as_page
 
 router = APIRouter(
     prefix="/api/v1/machines",
     tags=["machines"],
-    dependencies=[Depends(require_user)],
     responses={401: PROBLEM, 422: PROBLEM, 503: PROBLEM},
 )
 
 
-@router.get("", operation_id="list_machines", response_model=Page[MachineView])
+@router.get("", operation_id="list_machines", response_model=Page[MachineView], **needs(Role.VIEWER))
 async def list_machines(
     request: Request,
     context: Context,

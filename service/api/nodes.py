@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Path, Request
+from fastapi import APIRouter, Path, Request
 from fastapi.responses import Response
 
 from headway.contract.agents import NodeState, NodeView
 from headway.contract.health import QuarantineRequest
+from headway.contract.identity import Role
 from headway.contract.jobs import Page
-from service.api.context import ApiContext, Context, require_user
+from service.api.access import Reach, needs
+from service.api.context import ApiContext, Context
 from service.api.render import as_json, as_page
 from service.usecases.nodes import set_schedulable
 from service.usecases.ports import Transaction
@@ -18,10 +20,10 @@ from service.usecases.quarantine import quarantine_slot, release_slot
 from service.usecases.records import NodeRecord
 
 Slot = Annotated[int, Path(ge=0, le=4095)]
-router = APIRouter(prefix="/api/v1/nodes", tags=["nodes"], dependencies=[Depends(require_user)])
+router = APIRouter(prefix="/api/v1/nodes", tags=["nodes"])
 
 
-@router.get("", operation_id="list_nodes", response_model=Page[NodeView])
+@router.get("", operation_id="list_nodes", response_model=Page[NodeView], **needs(Role.VIEWER))
 async def list_nodes(request: Request, context: Context) -> Response:
     """Every node and who holds its slots."""
     async with context.transactions.begin() as tx:
@@ -29,19 +31,37 @@ async def list_nodes(request: Request, context: Context) -> Response:
     return as_page(request, Page(items=nodes))
 
 
-@router.post("/{node}/drain", operation_id="drain_node", status_code=202, response_model=NodeView)
+@router.post(
+    "/{node}/drain",
+    operation_id="drain_node",
+    status_code=202,
+    response_model=NodeView,
+    **needs(Role.OPERATOR, Reach.EVERYWHERE),
+)
 async def drain_node(context: Context, node: str) -> Response:
     """Move the node's jobs away; it is DRAINED when it is empty."""
     return await _set(context, node, NodeState.DRAINING)
 
 
-@router.post("/{node}/cordon", operation_id="cordon_node", status_code=202, response_model=NodeView)
+@router.post(
+    "/{node}/cordon",
+    operation_id="cordon_node",
+    status_code=202,
+    response_model=NodeView,
+    **needs(Role.OPERATOR, Reach.EVERYWHERE),
+)
 async def cordon_node(context: Context, node: str) -> Response:
     """Let the node's jobs go on, and give it no new ones."""
     return await _set(context, node, NodeState.CORDONED)
 
 
-@router.post("/{node}/uncordon", operation_id="uncordon_node", status_code=202, response_model=NodeView)
+@router.post(
+    "/{node}/uncordon",
+    operation_id="uncordon_node",
+    status_code=202,
+    response_model=NodeView,
+    **needs(Role.OPERATOR, Reach.EVERYWHERE),
+)
 async def uncordon_node(context: Context, node: str) -> Response:
     """Give the node jobs again."""
     return await _set(context, node, NodeState.READY)
@@ -52,6 +72,7 @@ async def uncordon_node(context: Context, node: str) -> Response:
     operation_id="quarantine_slot",
     status_code=202,
     response_model=NodeView,
+    **needs(Role.OPERATOR, Reach.EVERYWHERE),
 )
 async def quarantine(
     context: Context, node: str, slot: Slot, wanted: QuarantineRequest | None = None
@@ -64,7 +85,11 @@ async def quarantine(
 
 
 @router.post(
-    "/{node}/slots/{slot}/release", operation_id="release_slot", status_code=202, response_model=NodeView
+    "/{node}/slots/{slot}/release",
+    operation_id="release_slot",
+    status_code=202,
+    response_model=NodeView,
+    **needs(Role.OPERATOR, Reach.EVERYWHERE),
 )
 async def release(context: Context, node: str, slot: Slot) -> Response:
     """Give a slot to jobs again, whatever kept it from them."""

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Query
+from fastapi import APIRouter, Query
 from fastapi.responses import Response
 
 from headway.contract.devices import DEVICE_KIND_PATTERN
+from headway.contract.identity import Role
 from headway.contract.markets import Market
 from headway.contract.recommendations import OfferPage
-from service.api.context import Context, require_user
+from service.api.access import needs
+from service.api.context import Context
 from service.api.problems import PROBLEM
 from service.api.render import as_json
 from service.usecases.offers import list_offers
@@ -18,12 +20,11 @@ from service.usecases.offers import list_offers
 router = APIRouter(
     prefix="/api/v1/offers",
     tags=["rental"],
-    dependencies=[Depends(require_user)],
     responses={401: PROBLEM, 422: PROBLEM, 503: PROBLEM},
 )
 
 
-@router.get("", operation_id="list_offers", response_model=OfferPage)
+@router.get("", operation_id="list_offers", response_model=OfferPage, **needs(Role.VIEWER))
 async def get_offers(
     context: Context,
     device: Annotated[str | None, Query(pattern=DEVICE_KIND_PATTERN)] = None,

@@ -16,6 +16,7 @@ from starlette.requests import ClientDisconnect
 from headway.contract.jobs import FieldProblem, Problem
 from service.domain.errors import (
     Changed,
+    Forbidden,
     HeadwayServiceError,
     IdempotencyConflict,
     IllegalTransition,
@@ -40,6 +41,7 @@ STATUS: dict[type[HeadwayServiceError], HTTPStatus] = {
     Changed: HTTPStatus.PRECONDITION_FAILED,
     IllegalTransition: HTTPStatus.CONFLICT,
     WrongToken: HTTPStatus.UNAUTHORIZED,
+    Forbidden: HTTPStatus.FORBIDDEN,
     TooBusy: HTTPStatus.TOO_MANY_REQUESTS,
     TooLarge: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
     Unavailable: HTTPStatus.SERVICE_UNAVAILABLE,

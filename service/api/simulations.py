@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
+from headway.contract.identity import Role
 from headway.contract.jobs import Page
 from headway.contract.simulations import SimulationRequest, SimulationView
-from service.api.context import Context, Cursor, IdempotencyKey, Limit, new_id, require_user
+from service.api.access import needs
+from service.api.context import Context, Cursor, IdempotencyKey, Limit, new_id
 from service.api.problems import PROBLEM
 from service.api.render import as_json, as_page
 from service.usecases.simulations import ask
@@ -15,12 +17,11 @@ from service.usecases.simulations import ask
 router = APIRouter(
     prefix="/api/v1/simulations",
     tags=["simulations"],
-    dependencies=[Depends(require_user)],
     responses={401: PROBLEM, 404: PROBLEM, 422: PROBLEM, 503: PROBLEM},
 )
 
 
-@router.post("", operation_id="simulate", status_code=202, response_model=SimulationView)
+@router.post("", operation_id="simulate", status_code=202, response_model=SimulationView, **needs(Role.USER))
 async def simulate(
     context: Context, request: SimulationRequest, idempotency_key: IdempotencyKey = None
 ) -> Response:
@@ -37,7 +38,7 @@ async def simulate(
     return as_json(asked.view, 202 if asked.created else 200, headers)
 
 
-@router.get("", operation_id="list_simulations", response_model=Page[SimulationView])
+@router.get("", operation_id="list_simulations", response_model=Page[SimulationView], **needs(Role.VIEWER))
 async def list_simulations(
     request: Request, context: Context, limit: Limit = 100, cursor: Cursor = None
 ) -> Response:
@@ -47,7 +48,9 @@ async def list_simulations(
     return as_page(request, page)
 
 
-@router.get("/{simulation_id}", operation_id="get_simulation", response_model=SimulationView)
+@router.get(
+    "/{simulation_id}", operation_id="get_simulation", response_model=SimulationView, **needs(Role.VIEWER)
+)
 async def get_simulation(context: Context, simulation_id: str) -> Response:
     """One simulation, with its result once there is one."""
     async with context.transactions.begin() as tx:
@@ -59,6 +62,7 @@ async def get_simulation(context: Context, simulation_id: str) -> Response:
     operation_id="cancel_simulation",
     status_code=202,
     response_model=SimulationView,
+    **needs(Role.USER),
 )
 async def cancel_simulation(context: Context, simulation_id: str) -> Response:
     """Have a simulation end without a result. One that has ended stays as it is."""

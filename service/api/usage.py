@@ -5,13 +5,15 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Query
+from fastapi import APIRouter, Query
 from fastapi.responses import Response
 
+from headway.contract.identity import Role
 from headway.contract.jobs import Page
 from headway.contract.money import GroupBy, LeaseBill, UsageView
 from headway.contract.spec import NAME_PATTERN
-from service.api.context import Context, require_user
+from service.api.access import Reach, needs
+from service.api.context import Context
 from service.api.problems import PROBLEM
 from service.api.render import as_json
 from service.usecases.usage import machine_bills, view_usage
@@ -19,7 +21,6 @@ from service.usecases.usage import machine_bills, view_usage
 router = APIRouter(
     prefix="/api/v1/usage",
     tags=["money"],
-    dependencies=[Depends(require_user)],
     responses={401: PROBLEM, 422: PROBLEM, 503: PROBLEM},
 )
 Since = Annotated[
@@ -28,7 +29,7 @@ Since = Annotated[
 Until = Annotated[datetime | None, Query(alias="to", description="None: now")]
 
 
-@router.get("", operation_id="get_usage", response_model=UsageView)
+@router.get("", operation_id="get_usage", response_model=UsageView, **needs(Role.VIEWER))
 async def get_usage(
     context: Context,
     since: Since = None,
@@ -42,7 +43,12 @@ async def get_usage(
     return as_json(view)
 
 
-@router.get("/machines", operation_id="get_machine_bills", response_model=Page[LeaseBill])
+@router.get(
+    "/machines",
+    operation_id="get_machine_bills",
+    response_model=Page[LeaseBill],
+    **needs(Role.OPERATOR, Reach.EVERYWHERE),
+)
 async def get_machine_bills(context: Context, since: Since = None, until: Until = None) -> Response:
     """The leases of rented machines that were billed in this time, each whole: what is paid for, and what was charged."""
     async with context.transactions.begin() as tx:

@@ -80,6 +80,12 @@ class WrongToken(HeadwayServiceError):
     code = "wrong_token"
 
 
+class Forbidden(HeadwayServiceError):
+    """Whoever asks is known, and may not do this."""
+
+    code = "forbidden"
+
+
 class TooLarge(HeadwayServiceError):
     """The upload is over its limit."""
 

@@ -153,10 +153,9 @@ class Scheduler:
         if self.look_at_clock is not None:
             # Nobody is judged by a clock that was set after those were who wrote when they were seen.
             await self.look_at_clock()
-        async with self.transactions.begin() as tx:
-            lost = await expire_nodes(
-                tx, silence_s=self.intervals.silence_s, launch=self.launch, now=self.now()
-            )
+        lost = await expire_nodes(
+            self.transactions, silence_s=self.intervals.silence_s, launch=self.launch, now=self.now()
+        )
         if lost:
             log.warning("nodes_lost", nodes=lost)
         async with self.transactions.begin() as tx:

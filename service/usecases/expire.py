@@ -9,38 +9,49 @@ from headway.contract.agents import NodeState
 from service.usecases.ends import node_ended
 from service.usecases.live import end_overdue
 from service.usecases.orders import Launch
-from service.usecases.ports import Transaction
+from service.usecases.ports import Transaction, Transactions
 from service.usecases.records import Bell, NodeRecord
 
 API_FRESH_S = 6.0
 """An API that has not said for this long that it is up counts as down."""
 HEARD_WITHIN_S = 30.0
 """What agents had to say while no API was up has arrived this long after one is."""
+LATE_SHARE = 1 / 3
+"""Of the silence after which a node is LOST: an API that answers a report later than that is late."""
 
 
-async def expire_nodes(tx: Transaction, *, silence_s: float, launch: Launch, now: datetime) -> list[str]:
+async def expire_nodes(
+    transactions: Transactions, *, silence_s: float, launch: Launch, now: datetime
+) -> list[str]:
     """Declare nodes LOST that were silent for `silence_s` while an API could hear them. Returns names.
 
-    While no API is up, or just after one came back, silence says nothing about the nodes: a restart
-    of the service must not stop training.
+    While no API is up or one is late with its reports, or just after that, silence says nothing about the nodes: neither a
+    restart of the service nor too much load must stop training.
+
+    Each node has a transaction of its own. Whoever holds its row is about to say that it is there, so it is passed over; and
+    it is judged by what its row says then, not by what it said when the pass began.
     """
-    await tx.silence.not_before_its_time(now, API_FRESH_S)
-    up_since = await tx.silence.api_up_since(now, API_FRESH_S)
     horizon = now - timedelta(seconds=silence_s)
-    if up_since is None or up_since > horizon:
-        return []
-    lost = await tx.silence.silent_since(horizon)
-    for node in lost:
-        await lose_node(tx, node, launch, now)
-    return [node.name for node in lost]
+    async with transactions.begin() as tx:
+        await tx.silence.not_before_its_time(now, API_FRESH_S)
+        since = await tx.silence.heard_since(now, API_FRESH_S)
+        silent = [] if since is None or since > horizon else await tx.silence.silent_since(horizon)
+    lost = []
+    for node_id in silent:
+        async with transactions.begin() as tx:
+            node = await tx.silence.lock_silent(node_id, horizon)
+            if node is not None:
+                await lose_node(tx, node, launch, now)
+                lost.append(node.name)
+    return lost
 
 
 async def expire_switches(tx: Transaction, *, now: datetime) -> list[str]:
     """End changes in place that take too long; names of their jobs. As with nodes, silence of the members says nothing while
     nobody could hear them, nor does the time if the clock was set.
     """
-    up_since = await tx.silence.api_up_since(now, API_FRESH_S)
-    if up_since is None or up_since > now - timedelta(seconds=HEARD_WITHIN_S):
+    since = await tx.silence.heard_since(now, API_FRESH_S)
+    if since is None or since > now - timedelta(seconds=HEARD_WITHIN_S):
         return []
     return await end_overdue(tx, now)
 

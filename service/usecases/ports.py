@@ -169,10 +169,14 @@ class Leases(Protocol):
 class Silence(Protocol):
     """Who has not been heard of."""
 
-    async def silent_since(self, moment: datetime) -> list[NodeRecord]:
-        """Nodes that were last seen before `moment` and are not yet LOST, locked; and those that are, but hold slots: a
-        round that did not see it yet gave them out meanwhile.
+    async def silent_since(self, moment: datetime) -> list[str]:
+        """Ids of nodes that were last seen before `moment` and are not yet LOST, not locked; and of those that are, but hold
+        slots: a round that did not see it yet gave them out meanwhile.
         """
+        ...
+
+    async def lock_silent(self, node_id: str, moment: datetime) -> NodeRecord | None:
+        """The node, locked, if it is still one of those that `silent_since` tells of, and nobody else has locked it."""
         ...
 
     async def not_before_its_time(self, now: datetime, slack_s: float) -> None:
@@ -181,14 +185,16 @@ class Silence(Protocol):
         """
         ...
 
-    async def api_up_since(self, now: datetime, gap_s: float) -> datetime | None:
-        """Since when an API has been up without a break, if it has said so within `gap_s`; None when none is up now. An API
-        that has said so later than `now` goes by another clock, and says nothing.
+    async def heard_since(self, now: datetime, gap_s: float) -> datetime | None:
+        """Since when an API has been up without a break, and all that are up have been in time with reports; None when none
+        is up now. Up is one that has said so within `gap_s`: if later than `now`, it goes by another clock, and says nothing.
         """
         ...
 
-    async def beat(self, process_id: str, now: datetime, gap_s: float) -> None:
-        """This API process is up. A gap longer than `gap_s` since its last beat starts anew, be it forward or back."""
+    async def beat(self, process_id: str, now: datetime, gap_s: float, *, late: bool = False) -> None:
+        """This API process is up. A gap longer than `gap_s` since its last beat starts anew, be it forward or back. `late`:
+        it has been late with reports, or has refused some, since its last beat.
+        """
         ...
 
 

@@ -11,11 +11,15 @@ from headway.contract.decisions import RoundView
 from headway.contract.forecasts import ScoredPrediction
 from headway.contract.jobs import EventView, ExplainView, JobState, JobView, MetricPoint, Page
 from service.domain.cluster import Measurement
-from service.usecases.records import JobFilter, PredictionErrors, SlotCount
+from service.usecases.records import JobFilter, JobRef, PredictionErrors, SlotCount
 
 
 class JobQueries(Protocol):
     """Jobs as the API shows them. A job is named by its id or its name."""
+
+    async def find(self, job: str, projects: frozenset[str] | None) -> JobRef:
+        """The job of this id or name in one of the projects (None: in any). Raises NotFound."""
+        ...
 
     async def list_jobs(self, filters: JobFilter, *, limit: int, cursor: str | None) -> Page[JobView]:
         """Jobs, newest first."""

@@ -40,6 +40,14 @@ class Event:
     data: Mapping[str, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class JobRef:
+    """Which job is meant."""
+
+    id: str
+    project: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeRecord:
     """A node as stored."""

@@ -77,8 +77,14 @@ def _allocation(value: dict[str, list[int]]) -> dict[str, tuple[int, ...]]:
     return {node: tuple(slots) for node, slots in value.items()}
 
 
-async def find_row(connection: AsyncConnection, job_id: str, *, lock: bool = False) -> Row[Any]:
-    """The job by id, or by name: the live one, else the newest. Raises NotFound."""
+async def find_row(
+    connection: AsyncConnection, job_id: str, *, lock: bool = False, projects: frozenset[str] | None = None
+) -> Row[Any]:
+    """The job by id, or by name: the live one, else the newest; of some projects alone where these are given.
+
+    Raises:
+        NotFound: there is none.
+    """
     for column in (jobs.c.id, jobs.c.name):
         query = (
             select(jobs)
@@ -86,6 +92,8 @@ async def find_row(connection: AsyncConnection, job_id: str, *, lock: bool = Fal
             .order_by(text(f"({TERMINAL_SQL})"), jobs.c.submitted_at.desc())
             .limit(1)
         )
+        if projects is not None:
+            query = query.where(jobs.c.project.in_(projects))
         row = (await connection.execute(query.with_for_update() if lock else query)).first()
         if row is not None:
             return row

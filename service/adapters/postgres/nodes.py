@@ -115,39 +115,46 @@ class PostgresSilence:
     def __init__(self, connection: AsyncConnection) -> None:
         self._connection = connection
 
-    async def silent_since(self, moment: datetime) -> list[NodeRecord]:
-        """Nodes that were last seen before `moment` and are not yet LOST, or hold slots although they are, locked."""
-        held = select(slot_grants.c.id).where(
-            slot_grants.c.node_id == nodes.c.id, slot_grants.c.released_at.is_(None)
-        )
-        query = (
-            select(nodes)
-            .where(nodes.c.seen_at < moment, or_(nodes.c.state != NodeState.LOST, held.exists()))
-            .order_by(nodes.c.id)
-            .with_for_update(key_share=True)
-        )
-        return [row_to_node(row) for row in (await self._connection.execute(query)).all()]
+    async def silent_since(self, moment: datetime) -> list[str]:
+        """Ids of nodes that were last seen before `moment` and are not yet LOST, or hold slots although they are."""
+        query = select(nodes.c.id).where(_silent(moment)).order_by(nodes.c.seen_at)
+        return list((await self._connection.execute(query)).scalars())
+
+    async def lock_silent(self, node_id: str, moment: datetime) -> NodeRecord | None:
+        """The node, locked, if it is still silent and nobody else has locked it."""
+        query = select(nodes).where(nodes.c.id == node_id, _silent(moment))
+        locked = query.with_for_update(key_share=True, skip_locked=True)
+        row = (await self._connection.execute(locked)).first()
+        return None if row is None else row_to_node(row)
 
     async def not_before_its_time(self, now: datetime, slack_s: float) -> None:
         """Who was last seen after `now`, and by more than `slack_s`, was seen now."""
         late = nodes.c.seen_at > now + timedelta(seconds=slack_s)
         await self._connection.execute(update(nodes).where(late).values(seen_at=now))
 
-    async def api_up_since(self, now: datetime, gap_s: float) -> datetime | None:
-        """Since when an API has been up without a break; None when none is up now."""
-        query = select(func.min(api_processes.c.up_since)).where(_fresh(now, gap_s))
-        since: datetime | None = (await self._connection.execute(query)).scalar_one()
-        return since
+    async def heard_since(self, now: datetime, gap_s: float) -> datetime | None:
+        """Since when an API has been up without a break, and none has been late; None when none is up now."""
+        api = api_processes.c
+        query = select(func.min(api.up_since), func.max(api.late_at)).where(_fresh(now, gap_s))
+        up_since, late_at = (await self._connection.execute(query)).one()
+        return up_since if late_at is None or up_since is None else max(up_since, late_at)
 
-    async def beat(self, process_id: str, now: datetime, gap_s: float) -> None:
+    async def beat(self, process_id: str, now: datetime, gap_s: float, *, late: bool = False) -> None:
         """This API process is up."""
-        statement = upsert(api_processes).values(id=process_id, up_since=now, seen_at=now)
+        said = {"seen_at": now, **({"late_at": now} if late else {})}
+        statement = upsert(api_processes).values(id=process_id, up_since=now, **said)
         unbroken = case((_fresh(now, gap_s), api_processes.c.up_since), else_=now)
         await self._connection.execute(
-            statement.on_conflict_do_update(
-                index_elements=["id"], set_={"up_since": unbroken, "seen_at": now}
-            )
+            statement.on_conflict_do_update(index_elements=["id"], set_={"up_since": unbroken, **said})
         )
+
+
+def _silent(moment: datetime) -> ColumnElement[bool]:
+    """Whether a node was last seen before `moment` and is not yet LOST, or holds slots although it is."""
+    held = select(slot_grants.c.id).where(
+        slot_grants.c.node_id == nodes.c.id, slot_grants.c.released_at.is_(None)
+    )
+    return and_(nodes.c.seen_at < moment, or_(nodes.c.state != NodeState.LOST, held.exists()))
 
 
 def _fresh(now: datetime, gap_s: float) -> ColumnElement[bool]:

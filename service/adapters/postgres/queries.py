@@ -41,7 +41,7 @@ from service.adapters.postgres.tables import (
 )
 from service.domain.cluster import SlotKey
 from service.domain.health import Quarantine
-from service.usecases.records import JobFilter
+from service.usecases.records import JobFilter, JobRef
 
 
 class PostgresJobQueries:
@@ -49,6 +49,11 @@ class PostgresJobQueries:
 
     def __init__(self, connection: AsyncConnection) -> None:
         self._connection = connection
+
+    async def find(self, job: str, projects: frozenset[str] | None) -> JobRef:
+        """The job of this id or name in one of the projects."""
+        row = await find_row(self._connection, job, projects=projects)
+        return JobRef(row.id, row.project)
 
     async def list_jobs(self, filters: JobFilter, *, limit: int, cursor: str | None) -> Page[JobView]:
         """Jobs, newest first."""

@@ -1,0 +1,101 @@
+"""Who is asking, and what they may do: what every route says of itself with `needs`."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from enum import StrEnum
+from typing import Annotated, Any, TypeAlias
+
+from fastapi import Depends, Path, Query, Request
+
+from headway.contract.identity import Role
+from headway.contract.spec import NAME_PATTERN
+from service.api.context import Context, Credentials, digest_of
+from service.domain.access import Principal
+from service.domain.errors import Forbidden, WrongToken
+from service.usecases.identify import Identities
+
+
+class Reach(StrEnum):
+    """Where the role is needed: in the project that the request is about, or everywhere."""
+
+    PROJECT = "project"
+    EVERYWHERE = "everywhere"
+
+
+async def identities_of(request: Request) -> Identities:
+    """What knows tokens in this process."""
+    identities: Identities = request.app.state.identities
+    return identities
+
+
+async def caller_of(
+    identities: Annotated[Identities, Depends(identities_of)], credentials: Credentials
+) -> Principal:
+    """Whoever sent the request. Raises WrongToken."""
+    return await identities.identify(credentials.credentials if credentials else "")
+
+
+Caller: TypeAlias = Annotated[Principal, Depends(caller_of)]
+
+
+async def require_user_or_node(
+    context: Context, identities: Annotated[Identities, Depends(identities_of)], credentials: Credentials
+) -> None:
+    """Let users and agents pass (bundles are read by both)."""
+    try:
+        await caller_of(identities, credentials)
+    except WrongToken:
+        async with context.transactions.begin() as tx:
+            if await tx.node_queries.node_of_token(digest_of(credentials)) is None:
+                raise
+
+
+def needs(role: Role, reach: Reach = Reach.PROJECT) -> dict[str, Any]:
+    """Of a route: the role that it needs, checked and said in the API's description (`x-headway-role`).
+
+    With `Reach.PROJECT` the caller must have the role in some project; which one it must be is known where the request is
+    understood: `SeenJob`, `OwnJob`, or `Caller.require` with the project's name.
+    """
+
+    async def check(caller: Caller) -> None:
+        if reach is Reach.EVERYWHERE:
+            caller.require(role)
+        elif caller.projects(role) == frozenset():
+            raise Forbidden(f"this needs the role {role} in a project, and {caller.name} has it in none.")
+
+    return {
+        "dependencies": [Depends(check)],
+        "openapi_extra": {"x-headway-role": role.value, "x-headway-reach": reach.value},
+    }
+
+
+ProjectName = Annotated[
+    str | None, Query(pattern=NAME_PATTERN, description="Where jobs of several projects have the same name")
+]
+
+
+def _job_for(role: Role) -> Callable[..., Awaitable[str]]:
+    async def found(
+        context: Context,
+        caller: Caller,
+        job: Annotated[str, Path(description="Name of a job (its live one, else its newest), or its id")],
+        project: ProjectName = None,
+    ) -> str:
+        if project is None and caller.may(role):
+            return job
+        seen = caller.projects() if project is None else frozenset({project})
+        if project is not None:
+            caller.require(Role.VIEWER, project)
+        async with context.transactions.begin() as tx:
+            known = await tx.job_queries.find(job, seen)
+        caller.require(role, known.project)
+        return known.id
+
+    return found
+
+
+SeenJob: TypeAlias = Annotated[str, Depends(_job_for(Role.VIEWER))]
+"""The id of the job in the path, which the caller may look at. Raises NotFound for every other one."""
+OwnJob: TypeAlias = Annotated[str, Depends(_job_for(Role.USER))]
+"""The id of the job in the path, which the caller may steer. Raises NotFound where they may not even look at it, else Forbidden."""
