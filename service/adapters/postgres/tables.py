@@ -115,6 +115,8 @@ nodes = Table(
     Column("name", Text, nullable=False, unique=True),
     Column("instance", Text, nullable=False),
     Column("token_sha256", Text, nullable=False),
+    Column("previous_token_sha256", Text),
+    Column("token_since", Moment),
     Column("state", Text, nullable=False),
     Column("wanted_state", Text, nullable=False),
     Column("message", Text, nullable=False, server_default=""),
