@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gc
+import math
 import os
 import secrets
 import signal
@@ -35,6 +36,7 @@ from service.adapters.simulator import ProcessSimulator
 from service.adapters.storage import ObjectStorage
 from service.api.app import create_app
 from service.api.context import ApiContext, new_id
+from service.api.pressure import Lateness
 from service.domain.errors import HeadwayServiceError
 from service.domain.rental.fleet import Patience
 from service.domain.rental.wants import Rules
@@ -78,6 +80,10 @@ class Service:
         self.clock = DatabaseClock(self.database.time)
         self.storage = ObjectStorage(settings.storage_url)
         self.launch = Launch(checkpoint_root=f"{settings.storage_url}/checkpoints")
+        self._lateness = Lateness(math.inf)
+        """Of the application's reports."""
+        self._told_s = -math.inf
+        """Up to when the database knows of it."""
 
     async def check(self) -> None:
         """Fail with a clear sentence when a store cannot be reached or its schema is old.
@@ -125,11 +131,13 @@ class Service:
             now=self.clock.now,
             offers=OfferBook(self.providers),
         )
-        return create_app(context, self._api_background)
+        app = create_app(context, self._api_background)
+        self._lateness = app.state.gates.lateness
+        return app
 
     @asynccontextmanager
     async def _api_background(self) -> AsyncIterator[None]:
-        beat = Loop(name="beat", run_once=self._beat, min_interval_s=_BEAT_S, max_interval_s=_BEAT_S)
+        beat = Loop(name="beat", run_once=self.beat, min_interval_s=_BEAT_S, max_interval_s=_BEAT_S)
         async with self.bells.running():
             beating = asyncio.create_task(run_loop(beat, asyncio.Event()))
             try:
@@ -137,9 +145,13 @@ class Service:
             finally:
                 beating.cancel()
 
-    async def _beat(self) -> None:
+    async def beat(self) -> None:
+        """Say that this API is up, and whether it was late since it last said so."""
+        began_s = time.monotonic()
         async with self.database.begin() as tx:
-            await tx.silence.beat(self.process_id, self.clock.now(), API_FRESH_S)
+            late = self._lateness.was_late(self._told_s)
+            await tx.silence.beat(self.process_id, self.clock.now(), API_FRESH_S, late=late)
+        self._told_s = began_s
 
     @asynccontextmanager
     async def keeping_time(self) -> AsyncIterator[None]:

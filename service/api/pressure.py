@@ -10,13 +10,19 @@ Reports that only say that a node is there are written together by `usecases.hea
 them nodes are taken for lost, so nothing else may keep them out. Only how many reports are inside at a time is bounded.
 
 A place is free again as soon as an answer begins, since what is left of it costs nothing: streams hold none.
+
+Reports that were refused, or answered late, are kept in mind (`Lateness`): as long as there are any, the service takes no
+node's silence for its end.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
+import math
+import time
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from enum import StrEnum
 from types import MappingProxyType
@@ -140,12 +146,57 @@ def traffic_of(method: str, path: str) -> Traffic | None:
     return Traffic.READS if method in {"GET", "HEAD", "OPTIONS"} else Traffic.WRITES
 
 
-class Gates:
-    """The gate of reports, and that of everything that needs the database for itself."""
+_NOT_NOW = frozenset({429, 503})
+"""What a report is answered with that was not taken in, and not for anything that is wrong with it."""
 
-    def __init__(self) -> None:
+
+class Lateness:
+    """When this process last failed to take in a report in time.
+
+    A report has arrived when the last of its body has: what a host sends that vanishes in the middle of it, is never late.
+
+    Args:
+        late_s: an answer that takes longer is late.
+        clock_s: seconds of a clock that only ever goes forward.
+    """
+
+    def __init__(self, late_s: float, clock_s: Callable[[], float] = time.monotonic) -> None:
+        self._late_s = late_s
+        self._clock_s = clock_s
+        self._last_s = -math.inf
+        self._waiting: dict[int, float] = {}
+        """When each of those arrived that are not answered, the first of them first."""
+        self._numbers = itertools.count()
+
+    def arrived(self) -> int:
+        """A report is there. Returns its number."""
+        number = next(self._numbers)
+        self._waiting[number] = self._clock_s()
+        return number
+
+    def answered(self, number: int, status: int) -> None:
+        """An answer to it begins; a `status` of 0: it got none, since its client went away."""
+        arrived_s = self._waiting.pop(number)
+        if status in _NOT_NOW or self._clock_s() - arrived_s > self._late_s:
+            self.refused()
+
+    def refused(self) -> None:
+        """A report was sent away unread."""
+        self._last_s = self._clock_s()
+
+    def was_late(self, since_s: float) -> bool:
+        """Whether a report was late or was refused since then, or waits too long now."""
+        arrived_s = next(iter(self._waiting.values()), math.inf)
+        return self._last_s >= since_s or self._clock_s() - arrived_s > self._late_s
+
+
+class Gates:
+    """The gate of reports, and that of everything that needs the database for itself; and how late reports are."""
+
+    def __init__(self, late_s: float = math.inf) -> None:
         self._reports = Gate(REPORTS, {Traffic.REPORTS: REPORTS})
         self._others = Gate(PLACES, SHARES)
+        self.lateness = Lateness(late_s)
 
     def of(self, kind: Traffic) -> Gate:
         """The gate that requests of a kind go through."""
@@ -187,19 +238,48 @@ class Pressure:
             return
         gate = self._gates.of(kind)
         if not await gate.enter(kind):
+            if kind is Traffic.REPORTS:
+                self._gates.lateness.refused()
             await service_error(Request(scope), too_busy(gate, kind))(scope, receive, send)
             return
-        inside = True
-
-        async def send_and_leave(message: Message) -> None:
-            nonlocal inside
-            if inside and message["type"] == "http.response.start":
-                inside = False
-                gate.leave(kind)
-            await send(message)
-
+        visit = _Visit(gate, kind, self._gates.lateness, receive, send)
         try:
-            await self._app(scope, receive, send_and_leave)
+            await self._app(scope, visit.receive, visit.send)
         finally:
-            if inside:
-                gate.leave(kind)
+            visit.leave(0)
+
+
+class _Visit:
+    """A request that was let in, until its answer begins."""
+
+    def __init__(self, gate: Gate, kind: Traffic, lateness: Lateness, receive: Receive, send: Send) -> None:
+        self._gate = gate
+        self._kind = kind
+        self._lateness = lateness
+        self._receive = receive
+        self._send = send
+        self._inside = True
+        self._number: int | None = None
+
+    async def receive(self) -> Message:
+        """What the client sends next."""
+        message = await self._receive()
+        whole = message["type"] == "http.request" and not message.get("more_body", False)
+        if whole and self._inside and self._kind is Traffic.REPORTS and self._number is None:
+            self._number = self._lateness.arrived()
+        return message
+
+    async def send(self, message: Message) -> None:
+        """A part of the answer."""
+        if message["type"] == "http.response.start":
+            self.leave(message["status"])
+        await self._send(message)
+
+    def leave(self, status: int) -> None:
+        """Give the place back, if that was not done yet."""
+        if not self._inside:
+            return
+        self._inside = False
+        self._gate.leave(self._kind)
+        if self._number is not None:
+            self._lateness.answered(self._number, status)

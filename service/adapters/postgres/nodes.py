@@ -136,17 +136,22 @@ class PostgresSilence:
         """Since when an API has been up without a break, and none has been late; None when none is up now."""
         api = api_processes.c
         query = select(func.min(api.up_since), func.max(api.late_at)).where(_fresh(now, gap_s))
-        up_since, late_at = (await self._connection.execute(query)).one()
+        row = (await self._connection.execute(query)).one()
+        up_since: datetime | None = row[0]
+        late_at: datetime | None = row[1]
         return up_since if late_at is None or up_since is None else max(up_since, late_at)
 
     async def beat(self, process_id: str, now: datetime, gap_s: float, *, late: bool = False) -> None:
         """This API process is up."""
-        said = {"seen_at": now, **({"late_at": now} if late else {})}
-        statement = upsert(api_processes).values(id=process_id, up_since=now, **said)
-        unbroken = case((_fresh(now, gap_s), api_processes.c.up_since), else_=now)
-        await self._connection.execute(
-            statement.on_conflict_do_update(index_elements=["id"], set_={"up_since": unbroken, **said})
-        )
+        late_at = now if late else None
+        statement = upsert(api_processes).values(id=process_id, up_since=now, seen_at=now, late_at=late_at)
+        unbroken = _fresh(now, gap_s)
+        known = {
+            "up_since": case((unbroken, api_processes.c.up_since), else_=now),
+            "seen_at": now,
+            "late_at": now if late else case((unbroken, api_processes.c.late_at), else_=None),
+        }
+        await self._connection.execute(statement.on_conflict_do_update(index_elements=["id"], set_=known))
 
 
 def _silent(moment: datetime) -> ColumnElement[bool]:

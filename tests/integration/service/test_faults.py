@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
+from sqlalchemy import text
 
 from headway.contract.agents import NodeState
 from headway.contract.jobs import JobState, Reason
@@ -13,6 +16,7 @@ from headway.local.postgres import EmbeddedPostgres
 from headway.local.redis import EmbeddedRedis
 from service.adapters.postgres.leadership import PostgresLeadership
 from service.adapters.postgres.schema import migrate
+from service.api.pressure import SHARES, Traffic
 from service.main import Service, main
 from service.settings import SettingsError
 from service.usecases.expire import expire_nodes
@@ -26,8 +30,8 @@ async def beat(harness: Harness, at: datetime) -> None:
 
 
 async def expire(harness: Harness, at: datetime) -> list[str]:
-    async with harness.service.database.begin() as tx:
-        return await expire_nodes(tx, silence_s=15.0, launch=harness.service.launch, now=at)
+    service = harness.service
+    return await expire_nodes(service.database, silence_s=15.0, launch=service.launch, now=at)
 
 
 async def test_a_silent_node_is_lost_and_its_job_recovers_elsewhere(harness: Harness) -> None:
@@ -76,6 +80,49 @@ async def test_silence_means_nothing_while_no_api_could_hear(harness: Harness) -
     await beat(harness, base)
     await beat(harness, base + timedelta(seconds=3600))  # a gap: up again only since now
     assert await expire(harness, base + timedelta(seconds=3601)) == []
+
+
+async def run_sql(harness: Harness, statement: str, **values: Any) -> None:
+    async with harness.service.database.engine.begin() as connection:
+        await connection.execute(text(statement), values)
+
+
+async def test_an_overloaded_service_declares_nobody_lost(harness: Harness) -> None:
+    """Its agents speak, and are not heard: that is not their silence."""
+    agent = await harness.join()
+    async with harness.service.database.begin() as tx:
+        await tx.nodes.lock("alpha")
+        path = f"/api/v1/agents/{agent.joined.node_id}/reports"
+        said: dict[str, Any] = {
+            "json": {"instance": "instance-alpha"},
+            "headers": {"Authorization": f"Bearer {agent.joined.node_token}"},
+        }
+        reports = [
+            asyncio.create_task(agent.client.post(path, **said)) for _ in range(SHARES[Traffic.NEWS] + 1)
+        ]
+        (refused, *_), _ = await asyncio.wait(reports, return_when=asyncio.FIRST_COMPLETED)
+        assert (await refused).status_code == 429
+    await asyncio.gather(*reports)
+    await harness.service.beat()
+    await run_sql(harness, "UPDATE api_processes SET up_since = up_since - interval '1 hour'")
+    await run_sql(harness, "UPDATE nodes SET seen_at = seen_at - interval '20 s'")
+    now = datetime.now(UTC)
+    assert await expire(harness, now) == []
+    later = now + timedelta(seconds=16)
+    await run_sql(harness, "UPDATE api_processes SET seen_at = :later", later=later)
+    assert await expire(harness, later) == ["alpha"], "heard well for long enough"
+
+
+async def test_of_silent_nodes_one_that_somebody_works_on_is_passed_over(harness: Harness) -> None:
+    for name in ("busy", "gone", "lost"):
+        await harness.join(name)
+    await beat(harness, harness.clock.now() - timedelta(seconds=20))
+    await beat(harness, harness.clock.now())
+    await run_sql(harness, "UPDATE nodes SET seen_at = seen_at - interval '20 s'")
+    async with harness.service.database.begin() as tx:
+        await tx.nodes.lock("busy")
+        assert set(await expire(harness, harness.clock.now())) == {"gone", "lost"}
+    assert await expire(harness, harness.clock.now()) == ["busy"]
 
 
 async def test_a_repeated_report_counts_once(harness: Harness) -> None:

@@ -306,10 +306,10 @@ async def test_a_lost_node_of_a_machine_keeps_what_it_is_when_its_agent_comes_ba
         await tx.silence.beat("api", stage.harness.clock.now() - timedelta(seconds=20), 30)
     async with stage.harness.service.database.begin() as tx:
         await tx.silence.beat("api", stage.harness.clock.now(), 30)
-    async with stage.harness.service.database.begin() as tx:
-        lost = await expire_nodes(
-            tx, silence_s=15.0, launch=stage.harness.service.launch, now=stage.harness.clock.now()
-        )
+    service = stage.harness.service
+    lost = await expire_nodes(
+        service.database, silence_s=15.0, launch=service.launch, now=stage.harness.clock.now()
+    )
     assert lost == [instance.join.node_name]
     response = await stage.ask_to_join(instance)
     assert response.status_code == 201

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.types import Message, Receive, Scope, Send
 
-from service.api.pressure import PLACES, SHARES, Gate, Gates, Pressure, Traffic, traffic_of
+from service.api.pressure import PLACES, REPORTS, SHARES, Gate, Gates, Lateness, Pressure, Traffic, traffic_of
 from tests.waiting import until
 
 SHORT_S = 0.02
@@ -175,9 +176,11 @@ class Service:
     def __init__(self) -> None:
         self.go = asyncio.Event()
         self.began = 0
-        self.app = Pressure(self._answer, Gates())
+        self.gates = Gates()
+        self.app = Pressure(self._answer, self.gates)
 
-    async def _answer(self, scope: Scope, _: Receive, send: Send) -> None:
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await receive()
         self.began += 1
         if scope["path"] == "/api/v1/stream":
             await send({"type": "http.response.start", "status": 200, "headers": []})
@@ -231,3 +234,81 @@ async def test_streams_hold_no_place() -> None:
     service.go.set()
     assert (await service.get("/api/v1/jobs"))[0] == 200
     await asyncio.gather(*streams)
+
+
+@dataclass
+class Seconds:
+    """A clock that the test moves."""
+
+    at_s: float = 100.0
+
+    def __call__(self) -> float:
+        return self.at_s
+
+
+def test_a_report_is_late_when_its_answer_is() -> None:
+    clock = Seconds()
+    lateness = Lateness(5.0, clock)
+    quick, slow = lateness.arrived(), lateness.arrived()
+    clock.at_s += 5
+    lateness.answered(quick, 200)
+    assert not lateness.was_late(0.0)
+    clock.at_s += 1
+    assert lateness.was_late(clock.at_s), "one has waited for too long, whatever it will be answered"
+    lateness.answered(slow, 200)
+    assert lateness.was_late(clock.at_s)
+    clock.at_s += 1
+    assert not lateness.was_late(clock.at_s)
+    assert lateness.was_late(clock.at_s - 1)
+
+
+@pytest.mark.parametrize(
+    ("status", "late"), [(200, False), (401, False), (422, False), (429, True), (503, True)]
+)
+def test_a_report_that_was_not_taken_in_is_late(status: int, late: bool) -> None:
+    lateness = Lateness(5.0, Seconds())
+    lateness.answered(lateness.arrived(), status)
+    assert lateness.was_late(0.0) is late
+
+
+async def test_a_refused_report_is_late_and_other_refusals_are_not() -> None:
+    service = Service()
+    reads = [asyncio.create_task(service.get("/api/v1/jobs")) for _ in range(SHARES[Traffic.READS] + 1)]
+    await asyncio.wait(reads, return_when=asyncio.FIRST_COMPLETED)
+    assert not service.gates.lateness.was_late(0.0)
+    reports = [asyncio.create_task(service.get("/api/v1/agents/n1/reports")) for _ in range(REPORTS + 1)]
+    await asyncio.wait(reports, return_when=asyncio.FIRST_COMPLETED)
+    assert service.gates.lateness.was_late(0.0)
+    service.go.set()
+    await asyncio.gather(*reads, *reports)
+
+
+async def test_a_host_that_vanishes_in_the_middle_of_its_report_is_not_late() -> None:
+    """Else nobody would notice that it is gone."""
+    gates, clock, asked = Gates(), Seconds(), asyncio.Event()
+    gates.lateness = Lateness(5.0, clock)
+
+    async def read_all(_: Scope, receive: Receive, __: Send) -> None:
+        while (await receive()).get("more_body"):
+            pass
+
+    pieces = iter([{"type": "http.request", "body": b"{", "more_body": True}])
+
+    async def receive() -> Message:
+        for piece in pieces:
+            return piece
+        asked.set()
+        await asyncio.Event().wait()
+        raise AssertionError("nothing comes any more")
+
+    async def send(_: Message) -> None:
+        raise AssertionError("there is nothing to answer")
+
+    scope = {"type": "http", "method": "POST", "path": "/api/v1/agents/n1/reports"}
+    report = asyncio.create_task(Pressure(read_all, gates)(scope, receive, send))
+    await asked.wait()
+    clock.at_s += 60
+    assert not gates.lateness.was_late(0.0)
+    report.cancel()
+    await asyncio.gather(report, return_exceptions=True)
+    assert not gates.lateness.was_late(0.0)
