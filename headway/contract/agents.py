@@ -11,7 +11,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Any, Literal, TypeAlias, get_args
 
-from pydantic import BaseModel, Field, TypeAdapter, model_validator
+from pydantic import BaseModel, Field, SecretStr, TypeAdapter, field_serializer, model_validator
 
 from headway.contract.devices import DEVICE_KIND_PATTERN
 from headway.contract.health import DeviceFault, DeviceProbed, QuarantineView
@@ -67,6 +67,8 @@ class JoinRequest(BaseModel):
     agent_version: str
     cpus: int | None = None
     memory_bytes: int | None = None
+    container_engine: Literal["docker", "podman"] | None = None
+    """What starts the ranks of jobs with an image here; None where no engine answers."""
 
 
 class JoinReply(BaseModel):
@@ -134,6 +136,11 @@ class RunCommand(BaseModel):
     hung_factor: float = 0.0
     hung_when_still: bool = False
     """Only ranks whose main threads stay where they are count as hung: one that evaluates takes no step either."""
+    cpus_per_slot: float | None = None
+    memory_per_slot_bytes: int | None = None
+    """What the ranks on this node may take together is so much for each of them; None: what the host has."""
+    image: str | None = None
+    """The container image that ranks run in; None: they are processes of the host."""
 
 
 class Member(BaseModel):
@@ -355,6 +362,23 @@ class ReportReply(BaseModel):
     stop: list[Holding] = Field(default_factory=list)
     probe: list[int] = Field(default_factory=list)
     report_every_s: float | None = None
+
+
+class SecretsRequest(BaseModel):
+    """An agent asks for the secrets of a generation of which it holds slots."""
+
+    job_id: str
+    generation: int
+
+
+class SecretsReply(BaseModel):
+    """Environment variables and their values. They are kept in memory only, and shown nowhere."""
+
+    env: dict[str, SecretStr]
+
+    @field_serializer("env", when_used="json")
+    def _plain(self, env: dict[str, SecretStr]) -> dict[str, str]:
+        return {name: value.get_secret_value() for name, value in env.items()}
 
 
 class SlotView(BaseModel):

@@ -23,7 +23,9 @@ from headway.contract.quantities import Seconds, SizeBytes
 from headway.contract.text import GivenText
 
 NAME_PATTERN = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
+SECRET_NAME_PATTERN = r"^[A-Za-z_][A-Za-z0-9_-]{0,127}$"  # noqa: S105 - of names
 DIGEST_PATTERN = r"^sha256:[0-9a-f]{64}$"
+IMAGE_PATTERN = r"^[a-z0-9][a-z0-9._/:-]*(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(@sha256:[0-9a-f]{64})?$"
 MAX_SLOTS = 4096
 
 
@@ -171,6 +173,9 @@ HungAfter = Annotated[
 """After how many seconds without a step the ranks of a job are taken to hang."""
 
 
+EnvName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+
+
 class JobSpec(Part):
     """One training run, as submitted. `bundle` is the digest of the uploaded `workdir`."""
 
@@ -179,9 +184,11 @@ class JobSpec(Part):
     workdir: Annotated[GivenText, Field(max_length=4096)] | None = None
     bundle: Annotated[str, Field(pattern=DIGEST_PATTERN)] | None = None
     env: dict[
-        Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")],
+        EnvName,
         Annotated[GivenText, Field(max_length=32768)],
     ] = Field(default_factory=dict)
+    image: Annotated[str, Field(pattern=IMAGE_PATTERN, max_length=512)] | None = None
+    """The container image that ranks run in; None: they are processes of the host."""
     resources: Resources = Resources()
     elastic: Elastic = Elastic()
     batch: Batch = Batch()
@@ -210,13 +217,20 @@ class JobSpec(Part):
             raise ValueError("run is empty; give the command of one rank")
         return value
 
-    @field_validator("env")
+    @field_validator("env", "secrets")
     @classmethod
     def _no_reserved_names(cls, value: dict[str, str]) -> dict[str, str]:
         taken = sorted(name for name in value if name.startswith("HEADWAY_") or name in RESERVED_ENV)
         if taken:
             raise ValueError(f"{', '.join(taken)}: set by Headway for every rank; choose other names")
         return value
+
+    @model_validator(mode="after")
+    def _each_name_once(self) -> Self:
+        twice = sorted(self.env.keys() & self.secrets.keys())
+        if twice:
+            raise ValueError(f"{', '.join(twice)}: both in env and in secrets; leave one of them out")
+        return self
 
 
 RESERVED_ENV = frozenset(

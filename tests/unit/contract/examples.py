@@ -42,6 +42,7 @@ COMMANDS: tuple[BaseModel, ...] = (
         store_port=20002, live=True, joins=True, global_batch=256, start_global_batch=512, max_global_batch=1024,
         max_local_batch=64, lr_rule="sqrt", checkpoint_uri="s3://bucket/checkpoints/j", checkpoint_every_s=30.0,
         checkpoint_keep=3, grace_s=60.0, hung_after_s=600.0, hung_factor=10.0, hung_when_still=True,
+        cpus_per_slot=4.0, memory_per_slot_bytes=1 << 34, image="registry.example/train:1",
     ),
     agents.OrderCommand(
         **_JOB, command_id="c2", store_addr="10.0.0.1", store_port=20002, members=[_MEMBER], lost=True,
@@ -78,6 +79,7 @@ HTTP: tuple[BaseModel, ...] = (
     agents.JoinRequest(
         name="node-a", instance="0123456789abcdef", address="10.0.0.1", first_port=20000, last_port=20063,
         slots=[_SLOT], agent_version="0.1.0", cpus=64, memory_bytes=1 << 40,
+        container_engine="docker",
     ),
     agents.JoinReply(
         node_id="n01", node_token="secret", redis_url="redis://r:6379/0", stream="headway:node:n01:commands",
