@@ -19,6 +19,7 @@ from service.api import (
     health,
     jobs,
     machines,
+    meanings,
     metrics,
     nodes,
     offers,
@@ -66,6 +67,7 @@ def create_app(context: ApiContext, background: Callable[[], AbstractAsyncContex
         diagnosis,
         bundles,
         health,
+        meanings,
         metrics,
     )
     for module in modules:

@@ -49,7 +49,9 @@ STATUS: dict[type[HeadwayServiceError], HTTPStatus] = {
 
 PROBLEM: dict[str, Any] = {"model": Problem, "description": "application/problem+json"}
 """What an error looks like, for the API's description."""
-_CODES = {404: "not_found", 405: "method_not_allowed", 413: "too_large"}
+OTHER_CODE = "http_error"
+OTHER_CODES = {404: "not_found", 405: "method_not_allowed", 413: "too_large"}
+"""Of errors that the framework raises by itself; `OTHER_CODE` for every other status."""
 
 
 def problem_response(
@@ -62,7 +64,7 @@ def problem_response(
 ) -> Response:
     """One problem, rendered."""
     problem = Problem(
-        type=f"urn:headway:problem:{code}",
+        type=f"/help/errors#{code}",
         title=HTTPStatus(status).phrase,
         status=status,
         code=code,
@@ -111,7 +113,7 @@ async def _invalid_request(request: Request, error: Exception) -> Response:
 
 async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    code = _CODES.get(error.status_code, "http_error")
+    code = OTHER_CODES.get(error.status_code, OTHER_CODE)
     headers = dict(error.headers) if error.headers else None
     return problem_response(request, error.status_code, code, str(error.detail), headers=headers)
 

@@ -1,0 +1,19 @@
+"""`/help`: the page that the link in an answer leads to."""
+
+from __future__ import annotations
+
+from headway.contract.meanings import ERRORS, REASONS
+from service.api.meanings import errors, help_page, reasons
+
+
+async def test_every_code_has_its_anchor() -> None:
+    page = (await errors()).body.decode()
+    assert all(f'id="{code}"' in page for code in ERRORS)
+    page = (await reasons()).body.decode()
+    assert all(f'id="{reason}"' in page for reason in REASONS)
+
+
+def test_a_page_shows_code_as_code_and_nothing_as_markup() -> None:
+    page = help_page("T", {"a<b": ERRORS["wrong_token"]})
+    assert "a&lt;b" in page
+    assert "<code>headway login</code>" in page
