@@ -81,6 +81,8 @@ class JoinReply(BaseModel):
     lease_s: float
     """The agent must stop its ranks when no report got through for this long."""
     report_every_s: float
+    renew_credentials_s: float | None = None
+    """How often to ask for new credentials; None: the service gives none but when joining."""
 
 
 class RankSlot(BaseModel):
@@ -141,6 +143,8 @@ class RunCommand(BaseModel):
     """What the ranks on this node may take together is so much for each of them; None: what the host has."""
     image: str | None = None
     """The container image that ranks run in; None: they are processes of the host."""
+    secrets: list[str] = Field(default_factory=list)
+    """Names of environment variables whose values the agent asks for at launch, see `SecretsRequest`."""
 
 
 class Member(BaseModel):

@@ -12,8 +12,10 @@ from headway.contract.spec import NAME_PATTERN
 
 EVERYWHERE = "*"
 """In place of a project: all of them, and the cluster itself."""
-SECRET_NAME_PATTERN = r"^[A-Za-z_][A-Za-z0-9_-]{0,127}$"  # noqa: S105 - of names
 USER_NAME_PATTERN = r"^[^\s/\x00-\x1f]{1,254}$"
+TOKEN_PREFIX = "hw_"  # noqa: S105 - of tokens
+TOKEN_PATTERN = rf"{TOKEN_PREFIX}[A-Za-z0-9_-]{{43}}"
+"""Of the tokens that Headway makes: 256 random bits behind a prefix that scanners and our own redaction find."""
 Scope = Annotated[str, Field(pattern=rf"^\*$|{NAME_PATTERN}")]
 """A project's name, or `EVERYWHERE`."""
 
@@ -86,6 +88,13 @@ class UserRequest(_Request):
     name: Annotated[str, Field(pattern=USER_NAME_PATTERN)]
     role: Role | None = None
     """What they may do everywhere; None: nothing, until they are made a member of a project."""
+
+
+class UserPatch(_Request):
+    """What is changed of a person: only what is given. `role` is that everywhere, None takes it away."""
+
+    role: Role | None = None
+    disabled: bool = False
 
 
 class UserView(BaseModel):

@@ -174,6 +174,7 @@ HungAfter = Annotated[
 
 
 EnvName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+SecretName = Annotated[str, Field(pattern=SECRET_NAME_PATTERN)]
 
 
 class JobSpec(Part):
@@ -183,10 +184,9 @@ class JobSpec(Part):
     run: Annotated[GivenText, Field(min_length=1, max_length=16384)]
     workdir: Annotated[GivenText, Field(max_length=4096)] | None = None
     bundle: Annotated[str, Field(pattern=DIGEST_PATTERN)] | None = None
-    env: dict[
-        EnvName,
-        Annotated[GivenText, Field(max_length=32768)],
-    ] = Field(default_factory=dict)
+    env: dict[EnvName, Annotated[GivenText, Field(max_length=32768)]] = Field(default_factory=dict)
+    secrets: Annotated[dict[EnvName, SecretName], Field(max_length=100)] = Field(default_factory=dict)
+    """Names of environment variables, and the secrets of the job's project whose values ranks find under them."""
     image: Annotated[str, Field(pattern=IMAGE_PATTERN, max_length=512)] | None = None
     """The container image that ranks run in; None: they are processes of the host."""
     resources: Resources = Resources()

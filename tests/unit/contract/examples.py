@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel
+from pydantic import BaseModel, SecretStr
 
 from headway.contract import agents, health, orders, runtime
 from worker_agent.launcher import protocol
@@ -42,6 +42,7 @@ COMMANDS: tuple[BaseModel, ...] = (
         store_port=20002, live=True, joins=True, global_batch=256, start_global_batch=512, max_global_batch=1024,
         max_local_batch=64, lr_rule="sqrt", checkpoint_uri="s3://bucket/checkpoints/j", checkpoint_every_s=30.0,
         checkpoint_keep=3, grace_s=60.0, hung_after_s=600.0, hung_factor=10.0, hung_when_still=True,
+        secrets=["WANDB_API_KEY"],
         cpus_per_slot=4.0, memory_per_slot_bytes=1 << 34, image="registry.example/train:1",
     ),
     agents.OrderCommand(
@@ -89,6 +90,8 @@ HTTP: tuple[BaseModel, ...] = (
         instance="0123456789abcdef", acknowledged=["c1"], entries=[], holding=[agents.Holding(**_JOB)], slots=[_SLOT]
     ),
     agents.ReportReply(lease_s=300.0, stop=[agents.Holding(**_JOB)], probe=[3], report_every_s=5.0),
+    agents.SecretsRequest(**_JOB),
+    agents.SecretsReply(env={"WANDB_API_KEY": SecretStr("value")}),
 )  # fmt: skip
 
 RANK_MESSAGES: tuple[runtime.Message, ...] = (
