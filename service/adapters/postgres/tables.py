@@ -117,6 +117,7 @@ nodes = Table(
     Column("token_sha256", Text, nullable=False),
     Column("previous_token_sha256", Text),
     Column("token_since", Moment),
+    Column("join_token_id", Text),
     Column("state", Text, nullable=False),
     Column("wanted_state", Text, nullable=False),
     Column("message", Text, nullable=False, server_default=""),
@@ -136,7 +137,8 @@ nodes = Table(
     CheckConstraint(f"market IN ({listed([*Market])})", name="market_known"),
 )
 """`machine_id` is null for hosts that nobody rented, and `usd_per_slot_h` where the prices by device kind hold.
-`reclaim_at` is when a spot machine is taken away, once that is known.
+`reclaim_at` is when a spot machine is taken away, once that is known. `token_since` is when the node's token was used for the
+first time: until then the previous one works too. `join_token_id` is null for those that joined with the permanent one.
 """
 
 allocations = Table(

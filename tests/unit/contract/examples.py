@@ -17,7 +17,7 @@ from typing import Any
 
 from pydantic import BaseModel, SecretStr
 
-from headway.contract import agents, health, orders, runtime
+from headway.contract import agents, credentials, health, orders, runtime
 from worker_agent.launcher import protocol
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -84,7 +84,15 @@ HTTP: tuple[BaseModel, ...] = (
     ),
     agents.JoinReply(
         node_id="n01", node_token="secret", redis_url="redis://r:6379/0", stream="headway:node:n01:commands",
-        lease_s=300.0, report_every_s=3.0,
+        lease_s=300.0, report_every_s=3.0, renew_credentials_s=86_400.0,
+    ),
+    credentials.NodeCredentials(node_token="secret", redis_url="redis://n01:secret@r:6379/0"),
+    credentials.StorageRequest(**_JOB),
+    credentials.StorageAccess(
+        credentials=credentials.StorageCredentials(
+            uri="s3://bucket/checkpoints/j01arz3ndek", access_key_id="key", secret_access_key="secret",
+            session_token="token", expires_at=_AT,
+        )
     ),
     agents.ReportRequest(
         instance="0123456789abcdef", acknowledged=["c1"], entries=[], holding=[agents.Holding(**_JOB)], slots=[_SLOT]

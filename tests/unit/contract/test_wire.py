@@ -9,7 +9,7 @@ from typing import Any, get_args
 import pytest
 from pydantic import TypeAdapter
 
-from headway.contract import agents, orders, runtime
+from headway.contract import agents, credentials, orders, runtime
 from tests.unit.contract.examples import GOLDEN, everything
 from worker_agent.launcher import protocol
 
@@ -31,7 +31,8 @@ def read(name: str, value: Any) -> Any:
         case "entries":
             return _ENTRY.validate_python(value).model_dump(mode="json")
         case "http":
-            return getattr(agents, kind).model_validate(value).model_dump(mode="json")
+            where = agents if hasattr(agents, kind) else credentials
+            return getattr(where, kind).model_validate(value).model_dump(mode="json")
         case "ranks":
             return json.loads(runtime.to_line(runtime.from_line(json.dumps(value))))
         case "launcher":

@@ -1,0 +1,40 @@
+"""What an agent is given to work with: its own credentials, and short-lived ones for the objects of a job."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated
+
+from pydantic import BaseModel, Field
+
+JOB_ID_PATTERN = r"^j[0-9a-z]{8,40}$"
+
+
+class NodeCredentials(BaseModel):
+    """New credentials of a node. Those that it had are valid until the first use of these."""
+
+    node_token: str
+    redis_url: str
+
+
+class StorageRequest(BaseModel):
+    """Access to the objects of a job that the node runs: of this generation of it."""
+
+    job_id: Annotated[str, Field(pattern=JOB_ID_PATTERN)]
+    generation: Annotated[int, Field(ge=1)]
+
+
+class StorageCredentials(BaseModel):
+    """Keys that reach the objects under `uri` and no others, until `expires_at`."""
+
+    uri: str
+    access_key_id: str
+    secret_access_key: str
+    session_token: str
+    expires_at: datetime
+
+
+class StorageAccess(BaseModel):
+    """How ranks get at their checkpoints. Without credentials, by what their host gives them: a shared folder needs none."""
+
+    credentials: StorageCredentials | None = None
