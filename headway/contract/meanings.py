@@ -185,6 +185,14 @@ ERRORS: Mapping[str, Meaning] = MappingProxyType(
             "You are known, and your role does not allow this.",
             "`headway whoami` shows your roles; an admin of the project can change them.",
         ),
+        "last_admin": Meaning(
+            "After this nobody could decide any more who may do what.",
+            "Make somebody else an admin first: `headway user add NAME --role admin`.",
+        ),
+        "in_use": Meaning(
+            "It cannot go while something needs it.",
+            "End what the message names, then try again.",
+        ),
         "too_large": Meaning(
             "The upload is over its limit.",
             "Leave data and checkpoints out of `workdir` (a `.headwayignore` lists what stays), or raise "

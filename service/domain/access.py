@@ -31,13 +31,17 @@ def greater(one: Role | None, other: Role | None) -> Role | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Principal:
-    """Whoever a request comes from. `roles` are by project, `EVERYWHERE` for all of them and the cluster."""
+    """Whoever a request comes from. `roles` are what the token may that was shown, by project, `EVERYWHERE` for all of them and the cluster."""
 
     name: str
     roles: Mapping[str, Role] = field(default_factory=dict)
     user_id: str | None = None
     token_id: str | None = None
     expires_at: datetime | None = None
+    token_role: Role | None = None
+    """The most that the token may which was shown; None: all that its user may."""
+    token_project: str = EVERYWHERE
+    """Where that token may anything at all."""
 
     def role_in(self, project: str) -> Role | None:
         """What they are in a project."""
@@ -81,3 +85,26 @@ def narrowed(roles: Mapping[str, Role], role: Role | None, project: str) -> dict
         held = greater(roles.get(project), roles.get(EVERYWHERE))
         kept = {} if held is None else {project: held}
     return kept if role is None else {name: lesser(held, role) for name, held in kept.items()}
+
+
+def bounds_of_own(maker: Principal, role: Role | None, project: str) -> tuple[Role | None, str]:
+    """Role and project of a token that somebody makes for themselves: what they ask for, and never more than the token that
+    they show for it, whatever they become later.
+
+    Raises:
+        NotFound: they have no role in the project.
+    """
+    if project == EVERYWHERE:
+        project = maker.token_project
+    else:
+        maker.require(Role.VIEWER, project)
+    if role is None or maker.token_role is None:
+        return role or maker.token_role, project
+    return lesser(role, maker.token_role), project
+
+
+def may_manage_token(caller: Principal, *, token_id: str, user_id: str | None, project: str) -> bool:
+    """Whether they may see and revoke a token: their own, a robot's of a project of theirs, or, as admin, anybody's."""
+    own = token_id == caller.token_id or (user_id is not None and user_id == caller.user_id)
+    robot = user_id is None and caller.may(Role.ADMIN, project)
+    return own or robot or caller.may(Role.ADMIN)

@@ -86,6 +86,18 @@ class Forbidden(HeadwayServiceError):
     code = "forbidden"
 
 
+class LastAdmin(HeadwayServiceError):
+    """After this nobody could decide any more who may do what."""
+
+    code = "last_admin"
+
+
+class InUse(HeadwayServiceError):
+    """It cannot go while something needs it."""
+
+    code = "in_use"
+
+
 class TooLarge(HeadwayServiceError):
     """The upload is over its limit."""
 

@@ -24,6 +24,8 @@ class Bell(StrEnum):
     EVENTS = "events"
     LOGS = "logs"
     SIMULATIONS = "simulations"
+    ACCESS = "access"
+    """Somebody may less than before: what is remembered of tokens is forgotten."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
