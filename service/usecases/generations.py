@@ -40,7 +40,7 @@ async def start_generation(
 ) -> Job:
     """Start a new generation on slots that the next number has been granted."""
     nodes = await tx.nodes.many(tuple(allocation))
-    previous = await tx.allocations.get(job.id, job.generation)
+    previous = await tx.allocations.get(job.id, job.generation) if job.generation else None
     ranks = layout(allocation, previous_first=previous.first_node if previous else None)
     first = nodes[ranks[0].node_id]
     generation = job.newest_generation + 1
@@ -84,7 +84,7 @@ async def start_generation(
         data={"slots": size_of(allocation), "nodes": {nodes[n].name: list(s) for n, s in allocation.items()}},
     )
     await tx.allocations.add(record_)
-    await send_runs(tx, started, record_, ranks, launch, now)
+    await send_runs(tx, started, record_, ranks, launch, now, address=first.address)
     return started
 
 

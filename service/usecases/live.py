@@ -92,7 +92,7 @@ async def prepare(
     job = replace(job, newest_generation=generation, switch=switch)
     job = await transition(tx, job, JobEvent.PREPARE, reason=reason, message=message, now=now, data=data)
     if parts:
-        await send_runs(tx, job, record_, parts, launch, now)
+        await send_runs(tx, job, record_, parts, launch, now, address=nodes[store.node_id].address)
     else:
         await _order(tx, job, switch, members, store, now)
     return True

@@ -45,7 +45,8 @@ def mark_to_keep(decision: Decision, job: Job, at: tuple[int, int] | None) -> fl
 async def keep_forecast(
     tx: Transaction, plan: Plan, decision: Decision, job: Job, at: tuple[int, int] | None, now: datetime
 ) -> Job:
-    """The locked job with a forecast for what it is given at `at` (row and column), if it has come to a mark; saved.
+    """The locked job with a forecast for what it is given at `at` (row and column), if it has come to a mark. It is for the
+    caller to save the job.
 
     What nobody knows, its speed or how much there is to do, is not forecast.
     """
@@ -55,11 +56,9 @@ async def keep_forecast(
     kept = await _forecast(tx, plan.round, job, at, share, now)
     if kept is None:
         return job
-    job = replace(
+    return replace(
         job, progress=job.progress.model_copy(update={"forecasts": [*job.progress.forecasts, kept]})
     )
-    await tx.jobs.save(job)
-    return job
 
 
 async def score_forecasts(tx: Transaction, job: Job, now: datetime) -> Job:

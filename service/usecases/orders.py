@@ -44,10 +44,9 @@ async def choose_ports(
 ) -> dict[str, int]:
     """A port for the store of this start on each of the nodes."""
     seed = zlib.crc32(job.id.encode()) + generation
+    used = await tx.allocations.ports_in_use(tuple(nodes))
     return {
-        node.id: choose_port(
-            node.first_port, node.last_port, await tx.allocations.ports_in_use(node.id), seed=seed
-        )
+        node.id: choose_port(node.first_port, node.last_port, used.get(node.id, set()), seed=seed)
         for node in nodes.values()
     }
 
@@ -59,13 +58,14 @@ async def send_runs(
     parts: tuple[NodeRanks, ...],
     launch: Launch,
     now: datetime,
+    *,
+    address: str,
 ) -> None:
-    """Have each node start its part of the record's generation."""
-    nodes = await tx.nodes.many((record.first_node,))
+    """Have each node start its part of the record's generation. `address` is that of its first node."""
     spec, present = job.spec, job.progress.global_batch
     hung = hung_limits(spec.hung_after)
-    for part in parts:
-        command = RunCommand(
+    runs = [
+        RunCommand(
             command_id=f"{job.id}.{record.generation}.run.{part.node_id}",
             job_id=job.id,
             job_name=job.name,
@@ -79,7 +79,7 @@ async def send_runs(
             world_size=len(record.members),
             node_rank=part.node_rank,
             node_count=len(nodes_of(record.members)),
-            master_addr=nodes[record.first_node].address,
+            master_addr=address,
             master_port=record.master_port,
             hosts_store=part.node_id in record.stores,
             store_port=record.stores.get(part.node_id, 0),
@@ -98,7 +98,9 @@ async def send_runs(
             hung_factor=0.0 if hung is None else hung.factor,
             hung_when_still=hung is not None and hung.when_still,
         )
-        await tx.commands.add(part.node_id, command, now)
+        for part in parts
+    ]
+    await tx.commands.add([(part.node_id, run) for part, run in zip(parts, runs, strict=True)], now)
     tx.ring(Bell.COMMANDS)
 
 
@@ -120,8 +122,9 @@ async def send_order(
     held = await tx.grants.held(job.id)
     running = {node for born, nodes in held.items() if born <= job.newest_generation for node in nodes}
     address = (await tx.nodes.many((store.node_id,)))[store.node_id].address
-    for node_id in sorted(running | set(nodes_of(members))):
-        command = OrderCommand(
+    told = sorted(running | set(nodes_of(members)))
+    orders = [
+        OrderCommand(
             command_id=f"{job.id}.{generation}.order.{node_id}",
             job_id=job.id,
             generation=generation,
@@ -131,7 +134,9 @@ async def send_order(
             lost=lost,
             batch=batch_order(job),
         )
-        await tx.commands.add(node_id, command, now)
+        for node_id in told
+    ]
+    await tx.commands.add(list(zip(told, orders, strict=True)), now)
     tx.ring(Bell.COMMANDS)
 
 
@@ -144,34 +149,29 @@ async def stop_generation(
     """Ask every node that holds anything of the job to stop it, whichever start it comes from."""
     held = await tx.grants.held(job.id)
     oldest = {node: born for born in sorted(held, reverse=True) for node in held[born]}
+    stops = []
     for born, nodes in held.items():
         if born <= job.newest_generation:
             for node_id in nodes:
                 # The lowest one takes along whatever older the node may still run.
                 down_to = 0 if born == oldest[node_id] else born
-                await _stop(tx, job, born, node_id, mode, oldest=down_to, now=now, dump_stacks=dump_stacks)
+                stop = _stop(job, born, node_id, mode, oldest=down_to, dump_stacks=dump_stacks)
+                stops.append((node_id, stop))
+    await tx.commands.add(stops, now)
     tx.ring(Bell.COMMANDS)
 
 
 async def stop_start(tx: Transaction, job: Job, generation: int, held: Allocation, now: datetime) -> None:
     """Kill the processes that were started for `generation`, on the nodes that hold slots for it, and no others."""
-    for node_id in held:
-        await _stop(tx, job, generation, node_id, "kill", oldest=generation, now=now)
+    kills = [(node_id, _stop(job, generation, node_id, "kill", oldest=generation)) for node_id in held]
+    await tx.commands.add(kills, now)
     tx.ring(Bell.COMMANDS)
 
 
-async def _stop(
-    tx: Transaction,
-    job: Job,
-    generation: int,
-    node_id: str,
-    mode: StopMode,
-    *,
-    oldest: int,
-    now: datetime,
-    dump_stacks: bool = False,
-) -> None:
-    command = StopCommand(
+def _stop(
+    job: Job, generation: int, node_id: str, mode: StopMode, *, oldest: int, dump_stacks: bool = False
+) -> StopCommand:
+    return StopCommand(
         command_id=f"{job.id}.{generation}.stop-{mode}.{node_id}",
         job_id=job.id,
         generation=generation,
@@ -180,4 +180,3 @@ async def _stop(
         grace_s=job.spec.checkpoint.grace_s,
         dump_stacks=dump_stacks,
     )
-    await tx.commands.add(node_id, command, now)

@@ -119,8 +119,8 @@ class Allocations(Protocol):
         """The generation trains no longer."""
         ...
 
-    async def ports_in_use(self, node_id: str) -> set[int]:
-        """Ports of the node on which stores of jobs are kept."""
+    async def ports_in_use(self, node_ids: Sequence[str]) -> dict[str, set[int]]:
+        """By node, the ports on which stores of jobs are kept."""
         ...
 
 
@@ -201,8 +201,8 @@ class Silence(Protocol):
 class Commands(Protocol):
     """The outbox."""
 
-    async def add(self, node_id: str, command: AnyCommand, now: datetime) -> None:
-        """A command, to be pushed after commit."""
+    async def add(self, commands: Sequence[tuple[str, AnyCommand]], now: datetime) -> None:
+        """Commands by the ids of their nodes, to be pushed after commit in this order."""
         ...
 
     async def acknowledge(self, node_id: str, command_ids: Sequence[str], now: datetime) -> None:

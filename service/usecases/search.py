@@ -28,12 +28,13 @@ def search_news(round_: Round, job: Job) -> SearchView | None:
 
 
 async def note_search(tx: Transaction, round_: Round, job: Job, now: datetime) -> Job:
-    """The locked job with the step that the round's search has come to, saved, with an event if it is another one."""
+    """The locked job with the step that the round's search has come to, with an event if it is another one. It is for the
+    caller to save the job.
+    """
     view = search_news(round_, job)
     if view is None:
         return job
     job = replace(job, progress=job.progress.model_copy(update={"search": view}))
-    await tx.jobs.save(job)
     await record(tx, job, "search", message=_message(view), now=now, data=view.model_dump(mode="json"))
     return job
 

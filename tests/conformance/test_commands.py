@@ -34,7 +34,7 @@ async def stored(database: Database) -> AsyncIterator[Database]:
 async def add(database: Database, *numbers: int, node: str = "n1") -> None:
     async with database.begin() as tx:
         for number in numbers:
-            await tx.commands.add(node, stop(number), NOW)
+            await tx.commands.add([(node, stop(number))], NOW)
 
 
 async def due(database: Database, now: datetime = NOW, limit: int = 100) -> list[PendingCommand]:

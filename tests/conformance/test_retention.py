@@ -78,7 +78,7 @@ async def live_a_whole_life(tx: Transaction, job_id: str, at: datetime) -> None:
     assert await tx.grants.grant(job_id, 1, {"n1": (0,)}, at)
     await tx.allocations.add(allocation)
     command = StopCommand(command_id=f"c-{job_id}", job_id=job_id, generation=1, mode="kill", grace_s=0)
-    await tx.commands.add("n1", command, at)
+    await tx.commands.add([("n1", command)], at)
     await tx.commands.acknowledge("n1", [command.command_id], at)
     unseen = RankExit(rank=0, exit_code=0, signal=None, stopped_by_agent=False, completed=True)
     await tx.history.exit(job_id, 1, unseen, at)
@@ -161,7 +161,7 @@ async def test_a_command_that_nobody_has_taken_up_stays(database: Database) -> N
     async with database.begin() as tx:
         await store(tx, node_of("n1"), job_of("j1"))
         command = StopCommand(command_id="c", job_id="j1", generation=1, mode="kill", grace_s=0)
-        await tx.commands.add("n1", command, NOW)
+        await tx.commands.add([("n1", command)], NOW)
     await clean(database, NOW + timedelta(days=1000))
     await tidy(database, NOW + timedelta(days=1000))
     assert (await counts(database))["commands"] == 1

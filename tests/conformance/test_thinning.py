@@ -322,7 +322,7 @@ async def test_a_node_that_is_gone_for_good_goes_with_what_it_never_took_up(data
             node_of("silent-but-not-lost", seen_at=NOW - 11 * DAY),
             node_of("held", machine_id="m3", seen_at=NOW - 2 * DAY, **lost),
         )
-        await tx.commands.add("rented", stop, NOW - 3 * DAY)
+        await tx.commands.add([("rented", stop)], NOW - 3 * DAY)
         assert await tx.grants.grant("j1", 1, {"held": (0,)}, NOW - 3 * DAY)
     await clean(database, NOW)
     async with database.engine.connect() as connection:

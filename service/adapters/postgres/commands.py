@@ -6,13 +6,25 @@ import json
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from sqlalchemy import or_, select, update
-from sqlalchemy.dialects.postgresql import insert as upsert
+from sqlalchemy import or_, select, text, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from headway.contract.agents import AnyCommand, NodeState
 from service.adapters.postgres.tables import commands, nodes
 from service.usecases.records import PendingCommand
+
+_ADD = text(
+    """
+    INSERT INTO commands (id, node_id, job_id, generation, body, created_at)
+    SELECT id, node_id, job_id, generation, body, :now
+    FROM ROWS FROM (
+        jsonb_to_recordset(CAST(:rows AS jsonb))
+            AS (id text, node_id text, job_id text, generation int, body jsonb)
+    ) WITH ORDINALITY AS one(id, node_id, job_id, generation, body, position)
+    ORDER BY position
+    ON CONFLICT (id) DO NOTHING
+    """
+)
 
 
 class PostgresCommands:
@@ -21,17 +33,20 @@ class PostgresCommands:
     def __init__(self, connection: AsyncConnection) -> None:
         self._connection = connection
 
-    async def add(self, node_id: str, command: AnyCommand, now: datetime) -> None:
-        """A command, to be pushed after commit. The same one again changes nothing."""
-        statement = upsert(commands).values(
-            id=command.command_id,
-            node_id=node_id,
-            job_id=command.job_id,
-            generation=command.generation,
-            body=command.model_dump(mode="json"),
-            created_at=now,
-        )
-        await self._connection.execute(statement.on_conflict_do_nothing(index_elements=["id"]))
+    async def add(self, commands: Sequence[tuple[str, AnyCommand]], now: datetime) -> None:
+        """Commands, to be pushed after commit. The same one again changes nothing."""
+        rows = [
+            {
+                "id": command.command_id,
+                "node_id": node_id,
+                "job_id": command.job_id,
+                "generation": command.generation,
+                "body": command.model_dump(mode="json"),
+            }
+            for node_id, command in commands
+        ]
+        if rows:
+            await self._connection.execute(_ADD, {"rows": json.dumps(rows), "now": now})
 
     async def acknowledge(self, node_id: str, command_ids: Sequence[str], now: datetime) -> None:
         """The node has taken these up."""

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Row, and_, func, insert, select, tuple_, update
-from sqlalchemy.dialects.postgresql import insert as upsert
+from sqlalchemy import Row, and_, delete, func, insert, select, text, tuple_, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from headway.contract.agents import Member
@@ -20,6 +19,17 @@ from service.domain.ranks import layout
 from service.usecases.records import AllocationRecord, Prediction
 
 _HELD = slot_grants.c.released_at.is_(None)
+_GRANT = text(
+    """
+    INSERT INTO slot_grants (node_id, slot, job_id, generation, granted_at)
+    SELECT node, slot, :job, :generation, :now
+    FROM unnest(CAST(:nodes AS text[]), CAST(:slots AS int[])) AS wanted(node, slot)
+    ORDER BY node, slot
+    ON CONFLICT (node_id, slot) WHERE released_at IS NULL DO NOTHING
+    RETURNING id
+    """
+)
+"""In one order, so that two who want the same slots do not wait for one another."""
 
 
 class PostgresGrants:
@@ -30,27 +40,21 @@ class PostgresGrants:
 
     async def grant(self, job_id: str, generation: int, slots: Allocation, now: datetime) -> bool:
         """Hold free slots; all of them or none."""
-        wanted = size_of(slots)
-        if wanted == 0:
+        wanted = sorted((node, slot) for node, indices in slots.items() for slot in indices)
+        if not wanted:
             return True
-        rows = [
-            {"node_id": node, "slot": slot, "job_id": job_id, "generation": generation, "granted_at": now}
-            for node, indices in slots.items()
-            for slot in indices
-        ]
-        savepoint = await self._connection.begin_nested()
-        statement = (
-            upsert(slot_grants)
-            .values(rows)
-            .on_conflict_do_nothing(index_elements=["node_id", "slot"], index_where=_HELD)
-            .returning(slot_grants.c.id)
-        )
-        granted = len((await self._connection.execute(statement)).all())
-        if granted < wanted:
-            await savepoint.rollback()
-            return False
-        await savepoint.commit()
-        return True
+        values = {
+            "nodes": [node for node, _ in wanted],
+            "slots": [slot for _, slot in wanted],
+            "job": job_id,
+            "generation": generation,
+            "now": now,
+        }
+        granted = list((await self._connection.execute(_GRANT, values)).scalars())
+        if len(granted) == len(wanted):
+            return True
+        await self._connection.execute(delete(slot_grants).where(slot_grants.c.id.in_(granted)))
+        return False
 
     async def held(self, job_id: str) -> dict[int, Allocation]:
         """What the job holds, by generation."""
@@ -179,10 +183,17 @@ class PostgresAllocations:
             .values(ended_at=func.coalesce(allocations.c.ended_at, now))
         )
 
-    async def ports_in_use(self, node_id: str) -> set[int]:
-        """Ports of the node on which stores are kept: as long as any process of their start is there."""
+    async def ports_in_use(self, node_ids: Sequence[str]) -> dict[str, set[int]]:
+        """Ports on which stores are kept, by node: as long as any process of their start is there."""
+        if not node_ids:
+            return {}
         query = (
-            select(allocations)
+            select(
+                slot_grants.c.node_id,
+                allocations.c.stores,
+                allocations.c.first_node,
+                allocations.c.master_port,
+            )
             .join(
                 slot_grants,
                 and_(
@@ -190,10 +201,14 @@ class PostgresAllocations:
                     slot_grants.c.generation == allocations.c.generation,
                 ),
             )
-            .where(slot_grants.c.node_id == node_id, _HELD)
+            .where(slot_grants.c.node_id.in_(node_ids), _HELD)
         )
-        records = [_record(row) for row in (await self._connection.execute(query)).all()]
-        return {one.stores[node_id] for one in records if node_id in one.stores}
+        used: dict[str, set[int]] = {}
+        for node, stores, first_node, master_port in (await self._connection.execute(query)).all():
+            ports = {first_node: master_port} if stores is None else stores
+            if node in ports:
+                used.setdefault(node, set()).add(ports[node])
+        return used
 
 
 def _predicted(prediction: Prediction | None) -> dict[str, float]:

@@ -105,6 +105,8 @@ class PostgresNodes:
 
     async def many(self, node_ids: Sequence[str]) -> dict[str, NodeRecord]:
         """Nodes by id."""
+        if not node_ids:
+            return {}
         rows = (await self._connection.execute(select(nodes).where(nodes.c.id.in_(node_ids)))).all()
         return {row.id: row_to_node(row) for row in rows}
 
