@@ -17,7 +17,7 @@ STACKS := tests/integration/local tests/integration/providers
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo demo-money test test-long check lint types imports sizes pins format bench faults clean
+.PHONY: help setup demo demo-money test test-long check lint types imports sizes pins format docs reference dist bench faults clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -70,6 +70,15 @@ format: $(READY)  ## rewrite the sources in the house format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+docs: $(READY) reference  ## build the documentation's site into site/
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+reference: $(READY)  ## rewrite the pages of docs/reference that follow from the code
+	$(BIN)/python -m tools.reference
+
+dist: $(READY)  ## build the wheel and the source distribution into dist/
+	$(BIN)/python -m build --outdir dist
+
 bench: $(READY)  ## run every benchmark; each prints one JSON object
 	@for script in $$(grep -le --json benchmarks/[a-z]*.py); do \
 		name=$$(basename $$script .py); \
@@ -81,5 +90,5 @@ faults: $(READY)  ## break a cluster for a minute, and check that nothing is los
 	$(BIN)/python -m benchmarks.faults --seed $${SEED:-1} --minutes $${MINUTES:-1}
 
 clean:  ## remove .venv, caches and build products (data of `headway up` stays)
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist demo-result.json
+	rm -rf $(VENV) site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist demo-result.json
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
