@@ -9,6 +9,7 @@ from typing import Any
 
 from headway.contract.agents import JoinReply, RunCommand, StopCommand
 from headway.contract.jobs import JobState
+from service.usecases.apply import PIECE
 from tests.integration.service.cast import Cast
 from tests.integration.service.conftest import JOIN_TOKEN, Agent, entry, join_body
 from tests.integration.service.crashing import World
@@ -288,6 +289,17 @@ async def operators(world: World) -> None:
     assert await state(world) is JobState.SUCCEEDED
 
 
+async def more_than_one_transaction_starts(world: World) -> None:
+    """A round that is applied in two pieces, with a death between them."""
+    count = PIECE + 2
+    alpha = await join(world, "alpha", count)
+    for number in range(count):
+        await world.submit(f"job-{number:02d}")
+    await turn(world, alpha)
+    assert len(alpha.begun) == count
+    assert {number for _, number in alpha.begun} == {1}
+
+
 Script = Callable[[World], Awaitable[None]]
 JOBS: tuple[Script, ...] = (
     life_and_end,
@@ -298,4 +310,5 @@ JOBS: tuple[Script, ...] = (
     in_place,
     changes_given_up,
     operators,
+    more_than_one_transaction_starts,
 )
