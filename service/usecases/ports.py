@@ -21,6 +21,7 @@ from service.domain.jobs import Allocation, Job
 from service.domain.membership import Born
 from service.usecases.diagnosis_ports import Diagnostics
 from service.usecases.health_ports import Quarantines
+from service.usecases.identity_ports import AccessQueries, Bearers, Members, Projects, Tokens, Users
 from service.usecases.money_ports import Budgets, Ledger, MoneyQueries
 from service.usecases.query_ports import DecisionQueries, HistoryQueries, JobQueries, NodeQueries
 from service.usecases.records import (
@@ -36,6 +37,7 @@ from service.usecases.records import (
 )
 from service.usecases.rental_ports import Machines
 from service.usecases.retention_ports import Owners, Retention, Thinning
+from service.usecases.secret_ports import SecretRotation, Secrets
 from service.usecases.simulation_ports import Simulations
 
 
@@ -314,6 +316,14 @@ class Transaction(Protocol):
     budgets: Budgets
     money_queries: MoneyQueries
     diagnostics: Diagnostics
+    secrets: Secrets
+    secret_rotation: SecretRotation
+    bearers: Bearers
+    tokens: Tokens
+    users: Users
+    members: Members
+    projects: Projects
+    access_queries: AccessQueries
 
     def ring(self, bell: Bell, about: str = "") -> None:
         """Ring after commit. `about` names the job that events or logs are about."""

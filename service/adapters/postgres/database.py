@@ -13,6 +13,7 @@ from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, SQLAlch
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
+from service.adapters.postgres.access_queries import PostgresAccessQueries
 from service.adapters.postgres.budgets import PostgresBudgets
 from service.adapters.postgres.bundles import PostgresBundles
 from service.adapters.postgres.commands import PostgresCommands
@@ -21,6 +22,13 @@ from service.adapters.postgres.decisions import PostgresClusterSettings, Postgre
 from service.adapters.postgres.diagnostics import PostgresDiagnostics
 from service.adapters.postgres.grants import PostgresAllocations, PostgresGrants
 from service.adapters.postgres.history import PostgresHistory
+from service.adapters.postgres.identity import (
+    PostgresBearers,
+    PostgresMembers,
+    PostgresProjects,
+    PostgresTokens,
+    PostgresUsers,
+)
 from service.adapters.postgres.jobs import PostgresJobs
 from service.adapters.postgres.leadership import check_term
 from service.adapters.postgres.leases import PostgresLeases
@@ -35,16 +43,19 @@ from service.adapters.postgres.queries import (
     PostgresNodeQueries,
 )
 from service.adapters.postgres.retention import PostgresOwners, PostgresRetention
+from service.adapters.postgres.secrets import PostgresSecrets
 from service.adapters.postgres.simulations import PostgresSimulations
 from service.adapters.postgres.thinning import PostgresThinning
 from service.domain.errors import Unavailable
 from service.usecases import (
     health_ports,
+    identity_ports,
     money_ports,
     ports,
     query_ports,
     rental_ports,
     retention_ports,
+    secret_ports,
     simulation_ports,
 )
 from service.usecases.diagnosis_ports import Diagnostics
@@ -91,6 +102,14 @@ class PostgresTransaction:
         self.budgets: money_ports.Budgets = PostgresBudgets(connection)
         self.money_queries: money_ports.MoneyQueries = PostgresMoneyQueries(connection)
         self.diagnostics: Diagnostics = PostgresDiagnostics(connection)
+        self.bearers: identity_ports.Bearers = PostgresBearers(connection)
+        self.tokens: identity_ports.Tokens = PostgresTokens(connection)
+        self.users: identity_ports.Users = PostgresUsers(connection)
+        self.members: identity_ports.Members = PostgresMembers(connection)
+        self.projects: identity_ports.Projects = PostgresProjects(connection)
+        self.access_queries: identity_ports.AccessQueries = PostgresAccessQueries(connection)
+        self.secrets: secret_ports.Secrets = PostgresSecrets(connection)
+        self.secret_rotation: secret_ports.SecretRotation = PostgresSecrets(connection)
         self.rung: dict[tuple[Bell, str], None] = {}
 
     def ring(self, bell: Bell, about: str = "") -> None:

@@ -1,0 +1,141 @@
+"""Tokens, people and projects as the API shows them."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Row, Text, and_, bindparam, or_, select, text, tuple_
+from sqlalchemy.dialects.postgresql import ARRAY
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from headway.contract.identity import ProjectQuota, ProjectView, Role, TokenView, UserView
+from headway.contract.jobs import Page
+from service.adapters.postgres.cursors import read_cursor, write_cursor
+from service.adapters.postgres.identity_tables import tokens, users
+from service.usecases.identity_ports import TokensSeen
+
+_USERS = text(
+    """
+    SELECT id, name, created_at, last_seen_at, disabled_at,
+           (SELECT jsonb_object_agg(project, role) FROM members WHERE user_id = users.id) AS roles
+    FROM users WHERE (CAST(:name AS text) IS NULL OR name = :name) AND name > :after
+    ORDER BY name LIMIT :limit
+    """
+)
+_PROJECTS = text(
+    """
+    SELECT projects.*, coalesce(held.slots, 0) AS slots_held, coalesce(spent.usd, 0) AS usd,
+           (SELECT jsonb_object_agg(users.name, role) FROM members JOIN users ON users.id = members.user_id
+            WHERE members.project = projects.name) AS members
+    FROM projects
+    LEFT JOIN (
+        SELECT jobs.project, count(*) AS slots FROM slot_grants JOIN jobs ON jobs.id = slot_grants.job_id
+        WHERE released_at IS NULL GROUP BY jobs.project
+    ) AS held ON held.project = projects.name
+    LEFT JOIN (
+        SELECT charges.project, sum(charges.slot_us * leases.usd_per_slot_h::numeric / 3600000000) AS usd
+        FROM charges JOIN leases ON leases.id = charges.lease_id
+        WHERE charges.hour >= :month AND leases.usd_per_slot_h IS NOT NULL GROUP BY charges.project
+    ) AS spent ON spent.project = projects.name
+    WHERE (:names IS NULL OR projects.name = ANY(:names)) AND projects.name > :after
+    ORDER BY projects.name LIMIT :limit
+    """
+).bindparams(bindparam("names", type_=ARRAY(Text)))
+
+
+class PostgresAccessQueries:
+    """Implements `usecases.identity_ports.AccessQueries`."""
+
+    def __init__(self, connection: AsyncConnection) -> None:
+        self._connection = connection
+
+    async def tokens(
+        self, seen: TokensSeen, *, now: datetime, limit: int, cursor: str | None
+    ) -> Page[TokenView]:
+        """Tokens that work, newest first."""
+        query = (
+            select(tokens, users.c.name.label("user_name"))
+            .join(users, users.c.id == tokens.c.user_id, isouter=True)
+            .where(tokens.c.revoked_at.is_(None))
+            .where(or_(tokens.c.expires_at.is_(None), tokens.c.expires_at > now))
+            .order_by(tokens.c.created_at.desc(), tokens.c.id.desc())
+            .limit(limit + 1)
+        )
+        if seen.projects is not None:
+            of_robots = and_(tokens.c.user_id.is_(None), tokens.c.project.in_(seen.projects))
+            # Not `==`: with None that would mean the tokens of all robots.
+            of_user = tokens.c.user_id.in_([seen.user_id] if seen.user_id else [])
+            itself = tokens.c.id.in_([seen.token_id] if seen.token_id else [])
+            query = query.where(or_(of_user, itself, of_robots))
+        if cursor is not None:
+            query = query.where(tuple_(tokens.c.created_at, tokens.c.id) < tuple_(*read_cursor(cursor)))
+        rows = (await self._connection.execute(query)).all()
+        more = write_cursor(rows[limit - 1].created_at, rows[limit - 1].id) if len(rows) > limit else None
+        return Page[TokenView](items=[_token(row) for row in rows[:limit]], next_cursor=more)
+
+    async def users(self, *, name: str | None, limit: int, cursor: str | None) -> Page[UserView]:
+        """People by name."""
+        values = {"name": name, "after": cursor or "", "limit": limit + 1}
+        rows = (await self._connection.execute(_USERS, values)).all()
+        more = rows[limit - 1].name if len(rows) > limit else None
+        return Page[UserView](items=[_user(row) for row in rows[:limit]], next_cursor=more)
+
+    async def projects(
+        self, names: frozenset[str] | None, month: datetime, *, limit: int, cursor: str | None
+    ) -> Page[ProjectView]:
+        """Projects by name."""
+        values = {
+            "names": None if names is None else sorted(names),
+            "month": month,
+            "after": cursor or "",
+            "limit": limit + 1,
+        }
+        rows = (await self._connection.execute(_PROJECTS, values)).all()
+        more = rows[limit - 1].name if len(rows) > limit else None
+        return Page[ProjectView](items=[_project(row) for row in rows[:limit]], next_cursor=more)
+
+
+def _token(row: Row[Any]) -> TokenView:
+    return TokenView(
+        id=row.id,
+        name=row.name,
+        user=row.user_name,
+        role=None if row.role is None else Role(row.role),
+        project=row.project,
+        created_by=row.created_by,
+        created_at=row.created_at,
+        expires_at=row.expires_at,
+        revoked_at=row.revoked_at,
+        last_used_at=row.last_used_at,
+    )
+
+
+def _roles(found: dict[str, str] | None) -> dict[str, Role]:
+    return {name: Role(role) for name, role in sorted((found or {}).items())}
+
+
+def _user(row: Row[Any]) -> UserView:
+    return UserView(
+        id=row.id,
+        name=row.name,
+        roles=_roles(row.roles),
+        created_at=row.created_at,
+        last_seen_at=row.last_seen_at,
+        disabled_at=row.disabled_at,
+    )
+
+
+def _project(row: Row[Any]) -> ProjectView:
+    return ProjectView(
+        name=row.name,
+        description=row.description,
+        quota=ProjectQuota(
+            slots=row.slots, max_slots=row.max_slots, usd_per_month=row.usd_per_month, weight=row.weight
+        ),
+        members=_roles(row.members),
+        slots_held=row.slots_held,
+        slots_borrowed=0,
+        usd_this_month=float(row.usd),
+        created_at=row.created_at,
+    )

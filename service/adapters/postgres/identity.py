@@ -1,0 +1,309 @@
+"""Rows of tokens, people, their roles, and projects."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Row, bindparam, delete, select, text, update
+from sqlalchemy.dialects.postgresql import ARRAY
+from sqlalchemy.dialects.postgresql import insert as upsert
+from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.types import DateTime, Text
+
+from headway.contract.identity import EVERYWHERE, ProjectQuota, Role
+from service.adapters.postgres.identity_tables import members, projects, tokens, users
+from service.adapters.postgres.tables import TERMINAL_SQL
+from service.domain.errors import NotFound
+from service.usecases.identity_ports import Bearer, ProjectRecord, TokenRecord, UserRecord
+
+_BEARER = text(
+    """
+    SELECT tokens.id, tokens.name, user_id, role, project, session, created_by, tokens.created_at, expires_at,
+           revoked_at, last_used_at, users.name AS user_name, disabled_at,
+           (SELECT jsonb_object_agg(members.project, members.role) FROM members
+            WHERE members.user_id = tokens.user_id) AS roles
+    FROM tokens LEFT JOIN users ON users.id = tokens.user_id WHERE sha256 = :sha256
+    """
+)
+_USED = text(
+    """
+    WITH used AS (SELECT * FROM unnest(:ids, :moments) AS used (id, at)), marked AS (
+        UPDATE tokens SET last_used_at = used.at FROM used
+        WHERE tokens.id = used.id
+          AND (last_used_at IS NULL OR last_used_at < used.at - make_interval(secs => :every_s))
+        RETURNING user_id, last_used_at
+    )
+    UPDATE users SET last_seen_at = seen.at
+    FROM (SELECT user_id, max(last_used_at) AS at FROM marked GROUP BY user_id) AS seen
+    WHERE users.id = seen.user_id AND (last_seen_at IS NULL OR last_seen_at < seen.at)
+    """
+).bindparams(bindparam("ids", type_=ARRAY(Text)), bindparam("moments", type_=ARRAY(DateTime(timezone=True))))
+_NEEDED_BY = text(
+    f"""
+    SELECT 'job ' || name FROM jobs WHERE project = :name AND NOT ({TERMINAL_SQL})
+    UNION ALL SELECT 'budget ' || name FROM budgets WHERE project = :name
+    ORDER BY 1 LIMIT 10
+    """  # noqa: S608 - words of our own
+)
+
+
+class PostgresBearers:
+    """Implements `usecases.identity_ports.Bearers`."""
+
+    def __init__(self, connection: AsyncConnection) -> None:
+        self._connection = connection
+
+    async def of_digest(self, token_sha256: str) -> Bearer | None:
+        """Token, user and roles in one statement: it stands before every request whose token is not remembered."""
+        row = (await self._connection.execute(_BEARER, {"sha256": token_sha256})).first()
+        if row is None:
+            return None
+        return Bearer(
+            token=_token(row),
+            user_name=row.user_name,
+            disabled_at=row.disabled_at,
+            roles={project: Role(role) for project, role in (row.roles or {}).items()},
+        )
+
+    async def used(self, at: Mapping[str, datetime], at_most_every_s: float) -> None:
+        """Note uses of many tokens in one statement, in one order: two APIs that do so at once must not wait in a circle."""
+        ids = sorted(at)
+        if ids:
+            moments = [at[one] for one in ids]
+            await self._connection.execute(
+                select(tokens.c.id)
+                .where(tokens.c.id.in_(ids))
+                .order_by(tokens.c.id)
+                .with_for_update(key_share=True)
+            )
+            await self._connection.execute(
+                _USED, {"ids": ids, "moments": moments, "every_s": at_most_every_s}
+            )
+
+
+class PostgresTokens:
+    """Implements `usecases.identity_ports.Tokens`."""
+
+    def __init__(self, connection: AsyncConnection) -> None:
+        self._connection = connection
+
+    async def add(self, token: TokenRecord, token_sha256: str) -> bool:
+        """Insert, or give an unused token that was asked for in the same words a new digest."""
+        same = {
+            "name": token.name,
+            "user_id": token.user_id,
+            "role": token.role,
+            "project": token.project,
+            "session": token.session,
+            "created_by": token.created_by,
+        }
+        statement = upsert(tokens).values(
+            id=token.id,
+            sha256=token_sha256,
+            created_at=token.created_at,
+            expires_at=token.expires_at,
+            **same,
+        )
+        statement = statement.on_conflict_do_update(
+            index_elements=["id"],
+            set_={"sha256": token_sha256, "expires_at": token.expires_at},
+            where=tokens.c.last_used_at.is_(None) & tokens.c.revoked_at.is_(None) & _all_same(same),
+        )
+        stored = await self._connection.execute(statement.returning(tokens.c.id))
+        return stored.first() is not None
+
+    async def lock(self, token_id: str) -> TokenRecord:
+        """A token, locked."""
+        query = select(tokens).where(tokens.c.id == token_id).with_for_update()
+        row = (await self._connection.execute(query)).first()
+        if row is None:
+            raise NotFound(f"no token has the id {token_id!r}; `headway token ls` lists them.")
+        return _token(row)
+
+    async def revoke(self, token_id: str, now: datetime) -> None:
+        """It works no more."""
+        await self._connection.execute(
+            update(tokens)
+            .where(tokens.c.id == token_id, tokens.c.revoked_at.is_(None))
+            .values(revoked_at=now)
+        )
+
+
+def _all_same(values: Mapping[str, Any]) -> Any:
+    same: Any = True
+    for name, value in values.items():
+        same = tokens.c[name].is_not_distinct_from(value) & same
+    return same
+
+
+class PostgresUsers:
+    """Implements `usecases.identity_ports.Users`."""
+
+    def __init__(self, connection: AsyncConnection) -> None:
+        self._connection = connection
+
+    async def add(self, user: UserRecord) -> bool:
+        """Insert."""
+        statement = upsert(users).values(id=user.id, **_user_values(user))
+        statement = statement.on_conflict_do_nothing(index_elements=["name"])
+        return (await self._connection.execute(statement.returning(users.c.id))).first() is not None
+
+    async def lock(self, name: str) -> UserRecord:
+        """Somebody, locked."""
+        row = (
+            await self._connection.execute(select(users).where(users.c.name == name).with_for_update())
+        ).first()
+        if row is None:
+            raise NotFound(f"no user is called {name!r}; an admin adds them with `headway user add {name}`.")
+        return row_to_user(row)
+
+    async def save(self, user: UserRecord) -> None:
+        """Update."""
+        await self._connection.execute(update(users).where(users.c.id == user.id).values(_user_values(user)))
+
+    async def delete(self, user_id: str) -> None:
+        """Roles and tokens go with their user."""
+        await self._connection.execute(delete(users).where(users.c.id == user_id))
+
+
+def row_to_user(row: Row[Any]) -> UserRecord:
+    """The person in a row of `users`."""
+    return UserRecord(
+        id=row.id,
+        name=row.name,
+        issuer=row.issuer,
+        subject=row.subject,
+        created_at=row.created_at,
+        last_seen_at=row.last_seen_at,
+        disabled_at=row.disabled_at,
+    )
+
+
+def _user_values(user: UserRecord) -> dict[str, Any]:
+    return {
+        "name": user.name,
+        "issuer": user.issuer,
+        "subject": user.subject,
+        "created_at": user.created_at,
+        "last_seen_at": user.last_seen_at,
+        "disabled_at": user.disabled_at,
+    }
+
+
+class PostgresMembers:
+    """Implements `usecases.identity_ports.Members`."""
+
+    def __init__(self, connection: AsyncConnection) -> None:
+        self._connection = connection
+
+    async def roles(self, user_id: str) -> dict[str, Role]:
+        """Somebody's roles."""
+        rows = await self._connection.execute(
+            select(members.c.project, members.c.role).where(members.c.user_id == user_id)
+        )
+        return {row.project: Role(row.role) for row in rows.all()}
+
+    async def put(self, user_id: str, project: str, role: Role) -> None:
+        """Insert or change."""
+        statement = upsert(members).values(user_id=user_id, project=project, role=role)
+        await self._connection.execute(
+            statement.on_conflict_do_update(index_elements=["user_id", "project"], set_={"role": role})
+        )
+
+    async def remove(self, user_id: str, project: str) -> bool:
+        """Delete."""
+        statement = delete(members).where(members.c.user_id == user_id, members.c.project == project)
+        return (await self._connection.execute(statement.returning(members.c.user_id))).first() is not None
+
+    async def lock_admins(self) -> frozenset[str]:
+        """Both rows are locked: who has the role may lose it, or be disabled."""
+        query = (
+            select(members.c.user_id, users.c.disabled_at)
+            .join(users, users.c.id == members.c.user_id)
+            .where(members.c.project == EVERYWHERE, members.c.role == Role.ADMIN)
+            .order_by(members.c.user_id)
+            .with_for_update()
+        )
+        rows = await self._connection.execute(query)
+        return frozenset(row.user_id for row in rows.all() if row.disabled_at is None)
+
+
+class PostgresProjects:
+    """Implements `usecases.identity_ports.Projects`."""
+
+    def __init__(self, connection: AsyncConnection) -> None:
+        self._connection = connection
+
+    async def lock(self, name: str) -> ProjectRecord | None:
+        """FOR UPDATE: a submit holds FOR KEY SHARE, so that none comes between a look for live jobs and the removal."""
+        query = select(projects).where(projects.c.name == name).with_for_update()
+        row = (await self._connection.execute(query)).first()
+        return None if row is None else _project(row)
+
+    async def exists(self, name: str) -> bool:
+        """FOR KEY SHARE."""
+        query = (
+            select(projects.c.name).where(projects.c.name == name).with_for_update(read=True, key_share=True)
+        )
+        return (await self._connection.execute(query)).first() is not None
+
+    async def save(self, project: ProjectRecord) -> None:
+        """Insert, or change."""
+        values = {
+            "description": project.description,
+            "slots": project.quota.slots,
+            "max_slots": project.quota.max_slots,
+            "usd_per_month": project.quota.usd_per_month,
+            "weight": project.quota.weight,
+        }
+        statement = upsert(projects).values(name=project.name, created_at=project.created_at, **values)
+        await self._connection.execute(statement.on_conflict_do_update(index_elements=["name"], set_=values))
+
+    async def delete(self, name: str) -> list[str]:
+        """What belongs to it goes with it: a later project of the same name is another one."""
+        needed_by = list((await self._connection.execute(_NEEDED_BY, {"name": name})).scalars())
+        if needed_by:
+            return needed_by
+        for statement in _OF_PROJECT:
+            await self._connection.execute(statement, {"name": name})
+        return []
+
+
+_OF_PROJECT = tuple(
+    text(sql)
+    for sql in (
+        "DELETE FROM members WHERE project = :name",
+        "DELETE FROM tokens WHERE project = :name",
+        "DELETE FROM secrets WHERE project = :name",
+        "DELETE FROM projects WHERE name = :name",
+    )
+)
+
+
+def _project(row: Row[Any]) -> ProjectRecord:
+    return ProjectRecord(
+        name=row.name,
+        description=row.description,
+        quota=ProjectQuota(
+            slots=row.slots, max_slots=row.max_slots, usd_per_month=row.usd_per_month, weight=row.weight
+        ),
+        created_at=row.created_at,
+    )
+
+
+def _token(row: Row[Any]) -> TokenRecord:
+    return TokenRecord(
+        id=row.id,
+        name=row.name,
+        user_id=row.user_id,
+        role=None if row.role is None else Role(row.role),
+        project=row.project,
+        session=row.session,
+        created_by=row.created_by,
+        created_at=row.created_at,
+        expires_at=row.expires_at,
+        revoked_at=row.revoked_at,
+        last_used_at=row.last_used_at,
+    )
