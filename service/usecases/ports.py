@@ -19,10 +19,12 @@ from service.domain.cluster import PolicySetting, Snapshot
 from service.domain.failures import RankExit
 from service.domain.jobs import Allocation, Job
 from service.domain.membership import Born
+from service.usecases.console_ports import ConsoleQueries
 from service.usecases.diagnosis_ports import Diagnostics
 from service.usecases.health_ports import Quarantines
 from service.usecases.identity_ports import AccessQueries, Bearers, Members, Projects, Tokens, Users
 from service.usecases.money_ports import Budgets, Ledger, MoneyQueries
+from service.usecases.node_ports import HeldRuns, JoinTokens, NodeCredentials
 from service.usecases.query_ports import DecisionQueries, HistoryQueries, JobQueries, NodeQueries
 from service.usecases.records import (
     AllocationRecord,
@@ -295,6 +297,9 @@ class Transaction(Protocol):
     grants: Grants
     allocations: Allocations
     nodes: Nodes
+    node_credentials: NodeCredentials
+    join_tokens: JoinTokens
+    held_runs: HeldRuns
     machines: Machines
     leases: Leases
     silence: Silence
@@ -316,6 +321,7 @@ class Transaction(Protocol):
     budgets: Budgets
     money_queries: MoneyQueries
     diagnostics: Diagnostics
+    console_queries: ConsoleQueries
     secrets: Secrets
     secret_rotation: SecretRotation
     bearers: Bearers

@@ -42,6 +42,19 @@ class Event:
     data: Mapping[str, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SizeChange:
+    """An allocation of a job: how many slots, why, and from when to when. `ended_at` is None for those that go on."""
+
+    generation: int
+    size: int
+    device_kind: str
+    reason: str
+    message: str
+    granted_at: datetime
+    ended_at: datetime | None
+
+
 @dataclass(frozen=True, slots=True)
 class JobRef:
     """Which job is meant."""
@@ -77,6 +90,8 @@ class NodeRecord:
     """None where the prices by device kind hold."""
     reclaim_at: datetime | None = None
     """When a spot machine is taken away, once that is known."""
+    join_token_id: str | None = None
+    """The join token with which its agent joined, if it was not the permanent one."""
 
 
 @dataclass(frozen=True, slots=True)

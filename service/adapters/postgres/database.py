@@ -17,6 +17,7 @@ from service.adapters.postgres.access_queries import PostgresAccessQueries
 from service.adapters.postgres.budgets import PostgresBudgets
 from service.adapters.postgres.bundles import PostgresBundles
 from service.adapters.postgres.commands import PostgresCommands
+from service.adapters.postgres.console_queries import PostgresConsoleQueries
 from service.adapters.postgres.decision_queries import PostgresDecisionQueries
 from service.adapters.postgres.decisions import PostgresClusterSettings, PostgresDecisions
 from service.adapters.postgres.diagnostics import PostgresDiagnostics
@@ -35,6 +36,11 @@ from service.adapters.postgres.leases import PostgresLeases
 from service.adapters.postgres.ledger import PostgresLedger
 from service.adapters.postgres.machines import PostgresMachines
 from service.adapters.postgres.money_queries import PostgresMoneyQueries
+from service.adapters.postgres.node_credentials import (
+    PostgresHeldRuns,
+    PostgresJoinTokens,
+    PostgresNodeCredentials,
+)
 from service.adapters.postgres.nodes import PostgresNodes, PostgresSilence
 from service.adapters.postgres.quarantines import PostgresQuarantines
 from service.adapters.postgres.queries import (
@@ -51,6 +57,7 @@ from service.usecases import (
     health_ports,
     identity_ports,
     money_ports,
+    node_ports,
     ports,
     query_ports,
     rental_ports,
@@ -58,6 +65,7 @@ from service.usecases import (
     secret_ports,
     simulation_ports,
 )
+from service.usecases.console_ports import ConsoleQueries
 from service.usecases.diagnosis_ports import Diagnostics
 from service.usecases.records import Bell
 
@@ -81,6 +89,9 @@ class PostgresTransaction:
         self.grants: ports.Grants = PostgresGrants(connection)
         self.allocations: ports.Allocations = PostgresAllocations(connection)
         self.nodes: ports.Nodes = PostgresNodes(connection)
+        self.node_credentials: node_ports.NodeCredentials = PostgresNodeCredentials(connection)
+        self.join_tokens: node_ports.JoinTokens = PostgresJoinTokens(connection)
+        self.held_runs: node_ports.HeldRuns = PostgresHeldRuns(connection)
         self.machines: rental_ports.Machines = PostgresMachines(connection)
         self.leases: ports.Leases = PostgresLeases(connection)
         self.silence: ports.Silence = PostgresSilence(connection)
@@ -102,6 +113,7 @@ class PostgresTransaction:
         self.budgets: money_ports.Budgets = PostgresBudgets(connection)
         self.money_queries: money_ports.MoneyQueries = PostgresMoneyQueries(connection)
         self.diagnostics: Diagnostics = PostgresDiagnostics(connection)
+        self.console_queries: ConsoleQueries = PostgresConsoleQueries(connection)
         self.bearers: identity_ports.Bearers = PostgresBearers(connection)
         self.tokens: identity_ports.Tokens = PostgresTokens(connection)
         self.users: identity_ports.Users = PostgresUsers(connection)
