@@ -15,6 +15,7 @@ from pydantic import BaseModel, Field, SecretStr, TypeAdapter, field_serializer,
 
 from headway.contract.devices import DEVICE_KIND_PATTERN
 from headway.contract.health import DeviceFault, DeviceProbed, QuarantineView
+from headway.contract.markets import Market
 from headway.contract.spec import NAME_PATTERN
 from headway.contract.text import PrintedText
 
@@ -408,3 +409,6 @@ class NodeView(BaseModel):
     lease_remaining_s: float
     joined_at: datetime
     agent_version: str
+    market: Market = Market.ON_DEMAND
+    usd_per_slot_h: float | None = None
+    """Of a rented machine's slots; None: the price of their device kind holds."""

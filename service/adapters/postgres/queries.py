@@ -24,6 +24,7 @@ from headway.contract.jobs import (
     Reason,
     SizeOption,
 )
+from headway.contract.markets import Market
 from headway.contract.spec import JobSpec
 from service.adapters.postgres.cursors import read_cursor, write_cursor
 from service.adapters.postgres.job_costs import costs_of_jobs
@@ -268,4 +269,6 @@ def _node_view(
         lease_remaining_s=silence_s - (now - row.seen_at).total_seconds(),
         joined_at=row.joined_at,
         agent_version=row.agent_version,
+        market=Market(row.market),
+        usd_per_slot_h=row.usd_per_slot_h,
     )
