@@ -25,6 +25,7 @@ from fastapi import FastAPI
 from redis.exceptions import RedisError
 from sqlalchemy.exc import SQLAlchemyError
 
+from service.adapters.keyring import ring_of
 from service.adapters.postgres.clock import SAMPLE_EVERY_S, DatabaseClock
 from service.adapters.postgres.database import Database
 from service.adapters.postgres.leadership import PostgresLeadership
@@ -130,6 +131,7 @@ class Service:
             usd_per_slot_h=settings.usd_per_slot_h,
             now=self.clock.now,
             offers=OfferBook(self.providers),
+            keys=ring_of(settings.secrets),
         )
         app = create_app(context, self._api_background)
         self._lateness = app.state.gates.lateness

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +16,7 @@ class SettingsError(Exception):
     """A setting is missing or wrong; the message says which and what to set."""
 
 
+SECRETS_KEY_BYTES = 32
 PROVIDERS = ("ec2", "local", "static")
 
 
@@ -38,6 +42,15 @@ class RentalSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SecretSettings:
+    """What secrets of projects are sealed with; with neither, the service keeps none."""
+
+    keys: tuple[bytes, ...] = field(default=(), repr=False)
+    command: tuple[str, ...] = ()
+    """A program that wraps keys; it takes the place of the first of `keys`, which then only open."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """Everything that a deployment chooses."""
 
@@ -60,6 +73,7 @@ class Settings:
     usd_per_slot_h: Mapping[str, float] = field(default_factory=dict)
     """What an hour of one slot costs, by device kind. Kinds that are not named cost nothing."""
     rental: RentalSettings = RentalSettings()
+    secrets: SecretSettings = SecretSettings()
 
 
 def read_settings(env: Mapping[str, str]) -> Settings:
@@ -86,7 +100,26 @@ def read_settings(env: Mapping[str, str]) -> Settings:
         keep_days=int(_number(env, "HEADWAY_KEEP_DAYS", 90, 1, 36_500)),
         usd_per_slot_h=_prices(env, "HEADWAY_PRICES"),
         rental=_rental(env),
+        secrets=_secrets(env),
     )
+
+
+def _secrets(env: Mapping[str, str]) -> SecretSettings:
+    keys = tuple(_key(one.strip()) for one in env.get("HEADWAY_SECRETS_KEY", "").split(",") if one.strip())
+    return SecretSettings(keys=keys, command=tuple(shlex.split(env.get("HEADWAY_SECRETS_COMMAND", ""))))
+
+
+def _key(text: str) -> bytes:
+    try:
+        key = base64.b64decode(text.replace("-", "+").replace("_", "/"), validate=True)
+    except binascii.Error:
+        key = b""
+    if len(key) != SECRETS_KEY_BYTES:
+        raise SettingsError(
+            f"HEADWAY_SECRETS_KEY: each key must be {SECRETS_KEY_BYTES} random bytes in base64; make one with: "
+            f"openssl rand -base64 {SECRETS_KEY_BYTES}"
+        )
+    return key
 
 
 def _rental(env: Mapping[str, str]) -> RentalSettings:

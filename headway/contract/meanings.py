@@ -193,6 +193,14 @@ ERRORS: Mapping[str, Meaning] = MappingProxyType(
             "It cannot go while something needs it.",
             "End what the message names, then try again.",
         ),
+        "no_secrets_key": Meaning(
+            "The service has no key to keep secrets with.",
+            "Its operator sets HEADWAY_SECRETS_KEY or HEADWAY_SECRETS_COMMAND (docs/security.md); `headway up` does so by itself.",
+        ),
+        "secret_unreadable": Meaning(
+            "A stored secret was sealed with a key that the service does not have, or its row was changed.",
+            "Set the secret again, or add the key that sealed it to HEADWAY_SECRETS_KEY.",
+        ),
         "too_large": Meaning(
             "The upload is over its limit.",
             "Leave data and checkpoints out of `workdir` (a `.headwayignore` lists what stays), or raise "

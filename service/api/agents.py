@@ -8,7 +8,14 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Path, Query, Request
 from fastapi.responses import Response
 
-from headway.contract.agents import JoinReply, JoinRequest, ReportReply, ReportRequest
+from headway.contract.agents import (
+    JoinReply,
+    JoinRequest,
+    ReportReply,
+    ReportRequest,
+    SecretsReply,
+    SecretsRequest,
+)
 from service.api.context import (
     Context,
     Credentials,
@@ -28,6 +35,7 @@ from service.usecases.ingest import ingest
 from service.usecases.join import digest_token, join
 from service.usecases.logs import append_log
 from service.usecases.records import Bell
+from service.usecases.secrets import opened, sealed_for
 
 router = APIRouter(prefix="/api/v1/agents", tags=["agents"])
 MAX_LOG_CHUNK_BYTES = 1 << 20
@@ -84,6 +92,18 @@ async def report_news(
             )
     every_s = slower_s(leases.nodes, context.report_every_s, context.silence_s)
     return as_json(reply if every_s is None else reply.model_copy(update={"report_every_s": every_s}))
+
+
+@router.post("/{node_id}/secrets", operation_id="fetch_secrets", response_model=SecretsReply)
+async def fetch_secrets(
+    context: Context, credentials: Credentials, node_id: str, wanted: SecretsRequest
+) -> Response:
+    """The secrets of a job, for the ranks of a generation of it that the node is to start."""
+    async with context.transactions.begin() as tx:
+        await check_node(tx, credentials, node_id)
+        project, names, sealed = await sealed_for(tx, node_id, wanted.job_id, wanted.generation)
+    env = await opened(context.keys, project, names, sealed)
+    return as_json(SecretsReply.model_validate({"env": env}), headers={"Cache-Control": "no-store"})
 
 
 @router.post("/{node_id}/logs/{job_id}/{generation}/{rank}", operation_id="append_log", status_code=204)

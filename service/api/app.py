@@ -25,6 +25,7 @@ from service.api import (
     offers,
     problems,
     recommendations,
+    secrets,
     simulations,
     usage,
 )
@@ -64,6 +65,7 @@ def create_app(context: ApiContext, background: Callable[[], AbstractAsyncContex
         offers,
         budgets,
         usage,
+        secrets,
         diagnosis,
         bundles,
         health,

@@ -22,6 +22,7 @@ from service.usecases.offers import OfferBook
 from service.usecases.orders import Launch
 from service.usecases.ports import Storage, Transaction, Transactions
 from service.usecases.records import Bell
+from service.usecases.secret_ports import KeyRing
 
 
 class Bells(Protocol):
@@ -63,6 +64,8 @@ class ApiContext:
     max_bundle_bytes: int
     usd_per_slot_h: Mapping[str, float]
     now: Callable[[], datetime]
+    keys: KeyRing | None = None
+    """Of secrets; None: the service keeps none."""
     offers: OfferBook = field(default_factory=OfferBook)
 
 

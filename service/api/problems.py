@@ -25,7 +25,9 @@ from service.domain.errors import (
     LastAdmin,
     NameTaken,
     NodeNameTaken,
+    NoSecretsKey,
     NotFound,
+    SecretUnreadable,
     TooBusy,
     TooLarge,
     Unavailable,
@@ -47,6 +49,8 @@ STATUS: dict[type[HeadwayServiceError], HTTPStatus] = {
     LastAdmin: HTTPStatus.CONFLICT,
     InUse: HTTPStatus.CONFLICT,
     TooBusy: HTTPStatus.TOO_MANY_REQUESTS,
+    NoSecretsKey: HTTPStatus.CONFLICT,
+    SecretUnreadable: HTTPStatus.CONFLICT,
     TooLarge: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
     Unavailable: HTTPStatus.SERVICE_UNAVAILABLE,
 }

@@ -98,6 +98,18 @@ class InUse(HeadwayServiceError):
     code = "in_use"
 
 
+class NoSecretsKey(HeadwayServiceError):
+    """The service has no key to keep secrets with."""
+
+    code = "no_secrets_key"
+
+
+class SecretUnreadable(HeadwayServiceError):
+    """A stored secret was sealed with a key that the service does not have, or was changed since."""
+
+    code = "secret_unreadable"
+
+
 class TooLarge(HeadwayServiceError):
     """The upload is over its limit."""
 

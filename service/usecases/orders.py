@@ -97,6 +97,7 @@ async def send_runs(
             hung_after_s=None if hung is None else hung.after_s,
             hung_factor=0.0 if hung is None else hung.factor,
             hung_when_still=hung is not None and hung.when_still,
+            secrets=sorted(spec.secrets),
         )
         for part in parts
     ]

@@ -40,6 +40,7 @@ from service.usecases.records import (
 from service.usecases.rental_ports import Machines
 from service.usecases.retention_ports import Owners, Retention, Thinning
 from service.usecases.secret_ports import SecretRotation, Secrets
+from service.usecases.sign_in_ports import SignIns
 from service.usecases.simulation_ports import Simulations
 
 
@@ -321,6 +322,7 @@ class Transaction(Protocol):
     budgets: Budgets
     money_queries: MoneyQueries
     diagnostics: Diagnostics
+    sign_ins: SignIns
     console_queries: ConsoleQueries
     secrets: Secrets
     secret_rotation: SecretRotation

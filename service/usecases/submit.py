@@ -13,6 +13,7 @@ from service.domain.errors import IdempotencyConflict, InvalidField
 from service.domain.jobs import Job
 from service.usecases.ports import Transaction
 from service.usecases.records import Bell, Submitted
+from service.usecases.secrets import check_secrets, credentials_in
 
 
 async def submit(
@@ -27,12 +28,13 @@ async def submit(
     """
     await check_devices(tx, spec)
     await _check_bundle(tx, spec)
+    await check_secrets(tx, spec)
     job = Job(
         id=job_id,
         spec=spec,
         state=JobState.PENDING,
         reason=Reason.SUBMITTED,
-        message="; ".join(["waits for the next round", *_without_effect(spec)]),
+        message="; ".join(["waits for the next round", *_without_effect(spec), *_hints(spec)]),
         submitted_at=now,
         state_since=now,
     )
@@ -63,6 +65,13 @@ def _without_effect(spec: JobSpec) -> list[str]:
     }
     unmet = [wish for wish, made in wishes.items() if made]
     return [f"this version does not act on {', '.join(unmet)}"] if unmet else []
+
+
+def _hints(spec: JobSpec) -> list[str]:
+    """What might be done better."""
+    found = credentials_in(spec.env)
+    told = f"env {', '.join(found)} looks like a credential that whoever sees the job can read: keep it as a secret"
+    return [f"{told} (headway secret set)"] if found else []
 
 
 async def check_devices(tx: Transaction, spec: JobSpec) -> None:

@@ -50,6 +50,7 @@ from service.adapters.postgres.queries import (
 )
 from service.adapters.postgres.retention import PostgresOwners, PostgresRetention
 from service.adapters.postgres.secrets import PostgresSecrets
+from service.adapters.postgres.sign_ins import PostgresSignIns
 from service.adapters.postgres.simulations import PostgresSimulations
 from service.adapters.postgres.thinning import PostgresThinning
 from service.domain.errors import Unavailable
@@ -63,6 +64,7 @@ from service.usecases import (
     rental_ports,
     retention_ports,
     secret_ports,
+    sign_in_ports,
     simulation_ports,
 )
 from service.usecases.console_ports import ConsoleQueries
@@ -113,6 +115,7 @@ class PostgresTransaction:
         self.budgets: money_ports.Budgets = PostgresBudgets(connection)
         self.money_queries: money_ports.MoneyQueries = PostgresMoneyQueries(connection)
         self.diagnostics: Diagnostics = PostgresDiagnostics(connection)
+        self.sign_ins: sign_in_ports.SignIns = PostgresSignIns(connection)
         self.console_queries: ConsoleQueries = PostgresConsoleQueries(connection)
         self.bearers: identity_ports.Bearers = PostgresBearers(connection)
         self.tokens: identity_ports.Tokens = PostgresTokens(connection)
