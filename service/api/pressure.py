@@ -142,7 +142,7 @@ def traffic_of(method: str, path: str) -> Traffic | None:
     if not path.startswith("/api/") or path.startswith("/api/v1/bundles"):
         return None
     if path.startswith("/api/v1/agents"):
-        return Traffic.LOGS if "/logs/" in path else Traffic.REPORTS
+        return Traffic.LOGS if "/logs/" in path or path.endswith("/secrets") else Traffic.REPORTS
     return Traffic.READS if method in {"GET", "HEAD", "OPTIONS"} else Traffic.WRITES
 
 
