@@ -10,11 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from headway.contract.devices import parse_prices
+from service.environment import SettingsError, number_of, path_of, text_of
+from service.http_settings import HttpSettings, read_http_settings
 
-
-class SettingsError(Exception):
-    """A setting is missing or wrong; the message says which and what to set."""
-
+__all__ = ["PROVIDERS", "RentalSettings", "Settings", "SettingsError", "read_settings"]
 
 SECRETS_KEY_BYTES = 32
 PROVIDERS = ("ec2", "local", "static")
@@ -59,6 +58,7 @@ class Settings:
     storage_url: str
     api_token: str
     join_token: str
+    """What any agent may join with; empty: only with join tokens that operators make."""
     agent_redis_url: str
     """The Redis URL as agents reach it."""
     host: str
@@ -73,6 +73,7 @@ class Settings:
     usd_per_slot_h: Mapping[str, float] = field(default_factory=dict)
     """What an hour of one slot costs, by device kind. Kinds that are not named cost nothing."""
     rental: RentalSettings = RentalSettings()
+    http: HttpSettings = HttpSettings()
     secrets: SecretSettings = SecretSettings()
 
 
@@ -82,24 +83,26 @@ def read_settings(env: Mapping[str, str]) -> Settings:
     Raises:
         SettingsError: one is missing or wrong.
     """
-    lease_s = _number(env, "HEADWAY_LEASE_S", 300.0, 1.0, 86_400.0)
-    silence_s = _number(env, "HEADWAY_SILENCE_S", 15.0, 1.0, lease_s)
-    redis_url = _text(env, "HEADWAY_REDIS_URL")
+    lease_s = number_of(env, "HEADWAY_LEASE_S", 300.0, 1.0, 86_400.0)
+    silence_s = number_of(env, "HEADWAY_SILENCE_S", 15.0, 1.0, lease_s)
+    redis_url = text_of(env, "HEADWAY_REDIS_URL")
+    http = read_http_settings(env)
     return Settings(
-        database_url=_text(env, "HEADWAY_DATABASE_URL"),
+        database_url=text_of(env, "HEADWAY_DATABASE_URL"),
         redis_url=redis_url,
-        storage_url=_text(env, "HEADWAY_STORAGE_URL").rstrip("/"),
-        api_token=_text(env, "HEADWAY_API_TOKEN"),
-        join_token=_text(env, "HEADWAY_JOIN_TOKEN"),
+        storage_url=text_of(env, "HEADWAY_STORAGE_URL").rstrip("/"),
+        api_token=text_of(env, "HEADWAY_API_TOKEN"),
+        join_token=text_of(env, "HEADWAY_JOIN_TOKEN"),
         agent_redis_url=env.get("HEADWAY_AGENT_REDIS_URL") or redis_url,
         host=env.get("HEADWAY_HOST", "127.0.0.1"),
-        port=int(_number(env, "HEADWAY_PORT", 8123, 1, 65_535)),
+        port=int(number_of(env, "HEADWAY_PORT", 8123, 1, 65_535)),
         lease_s=lease_s,
         silence_s=silence_s,
-        max_bundle_bytes=int(_number(env, "HEADWAY_MAX_BUNDLE_MIB", 100, 0.001, 100_000) * 2**20),
-        keep_days=int(_number(env, "HEADWAY_KEEP_DAYS", 90, 1, 36_500)),
+        max_bundle_bytes=int(number_of(env, "HEADWAY_MAX_BUNDLE_MIB", 100, 0.001, 100_000) * 2**20),
+        keep_days=int(number_of(env, "HEADWAY_KEEP_DAYS", 90, 1, 36_500)),
         usd_per_slot_h=_prices(env, "HEADWAY_PRICES"),
-        rental=_rental(env),
+        rental=_rental(env, http.public_url),
+        http=http,
         secrets=_secrets(env),
     )
 
@@ -122,37 +125,30 @@ def _key(text: str) -> bytes:
     return key
 
 
-def _rental(env: Mapping[str, str]) -> RentalSettings:
+def _rental(env: Mapping[str, str], public_url: str) -> RentalSettings:
     providers = tuple(name.strip() for name in env.get("HEADWAY_PROVIDERS", "").split(",") if name.strip())
     for name in providers:
         if name not in PROVIDERS or providers.count(name) > 1:
             raise SettingsError(
                 f"HEADWAY_PROVIDERS: {name!r} is none of {', '.join(PROVIDERS)}, or named twice."
             )
+    if set(providers) - {"static"}:
+        _text(env, "HEADWAY_JOIN_TOKEN")  # the tokens of machines are made from it
     if "local" in providers:
-        _text(env, "HEADWAY_LOCAL_OFFERS")
-        _text(env, "HEADWAY_LOCAL_MACHINES")
+        text_of(env, "HEADWAY_LOCAL_OFFERS")
+        text_of(env, "HEADWAY_LOCAL_MACHINES")
     cap = env.get("HEADWAY_MAX_USD_PER_H", "").strip()
     return RentalSettings(
         providers=providers,
-        public_url=(env.get("HEADWAY_PUBLIC_URL", "").strip() or _own_url(env)).rstrip("/"),
-        max_machines=int(_number(env, "HEADWAY_MAX_MACHINES", 10, 0, 10_000)),
-        max_usd_per_h=_number(env, "HEADWAY_MAX_USD_PER_H", 0.0, 0.0, 1e6) if cap else None,
-        idle_s=_number(env, "HEADWAY_IDLE_S", 120.0, 0.0, 86_400.0),
-        join_s=_number(env, "HEADWAY_JOIN_TIMEOUT_S", 600.0, 1.0, 86_400.0),
-        every_s=_number(env, "HEADWAY_RENT_EVERY_S", 10.0, 0.1, 3600.0),
-        local_offers=_path(env, "HEADWAY_LOCAL_OFFERS"),
-        local_machines=_path(env, "HEADWAY_LOCAL_MACHINES"),
+        public_url=public_url,
+        max_machines=int(number_of(env, "HEADWAY_MAX_MACHINES", 10, 0, 10_000)),
+        max_usd_per_h=number_of(env, "HEADWAY_MAX_USD_PER_H", 0.0, 0.0, 1e6) if cap else None,
+        idle_s=number_of(env, "HEADWAY_IDLE_S", 120.0, 0.0, 86_400.0),
+        join_s=number_of(env, "HEADWAY_JOIN_TIMEOUT_S", 600.0, 1.0, 86_400.0),
+        every_s=number_of(env, "HEADWAY_RENT_EVERY_S", 10.0, 0.1, 3600.0),
+        local_offers=path_of(env, "HEADWAY_LOCAL_OFFERS"),
+        local_machines=path_of(env, "HEADWAY_LOCAL_MACHINES"),
     )
-
-
-def _own_url(env: Mapping[str, str]) -> str:
-    return f"http://{env.get('HEADWAY_HOST', '127.0.0.1')}:{env.get('HEADWAY_PORT', '8123')}"
-
-
-def _path(env: Mapping[str, str], name: str) -> Path | None:
-    text = env.get(name, "").strip()
-    return Path(text) if text else None
 
 
 def _prices(env: Mapping[str, str], name: str) -> dict[str, float]:
@@ -160,21 +156,3 @@ def _prices(env: Mapping[str, str], name: str) -> dict[str, float]:
         return parse_prices(env.get(name, ""))
     except ValueError as error:
         raise SettingsError(f"{name}: {error}.") from None
-
-
-def _text(env: Mapping[str, str], name: str) -> str:
-    value = env.get(name, "").strip()
-    if not value:
-        raise SettingsError(f"{name} is not set; see docs/operations.md, or use `headway up`.")
-    return value
-
-
-def _number(env: Mapping[str, str], name: str, default: float, low: float, high: float) -> float:
-    text = env.get(name, "").strip()
-    try:
-        value = float(text) if text else default
-    except ValueError:
-        raise SettingsError(f"{name} must be a number, not {text!r}.") from None
-    if not low <= value <= high:
-        raise SettingsError(f"{name} must lie between {low:g} and {high:g}, not {value:g}.")
-    return value
