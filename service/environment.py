@@ -39,3 +39,11 @@ def path_of(env: Mapping[str, str], name: str) -> Path | None:
 def words_of(env: Mapping[str, str], name: str, default: str = "") -> tuple[str, ...]:
     """Words between commas or spaces."""
     return tuple(env.get(name, default).replace(",", " ").split())
+
+
+def switch_of(env: Mapping[str, str], name: str, *, default: bool) -> bool:
+    """Whether a variable says on or off; `default` where it is not set. Raises SettingsError for anything else."""
+    text = env.get(name, "").strip().lower()
+    if text not in {"", "on", "off"}:
+        raise SettingsError(f"{name} must be on or off, not {text!r}.")
+    return text == "on" if text else default

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from headway.contract.devices import parse_prices
-from service.environment import SettingsError, number_of, path_of, text_of
+from service.environment import SettingsError, number_of, path_of, switch_of, text_of
 from service.http_settings import HttpSettings, read_http_settings
 
 __all__ = ["PROVIDERS", "RentalSettings", "Settings", "SettingsError", "read_settings"]
@@ -72,8 +72,12 @@ class Settings:
     """Ended jobs and their history are kept this long."""
     usd_per_slot_h: Mapping[str, float] = field(default_factory=dict)
     """What an hour of one slot costs, by device kind. Kinds that are not named cost nothing."""
+    redis_acl: bool = True
+    """Whether every node has a user of Redis of its own."""
+    storage_role: str = ""
+    """The role from which ranks get keys for their checkpoints; empty: they use what their hosts have."""
     rental: RentalSettings = RentalSettings()
-    http: HttpSettings = HttpSettings()
+    http: HttpSettings = field(default_factory=HttpSettings)
     secrets: SecretSettings = SecretSettings()
 
 
@@ -92,7 +96,7 @@ def read_settings(env: Mapping[str, str]) -> Settings:
         redis_url=redis_url,
         storage_url=text_of(env, "HEADWAY_STORAGE_URL").rstrip("/"),
         api_token=text_of(env, "HEADWAY_API_TOKEN"),
-        join_token=text_of(env, "HEADWAY_JOIN_TOKEN"),
+        join_token=env.get("HEADWAY_JOIN_TOKEN", "").strip(),
         agent_redis_url=env.get("HEADWAY_AGENT_REDIS_URL") or redis_url,
         host=env.get("HEADWAY_HOST", "127.0.0.1"),
         port=int(number_of(env, "HEADWAY_PORT", 8123, 1, 65_535)),
@@ -101,6 +105,8 @@ def read_settings(env: Mapping[str, str]) -> Settings:
         max_bundle_bytes=int(number_of(env, "HEADWAY_MAX_BUNDLE_MIB", 100, 0.001, 100_000) * 2**20),
         keep_days=int(number_of(env, "HEADWAY_KEEP_DAYS", 90, 1, 36_500)),
         usd_per_slot_h=_prices(env, "HEADWAY_PRICES"),
+        redis_acl=switch_of(env, "HEADWAY_REDIS_ACL", default=True),
+        storage_role=env.get("HEADWAY_STORAGE_ROLE", "").strip(),
         rental=_rental(env, http.public_url),
         http=http,
         secrets=_secrets(env),
@@ -133,7 +139,7 @@ def _rental(env: Mapping[str, str], public_url: str) -> RentalSettings:
                 f"HEADWAY_PROVIDERS: {name!r} is none of {', '.join(PROVIDERS)}, or named twice."
             )
     if set(providers) - {"static"}:
-        _text(env, "HEADWAY_JOIN_TOKEN")  # the tokens of machines are made from it
+        text_of(env, "HEADWAY_JOIN_TOKEN")  # the tokens of machines are made from it
     if "local" in providers:
         text_of(env, "HEADWAY_LOCAL_OFFERS")
         text_of(env, "HEADWAY_LOCAL_MACHINES")
