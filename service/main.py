@@ -26,6 +26,7 @@ from redis.exceptions import RedisError
 from sqlalchemy.exc import SQLAlchemyError
 
 from service.adapters.keyring import ring_of
+from service.adapters.oidc import provider_of
 from service.adapters.postgres.clock import SAMPLE_EVERY_S, DatabaseClock
 from service.adapters.postgres.database import Database
 from service.adapters.postgres.leadership import PostgresLeadership
@@ -131,6 +132,8 @@ class Service:
             usd_per_slot_h=settings.usd_per_slot_h,
             now=self.clock.now,
             offers=OfferBook(self.providers),
+            http=settings.http,
+            provider=provider_of(settings.http),
             keys=ring_of(settings.secrets),
         )
         app = create_app(context, self._api_background)

@@ -13,8 +13,10 @@ import httpx
 import jwt
 from jwt import PyJWK
 
+from headway._tls import trusted
 from service.domain.errors import Unavailable, WrongToken
 from service.domain.sign_in import Claims
+from service.http_settings import HttpSettings
 
 ALGORITHMS: Final = frozenset(
     {"RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"}
@@ -257,3 +259,23 @@ def _number(claims: Mapping[str, Any], name: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise WrongToken(f"the identity token says no time in {name}.")
     return float(value)
+
+
+def provider_of(settings: HttpSettings) -> OidcProvider | None:
+    """The provider that the settings name."""
+    oidc = settings.oidc
+    if oidc is None:
+        return None
+    client = httpx.AsyncClient(
+        verify=trusted(str(settings.ca_file) if settings.ca_file else None),
+        timeout=10.0,
+        limits=httpx.Limits(max_keepalive_connections=0),  # asked a few times an hour
+    )
+    return OidcProvider(
+        issuer=oidc.issuer,
+        client_id=oidc.client_id,
+        client_secret=oidc.client_secret,
+        scopes=oidc.scopes,
+        name_claim=oidc.name_claim,
+        client=client,
+    )

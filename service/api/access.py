@@ -11,6 +11,7 @@ from fastapi import Depends, Path, Query, Request
 from headway.contract.identity import Role
 from headway.contract.spec import NAME_PATTERN
 from service.api.context import Context, Credentials, digest_of
+from service.api.sessions import check_same_origin, session_of
 from service.domain.access import Principal
 from service.domain.errors import Forbidden, WrongToken
 from service.usecases.identify import Identities
@@ -30,21 +31,35 @@ async def identities_of(request: Request) -> Identities:
 
 
 async def caller_of(
-    identities: Annotated[Identities, Depends(identities_of)], credentials: Credentials
+    request: Request, identities: Annotated[Identities, Depends(identities_of)], credentials: Credentials
 ) -> Principal:
-    """Whoever sent the request. Raises WrongToken."""
-    return await identities.identify(credentials.credentials if credentials else "")
+    """Whoever sent the request: the bearer of the token in it, else the session of the browser that it comes from.
+
+    Raises:
+        WrongToken: nobody that is known.
+        Forbidden: a browser was made to send it.
+    """
+    if credentials is not None:
+        return await identities.identify(credentials.credentials)
+    session = session_of(request)
+    if session is None:
+        return await identities.identify("")
+    await check_same_origin(request, session)
+    return await identities.identify(session)
 
 
 Caller: TypeAlias = Annotated[Principal, Depends(caller_of)]
 
 
 async def require_user_or_node(
-    context: Context, identities: Annotated[Identities, Depends(identities_of)], credentials: Credentials
+    request: Request,
+    context: Context,
+    identities: Annotated[Identities, Depends(identities_of)],
+    credentials: Credentials,
 ) -> None:
     """Let users and agents pass (bundles are read by both)."""
     try:
-        await caller_of(identities, credentials)
+        await caller_of(request, identities, credentials)
     except WrongToken:
         async with context.transactions.begin() as tx:
             if await tx.node_queries.node_of_token(digest_of(credentials)) is None:

@@ -12,6 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.api import (
     agents,
+    auth,
     budgets,
     bundles,
     cluster,
@@ -68,6 +69,7 @@ def create_app(context: ApiContext, background: Callable[[], AbstractAsyncContex
         secrets,
         diagnosis,
         bundles,
+        auth,
         health,
         meanings,
         metrics,

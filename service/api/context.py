@@ -16,12 +16,14 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from service.api.pressure import Gates
 from service.domain.errors import WrongToken
+from service.http_settings import HttpSettings
 from service.usecases.heartbeat import Heartbeats
 from service.usecases.join import digest_token
 from service.usecases.offers import OfferBook
 from service.usecases.orders import Launch
 from service.usecases.ports import Storage, Transaction, Transactions
 from service.usecases.records import Bell
+from service.usecases.sign_in_ports import IdentityProvider
 from service.usecases.secret_ports import KeyRing
 
 
@@ -67,6 +69,9 @@ class ApiContext:
     keys: KeyRing | None = None
     """Of secrets; None: the service keeps none."""
     offers: OfferBook = field(default_factory=OfferBook)
+    http: HttpSettings = field(default_factory=HttpSettings)
+    provider: IdentityProvider | None = None
+    """Where people sign in; None: with tokens only."""
 
 
 async def context_of(request: Request) -> ApiContext:

@@ -1,0 +1,198 @@
+"""Signing in: `/auth` for browsers, `/api/v1/sign-in` for command lines."""
+
+from __future__ import annotations
+
+import hmac
+from typing import Annotated
+from urllib.parse import quote
+
+from fastapi import APIRouter, Depends, Request
+from fastapi.responses import HTMLResponse, RedirectResponse, Response
+
+from headway.contract.identity import NewToken, SignInRequest, SignInView
+from service.api.access import identities_of
+from service.api.auth_pages import sign_in_page, signed_out_page
+from service.api.context import ApiContext, Context, new_id
+from service.api.problems import STATUS
+from service.api.render import as_json
+from service.api.sessions import check_same_origin, end_session, form_of, session_of, start_session
+from service.domain.errors import Forbidden, HeadwayServiceError, NotFound, Unavailable, WrongToken
+from service.domain.sign_in import LOGIN, safe_return
+from service.usecases.identify import Identities
+from service.usecases.sign_in import (
+    Ids,
+    SignedIn,
+    begin_login,
+    exchange,
+    finish_login,
+    sign_in_with_token,
+    sign_out,
+)
+
+router = APIRouter(tags=["access"])
+_LOGIN_COOKIE = "headway-login"
+_EXPECTED = (WrongToken, Forbidden, Unavailable)
+"""What a person who signs in can do something about: shown on the page."""
+
+
+@router.get("/auth/login", include_in_schema=False)
+async def login(context: Context, return_to: str | None = None, using: str | None = None) -> Response:
+    """On to the provider; without one, or with `using=token`, a page that takes a token."""
+    if context.provider is None or using == "token":
+        return _page(context, return_to, problem=None)
+    try:
+        url, state = await begin_login(
+            context.transactions,
+            context.provider,
+            return_to=return_to,
+            redirect_uri=_redirect_uri(context),
+            now=context.now(),
+        )
+    except Unavailable as error:
+        return _page(context, return_to, problem=error)
+    response = RedirectResponse(url, 303)
+    response.set_cookie(
+        _LOGIN_COOKIE,
+        state,
+        max_age=int(LOGIN.total_seconds()),
+        path="/auth",
+        secure=context.http.secure,
+        httponly=True,
+        samesite="lax",
+    )
+    return response
+
+
+@router.get("/auth/callback", include_in_schema=False)
+async def callback(
+    request: Request,
+    context: Context,
+    state: str = "",
+    code: str = "",
+    error: str = "",
+    iss: str | None = None,
+) -> Response:
+    """A browser comes back from the provider. It must be the one that was sent there: its cookie has the state."""
+    try:
+        if context.provider is None or context.http.oidc is None:
+            raise NotFound("nobody signs in at a provider here; sign in with a token.")
+        if (
+            not hmac.compare_digest(request.cookies.get(_LOGIN_COOKIE, "").encode(), state.encode())
+            or not state
+        ):
+            raise WrongToken("this sign-in was not begun in this browser, or is over; sign in again.")
+        if iss is not None and iss != context.http.oidc.issuer:
+            raise WrongToken(
+                "another provider than the one of this service has sent you here; sign in again."
+            )
+        if error or not code:
+            raise WrongToken(f"the identity provider has not let you in ({error[:100] or 'no code'}).")
+        session = await finish_login(
+            context.transactions,
+            context.provider,
+            context.http.oidc.rules,
+            state=state,
+            code=code,
+            redirect_uri=_redirect_uri(context),
+            ids=_ids(context),
+            now=context.now(),
+        )
+    except (*_EXPECTED, NotFound) as problem:
+        response = _page(context, None, problem=problem)
+    else:
+        response = _signed_in(context, session)
+    response.delete_cookie(
+        _LOGIN_COOKIE, path="/auth", secure=context.http.secure, httponly=True, samesite="lax"
+    )
+    return response
+
+
+@router.post("/auth/login", include_in_schema=False)
+async def login_with_token(
+    request: Request, context: Context, identities: Annotated[Identities, Depends(identities_of)]
+) -> Response:
+    """A session for whoever types a token into the page."""
+    form = await form_of(request)
+    return_to = form.get("return_to")
+    try:
+        await check_same_origin(request, None)
+        principal = await identities.identify(form.get("token", "").strip())
+        session = await sign_in_with_token(
+            context.transactions,
+            principal,
+            return_to=return_to,
+            token_id=new_id("t", context.now()),
+            now=context.now(),
+        )
+    except _EXPECTED as problem:
+        return _page(context, return_to, problem=problem)
+    return _signed_in(context, session)
+
+
+@router.post("/auth/logout", include_in_schema=False)
+async def logout(request: Request, context: Context) -> Response:
+    """End the session of this browser."""
+    session = session_of(request)
+    await check_same_origin(request, session)
+    if session is not None:
+        await sign_out(context.transactions, session, context.now())
+    response = RedirectResponse("/auth/signed-out", 303)
+    end_session(context, response)
+    return response
+
+
+@router.get("/auth/signed-out", include_in_schema=False)
+async def signed_out() -> Response:
+    """What is shown once a session has ended."""
+    return HTMLResponse(signed_out_page())
+
+
+@router.get("/api/v1/sign-in", operation_id="get_sign_in", response_model=SignInView)
+async def get_sign_in(context: Context) -> Response:
+    """How people sign in here. Anybody may ask."""
+    oidc = context.http.oidc
+    if oidc is None:
+        return as_json(SignInView(issuer=None, client_id=None))
+    return as_json(SignInView(issuer=oidc.issuer, client_id=oidc.client_id, scopes=list(oidc.scopes)))
+
+
+@router.post("/api/v1/sign-in", operation_id="sign_in", status_code=201, response_model=NewToken)
+async def sign_in(context: Context, request: SignInRequest) -> Response:
+    """A token in exchange for the identity token that the provider gave to a command line."""
+    if context.provider is None or context.http.oidc is None:
+        raise NotFound("nobody signs in at a provider here; use a token (headway login --token).")
+    token = await exchange(
+        context.transactions,
+        context.provider,
+        context.http.oidc.rules,
+        id_token=request.id_token,
+        name=request.name,
+        ids=_ids(context),
+        now=context.now(),
+    )
+    return as_json(token, 201)
+
+
+def _redirect_uri(context: ApiContext) -> str:
+    return f"{context.http.public_url}/auth/callback"
+
+
+def _ids(context: ApiContext) -> Ids:
+    return Ids(token=new_id("t", context.now()), user=new_id("u", context.now()))
+
+
+def _signed_in(context: ApiContext, session: SignedIn) -> Response:
+    response = RedirectResponse(quote(session.return_to, safe="/?&=%#:+,;@~!$'()*-._"), 303)
+    start_session(context, response, session.token, session.expires_at)
+    return response
+
+
+def _page(context: ApiContext, return_to: str | None, *, problem: HeadwayServiceError | None) -> Response:
+    return HTMLResponse(
+        sign_in_page(
+            return_to=safe_return(return_to),
+            problem=None if problem is None else problem.message,
+            with_provider=context.provider is not None,
+        ),
+        200 if problem is None else STATUS[type(problem)],
+    )
