@@ -44,6 +44,7 @@ from service.domain.rental.fleet import Patience
 from service.domain.rental.wants import Rules
 from service.loops.leader import lead
 from service.loops.renting import Rents
+from service.loops.identities import keep
 from service.loops.runner import Loop, run_loop
 from service.loops.scheduler import Intervals, Scheduler
 from service.settings import RentalSettings, Settings, SettingsError, read_settings
@@ -55,6 +56,7 @@ from service.usecases.rent import Renting
 from service.usecases.rental_ports import Provider
 
 log = structlog.get_logger()
+from service.usecases.records import Bell
 
 _BEAT_S = 2.0
 _KEEP_ALIVE_S = 60
@@ -78,7 +80,7 @@ class Service:
         self.process_id = secrets.token_hex(8)
         self.holder = f"headway {socket.gethostname()[:24]} {os.getpid()} {self.process_id}"
         """Who this is, in the database's list of sessions and as the leader."""
-        self.database = Database(settings.database_url, self.bells.ring, holder=self.holder)
+        self.database = Database(settings.database_url, self._ring, holder=self.holder)
         self.clock = DatabaseClock(self.database.time)
         self.storage = ObjectStorage(settings.storage_url)
         self.launch = Launch(checkpoint_root=f"{settings.storage_url}/checkpoints")
@@ -93,6 +95,8 @@ class Service:
         Raises:
             SettingsError: what is wrong and what to do.
         """
+        self._identities: Identities | None = None
+        """The application's."""
         problems = await self.problems()
         if problems:
             raise SettingsError("; ".join(problems))
@@ -143,12 +147,24 @@ class Service:
     @asynccontextmanager
     async def _api_background(self) -> AsyncIterator[None]:
         beat = Loop(name="beat", run_once=self.beat, min_interval_s=_BEAT_S, max_interval_s=_BEAT_S)
-        async with self.bells.running():
-            beating = asyncio.create_task(run_loop(beat, asyncio.Event()))
+        async with self.bells.running(), self.bells.heard((Bell.ACCESS, "")) as access_changed:
+            assert self._identities is not None, "this is the application's background"
+            tasks = [
+                asyncio.create_task(run_loop(beat, asyncio.Event())),
+                asyncio.create_task(keep(self._identities, access_changed)),
+            ]
             try:
                 yield
             finally:
-                beating.cancel()
+        self._identities = app.state.identities
+                for task in tasks:
+                    task.cancel()
+
+    async def _ring(self, bell: Bell, about: str) -> None:
+        """Ring after a commit. Who may less than before is heard of here before the answer is out, elsewhere soon after."""
+        if bell is Bell.ACCESS and self._identities is not None:
+            self._identities.forget()
+        await self.bells.ring(bell, about)
 
     async def beat(self) -> None:
         """Say that this API is up, and whether it was late since it last said so."""

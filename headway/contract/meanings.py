@@ -150,7 +150,7 @@ ERRORS: Mapping[str, Meaning] = MappingProxyType(
             "Look it up in `/docs`; the message says more.",
         ),
         "name_taken": Meaning(
-            "A job of the project that has not ended has this name.",
+            "A job of the project that has not ended has this name, or a user has it.",
             "Choose another name, or cancel that job first.",
         ),
         "node_name_taken": Meaning(

@@ -85,6 +85,12 @@ def needs(role: Role, reach: Reach = Reach.PROJECT) -> dict[str, Any]:
     }
 
 
+SIGNED_IN: dict[str, Any] = {
+    "dependencies": [Depends(caller_of)],
+    "openapi_extra": {"x-headway-role": "any", "x-headway-reach": Reach.EVERYWHERE.value},
+}
+"""Of a route: whoever has a token that works may ask, be it that they have no role anywhere."""
+
 ProjectName = Annotated[
     str | None, Query(pattern=NAME_PATTERN, description="Where jobs of several projects have the same name")
 ]

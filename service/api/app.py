@@ -23,13 +23,17 @@ from service.api import (
     meanings,
     metrics,
     nodes,
+    node_credentials,
     offers,
     problems,
     recommendations,
+    projects,
     secrets,
     simulations,
     usage,
+    tokens,
 )
+    users,
 from service.api.context import ApiContext
 from service.api.pressure import Gates, Pressure
 from service.usecases.expire import LATE_SHARE
@@ -53,11 +57,12 @@ def create_app(context: ApiContext, background: Callable[[], AbstractAsyncContex
         title="Headway", version=health.VERSION, description=_DESCRIPTION, lifespan=lifespan
     )
     app.state.context = context
-    app.state.identities = Identities(context.api_token)
+    app.state.identities = Identities(context.transactions, context.api_token, context.now)
     app.state.heartbeats = Heartbeats(context.transactions, context.now)
     modules = (
         agents,  # asked for most often, and looked up in this order
         jobs,
+        node_credentials,
         nodes,
         machines,
         cluster,
@@ -69,6 +74,9 @@ def create_app(context: ApiContext, background: Callable[[], AbstractAsyncContex
         secrets,
         diagnosis,
         bundles,
+        tokens,
+        users,
+        projects,
         auth,
         health,
         meanings,

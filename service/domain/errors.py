@@ -33,7 +33,7 @@ class NotFound(HeadwayServiceError):
 
 
 class NameTaken(HeadwayServiceError):
-    """A live job of the project has this name already."""
+    """A live job of the project, or a user, has this name already."""
 
     code = "name_taken"
 
