@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 from headway.contract.agents import NodeState
+from headway.contract.identity import ProjectQuota
 from headway.contract.markets import Market
 from service.domain.jobs import Job
 from service.domain.pools import Pool
@@ -93,9 +94,27 @@ BUDGET_ROWS = "budget/"
 """What the names of rows begin with that keep to a budget."""
 
 
+QUOTA_ROWS = "quota/"
+"""The same of rows that keep a project to its `max_slots`."""
+LENT_ROWS = "lent/"
+"""The same of rows that keep all others to what a project does not claim of its guarantee."""
+FIRM_ROWS = "firm/"
+"""The same of rows that keep others' jobs that never change from what is guaranteed to a project."""
+
+
 def budget_row(name: str) -> str:
     """The name of a budget's row in a round."""
     return f"{BUDGET_ROWS}{name}"
+
+
+def quota_row(project: str) -> str:
+    """The name of the row of a project's `max_slots`."""
+    return f"{QUOTA_ROWS}{project}"
+
+
+def lent_row(project: str) -> str:
+    """The name of the row of what others may borrow of a project."""
+    return f"{LENT_ROWS}{project}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +129,19 @@ class Cap:
     def row(self) -> str:
         """The name of its row in a round."""
         return budget_row(self.name)
+
+
+_NO_QUOTA = ProjectQuota()
+
+
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    """What a project is promised and where it ends, and what its jobs have used: slot-seconds, of which those that lie back
+    by a half-life count half.
+    """
+
+    quota: ProjectQuota = _NO_QUOTA
+    used_slot_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +196,8 @@ class Snapshot:
     hazard_per_h: Mapping[str, float] = field(default_factory=dict)
     """By name of a pool (`a100 (spot)`): how often an hour one of its machines is taken away; not here: never."""
     caps: tuple[Cap, ...] = ()
+    projects: Mapping[str, Tenant] = field(default_factory=dict)
+    """By name; empty while no project has a quota: then all jobs are alike to a round. One that is not here has none."""
     limits: Mapping[str, Limit] = field(default_factory=dict)
     """By job id; a job that is not here may spend what it takes."""
     spent: Spent | None = None

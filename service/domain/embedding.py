@@ -57,6 +57,7 @@ class JobArrays(TypedDict, total=False):
     job_class: ArrayLike
     """Index of its class: jobs of one class have the same speedups and sizes. 0."""
     thrift: ArrayLike
+    share: ArrayLike
     """(J, C) from 0 to 1: what a configuration counts for the price of its market. 1."""
 
 
@@ -165,6 +166,7 @@ def _job_arrays(given: JobArrays, shape: tuple[int, ...], kinds: int) -> dict[st
         "requested_slots": _whole("requested_slots", given.get("requested_slots", 1), jobs, at_least=1),
         "job_class": _whole("job_class", given.get("job_class", 0), jobs),
         "thrift": None if "thrift" not in given else _numbers("thrift", given["thrift"], shape),
+        "share": None if "share" not in given else _numbers("share", given["share"], shape[:1]),
     }
 
 

@@ -1,4 +1,4 @@
-"""A cap on dollars per hour makes jobs smaller before it stops one."""
+"""A cap on dollars per hour, or on a project's slots, makes jobs smaller before it stops one."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from dataclasses import replace
 import numpy as np
 
 from service.domain.allocation.knapsack.problem import NOTHING, Row, Solve
-from service.domain.allocation.round import Round
 from service.domain.arrays import BoolArray, FloatArray, IntArray
-from service.domain.cluster import BUDGET_ROWS
+from service.domain.cluster import BUDGET_ROWS, QUOTA_ROWS
 from service.domain.policies.policy import Choices, Policy, RoundInput
 
 _ROUNDS = 8
@@ -18,21 +17,20 @@ _ROUNDS = 8
 _ROUNDING = 1e-9
 
 
-def choose_within_caps(round_: Round, policy: Policy, solve: Solve) -> Choices:
+def choose_within_caps(given: RoundInput, policy: Policy, solve: Solve) -> Choices:
     """The policy's choices; but where a running job would be stopped by caps alone, it keeps the cheapest that it could
     have, and the others share what is left. Only where even that is too much for a cap are jobs stopped, those that
     count least first.
     """
-    given = round_.given
     first = policy.choose(given, solve)
-    capped = np.array([row.name.startswith(BUDGET_ROWS) for row in given.rows], dtype=np.bool_)
+    capped = np.array([row.name.startswith((BUDGET_ROWS, QUOTA_ROWS)) for row in given.rows], dtype=np.bool_)
     choices, kept = first, dict[int, int]()
     for _ in range(_ROUNDS if capped.any() else 0):
         more = _stopped(given, capped, first, choices.chosen, kept)
         if not more:
             break
         kept |= more
-        choices = _joined(first, policy.choose(_without(given, kept), solve), kept)
+        choices = joined(first, policy.choose(without(given, kept), solve), kept)
     return choices
 
 
@@ -42,8 +40,8 @@ def _stopped(
     """The running jobs that get nothing because of caps alone, each with the cheapest column that it could have, as far
     as the caps can bear it.
     """
-    left = _left(given, chosen)
-    bears = _left(given, _only(chosen, kept))
+    left = left_by(given, chosen)
+    bears = left_by(given, only(chosen, kept))
     more: dict[int, int] = {}
     stopped = np.flatnonzero((given.current >= 0) & (chosen == NOTHING))
     for job in sorted(stopped.tolist(), key=lambda job: (-given.weight[job], job)):
@@ -63,7 +61,7 @@ def _stopped(
     return more
 
 
-def _only(chosen: IntArray, kept: Mapping[int, int]) -> IntArray:
+def only(chosen: IntArray, kept: Mapping[int, int]) -> IntArray:
     """(J,) the choices of jobs that are kept, and nothing for the others."""
     only = np.full_like(chosen, NOTHING)
     for job, column in kept.items():
@@ -71,7 +69,7 @@ def _only(chosen: IntArray, kept: Mapping[int, int]) -> IntArray:
     return only
 
 
-def _left(given: RoundInput, chosen: IntArray) -> FloatArray:
+def left_by(given: RoundInput, chosen: IntArray) -> FloatArray:
     """(R,) what choices leave of the rows."""
     return np.array([row.capacity - _taken(row, chosen) for row in given.rows])
 
@@ -83,11 +81,11 @@ def _taken(row: Row, chosen: IntArray) -> float:
     return float(row.demand[chosen[counts]].sum())
 
 
-def _without(given: RoundInput, kept: Mapping[int, int]) -> RoundInput:
+def without(given: RoundInput, kept: Mapping[int, int]) -> RoundInput:
     """The round for everybody else, with what is left to them."""
     allowed = given.allowed.copy()
     allowed[list(kept)] = False
-    left = _left(given, _only(given.current, kept))
+    left = left_by(given, only(given.current, kept))
     rows = tuple(
         replace(row, capacity=max(0.0, capacity))
         for row, capacity in zip(given.rows, left.tolist(), strict=True)
@@ -95,12 +93,14 @@ def _without(given: RoundInput, kept: Mapping[int, int]) -> RoundInput:
     return replace(given, rows=rows, allowed=allowed)
 
 
-def _joined(first: Choices, others: Choices, kept: Mapping[int, int]) -> Choices:
+def joined(first: Choices, others: Choices, kept: Mapping[int, int]) -> Choices:
     """The choices of those that are kept and of all others, as one."""
     rows, columns = np.array(list(kept)), np.array(list(kept.values()))
     chosen, utility, idle = others.chosen.copy(), others.utility.copy(), others.idle.copy()
     chosen[rows], utility[rows], idle[rows] = columns, first.utility[rows], first.idle[rows]
-    worth = float((first.utility[rows, columns] - others.idle[rows]).sum())
+    # Of what a policy would never have chosen it does not say what it is worth.
+    utility_s = first.utility[rows, columns]
+    worth = float((np.where(np.isfinite(utility_s), utility_s, first.idle[rows]) - others.idle[rows]).sum())
     solution = others.solution
     return replace(
         others,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,9 +10,12 @@ import numpy as np
 from headway.contract.jobs import Reason, SizeOption
 from headway.contract.spec import Resize
 from service.domain.allocation.eligibility import Holding, is_left_over
+from service.domain.allocation.lending import why_above_quota, why_given_up
 from service.domain.allocation.placement import Placement, describe_move
 from service.domain.allocation.round import MIN_GAIN, MIN_RUNTIME_S, Note, Round
+from service.domain.allocation.sentences import Sentence, named
 from service.domain.allocation.spending import Bar
+from service.domain.allocation.tenancy import Claim
 from service.domain.jobs import Allocation, Job
 from service.domain.policies.policy import Choices
 from service.domain.pools import Pool, anchor_in, slots_in, slots_of
@@ -30,21 +32,16 @@ _NOTES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Sentence:
-    """A reason and its explanation."""
-
-    reason: Reason
-    message: str
-
-
-@dataclass(frozen=True, slots=True)
 class Case:
-    """One job of a round: its row, and the column that it gets, -1 for none."""
+    """One job of a round: its row, and the column that it gets, -1 for none. `given_up_for` is the project whose guarantee
+    leaves it less than the policy would give it.
+    """
 
     round: Round
     row: int
     column: int
     options: tuple[SizeOption, ...]
+    given_up_for: Claim | None = None
 
     @property
     def job(self) -> Job:
@@ -208,7 +205,8 @@ def why_change(case: Case, current: Allocation, placement: Placement) -> Sentenc
         snapshot = case.round.snapshot
         heir = snapshot.jobs.get(placement.makes_room_for)
         names = {node.id: node.name for node in snapshot.nodes.values()}
-        text = describe_move(current, placement.allocation, heir=heir.name if heir else "", node_names=names)
+        whom = named([heir], case.job.spec.project) if heir else ""
+        text = describe_move(current, placement.allocation, heir=whom, node_names=names)
         return Sentence(Reason.BETTER_ALLOCATION, text)
     barred = _barred(case)
     if barred is not None:
@@ -227,7 +225,10 @@ def _why_better(case: Case) -> str:
         return _gain(now, then)
     if now is not None and then is not None and now.slots == then.slots and _is_cheaper(then, now):
         return f"as many slots for ${then.usd_per_h:,.2f} instead of ${now.usd_per_h:,.2f} an hour"
-    return "makes room for jobs that gain more from the slots"
+    if case.given_up_for is not None:
+        return why_given_up(case.given_up_for)
+    above = why_above_quota(case.round.snapshot, case.job.spec.project)
+    return above or "makes room for jobs that gain more from the slots"
 
 
 def why_back_off(case: Case) -> Sentence:
@@ -244,9 +245,9 @@ def why_back_off(case: Case) -> Sentence:
 def why_later(case: Case, placement: Placement) -> Sentence:
     """Why what was chosen is not there yet."""
     jobs = case.round.snapshot.jobs
-    names = [jobs[one].name for one in placement.waits_for if one in jobs]
-    leavers = _listed(names) or "other jobs"
-    have = "has" if len(names) == 1 else "have"
+    leaving = [jobs[one] for one in placement.waits_for if one in jobs]
+    leavers = named(leaving, case.job.spec.project) or "other jobs"
+    have = "has" if len(leaving) == 1 else "have"
     return Sentence(Reason.WAITING_FOR_CAPACITY, f"gets {case.chosen} as soon as {leavers} {have} left them")
 
 
@@ -274,6 +275,10 @@ def why_vacate(case: Case) -> Sentence:
     unpaid = _unpaid(case)
     if unpaid is not None:
         return unpaid
+    if case.given_up_for is not None:
+        return Sentence(
+            Reason.PREEMPTED, f"its {why_given_up(case.given_up_for)}; goes on when there is room"
+        )
     return Sentence(
         Reason.PREEMPTED, "its slots go to jobs that gain more from them; goes on when there is room"
     )
@@ -351,11 +356,6 @@ def _gain(now: SizeOption, then: SizeOption) -> str:
         return f"{then.speedup / now.speedup:.2f} times the speed is expected"
     source = "measured" if then.measured else "expected"
     return f"{now.goodput_samples_per_s:,.0f} -> {then.goodput_samples_per_s:,.0f} samples/s {source}"
-
-
-def _listed(names: Sequence[str]) -> str:
-    shown = sorted(names)[:_NAMED]
-    return ", ".join(shown) + (" and others" if len(names) > _NAMED else "")
 
 
 def _weighed(utility: float) -> float | None:

@@ -7,11 +7,9 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from headway.contract.jobs import Reason, SizeOption
-from service.domain.allocation.caps import choose_within_caps
 from service.domain.allocation.eligibility import backs_off
 from service.domain.allocation.explain import (
     Case,
-    Sentence,
     all_options,
     why_back_off,
     why_change,
@@ -21,10 +19,13 @@ from service.domain.allocation.explain import (
     why_start,
     why_vacate,
 )
+from service.domain.allocation.guarantees import choose_within_guarantees
 from service.domain.allocation.knapsack.problem import NOTHING, Solution, Solve
+from service.domain.allocation.lending import why_at_quota
 from service.domain.allocation.placement import Placement, Step
 from service.domain.allocation.places import places_of
 from service.domain.allocation.round import Round
+from service.domain.allocation.sentences import Sentence
 from service.domain.allocation.waiting import Census, census_of, why_unpaid, why_wait
 from service.domain.cluster import SlotKey, Snapshot, allocation_of
 from service.domain.jobs import Allocation, size_of
@@ -103,7 +104,8 @@ def decide(
     """
     snapshot = round_.snapshot
     began_s = clock_s()
-    choices = choose_within_caps(round_, policy, solve)
+    shared = choose_within_guarantees(round_, policy, solve)
+    choices = shared.choices
     solved_s = clock_s()
     chosen = [int(column) for column in choices.chosen]
     placements = places_of(round_, chosen)
@@ -111,7 +113,7 @@ def decide(
     census = census_of(round_, choices, _left_over(snapshot, placements.values()))
     options = all_options(round_, choices)
     decisions = [
-        _decide_job(Case(round_, row, column, options[row]), placements, census)
+        _decide_job(Case(round_, row, column, options[row], shared.given_up_for.get(row)), placements, census)
         for row, column in enumerate(chosen)
     ]
     return Plan(
@@ -148,7 +150,7 @@ def _decide_job(case: Case, placements: Mapping[str, Placement], census: Census)
         if holding.size:
             why = why_vacate(case)
             if why.reason is Reason.PREEMPTED:
-                why = why_unpaid(case, census) or why
+                why = why_unpaid(case, census) or why_at_quota(case.round, case.row, census.chosen) or why
             return _decision(case, Action.VACATE, {}, why)
         return _decision(case, Action.WAIT, {}, why_wait(case, census))
     if placement.allocation == current:

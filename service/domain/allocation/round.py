@@ -28,6 +28,7 @@ from service.domain.allocation.risk import kept_share, saves, thrift
 from service.domain.allocation.rooms import Room, rooms_of
 from service.domain.allocation.searching import Searches, searches_of
 from service.domain.allocation.spending import Bar, Prospects, bars_of, cap_rows, prospects_of
+from service.domain.allocation.tenancy import Tenancy, tenancy_of
 from service.domain.arrays import BoolArray, FloatArray, IntArray
 from service.domain.cluster import Served, Snapshot
 from service.domain.jobs import Job
@@ -86,6 +87,7 @@ class Round:
         search: where jobs that search their configuration are to be.
         bars: (J, C) a `Bar` for each: what money or time forbids.
         prospects: goodput with what is lost with spot machines, and what is left to do.
+        tenancy: what projects are promised, and where they end.
         table: goodput as it is believed to be while nothing is lost; what policies are given is steadied in `given`.
     """
 
@@ -102,6 +104,7 @@ class Round:
     prospects: Prospects
     exempt: BoolArray
     search: Searches
+    tenancy: Tenancy
     given: RoundInput
 
     def usable_slots(self, spec: JobSpec) -> dict[str, int]:
@@ -125,8 +128,11 @@ class Round:
             digest.update(np.ascontiguousarray(one).tobytes())
         for name in ("current", "weight", "waited_s", "served_slot_s", "changes", "change_s", "remaining"):
             digest.update(getattr(given, name).tobytes())
-        if given.thrift is not None:
-            digest.update(given.thrift.tobytes())
+        for factor in (given.thrift, given.share):
+            if factor is not None:
+                digest.update(factor.tobytes())
+        for claim in self.tenancy.claims:
+            digest.update(f"{claim.project} {claim.wanted}".encode())
         return digest.hexdigest()
 
 
@@ -167,6 +173,8 @@ def build_round(snapshot: Snapshot) -> Round:
     rows, exempt = rows_of(columns, rooms, jobs, holdings, current)
     rows += cap_rows(snapshot, jobs, columns)
     given = _given(snapshot, jobs, holdings, columns, rows, current, notes, prospects, bars, search)
+    tenancy = tenancy_of(snapshot, jobs, columns, rooms, given.allowed, current)
+    given = replace(given, rows=(*given.rows, *tenancy.rows), share=tenancy.share)
     return Round(
         snapshot=snapshot,
         jobs=jobs,
@@ -181,6 +189,7 @@ def build_round(snapshot: Snapshot) -> Round:
         prospects=prospects,
         exempt=exempt,
         search=search,
+        tenancy=tenancy,
         given=replace(given, thrift=search.unbiased(thrift(jobs, columns, rooms))),
     )
 

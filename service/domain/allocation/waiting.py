@@ -12,9 +12,12 @@ from headway.contract.agents import NodeState
 from headway.contract.dollars import dollars
 from headway.contract.jobs import Reason
 from headway.contract.markets import Market
-from service.domain.allocation.explain import Case, Sentence
+from service.domain.allocation.explain import Case
 from service.domain.allocation.knapsack.problem import NOTHING
+from service.domain.allocation.lending import standing_text, why_at_quota, why_given_up
 from service.domain.allocation.round import Note, Round
+from service.domain.allocation.sentences import Sentence
+from service.domain.arrays import IntArray
 from service.domain.cluster import Cap, SlotKey, Snapshot
 from service.domain.jobs import Job
 from service.domain.policies.policy import Choices
@@ -33,7 +36,8 @@ class Census:
         any_node: whether there is a node that is not lost.
         in_service: slots by pool of nodes that take jobs.
         left: of these, by pool, what the round gives to nobody.
-        held_by: who holds most, for people.
+        holders: slots by name of the job, by project.
+        chosen: (J,) what every job gets.
         caps: each with the dollars per hour that jobs take of it.
         confined: how many slots are in quarantine, to be added to a sentence; empty where none is.
     """
@@ -41,7 +45,8 @@ class Census:
     any_node: bool
     in_service: Mapping[Pool, int]
     left: Mapping[Pool, int]
-    held_by: str
+    holders: Mapping[str, Mapping[str, int]]
+    chosen: IntArray
     caps: tuple[tuple[Cap, float], ...]
     confined: str
 
@@ -56,7 +61,8 @@ def census_of(round_: Round, choices: Choices, left: Iterable[SlotKey]) -> Censu
             Pool(kind, node.market) for node in nodes if node.takes_jobs for kind in node.slots.values()
         ),
         left=Counter(pool for pool in map(snapshot.pool_of, left) if pool is not None),
-        held_by=_holders(snapshot),
+        holders=_holders(snapshot),
+        chosen=choices.chosen,
         caps=tuple((cap, _taken(round_, choices, cap)) for cap in snapshot.caps),
         confined=_confined(sum(len(node.quarantined) for node in nodes if node.takes_jobs)),
     )
@@ -92,6 +98,9 @@ def why_wait(case: Case, census: Census) -> Sentence:
             + _elsewhere(job, present)
             + census.confined,
         )
+    at_quota = why_at_quota(case.round, case.row, census.chosen)
+    if at_quota is not None:
+        return at_quota
     left = {pool: count for pool, count in census.left.items() if pool.serves(job.spec)}
     if max((_together(left, pool.kind) for pool in left), default=0) >= min(job.sizes):
         unpaid = why_unpaid(case, census)
@@ -101,8 +110,17 @@ def why_wait(case: Case, census: Census) -> Sentence:
         Reason.WAITING_FOR_CAPACITY,
         f"needs at least {need}; {sum(left.values())} of {sum(serving.values())} are left"
         + _elsewhere(job, census.left)
-        + (f"; held by {census.held_by}" if census.held_by else ""),
+        + _held_by(census.holders, job.spec.project)
+        + _promised(case),
     )
+
+
+def _promised(case: Case) -> str:
+    """What quotas have to do with it."""
+    if case.given_up_for is not None:
+        return f"; {why_given_up(case.given_up_for)}"
+    stands = standing_text(case.round.snapshot, case.job.spec.project)
+    return f"; {stands}" if stands else ""
 
 
 def _together(slots: Mapping[Pool, int], kind: str) -> int:
@@ -157,9 +175,20 @@ def _taken(round_: Round, choices: Choices, cap: Cap) -> float:
     return cap.usd_per_h - row.capacity + float(np.sum(row.demand[choices.chosen[counts]]))
 
 
-def _holders(snapshot: Snapshot) -> str:
-    holders = Counter(
-        snapshot.jobs[holder].name for holder in snapshot.held.values() if holder in snapshot.jobs
-    )
-    largest_first = sorted(holders.items(), key=lambda holder: (-holder[1], holder[0]))
-    return ", ".join(f"{name} ({slots})" for name, slots in largest_first[:_NAMED])
+def _holders(snapshot: Snapshot) -> dict[str, Counter[str]]:
+    holders: dict[str, Counter[str]] = {}
+    for holder in snapshot.held.values():
+        if holder in snapshot.jobs:
+            job = snapshot.jobs[holder]
+            holders.setdefault(job.spec.project, Counter())[job.name] += 1
+    return holders
+
+
+def _held_by(holders: Mapping[str, Mapping[str, int]], project: str) -> str:
+    """Who holds most, for people of a project: its own jobs by name, those of others together."""
+    own = sorted(holders.get(project, {}).items(), key=lambda holder: (-holder[1], holder[0]))
+    shown = [f"{name} ({slots})" for name, slots in own[:_NAMED]]
+    others = sum(sum(slots.values()) for one, slots in holders.items() if one != project)
+    if others:
+        shown.append(f"other projects ({others})")
+    return f"; held by {', '.join(shown)}" if shown else ""

@@ -12,7 +12,7 @@ from service.domain.arrays import BoolArray, IntArray
 from service.domain.policies.parameter import parameter
 from service.domain.policies.policy import Choices, RoundInput
 from service.domain.policies.scaling import scaling_factors
-from service.domain.policies.speedup import changed, finite, holding, kept, weights
+from service.domain.policies.speedup import changed, finite, holding, kept
 
 USUAL_WEIGHT = 1.0
 """Jobs that weigh less are opportunistic."""
@@ -42,7 +42,7 @@ class IdleFill:
         utility = np.where(scaling > 0, worth, -np.inf)
         idle = np.where(holding(given), -cost, 0.0)
         problem = Problem(utility=utility, idle=idle, rows=given.rows, current=given.current)
-        first = weights(given) >= USUAL_WEIGHT
+        first = finite(given.weight, otherwise=1.0) >= USUAL_WEIGHT
         solution = solve(_only(problem, first))
         if not first.all():
             rest = replace(problem, rows=_left_by(solution.chosen, given.rows))

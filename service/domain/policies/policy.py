@@ -46,6 +46,8 @@ class RoundInput:
         job_class: (J,) index of its class: jobs of one class have the same speedups and sizes.
         thrift: (J, C) what a configuration counts for the price of its market, from 0 to 1, by the goals of jobs that
             take several; None where nobody has that choice. For policies that do not know dollars otherwise.
+        share: (J,) what the job's weight is multiplied by, from 0.5 to 2, since its project has used more or less than its
+            share; None where projects do not count.
     """
 
     configurations: Configurations
@@ -64,6 +66,7 @@ class RoundInput:
     requested_slots: IntArray
     job_class: IntArray
     thrift: FloatArray | None = None
+    share: FloatArray | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

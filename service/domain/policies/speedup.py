@@ -49,8 +49,9 @@ def remaining_s(given: RoundInput, goodput: FloatArray, served_s: NumberArray) -
 
 
 def weights(given: RoundInput) -> FloatArray:
-    """(J,) how much each job counts; 1 where the weight is no number."""
-    return finite(given.weight, otherwise=1.0)
+    """(J,) how much each job counts, by priority and by what its project has used; 1 where the weight is no number."""
+    weight = finite(given.weight, otherwise=1.0)
+    return weight if given.share is None else weight * finite(given.share, otherwise=1.0)
 
 
 def holding(given: RoundInput) -> BoolArray:

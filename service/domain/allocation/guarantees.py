@@ -1,0 +1,158 @@
+"""What is lent comes back: a policy's choices, corrected where a project has less than it is guaranteed and wants.
+
+Nothing here concerns a round in which every claim is met: then the policy's choices are what they would be without.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from service.domain.allocation.caps import choose_within_caps, joined, left_by, only, without
+from service.domain.allocation.knapsack.problem import NOTHING, Row, Solve
+from service.domain.allocation.round import Round
+from service.domain.allocation.tenancy import Claim
+from service.domain.arrays import IntArray
+from service.domain.policies.policy import Choices, Policy, RoundInput
+
+_ROUNDS = 8
+"""So often more jobs are seated, since others lost theirs in their place."""
+_ROUNDING = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """Choices that keep every guarantee, and by a job's row whose guarantee it gave up slots for."""
+
+    choices: Choices
+    given_up_for: Mapping[int, Claim] = field(default_factory=dict)
+
+
+def choose_within_guarantees(round_: Round, policy: Policy, solve: Solve) -> Shared:
+    """The policy's choices; but where a project claims what is guaranteed to it, the others share what is left.
+
+    They shrink first, as the policy and their weights have it. Jobs whose smallest sizes are within a guarantee have at
+    least those. Whoever runs keeps at least its smallest size as long as there is room for that, those that count least last.
+    What the claimant's jobs then do not take stays with the others.
+    """
+    given, slots = round_.given, round_.columns.configurations.slots
+    first = choose_within_caps(given, policy, solve)
+    claims = [
+        claim
+        for claim in round_.tenancy.claims
+        if claim.is_crowded(first.chosen, slots) or claim.unmet(first.chosen, slots)
+    ]
+    if not claims:
+        return Shared(first)
+    claimed = _with_rows(given, [claim.lent for claim in claims])
+    choices = choose_within_caps(claimed, policy, solve)
+    taken = [claim.taken(choices.chosen, slots) for claim in claims]
+    if any(count < claim.wanted for claim, count in zip(claims, taken, strict=True)):
+        lending = [claim.lending(count) for claim, count in zip(claims, taken, strict=True)]
+        claimed = _with_rows(given, lending)
+        choices = choose_within_caps(claimed, policy, solve)
+    choices = _seated(claimed, claims, first, choices, policy, solve)
+    return Shared(choices, _given_up(given, claims, first.chosen, choices.chosen))
+
+
+def _with_rows(given: RoundInput, rows: Sequence[Row]) -> RoundInput:
+    return replace(given, rows=(*given.rows, *rows))
+
+
+def _seated(
+    given: RoundInput,
+    claims: Sequence[Claim],
+    first: Choices,
+    choices: Choices,
+    policy: Policy,
+    solve: Solve,
+) -> Choices:
+    """The choices in which protected jobs have something, and as many of those that run as there is room for."""
+    slots = given.configurations.slots
+    must: dict[int, None] = {}
+    keep: dict[int, None] = {}
+    rest, kept = choices, dict[int, int]()
+    for _ in range(_ROUNDS):
+        unmet = [row for claim in claims for row in claim.unmet(choices.chosen, slots)]
+        stopped = (given.current >= 0) & (first.chosen != NOTHING) & (choices.chosen == NOTHING)
+        before = len(must), len(keep)
+        must |= dict.fromkeys(unmet)
+        keep |= dict.fromkeys(np.flatnonzero(stopped).tolist())
+        if (len(must), len(keep)) == before:
+            break
+        kept = _seats(given, [*must, *_heaviest(given, [row for row in keep if row not in must])])
+        rest = choose_within_caps(without(given, kept), policy, solve) if kept else rest
+        choices = joined(first, rest, kept) if kept else rest
+    if not kept:
+        return choices
+    return joined(first, rest, _grown(given, choices.chosen, kept, first.chosen))
+
+
+def _heaviest(given: RoundInput, rows: Iterable[int]) -> list[int]:
+    """Jobs by what they count, those that count least last."""
+    weight = given.weight if given.share is None else given.weight * given.share
+    return sorted(rows, key=lambda row: (-weight[row], row))
+
+
+def _seats(given: RoundInput, rows: Sequence[int]) -> dict[int, int]:
+    """The smallest column of each of these jobs, in their order, as long as all rows are kept."""
+    bears = left_by(given, only(given.current, {}))
+    counts, demand = _demand(given)
+    seats = {}
+    for job in rows:
+        may = np.flatnonzero(given.allowed[job])
+        takes = np.where(counts[:, job, None], demand[:, may], 0.0)
+        fits = (takes <= bears[:, None] + _ROUNDING).all(axis=0)
+        if fits.any():
+            # Of equal sizes the one that takes least of what is scarce.
+            scarce = (takes / np.maximum(bears[:, None], _ROUNDING)).max(axis=0, initial=0.0)
+            order = np.lexsort((scarce, given.configurations.slots[may], ~fits))
+            seats[job] = int(may[order[0]])
+            bears = bears - takes[:, order[0]]
+    return seats
+
+
+def _grown(given: RoundInput, chosen: IntArray, kept: Mapping[int, int], first: IntArray) -> dict[int, int]:
+    """The seats, each as large as what is left allows, and no larger than what the policy chose at first or it holds."""
+    slots = given.configurations.slots
+    left = left_by(given, chosen)
+    counts, demand = _demand(given)
+    grown = dict(kept)
+    for job in _heaviest(given, kept):
+        most = max(
+            (int(slots[column]) for column in (first[job], given.current[job]) if column >= 0), default=0
+        )
+        may = np.flatnonzero(given.allowed[job] & (slots <= most) & (slots > slots[kept[job]]))
+        more = np.where(counts[:, job, None], demand[:, may] - demand[:, [kept[job]]], 0.0)
+        may, more = may[(fits := (more <= left[:, None] + _ROUNDING).all(axis=0))], more[:, fits]
+        if len(may):
+            best = int(np.lexsort((-given.goodput[job, may], -slots[may]))[0])
+            grown[job] = int(may[best])
+            left = left - more[:, best]
+    return grown
+
+
+def _demand(given: RoundInput) -> tuple[np.ndarray, np.ndarray]:
+    """(R, J) which jobs the rows count, and (R, C) what they count."""
+    jobs = len(given.weight)
+    counts = np.array([np.ones(jobs, dtype=np.bool_) if row.jobs is None else row.jobs for row in given.rows])
+    demand = np.array([row.demand for row in given.rows], dtype=np.float64)
+    shape = (len(given.rows), len(given.configurations.slots))
+    return counts.reshape(len(given.rows), jobs), demand.reshape(shape)
+
+
+def _given_up(
+    given: RoundInput, claims: Sequence[Claim], first: IntArray, chosen: IntArray
+) -> dict[int, Claim]:
+    """The jobs that get fewer slots than the policy alone would give them, and whose guarantee that is for."""
+    slots = np.append(given.configurations.slots, 0)
+    less = np.flatnonzero(slots[chosen] < slots[first])
+    gaining = {}
+    for job in less.tolist():
+        for claim in claims:
+            if not claim.members[job]:
+                gaining[job] = claim
+                break
+    return gaining

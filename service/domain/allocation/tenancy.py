@@ -1,0 +1,239 @@
+"""What projects are promised and where they end, as a round counts it: rows, claims, and shares by use.
+
+`J` jobs that the round decides about, `C` columns. Slots of a guarantee are of any pool.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from headway.contract.spec import Resize
+from service.domain.allocation.columns import Columns
+from service.domain.allocation.knapsack.problem import NOTHING, Row
+from service.domain.allocation.rooms import Room
+from service.domain.arrays import BoolArray, FloatArray, IntArray
+from service.domain.cluster import FIRM_ROWS, Snapshot, Tenant, lent_row, quota_row
+from service.domain.jobs import Job
+
+_MOST_SHARE = 2.0
+"""What use of less, or more, than its share multiplies or divides a project's weights with at most: 25 points of priority."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """What a project may have back in this round of slots that others borrow.
+
+    Attributes:
+        project: its name.
+        guaranteed: slots, as its quota says.
+        open: of these, how many are not held by jobs that the round does not decide about.
+        wanted: of these, how many its other jobs could take now, all projects' claims together at most what there is.
+        members: (J,) its jobs.
+        protected: (J,) those whose smallest sizes are within the guarantee together: by priority, then those that run.
+        least: (J,) slots of the smallest size of every job; infinite for one that may have nothing now.
+        lent: what all others may take together.
+    """
+
+    project: str
+    guaranteed: int
+    open: int
+    wanted: int
+    members: BoolArray
+    protected: BoolArray
+    least: FloatArray
+    lent: Row
+
+    def unmet(self, chosen: IntArray, slots: IntArray) -> list[int]:
+        """Protected jobs that get nothing although their project has less than its guarantee, in the order of jobs."""
+        if self.taken(chosen, slots) >= self.open:
+            return []
+        return np.flatnonzero(self.protected & (chosen == NOTHING)).tolist()
+
+    def taken(self, chosen: IntArray, slots: IntArray) -> int:
+        """Slots that its jobs get."""
+        return int(slots[chosen[self.members & (chosen != NOTHING)]].sum())
+
+    def is_crowded(self, chosen: IntArray, slots: IntArray) -> bool:
+        """Whether it has less than it wants while others have more than they may."""
+        others = chosen[~self.members & (chosen != NOTHING)]
+        too_much = float(self.lent.demand[others].sum()) > self.lent.capacity
+        return too_much and self.taken(chosen, slots) < self.wanted
+
+    def lending(self, slots: int) -> Row:
+        """The row of the others where its own jobs take so many slots."""
+        return replace(self.lent, capacity=self.lent.capacity + max(0, self.wanted - slots))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tenancy:
+    """The quotas of a round. `rows` are those that always hold; `share` (J,) is `RoundInput.share`."""
+
+    rows: tuple[Row, ...] = ()
+    claims: tuple[Claim, ...] = ()
+    share: FloatArray | None = None
+
+
+def tenancy_of(
+    snapshot: Snapshot,
+    jobs: Sequence[Job],
+    columns: Columns,
+    rooms: Mapping[str, Room],
+    allowed: BoolArray,
+    current: IntArray,
+) -> Tenancy:
+    """The quotas of a round; nothing at all while no project has one. `allowed` (J, C): what jobs may be given now."""
+    if not snapshot.projects:
+        return Tenancy()
+    members = {
+        project: np.array([job.spec.project == project for job in jobs], dtype=np.bool_)
+        for project in sorted(snapshot.projects)
+    }
+    settled = _settled(snapshot, jobs)
+    rows = [
+        Row(
+            name=quota_row(project),
+            capacity=float(max(0, tenant.quota.max_slots - settled.get(project, 0))),
+            demand=columns.configurations.slots.astype(np.float64),
+            jobs=members[project],
+        )
+        for project, tenant in sorted(snapshot.projects.items())
+        if tenant.quota.max_slots is not None
+    ]
+    return Tenancy(
+        rows=(*rows, *_firm_rows(snapshot, jobs, columns, rooms)),
+        claims=_claims(snapshot, jobs, columns, rooms, members, settled, allowed, current),
+        share=shares_by_use(snapshot.projects, [job.spec.project for job in jobs]),
+    )
+
+
+def shares_by_use(projects: Mapping[str, Tenant], of_jobs: Sequence[str]) -> FloatArray | None:
+    """(J,) what use counts: 2 ** (1 - used / due), within a factor of 2; None where the jobs are all of one project.
+
+    `used` is a project's part of what the projects of these jobs have used, `due` its part of their weights (the fair-share
+    factor of batch schedulers, 2 ** (-used / due), scaled so that who used just what was due counts as ever).
+    """
+    present = sorted(set(of_jobs))
+    if len(present) < 2:
+        return None
+    tenants = {project: projects.get(project, Tenant()) for project in present}
+    weights = sum(one.quota.weight for one in tenants.values())
+    used_slot_s = sum(one.used_slot_s for one in tenants.values())
+    if not used_slot_s > 0:
+        return None
+    factor = {
+        project: 2.0 ** (1.0 - (one.used_slot_s / used_slot_s) / (one.quota.weight / weights))
+        for project, one in tenants.items()
+    }
+    of_project = {project: min(max(one, 1 / _MOST_SHARE), _MOST_SHARE) for project, one in factor.items()}
+    return np.array([of_project[project] for project in of_jobs])
+
+
+def _settled(snapshot: Snapshot, jobs: Sequence[Job]) -> dict[str, int]:
+    """Slots by project of jobs that the round does not decide about."""
+    deciding = {job.id for job in jobs}
+    settled: dict[str, int] = {}
+    for job_id, keys in snapshot.holdings.items():
+        job = snapshot.jobs.get(job_id)
+        if job is not None and job_id not in deciding:
+            settled[job.spec.project] = settled.get(job.spec.project, 0) + len(keys)
+    return settled
+
+
+def _firm_rows(
+    snapshot: Snapshot, jobs: Sequence[Job], columns: Columns, rooms: Mapping[str, Room]
+) -> list[Row]:
+    """Jobs that never change give nothing back: they do not start on what is guaranteed to another project."""
+    firm = np.array([job.spec.elastic.resize is Resize.NEVER for job in jobs], dtype=np.bool_)
+    if not firm.any():
+        return []
+    deciding = {job.id for job in jobs}
+    in_service = sum(int(room.slots.sum()) for room in rooms.values())
+    rows = []
+    for project, tenant in sorted(snapshot.projects.items()):
+        of_others = firm & np.array([job.spec.project != project for job in jobs], dtype=np.bool_)
+        if not tenant.quota.slots or not of_others.any():
+            continue
+        held = sum(
+            len(keys)
+            for job_id, keys in snapshot.holdings.items()
+            if (job := snapshot.jobs.get(job_id)) is not None
+            and job_id not in deciding
+            and job.spec.project != project
+            and job.spec.elastic.resize is Resize.NEVER
+        )
+        rows.append(
+            Row(
+                name=f"{FIRM_ROWS}{project}",
+                capacity=float(max(0, in_service - tenant.quota.slots - held)),
+                demand=columns.configurations.slots.astype(np.float64),
+                jobs=of_others,
+            )
+        )
+    return rows
+
+
+def _claims(
+    snapshot: Snapshot,
+    jobs: Sequence[Job],
+    columns: Columns,
+    rooms: Mapping[str, Room],
+    members: Mapping[str, BoolArray],
+    settled: Mapping[str, int],
+    allowed: BoolArray,
+    current: IntArray,
+) -> tuple[Claim, ...]:
+    slots = columns.configurations.slots
+    least = np.where(allowed, slots, np.inf).min(axis=1, initial=np.inf)
+    most = np.where(allowed, slots, 0).max(axis=1, initial=0)
+    room = np.array([int(one.room.sum()) for one in rooms.values()], dtype=np.int64)
+    wanted: dict[str, int] = {}
+    for project, own in members.items():
+        guaranteed = snapshot.projects[project].quota.slots or 0
+        wants = min(guaranteed - settled.get(project, 0), int(most[own].sum()))
+        if wants > 0:
+            wanted[project] = wants
+    promised, there = sum(wanted.values()), int(room.sum())
+    claims = []
+    for project, wants in wanted.items():
+        # More was promised than there is: everybody gives way in proportion.
+        fair = wants if promised <= there else wants * there // promised
+        own = members[project]
+        protected = _protected(jobs, own, least, current, fair)
+        pools = (columns.parts[allowed[own].any(axis=0)] > 0).any(axis=0)
+        demand = columns.demand[:, pools].sum(axis=1).astype(np.float64)
+        at_least = np.where(~own & (current >= 0) & np.isfinite(least), least, 0.0)
+        at_least[current >= 0] *= demand[current[current >= 0]] > 0
+        here = int(room[pools].sum())
+        # What runs elsewhere shrinks for all of it, and is stopped for what is protected alone.
+        capacity = max(here - fair, min(here - float(least[protected].sum()), float(at_least.sum())), 0.0)
+        claims.append(
+            Claim(
+                project=project,
+                guaranteed=snapshot.projects[project].quota.slots or 0,
+                open=min((snapshot.projects[project].quota.slots or 0) - settled.get(project, 0), here),
+                wanted=fair,
+                members=own,
+                protected=protected,
+                least=least,
+                lent=Row(name=lent_row(project), capacity=float(capacity), demand=demand, jobs=~own),
+            )
+        )
+    return tuple(claims)
+
+
+def _protected(
+    jobs: Sequence[Job], own: BoolArray, least: FloatArray, current: IntArray, slots: int
+) -> BoolArray:
+    """(J,) the jobs of a project whose smallest sizes are within so many slots."""
+    protected = np.zeros(len(jobs), dtype=np.bool_)
+    order = sorted(
+        np.flatnonzero(own).tolist(), key=lambda row: (-jobs[row].spec.priority, current[row] < 0, row)
+    )
+    for row in order:
+        if least[row] <= slots:
+            protected[row] = True
+            slots -= int(least[row])
+    return protected
