@@ -14,6 +14,8 @@ import structlog
 
 from worker_agent.folders import RunFolder, boot_s, read_json, write_json
 from worker_agent.holes import Holes
+from worker_agent.redaction import SHORTEST_BYTES, Redactor, masked
+from worker_agent.secrets import RunSecrets
 from worker_agent.service_api import Backoff, NotJoined, Refused, Unreachable
 
 _log = structlog.get_logger()
@@ -53,6 +55,8 @@ class LoggedRun:
     generation: int
     ranks: tuple[int, ...]
     folder: RunFolder
+    has_secrets: bool = False
+    """Nothing is shipped before these are known, so that they can be hidden."""
 
 
 def cut(data: bytes, *, final: bool) -> int:
@@ -69,6 +73,24 @@ def cut(data: bytes, *, final: bool) -> int:
     while end > len(data) - 4 and data[end - 1] & 0xC0 == 0x80:  # inside a UTF-8 sequence
         end -= 1
     return end - 1 if data[end - 1] & 0xC0 == 0xC0 else end
+
+
+def _hide(redactor: Redactor, file: BinaryIO, offset: int, data: bytes, *, final: bool) -> bytes:
+    """The piece at `offset` without secrets, also those that begin before it or end behind it; without its end if that may
+    be the beginning of one, and more is to come.
+    """
+    first = max(0, offset - redactor.reach)
+    file.seek(first)
+    around = file.read(offset - first + len(data) + redactor.reach)
+    spans = list(redactor.spans(around))
+    begin, end = offset - first, offset - first + len(data)
+    if len(around) < end + redactor.reach:  # what is behind them is not written yet
+        begun = redactor.begun(around)
+        if not final:
+            end = max(begin, min(end, begun))
+        elif len(around) - begun >= SHORTEST_BYTES:
+            spans.append((begun, len(around)))
+    return masked(around, iter(spans))[begin:end]
 
 
 def tail(path: Path) -> list[str]:
@@ -118,8 +140,10 @@ class LogShipper:
         *,
         now_s: Callable[[], float] = boot_s,
         holes: Holes | None = None,
+        secrets: RunSecrets | None = None,
     ) -> None:
         self._sink = sink
+        self._secrets = secrets or RunSecrets()
         self._stopping = stopping
         self._quota_bytes = quota_bytes
         self._now_s = now_s
@@ -171,10 +195,14 @@ class LogShipper:
             over = set(self._over)
         for run in self._watched():
             final = run.folder.name in over
+            redactor = self._secrets.redactor(run.folder.name, has_secrets=run.has_secrets)
+            if redactor is None:
+                continue
             for rank in run.ranks:
-                self._ship(run, rank, final=final)
+                self._ship(run, rank, redactor, final=final)
             if final:
                 run.folder.shipped.touch()
+                self._secrets.forget(run.folder.name)
                 with self._lock:
                     del self._runs[run.folder.name]
                     self._over.discard(run.folder.name)
@@ -183,7 +211,7 @@ class LogShipper:
         with self._lock:
             return list(self._runs.values())
 
-    def _ship(self, run: LoggedRun, rank: int, *, final: bool) -> None:
+    def _ship(self, run: LoggedRun, rank: int, redactor: Redactor, *, final: bool) -> None:
         path = run.folder.log(rank)
         try:
             size = path.stat().st_size
@@ -211,6 +239,7 @@ class LogShipper:
                 end = shipped.offset + len(data)
                 ends = len(data) == allowed < left or (end >= size and (final or still))
                 data = data[: cut(data, final=ends)]
+                data = _hide(redactor, file, shipped.offset, data, final=final)
                 if not data or not (final or self._may_go(path, len(data))):
                     break
                 shipped = self._post(run, rank, shipped, data)

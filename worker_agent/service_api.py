@@ -1,4 +1,4 @@
-"""The service as the agent sees it: four calls over HTTP."""
+"""The service as the agent sees it: a few calls over HTTP."""
 
 from __future__ import annotations
 
@@ -12,7 +12,14 @@ import httpx
 from pydantic import ValidationError
 
 from headway._http import retry_after_s
-from headway.contract.agents import JoinReply, JoinRequest, ReportReply, ReportRequest
+from headway.contract.agents import (
+    JoinReply,
+    JoinRequest,
+    ReportReply,
+    ReportRequest,
+    SecretsReply,
+    SecretsRequest,
+)
 from headway.errors import HeadwayError
 
 _TIMEOUT = httpx.Timeout(10.0, connect=5.0)
@@ -26,7 +33,7 @@ _JOIN_HINTS = {
 _UNKNOWN_AGENT = frozenset({401, 404})
 
 
-Reply = TypeVar("Reply", JoinReply, ReportReply)
+Reply = TypeVar("Reply", JoinReply, ReportReply, SecretsReply)
 
 
 class Unreachable(HeadwayError):
@@ -119,6 +126,19 @@ class ServiceApi:
         response = self._send("POST", path, node.node_token, request.model_dump_json().encode())
         return self._parse(ReportReply, _own(response))
 
+    def secrets(self, job_id: str, generation: int) -> dict[str, str]:
+        """The secrets of a job of which this node holds that generation, by the names that ranks find them under.
+
+        Raises:
+            Unreachable, NotJoined, Refused: see there. Refused: there is no use in asking again.
+        """
+        node = self._node()
+        wanted = SecretsRequest(job_id=job_id, generation=generation)
+        path = f"/agents/{node.node_id}/secrets"
+        response = self._send("POST", path, node.node_token, wanted.model_dump_json().encode())
+        reply = self._parse(SecretsReply, (_permanent if response.status_code == 404 else _own)(response))
+        return {name: value.get_secret_value() for name, value in reply.env.items()}
+
     def ship_log(self, job_id: str, generation: int, rank: int, offset: int, data: bytes) -> None:
         """Store a piece of a rank's output. Repeating it is harmless.
 
@@ -173,7 +193,7 @@ class ServiceApi:
         try:
             return kind.model_validate_json(response.content)
         except ValidationError as error:
-            raise Unreachable(f"{self.url} does not answer like a Headway service: {error}") from error
+            raise Unreachable(f"{self.url} does not answer like a Headway service: {_told(error)}") from None
 
     def _unreachable(self, error: httpx.HTTPError) -> Unreachable:
         detail = str(error) or type(error).__name__
@@ -217,6 +237,13 @@ def _own(response: httpx.Response) -> httpx.Response:
     if response.status_code in _UNKNOWN_AGENT:
         raise NotJoined(f"The service does not know this node: {_detail(response)}")
     return _permanent(response)
+
+
+def _told(error: ValidationError) -> str:
+    """What is wrong with an answer, without what was in it: that may be a credential."""
+    return "; ".join(
+        f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors(include_input=False)
+    )
 
 
 def _detail(response: httpx.Response) -> str:

@@ -22,7 +22,8 @@ from service.usecases.secret_ports import KeyRing, Sealed
 
 _NONCE_BYTES = 12
 _LENGTH_BYTES = 2
-_COMMAND_TIMEOUT_S = 20.0
+_COMMAND_TIMEOUT_S = 8.0
+"""Less than agents wait for an answer."""
 _COMMAND = "command"
 _UNREADABLE = "a stored secret cannot be opened with the service's keys; set it again, or give the service the key that sealed it"
 
