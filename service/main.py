@@ -34,29 +34,33 @@ from service.adapters.postgres.schema import migrate, schema_problem
 from service.adapters.providers.local import LocalProvider
 from service.adapters.providers.static import StaticProvider
 from service.adapters.redis import RedisBells, RedisCommandQueue, connect, stream_of
+from service.adapters.redis_acl import RedisAcl, SharedQueue
 from service.adapters.simulator import ProcessSimulator
 from service.adapters.storage import ObjectStorage
+from service.adapters.storage_access import storage_keys
 from service.api.app import create_app
 from service.api.context import ApiContext, new_id
 from service.api.pressure import Lateness
 from service.domain.errors import HeadwayServiceError
 from service.domain.rental.fleet import Patience
 from service.domain.rental.wants import Rules
+from service.loops.identities import keep
 from service.loops.leader import lead
 from service.loops.renting import Rents
-from service.loops.identities import keep
 from service.loops.runner import Loop, run_loop
 from service.loops.scheduler import Intervals, Scheduler
 from service.settings import RentalSettings, Settings, SettingsError, read_settings
 from service.usecases.expire import API_FRESH_S
+from service.usecases.identify import Identities
+from service.usecases.node_ports import NodeAccess
 from service.usecases.offers import OfferBook
 from service.usecases.orders import Launch
 from service.usecases.ports import Transactions
+from service.usecases.records import Bell
 from service.usecases.rent import Renting
 from service.usecases.rental_ports import Provider
 
 log = structlog.get_logger()
-from service.usecases.records import Bell
 
 _BEAT_S = 2.0
 _KEEP_ALIVE_S = 60
@@ -82,12 +86,17 @@ class Service:
         """Who this is, in the database's list of sessions and as the leader."""
         self.database = Database(settings.database_url, self._ring, holder=self.holder)
         self.clock = DatabaseClock(self.database.time)
+        acl = RedisAcl(self.redis, settings.agent_redis_url)
+        self.queue_access = acl if settings.redis_acl else SharedQueue(settings.agent_redis_url)
+        self.storage_keys = storage_keys(settings, os.environ)
         self.storage = ObjectStorage(settings.storage_url)
         self.launch = Launch(checkpoint_root=f"{settings.storage_url}/checkpoints")
         self._lateness = Lateness(math.inf)
         """Of the application's reports."""
         self._told_s = -math.inf
         """Up to when the database knows of it."""
+        self._identities: Identities | None = None
+        """The application's."""
 
     async def check(self) -> None:
         """Fail with a clear sentence when a store cannot be reached or its schema is old.
@@ -95,9 +104,9 @@ class Service:
         Raises:
             SettingsError: what is wrong and what to do.
         """
-        self._identities: Identities | None = None
-        """The application's."""
         problems = await self.problems()
+        problem = await self.queue_access.problem()
+        problems += [problem] if problem else []
         if problems:
             raise SettingsError("; ".join(problems))
         await self.clock.look()
@@ -128,6 +137,7 @@ class Service:
             api_token=settings.api_token,
             join_token=settings.join_token,
             agent_redis_url=settings.agent_redis_url,
+            access=NodeAccess(queue=self.queue_access, storage=self.storage_keys),
             stream_of=stream_of,
             lease_s=settings.lease_s,
             report_every_s=min(settings.silence_s / 4, settings.lease_s / 4, 3.0),
@@ -142,7 +152,14 @@ class Service:
         )
         app = create_app(context, self._api_background)
         self._lateness = app.state.gates.lateness
+        self._identities = app.state.identities
         return app
+
+    async def _ring(self, bell: Bell, about: str) -> None:
+        """Ring after a commit. Who may less than before is heard of here before the answer is out, elsewhere soon after."""
+        if bell is Bell.ACCESS and self._identities is not None:
+            self._identities.forget()
+        await self.bells.ring(bell, about)
 
     @asynccontextmanager
     async def _api_background(self) -> AsyncIterator[None]:
@@ -156,15 +173,8 @@ class Service:
             try:
                 yield
             finally:
-        self._identities = app.state.identities
                 for task in tasks:
                     task.cancel()
-
-    async def _ring(self, bell: Bell, about: str) -> None:
-        """Ring after a commit. Who may less than before is heard of here before the answer is out, elsewhere soon after."""
-        if bell is Bell.ACCESS and self._identities is not None:
-            self._identities.forget()
-        await self.bells.ring(bell, about)
 
     async def beat(self) -> None:
         """Say that this API is up, and whether it was late since it last said so."""

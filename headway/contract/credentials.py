@@ -8,6 +8,7 @@ from typing import Annotated
 from pydantic import BaseModel, Field
 
 JOB_ID_PATTERN = r"^j[0-9a-z]{8,40}$"
+MAX_GENERATION = 2**31 - 1
 
 
 class NodeCredentials(BaseModel):
@@ -21,13 +22,16 @@ class StorageRequest(BaseModel):
     """Access to the objects of a job that the node runs: of this generation of it."""
 
     job_id: Annotated[str, Field(pattern=JOB_ID_PATTERN)]
-    generation: Annotated[int, Field(ge=1)]
+    generation: Annotated[int, Field(ge=1, le=MAX_GENERATION)]
 
 
 class StorageCredentials(BaseModel):
     """Keys that reach the objects under `uri` and no others, until `expires_at`."""
 
     uri: str
+    endpoint_url: str | None = None
+    """None for the provider's own."""
+    region: str | None = None
     access_key_id: str
     secret_access_key: str
     session_token: str

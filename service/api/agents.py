@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Path, Query, Request
+from fastapi import APIRouter, Path, Query, Request
 from fastapi.responses import Response
 
 from headway.contract.agents import (
@@ -16,6 +16,7 @@ from headway.contract.agents import (
     SecretsReply,
     SecretsRequest,
 )
+from headway.contract.credentials import JOB_ID_PATTERN, MAX_GENERATION
 from service.api.context import (
     Context,
     Credentials,
@@ -25,20 +26,22 @@ from service.api.context import (
     digest_of,
     may_join,
     new_id,
-    require_node,
 )
 from service.api.pressure import Traffic
 from service.api.render import as_json
-from service.domain.errors import TooLarge, WrongToken
-from service.usecases.heartbeat import heartbeat_of, slower_s
+from service.domain.errors import TooLarge
+from service.usecases.heartbeat import slower_s
 from service.usecases.ingest import ingest
-from service.usecases.join import digest_token, join
+from service.usecases.join import admit, join
 from service.usecases.logs import append_log
+from service.usecases.node_credentials import check_held
 from service.usecases.records import Bell
 from service.usecases.secrets import opened, sealed_for
+from service.usecases.training import quick_news_of
 
 router = APIRouter(prefix="/api/v1/agents", tags=["agents"])
 MAX_LOG_CHUNK_BYTES = 1 << 20
+RENEW_CREDENTIALS_S = 86_400.0
 
 
 @router.post(
@@ -48,27 +51,26 @@ MAX_LOG_CHUNK_BYTES = 1 << 20
     response_model=JoinReply,
 )
 async def join_agent(context: Context, request: JoinRequest, credentials: Credentials) -> Response:
-    """A host offers its slots, with the join token or that of the rented machine that it is. The reply's token
-    authorises everything else that its agent does.
+    """A host offers its slots: with a join token, that of the rented machine that it is, or when it comes back its own. The
+    reply's token authorises everything else that its agent does.
     """
     now = context.now()
     token = secrets.token_urlsafe(32)
     async with context.transactions.begin() as tx:
-        machine = None
-        if not may_join(context, credentials):
-            machine = await tx.machines.of_token(digest_token(credentials.credentials if credentials else ""))
-            if machine is None:
-                raise WrongToken("the join token is missing or wrong; give the agent the right --token.")
-        node = await join(tx, request, node_id=new_id("n", now), token=token, now=now, machine=machine)
+        admission = await admit(
+            tx, request, digest_of(credentials), permanent=may_join(context, credentials), now=now
+        )
+        node = await join(tx, request, admission, node_id=new_id("n", now), token=token, now=now)
     reply = JoinReply(
         node_id=node.id,
         node_token=token,
-        redis_url=context.agent_redis_url,
+        redis_url=await context.access.queue.grant(node.id),
         stream=context.stream_of(node.id),
         lease_s=context.lease_s,
         report_every_s=context.report_every_s,
+        renew_credentials_s=RENEW_CREDENTIALS_S,
     )
-    return as_json(reply, 201)
+    return as_json(reply, 201, headers={"Cache-Control": "no-store"})
 
 
 @router.post("/{node_id}/reports", operation_id="report", response_model=ReportReply)
@@ -81,12 +83,12 @@ async def report_news(
     report: ReportRequest,
 ) -> Response:
     """A batch of news; renews the lease. Sending a batch twice counts it once."""
-    heartbeat = heartbeat_of(report, node_id, digest_of(credentials))
-    if heartbeat is not None and await leases.renew(heartbeat):
+    quick = quick_news_of(report, node_id, digest_of(credentials))
+    if quick is not None and await leases.take(quick):
         reply = ReportReply(lease_s=context.lease_s)
     else:
         async with gates.inside(Traffic.NEWS), context.transactions.begin() as tx:
-            await check_node(tx, credentials, node_id)
+            await check_node(context, tx, credentials, node_id)
             reply = await ingest(
                 tx, node_id, report, launch=context.launch, lease_s=context.lease_s, now=context.now()
             )
@@ -100,7 +102,7 @@ async def fetch_secrets(
 ) -> Response:
     """The secrets of a job, for the ranks of a generation of it that the node is to start."""
     async with context.transactions.begin() as tx:
-        await check_node(tx, credentials, node_id)
+        await check_node(context, tx, credentials, node_id)
         project, names, sealed = await sealed_for(tx, node_id, wanted.job_id, wanted.generation)
     env = await opened(context.keys, project, names, sealed)
     return as_json(SecretsReply.model_validate({"env": env}), headers={"Cache-Control": "no-store"})
@@ -110,13 +112,17 @@ async def fetch_secrets(
 async def append_rank_log(
     request: Request,
     context: Context,
-    node_id: Annotated[str, Depends(require_node)],  # noqa: ARG001 - checked, not used
-    job_id: Annotated[str, Path(pattern=r"^j[0-9a-z]{8,40}$")],
-    generation: Annotated[int, Path(ge=1)],
+    credentials: Credentials,
+    node_id: str,
+    job_id: Annotated[str, Path(pattern=JOB_ID_PATTERN)],
+    generation: Annotated[int, Path(ge=1, le=MAX_GENERATION)],
     rank: Annotated[int, Path(ge=0)],
     offset: Annotated[int, Query(ge=0)],
 ) -> Response:
-    """A piece of a rank's output, as raw bytes."""
+    """A piece of a rank's output, as raw bytes, from the node that runs the rank or has run it."""
+    async with context.transactions.begin() as tx:
+        await check_node(context, tx, credentials, node_id)
+        await check_held(tx.held_runs, node_id, job_id, generation)
     data = await request.body()
     if len(data) > MAX_LOG_CHUNK_BYTES:
         raise TooLarge(f"a log chunk may be {MAX_LOG_CHUNK_BYTES} bytes at most; send smaller ones")

@@ -19,21 +19,22 @@ from service.api import (
     diagnosis,
     health,
     jobs,
+    join_tokens,
     machines,
     meanings,
     metrics,
-    nodes,
     node_credentials,
+    nodes,
     offers,
     problems,
-    recommendations,
     projects,
+    recommendations,
     secrets,
     simulations,
-    usage,
     tokens,
-)
+    usage,
     users,
+)
 from service.api.context import ApiContext
 from service.api.pressure import Gates, Pressure
 from service.usecases.expire import LATE_SHARE
@@ -61,9 +62,10 @@ def create_app(context: ApiContext, background: Callable[[], AbstractAsyncContex
     app.state.heartbeats = Heartbeats(context.transactions, context.now)
     modules = (
         agents,  # asked for most often, and looked up in this order
-        jobs,
         node_credentials,
+        jobs,
         nodes,
+        join_tokens,
         machines,
         cluster,
         simulations,
@@ -72,11 +74,11 @@ def create_app(context: ApiContext, background: Callable[[], AbstractAsyncContex
         budgets,
         usage,
         secrets,
-        diagnosis,
-        bundles,
         tokens,
         users,
         projects,
+        diagnosis,
+        bundles,
         auth,
         health,
         meanings,

@@ -15,10 +15,11 @@ from fastapi import Depends, Header, Query, Request, Security
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from service.api.pressure import Gates
-from service.domain.errors import WrongToken
 from service.http_settings import HttpSettings
 from service.usecases.heartbeat import Heartbeats
 from service.usecases.join import digest_token
+from service.usecases.node_credentials import authenticate
+from service.usecases.node_ports import NodeAccess
 from service.usecases.offers import OfferBook
 from service.usecases.orders import Launch
 from service.usecases.ports import Storage, Transaction, Transactions
@@ -59,6 +60,7 @@ class ApiContext:
     api_token: str
     join_token: str
     agent_redis_url: str
+    access: NodeAccess
     stream_of: Callable[[str], str]
     lease_s: float
     report_every_s: float
@@ -118,21 +120,22 @@ def _is(credentials: HTTPAuthorizationCredentials | None, token: str) -> bool:
 
 
 def may_join(context: ApiContext, credentials: HTTPAuthorizationCredentials | None) -> bool:
-    """Whether this is the join token that any host may join with."""
-    return _is(credentials, context.join_token)
+    """Whether this is the join token that any host may join with, if there is one."""
+    return bool(context.join_token) and _is(credentials, context.join_token)
 
 
 async def require_node(context: Context, credentials: Credentials, node_id: str) -> str:
     """Let only the agent of `node_id` pass; returns the node's id."""
     async with context.transactions.begin() as tx:
-        await check_node(tx, credentials, node_id)
+        await check_node(context, tx, credentials, node_id)
     return node_id
 
 
-async def check_node(tx: Transaction, credentials: HTTPAuthorizationCredentials | None, node_id: str) -> None:
+async def check_node(
+    context: ApiContext, tx: Transaction, credentials: HTTPAuthorizationCredentials | None, node_id: str
+) -> None:
     """Raise WrongToken unless these are the credentials of the agent of `node_id`."""
-    if not await tx.node_queries.has_token(node_id, digest_of(credentials)):
-        raise WrongToken("this node's token is not valid any more; join again.")
+    await authenticate(tx, node_id, digest_of(credentials), context.now())
 
 
 def digest_of(credentials: HTTPAuthorizationCredentials | None) -> str:

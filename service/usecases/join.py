@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from headway.contract.agents import JoinRequest, NodeState
 from service.domain.errors import InvalidField, NodeNameTaken, WrongToken
 from service.domain.rental.fleet import joined
 from service.domain.rental.machines import ENDED, Machine, MachineState
+from service.usecases.node_credentials import note_standing
 from service.usecases.ports import Transaction
 from service.usecases.records import Bell, NodeRecord
 
@@ -32,37 +33,90 @@ def node_name_of(machine: Machine) -> str:
     return f"{machine.market.value}-{machine.id[-8:]}"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Admission:
+    """By what an agent may join. `known` is the node that has its name already, locked.
+
+    `machine` (locked) is the one whose own join token it has shown, `own_sha256` the digest of its node's own token, and
+    `join_token_id` the join token that an operator has made; all None for the permanent one.
+    """
+
+    known: NodeRecord | None
+    machine: Machine | None = None
+    own_sha256: str | None = None
+    join_token_id: str | None = None
+
+
+async def admit(
+    tx: Transaction, request: JoinRequest, sha256: str, *, permanent: bool, now: datetime
+) -> Admission:
+    """Whether the bearer of a token may join: its digest is `sha256`; `permanent` says that any host may join with it.
+
+    A use of a join token counts with this transaction. Who did not hear the answer asks again with the same: the same agent
+    does not use up two.
+
+    Raises:
+        WrongToken: it is none of those, is used up or has expired, or is another's.
+    """
+    known = await tx.nodes.find(request.name)
+    if permanent:
+        return Admission(known=known)
+    if known is not None and await _is_own(tx, known, sha256, now):
+        if known.instance != request.instance:
+            raise WrongToken(
+                f"this is the token of the agent of {known.name}, which has another state folder."
+            )
+        return Admission(known=known, own_sha256=sha256)
+    machine = await tx.machines.of_token(sha256)
+    if machine is not None:
+        _check_machine(machine, request, known)
+        return Admission(known=known, machine=machine)
+    token = await tx.join_tokens.find(sha256)
+    if token is None:
+        raise WrongToken(
+            "the join token is missing or wrong; an operator makes one: headway join-token create."
+        )
+    again = known is not None and known.instance == request.instance and known.join_token_id == token.id
+    if token.expires_at <= now or not (again or await tx.join_tokens.take(token.id, now)):
+        why = "has expired" if token.expires_at <= now else "was used already"
+        raise WrongToken(f"this join token {why}; an operator makes another: headway join-token create.")
+    return Admission(known=known, join_token_id=token.id)
+
+
+async def _is_own(tx: Transaction, known: NodeRecord, sha256: str, now: datetime) -> bool:
+    """Whether it is the token of this very node. One of another node is as unknown as any."""
+    tokens = await tx.node_credentials.of(known.id)
+    if tokens is None:
+        return False
+    standing = tokens.standing(sha256, now)
+    note_standing(known.id, standing)
+    return standing.valid
+
+
 async def join(
-    tx: Transaction,
-    request: JoinRequest,
-    *,
-    node_id: str,
-    token: str,
-    now: datetime,
-    machine: Machine | None = None,
+    tx: Transaction, request: JoinRequest, admission: Admission, *, node_id: str, token: str, now: datetime
 ) -> NodeRecord:
     """The node, known from now on by `token`. An agent that comes back keeps its node's id and state, and what is known
-    of its machine. `machine` (locked) is the one whose own join token the agent has shown.
+    of its machine; the node's token with which it came works until the new one is used.
 
     Raises:
         NodeNameTaken: another live agent has this name.
         InvalidField: slots twice, or no port to use.
-        WrongToken: the machine's token was used before, is another's, or its lease has ended.
     """
     indices = [slot.index for slot in request.slots]
     if len(set(indices)) < len(indices):
         raise InvalidField("slots", "two slots have the same index")
     if request.last_port < request.first_port:
         raise InvalidField("last_port", "last_port is smaller than first_port")
-    known = await tx.nodes.find(request.name)
-    if machine is not None:
-        _check_machine(machine, request, known)
+    known, machine = admission.known, admission.machine
     if known is not None and known.instance != request.instance and known.state is not NodeState.LOST:
         raise NodeNameTaken(
             f"a live agent is named {request.name} already; choose another --name, or wait until that "
             "node is LOST."
         )
     fresh = _with_known(_fresh(request, node_id, token, now), known)
+    if admission.own_sha256 is None:
+        fresh = replace(fresh, join_token_id=admission.join_token_id)
     if machine is not None:
         fresh = replace(
             fresh,
@@ -73,6 +127,7 @@ async def join(
         )
         await tx.machines.save(joined(machine, now))
     await tx.nodes.save(fresh)
+    await tx.node_credentials.made(fresh.id, admission.own_sha256)
     tx.ring(Bell.ROUND)
     return fresh
 
@@ -124,6 +179,7 @@ def _with_known(fresh: NodeRecord, known: NodeRecord | None) -> NodeRecord:
     return replace(
         fresh,
         last_sequence=known.last_sequence,
+        join_token_id=known.join_token_id,
         market=known.market,
         machine_id=known.machine_id,
         usd_per_slot_h=known.usd_per_slot_h,

@@ -11,6 +11,7 @@ from typing import Any
 from headway.contract.agents import NodeState, SlotInfo
 from headway.contract.jobs import JobState, Reason, SizeOption
 from headway.contract.markets import Market
+from headway.contract.runtime import Metrics, Progress
 from headway.contract.simulations import SimulationRequest, SimulationView
 from service.domain.jobs import Allocation, Job
 from service.domain.membership import Members
@@ -96,7 +97,7 @@ class NodeRecord:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """A report without news: who sent it, what it runs, and its slots if it said what they are now."""
+    """What every report says: who sent it, what it runs, and its slots if it said what they are now."""
 
     node_id: str
     token_sha256: str
@@ -143,6 +144,24 @@ class AllocationRecord:
     stores: Mapping[str, int] = field(default_factory=dict)
     """Node id to the port of the store that it keeps for the processes that were started for this generation."""
     predicted: Prediction | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Steps that a rank has taken on an allocation of a job."""
+
+    job_id: str
+    allocation: AllocationRecord
+    progress: Progress
+
+
+@dataclass(frozen=True, slots=True)
+class Reported:
+    """Values that a job's script has reported."""
+
+    job_id: str
+    metrics: Metrics
+    at: datetime
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,7 @@ def row_to_node(row: Row[Any]) -> NodeRecord:
         machine_id=row.machine_id,
         usd_per_slot_h=row.usd_per_slot_h,
         reclaim_at=row.reclaim_at,
+        join_token_id=row.join_token_id,
     )
 
 
@@ -86,6 +87,7 @@ class PostgresNodes:
             "machine_id": node.machine_id,
             "usd_per_slot_h": node.usd_per_slot_h,
             "reclaim_at": node.reclaim_at,
+            "join_token_id": node.join_token_id,
         }
         statement = upsert(nodes).values(id=node.id, name=node.name, **values)
         await self._connection.execute(statement.on_conflict_do_update(index_elements=["id"], set_=values))

@@ -90,8 +90,8 @@ HTTP: tuple[BaseModel, ...] = (
     credentials.StorageRequest(**_JOB),
     credentials.StorageAccess(
         credentials=credentials.StorageCredentials(
-            uri="s3://bucket/checkpoints/j01arz3ndek", access_key_id="key", secret_access_key="secret",
-            session_token="token", expires_at=_AT,
+            uri="s3://bucket/checkpoints/j01arz3ndek", endpoint_url="https://store:9000", region="eu-1",
+            access_key_id="key", secret_access_key="secret", session_token="token", expires_at=_AT,
         )
     ),
     agents.ReportRequest(

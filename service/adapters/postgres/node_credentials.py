@@ -1,0 +1,165 @@
+"""Tokens of nodes, tokens to join with, and what nodes run."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Row, and_, delete, exists, func, insert, or_, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.sql.elements import ColumnElement
+
+from headway.contract.identity import JoinTokenView
+from service.adapters.postgres.identity_tables import join_tokens
+from service.adapters.postgres.tables import jobs, nodes, slot_grants
+from service.domain.credentials import NodeTokens
+
+_EXPIRED_KEPT = timedelta(days=7)
+_TOKENS = (nodes.c.id, nodes.c.token_sha256, nodes.c.previous_token_sha256, nodes.c.token_since)
+
+
+def _tokens(row: Any) -> NodeTokens:
+    return NodeTokens(
+        newest_sha256=row.token_sha256,
+        previous_sha256=row.previous_token_sha256,
+        used_since=row.token_since,
+    )
+
+
+class PostgresNodeCredentials:
+    """Implements `usecases.node_ports.NodeCredentials`."""
+
+    def __init__(self, connection: AsyncConnection) -> None:
+        self._connection = connection
+
+    async def of(self, node_id: str) -> NodeTokens | None:
+        """Those of a node."""
+        row = (await self._connection.execute(select(*_TOKENS).where(nodes.c.id == node_id))).first()
+        return None if row is None else _tokens(row)
+
+    async def node_of(self, sha256: str) -> tuple[str, NodeTokens] | None:
+        """The node that has, or had, this token."""
+        query = select(*_TOKENS).where(
+            or_(nodes.c.token_sha256 == sha256, nodes.c.previous_token_sha256 == sha256)
+        )
+        row = (await self._connection.execute(query)).first()
+        return None if row is None else (row.id, _tokens(row))
+
+    async def used(self, node_id: str, sha256: str, now: datetime) -> None:
+        """The newest token is used for the first time."""
+        unused = and_(nodes.c.token_sha256 == sha256, nodes.c.token_since.is_(None))
+        await self._connection.execute(
+            update(nodes).where(nodes.c.id == node_id, unused).values(token_since=now)
+        )
+
+    async def made(self, node_id: str, previous_sha256: str | None) -> None:
+        """The newest token was made just now."""
+        values = {"previous_token_sha256": previous_sha256, "token_since": None}
+        await self._connection.execute(update(nodes).where(nodes.c.id == node_id).values(values))
+
+    async def replace(self, node_id: str, presented_sha256: str, new_sha256: str) -> bool:
+        """Make a new token the newest, in exchange for a valid one."""
+        previous = and_(
+            nodes.c.previous_token_sha256 == presented_sha256,
+            nodes.c.token_since.is_(None),
+        )
+        statement = (
+            update(nodes)
+            .where(nodes.c.id == node_id, or_(nodes.c.token_sha256 == presented_sha256, previous))
+            .values(token_sha256=new_sha256, previous_token_sha256=presented_sha256, token_since=None)
+            .returning(nodes.c.id)
+        )
+        return (await self._connection.execute(statement)).first() is not None
+
+
+class PostgresJoinTokens:
+    """Implements `usecases.node_ports.JoinTokens`."""
+
+    def __init__(self, connection: AsyncConnection) -> None:
+        self._connection = connection
+
+    async def add(self, token: JoinTokenView, sha256: str) -> None:
+        """A new one."""
+        expired = join_tokens.c.expires_at < token.created_at - _EXPIRED_KEPT
+        await self._connection.execute(delete(join_tokens).where(expired))
+        await self._connection.execute(insert(join_tokens).values(sha256=sha256, **token.model_dump()))
+
+    async def all(self) -> list[JoinTokenView]:
+        """The newest first."""
+        query = select(join_tokens).order_by(join_tokens.c.created_at.desc(), join_tokens.c.id.desc())
+        return [_view(row) for row in await self._connection.execute(query)]
+
+    async def find(self, sha256: str) -> JoinTokenView | None:
+        """The one with this digest."""
+        query = select(join_tokens).where(join_tokens.c.sha256 == sha256)
+        row = (await self._connection.execute(query)).first()
+        return None if row is None else _view(row)
+
+    async def take(self, token_id: str, now: datetime) -> bool:
+        """Use it once."""
+        usable = and_(join_tokens.c.uses_left > 0, join_tokens.c.expires_at > now)
+        statement = (
+            update(join_tokens)
+            .where(join_tokens.c.id == token_id, usable)
+            .values(uses_left=join_tokens.c.uses_left - 1)
+            .returning(join_tokens.c.id)
+        )
+        return (await self._connection.execute(statement)).first() is not None
+
+    async def remove(self, token_id: str) -> bool:
+        """It works no more."""
+        statement = delete(join_tokens).where(join_tokens.c.id == token_id).returning(join_tokens.c.id)
+        return (await self._connection.execute(statement)).first() is not None
+
+
+def _view(row: Row[Any]) -> JoinTokenView:
+    return JoinTokenView(
+        id=row.id,
+        name=row.name,
+        uses_left=row.uses_left,
+        created_by=row.created_by,
+        created_at=row.created_at,
+        expires_at=row.expires_at,
+    )
+
+
+class PostgresHeldRuns:
+    """Implements `usecases.node_ports.HeldRuns`."""
+
+    def __init__(self, connection: AsyncConnection) -> None:
+        self._connection = connection
+
+    async def holds(self, node_id: str, job_id: str, generation: int) -> bool:
+        """Whether it has a slot now."""
+        return await self._any(_grant(node_id, job_id, generation), slot_grants.c.released_at.is_(None))
+
+    async def held(self, node_id: str, job_id: str, generation: int) -> bool:
+        """Whether it has a slot or had one."""
+        return await self._any(_grant(node_id, job_id, generation))
+
+    async def needs_bundle(self, node_id: str, digest: str) -> bool:
+        """Whether a job on the node starts from it."""
+        return await self._any(
+            slot_grants.c.node_id == node_id,
+            slot_grants.c.released_at.is_(None),
+            slot_grants.c.job_id == jobs.c.id,
+            jobs.c.spec["bundle"].astext == digest,
+        )
+
+    async def known(self, node_ids: Collection[str]) -> set[str]:
+        """Those that exist."""
+        query = select(nodes.c.id).where(nodes.c.id == func.any(list(node_ids)))
+        return set((await self._connection.execute(query)).scalars())
+
+    async def _any(self, *conditions: ColumnElement[bool]) -> bool:
+        found = await self._connection.execute(select(exists().where(*conditions)))
+        return bool(found.scalar_one())
+
+
+def _grant(node_id: str, job_id: str, generation: int) -> ColumnElement[bool]:
+    return and_(
+        slot_grants.c.node_id == node_id,
+        slot_grants.c.job_id == job_id,
+        slot_grants.c.generation == generation,
+    )

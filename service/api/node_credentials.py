@@ -1,0 +1,48 @@
+"""What agents are given to work with: new credentials, and keys for what their jobs store."""
+
+from __future__ import annotations
+
+import secrets
+from typing import Annotated
+
+from fastapi import APIRouter, Depends
+from fastapi.responses import Response
+
+from headway.contract.credentials import NodeCredentials, StorageAccess, StorageRequest
+from service.api.context import Context, Credentials, digest_of, require_node
+from service.api.problems import PROBLEM
+from service.api.render import as_json
+from service.usecases.join import digest_token
+from service.usecases.node_credentials import renew, storage_access
+
+router = APIRouter(
+    prefix="/api/v1/agents",
+    tags=["agents"],
+    responses={401: PROBLEM, 404: PROBLEM, 422: PROBLEM, 503: PROBLEM},
+)
+_NOT_KEPT = {"Cache-Control": "no-store"}
+
+
+@router.post("/{node_id}/credentials", operation_id="renew_credentials", response_model=NodeCredentials)
+async def renew_credentials(context: Context, credentials: Credentials, node_id: str) -> Response:
+    """New credentials of a node, in exchange for its old ones: these work until the new token is used."""
+    token = secrets.token_urlsafe(32)
+    async with context.transactions.begin() as tx:
+        await renew(
+            tx,
+            node_id,
+            presented_sha256=digest_of(credentials),
+            new_sha256=digest_token(token),
+            now=context.now(),
+        )
+    url = await context.access.queue.grant(node_id)
+    return as_json(NodeCredentials(node_token=token, redis_url=url), headers=_NOT_KEPT)
+
+
+@router.post("/{node_id}/storage", operation_id="storage_access", response_model=StorageAccess)
+async def get_storage_access(
+    context: Context, node_id: Annotated[str, Depends(require_node)], wanted: StorageRequest
+) -> Response:
+    """Short-lived keys for the checkpoints of a job that the node runs, and for nothing else."""
+    access = await storage_access(context.transactions, context.access.storage, node_id, wanted)
+    return as_json(access, headers=_NOT_KEPT)
