@@ -22,6 +22,7 @@ from pydantic import BaseModel
 
 from headway._http import ApiError, Http, ServiceUnavailableError, Timer
 from headway._money import MoneyCalls
+from headway._secrets import SecretCalls
 from headway.bundle import BundleError, pack
 from headway.contract.agents import NodeView
 from headway.contract.decisions import ClusterView, ExplanationView, ParameterValue, PolicyRequest, RoundView
@@ -58,7 +59,7 @@ _RECOMMENDATION_TIMEOUT_S = 120.0
 Model = TypeVar("Model", bound=BaseModel)
 
 
-class Client(MoneyCalls):
+class Client(MoneyCalls, SecretCalls):
     """One service, as one user.
 
     A request that meets a service that is away (no connection, 502, 503, 504, 429) is tried again for

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -120,12 +119,13 @@ def _secrets(env: Mapping[str, str]) -> SecretSettings:
 
 def _key(text: str) -> bytes:
     try:
-        key = base64.b64decode(text.replace("-", "+").replace("_", "/"), validate=True)
-    except binascii.Error:
+        hexadecimal = len(text) == 2 * SECRETS_KEY_BYTES
+        key = bytes.fromhex(text) if hexadecimal else base64.b64decode(text, validate=True)
+    except ValueError:
         key = b""
     if len(key) != SECRETS_KEY_BYTES:
         raise SettingsError(
-            f"HEADWAY_SECRETS_KEY: each key must be {SECRETS_KEY_BYTES} random bytes in base64; make one with: "
+            f"HEADWAY_SECRETS_KEY: each key must be {SECRETS_KEY_BYTES} random bytes in base64 or hexadecimal digits; make one with: "
             f"openssl rand -base64 {SECRETS_KEY_BYTES}"
         )
     return key

@@ -21,6 +21,7 @@ from headway.cli import (
     machines,
     nodes,
     recommend,
+    secret,
     simulate,
     whatif,
 )
@@ -111,3 +112,4 @@ for _panel, _verbs in _PANELS.items():
         settings = agent.AGENT_SETTINGS if _verb is agent.agent else None
         app.command(rich_help_panel=_panel, context_settings=settings)(_verb)
 app.add_typer(budget.budget, name="budget", rich_help_panel="Money")
+app.add_typer(secret.secret, name="secret", rich_help_panel="Access")

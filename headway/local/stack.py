@@ -43,6 +43,8 @@ _SERVICE_ONLY = frozenset(
         "HEADWAY_AGENT_REDIS_URL",
         "HEADWAY_API_TOKEN",
         "HEADWAY_TOKEN",
+        "HEADWAY_SECRETS_KEY",
+        "HEADWAY_SECRETS_COMMAND",
     }
 )
 """What neither an agent nor the jobs that it runs may know."""
@@ -195,6 +197,8 @@ class LocalStack:
             "HEADWAY_STORAGE_URL": self._stores.storage_url or _folder_url(self.data / "storage"),
             "HEADWAY_API_TOKEN": self.token,
             "HEADWAY_JOIN_TOKEN": join_token,
+            "HEADWAY_SECRETS_KEY": os.environ.get("HEADWAY_SECRETS_KEY")
+            or _kept_secret(self.data / "secrets-key"),
             "HEADWAY_HOST": HOST,
             "HEADWAY_PORT": str(port),
             **({} if self._prices is None else {"HEADWAY_PRICES": self._prices}),
