@@ -18,6 +18,7 @@ from service.api.render import as_json
 from service.api.sessions import check_same_origin, end_session, form_of, session_of, start_session
 from service.domain.errors import Forbidden, HeadwayServiceError, NotFound, Unavailable, WrongToken
 from service.domain.sign_in import LOGIN, safe_return
+from service.http_settings import OidcSettings
 from service.usecases.identify import Identities
 from service.usecases.sign_in import (
     Ids,
@@ -28,10 +29,11 @@ from service.usecases.sign_in import (
     sign_in_with_token,
     sign_out,
 )
+from service.usecases.sign_in_ports import IdentityProvider
 
 router = APIRouter(tags=["access"])
 _LOGIN_COOKIE = "headway-login"
-_EXPECTED = (WrongToken, Forbidden, Unavailable)
+_EXPECTED = (WrongToken, Forbidden, Unavailable, NotFound)
 """What a person who signs in can do something about: shown on the page."""
 
 
@@ -72,32 +74,21 @@ async def callback(
     error: str = "",
     iss: str | None = None,
 ) -> Response:
-    """A browser comes back from the provider. It must be the one that was sent there: its cookie has the state."""
+    """A browser comes back from the provider."""
     try:
-        if context.provider is None or context.http.oidc is None:
-            raise NotFound("nobody signs in at a provider here; sign in with a token.")
-        if (
-            not hmac.compare_digest(request.cookies.get(_LOGIN_COOKIE, "").encode(), state.encode())
-            or not state
-        ):
-            raise WrongToken("this sign-in was not begun in this browser, or is over; sign in again.")
-        if iss is not None and iss != context.http.oidc.issuer:
-            raise WrongToken(
-                "another provider than the one of this service has sent you here; sign in again."
-            )
-        if error or not code:
-            raise WrongToken(f"the identity provider has not let you in ({error[:100] or 'no code'}).")
+        _check_way_back(request, context, state=state, code=code, error=error, issuer=iss)
+        provider, oidc = _provider(context)
         session = await finish_login(
             context.transactions,
-            context.provider,
-            context.http.oidc.rules,
+            provider,
+            oidc.rules,
             state=state,
             code=code,
             redirect_uri=_redirect_uri(context),
             ids=_ids(context),
             now=context.now(),
         )
-    except (*_EXPECTED, NotFound) as problem:
+    except _EXPECTED as problem:
         response = _page(context, None, problem=problem)
     else:
         response = _signed_in(context, session)
@@ -105,6 +96,22 @@ async def callback(
         _LOGIN_COOKIE, path="/auth", secure=context.http.secure, httponly=True, samesite="lax"
     )
     return response
+
+
+def _check_way_back(
+    request: Request, context: ApiContext, *, state: str, code: str, error: str, issuer: str | None
+) -> None:
+    """Raise WrongToken unless this is the browser that was sent to the provider (its cookie has the state), and the provider
+    is the one that it was sent to, and has let it in.
+    """
+    _, oidc = _provider(context)
+    begun = request.cookies.get(_LOGIN_COOKIE, "")
+    if not begun or not hmac.compare_digest(begun.encode(), state.encode()):
+        raise WrongToken("this sign-in was not begun in this browser, or is over; sign in again.")
+    if issuer is not None and issuer != oidc.issuer:
+        raise WrongToken("another provider than the one of this service has sent you here; sign in again.")
+    if error or not code:
+        raise WrongToken(f"the identity provider has not let you in ({error[:100] or 'no code'}).")
 
 
 @router.post("/auth/login", include_in_schema=False)
@@ -159,18 +166,23 @@ async def get_sign_in(context: Context) -> Response:
 @router.post("/api/v1/sign-in", operation_id="sign_in", status_code=201, response_model=NewToken)
 async def sign_in(context: Context, request: SignInRequest) -> Response:
     """A token in exchange for the identity token that the provider gave to a command line."""
-    if context.provider is None or context.http.oidc is None:
-        raise NotFound("nobody signs in at a provider here; use a token (headway login --token).")
+    provider, oidc = _provider(context)
     token = await exchange(
         context.transactions,
-        context.provider,
-        context.http.oidc.rules,
+        provider,
+        oidc.rules,
         id_token=request.id_token,
         name=request.name,
         ids=_ids(context),
         now=context.now(),
     )
     return as_json(token, 201)
+
+
+def _provider(context: ApiContext) -> tuple[IdentityProvider, OidcSettings]:
+    if context.provider is None or context.http.oidc is None:
+        raise NotFound("nobody signs in at an identity provider here; use a token (headway login).")
+    return context.provider, context.http.oidc
 
 
 def _redirect_uri(context: ApiContext) -> str:
