@@ -12,13 +12,14 @@ from headway.contract.jobs import TERMINAL_STATES, JobState, Reason
 from headway.contract.money import BudgetKind, BudgetRequest, BudgetView, Period
 from headway.contract.spec import Resize
 from service.domain.cluster import PolicySetting, budget_row
-from service.domain.errors import Changed, NotFound
+from service.domain.errors import Changed, InvalidField, NotFound
 from service.domain.rental.budgets import Budget, JobSpend, Standing, notice_due, period_of, subject_of_budget
 from service.usecases import control
 from service.usecases.cluster import choose_policy
 from service.usecases.money_ports import LimitedJob
 from service.usecases.orders import Launch
 from service.usecases.ports import Transaction, Transactions
+from service.usecases.projects import no_project
 from service.usecases.records import Bell
 from service.usecases.standing import standings
 from service.usecases.transition import record
@@ -52,8 +53,10 @@ async def put_budget(
     Raises:
         Changed: it has another version than `if_version`, and is not what is wanted anyway: who asks again, since an
             answer was lost, names a version that is over by their own doing.
-        InvalidField: there is a long-run average already.
+        InvalidField: there is a long-run average already, or no such project.
     """
+    if request.project is not None and not await tx.projects.exists(request.project):
+        raise InvalidField("project", no_project(request.project))
     known = await tx.budgets.lock(name)
     if known is None or _request_of(known) != request:
         _check_version(name, known, if_version)

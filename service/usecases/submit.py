@@ -22,7 +22,7 @@ async def submit(
     """The stored job; the one stored before when the idempotency key was used for the same spec.
 
     Raises:
-        InvalidField: an unknown device, or a bundle or script that was not uploaded.
+        InvalidField: an unknown device or project, or a bundle or script that was not uploaded.
         NameTaken: a live job of the project has this name.
         IdempotencyConflict: the key was used for another spec.
     """

@@ -19,6 +19,7 @@ from headway.contract.spec import JobSpec
 from headway.local.ports import HOST, free_port
 from service.adapters.postgres.database import Database
 from service.domain.jobs import Job
+from service.usecases.identity_ports import ProjectRecord
 from service.usecases.ports import Transaction
 from service.usecases.records import Bell, NodeRecord
 from tests.conformance.ec2_rig import ec2
@@ -120,6 +121,13 @@ def node_of(node_id: str, slots: int = 4, **fields: Any) -> NodeRecord:
             **fields,
         }
     )
+
+
+async def make_projects(database: Database, *names: str) -> None:
+    """Projects beside `default`, which the schema brings along."""
+    async with database.begin() as tx:
+        for name in names:
+            await tx.projects.save(ProjectRecord(name=name, created_at=NOW))
 
 
 async def store(tx: Transaction, *things: Job | NodeRecord) -> None:

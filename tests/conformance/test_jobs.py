@@ -13,10 +13,10 @@ from sqlalchemy import text
 from headway.contract.jobs import JobProgress, JobState, Reason
 from headway.contract.spec import JobSpec
 from service.adapters.postgres.database import Database
-from service.domain.errors import NameTaken, NotFound
+from service.domain.errors import InvalidField, NameTaken, NotFound
 from service.domain.jobs import Job, Switch
 from service.usecases.records import Submitted
-from tests.conformance.conftest import NOW, job_of, store
+from tests.conformance.conftest import NOW, job_of, make_projects, store
 
 
 async def insert(database: Database, job: Job, key: str | None = None, digest: str = "digest") -> Submitted:
@@ -59,9 +59,17 @@ async def test_the_same_key_finds_a_job_that_has_ended(database: Database) -> No
 
 
 async def test_a_key_belongs_to_a_project(database: Database) -> None:
+    await make_projects(database, "here", "there")
     here, there = (JobSpec(name="same", run="x", project=project) for project in ("here", "there"))
     await insert(database, job_of("j1", spec=here), key="k")
     assert (await insert(database, job_of("j2", spec=there), key="k")).created
+
+
+@pytest.mark.parametrize("key", [None, "k"])
+async def test_a_job_of_no_project_is_not_stored(database: Database, key: str | None) -> None:
+    with pytest.raises(InvalidField, match="headway project create nowhere"):
+        await insert(database, job_of("j1", spec=JobSpec(name="job", run="x", project="nowhere")), key=key)
+    assert (await count(database, "jobs"), await count(database, "events")) == (0, 0)
 
 
 async def test_jobs_without_a_key_are_each_their_own(database: Database) -> None:

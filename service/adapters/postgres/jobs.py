@@ -14,20 +14,24 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from headway.contract.jobs import JobProgress, JobState, Reason
 from headway.contract.spec import JobSpec
 from service.adapters.postgres.tables import TERMINAL_SQL, jobs
-from service.domain.errors import NameTaken, NotFound
+from service.domain.errors import InvalidField, NameTaken, NotFound
 from service.domain.jobs import Job, Switch, class_of
 from service.domain.retries import Failure
+from service.usecases.projects import no_project
 from service.usecases.records import Submitted
 
 _SWITCH: TypeAdapter[Switch] = TypeAdapter(Switch)
 _FAILURES: TypeAdapter[tuple[Failure, ...]] = TypeAdapter(tuple[Failure, ...])
 _INSERT = text(
     """
-    WITH job AS (
+    WITH project AS (
+        SELECT name FROM projects WHERE name = :project FOR KEY SHARE
+    ), job AS (
         INSERT INTO jobs (id, project, name, job_class, spec, idempotency_key, request_digest,
                           state, reason, message, submitted_at, state_since)
-        VALUES (:id, :project, :name, :job_class, CAST(:spec AS jsonb), :idempotency_key, :request_digest,
-                :state, :reason, :message, :now, :now)
+        SELECT :id, project.name, :name, :job_class, CAST(:spec AS jsonb), :idempotency_key, :request_digest,
+               :state, :reason, :message, CAST(:now AS timestamptz), CAST(:now AS timestamptz)
+        FROM project
         ON CONFLICT (project, idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING
         RETURNING id
     ), event AS (
@@ -37,7 +41,6 @@ _INSERT = text(
     SELECT id FROM job
     """
 )
-"""Job, idempotency key and first event in one statement: a submit is one round trip."""
 
 
 def row_to_job(row: Row[Any]) -> Job:
@@ -122,10 +125,14 @@ class PostgresJobs:
             "now": job.submitted_at,
         }
         try:
-            created = (await self._connection.execute(_INSERT, values)).first() is not None
+            stored = (await self._connection.execute(_INSERT, values)).first()
         except IntegrityError as error:
             return await self._explain_conflict(error, job, idempotency_key)
-        if created:
+        if stored is None:
+            raise InvalidField(
+                "project", f"{no_project(job.spec.project)}, or set another `project` in the job file"
+            )
+        if stored.id is not None:
             return Submitted(job, request_digest, created=True)
         return await self._submitted_before(job.spec.project, idempotency_key)
 

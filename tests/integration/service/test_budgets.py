@@ -75,6 +75,9 @@ async def events(harness: Harness, job: str = "job") -> list[str]:
 
 
 async def test_a_budget_is_set_changed_and_removed(harness: Harness) -> None:
+    refused = await put(harness, "daily", 422, usd=100, period="day", project="vision")
+    assert "headway project create vision" in refused["detail"]
+    await harness.client.put("/api/v1/projects/vision", json={})
     made = await put(harness, "daily", usd=100, period="day", project="vision")
     assert (made["version"], made["scope"], made["hard"], made["spent_usd"]) == (1, "project", False, 0)
     assert (await put(harness, "daily", 200, usd=100, period="day", project="vision"))["version"] == 1
