@@ -38,9 +38,12 @@ _INSERT = text(
         INSERT INTO events (job_id, at, kind, state, reason, message, generation)
         SELECT id, :now, 'submit', :state, :reason, :message, 0 FROM job
     )
-    SELECT id FROM job
+    SELECT project.name AS project, job.id FROM project LEFT JOIN job ON true
     """
 )
+"""Job, idempotency key and first event in one statement: a submit is one round trip. Its project is there, and stays until
+the commit.
+"""
 
 
 def row_to_job(row: Row[Any]) -> Job:
