@@ -1,23 +1,29 @@
-"""Reports without news: one statement renews the leases of everybody who reported while the one before was under way.
+"""Reports that most agents send most of the time, taken in together: whoever reports while one group is written is in the next.
 
-An idle agent says nothing but that it is there and what it runs. Thousands do so every few seconds, so such a report costs no
-transaction of its own. Whatever is out of the ordinary about it, or about its node, is left to `ingest`.
+An idle agent says nothing but that it is there and what it runs; one that trains adds how that goes. Thousands do so every few
+seconds, so such a report costs no transaction of its own. Whatever is out of the ordinary about it, or about its node, is left
+to `ingest`.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from headway.contract.agents import ReportRequest
+import structlog
+
 from service.domain.errors import HeadwayServiceError
 from service.usecases.ports import Transactions
-from service.usecases.records import Heartbeat
+from service.usecases.training import QuickNews, take_in_together
 
-MOST_AT_ONCE = 500
+log = structlog.get_logger()
+
+MOST_HEARTBEATS = 500
 """Nodes whose leases one statement renews."""
+MOST_NEWS = 100
+"""Nodes whose news one transaction takes in."""
 REPORTS_PER_S = 200
 """As soon as there would be more than so many regular reports a second, agents are asked to report less often."""
 _COUNTED_FOR_S = 5.0
@@ -29,29 +35,9 @@ def slower_s(nodes: int, usual_s: float, silence_s: float) -> float | None:
     return every_s if every_s > usual_s else None
 
 
-def heartbeat_of(report: ReportRequest, node_id: str, token_sha256: str) -> Heartbeat | None:
-    """The report as a heartbeat; None if it holds news."""
-    if report.entries or report.acknowledged or report.unread:
-        return None
-    return Heartbeat(
-        node_id=node_id,
-        token_sha256=token_sha256,
-        instance=report.instance,
-        holding=frozenset((one.job_id, one.generation) for one in report.holding),
-        slots=tuple(report.slots),
-    )
-
-
-@dataclass(slots=True)
-class _Waiting:
-    heartbeat: Heartbeat
-    renewed: asyncio.Future[bool]
-
-
 class Heartbeats:
-    """Renews leases in groups: while one is written, the next one gathers. Nobody waits for company.
-
-    `nodes` is how many there were a few seconds ago.
+    """Takes in reports of which one is like the other, and renews their nodes' leases. `nodes` is how many nodes there were
+    a few seconds ago.
     """
 
     def __init__(self, transactions: Transactions, now: Callable[[], datetime]) -> None:
@@ -59,61 +45,96 @@ class Heartbeats:
         self._counted_at: datetime | None = None
         self._transactions = transactions
         self._now = now
-        self._waiting: list[_Waiting] = []
-        self._renewing: asyncio.Task[None] | None = None
+        # Apart: leases are renewed however much there is to be said of training.
+        self._heartbeats = _Groups(self._renew, MOST_HEARTBEATS)
+        self._news = _Groups(self._take_in, MOST_NEWS)
 
-    async def renew(self, heartbeat: Heartbeat) -> bool:
-        """Whether the lease was renewed. If not, something is to be said or done about the node: ask `ingest`.
+    async def take(self, news: QuickNews) -> bool:
+        """Whether the report was taken in. If not, something is to be said or done about the node or its jobs, or somebody
+        works on them: ask `ingest`.
 
         Raises:
             Unavailable: the database does not answer.
         """
-        one = _Waiting(heartbeat, asyncio.get_running_loop().create_future())
-        self._waiting.append(one)
-        if self._renewing is None:
-            self._renewing = asyncio.create_task(self._renew_all())
-        return await one.renewed
+        return await (self._heartbeats if news.is_silent else self._news).take(news)
 
-    async def _renew_all(self) -> None:
-        try:
-            while self._waiting:
-                group = self._take()
-                try:
-                    renewed = await self._write([one.heartbeat for one in group])
-                except HeadwayServiceError as error:
-                    _answer(group, error)
-                except BaseException:
-                    _answer(group, RuntimeError("renewing leases failed; see the service's log"))
-                    raise
-                else:
-                    for one in group:
-                        if not one.renewed.done():
-                            one.renewed.set_result(one.heartbeat.node_id in renewed)
-        finally:
-            self._renewing = None
-
-    def _take(self) -> list[_Waiting]:
-        """The next group. Of a node that has reported twice, be it with a wrong token, each is judged for itself."""
-        group: dict[str, _Waiting] = {}
-        rest = []
-        for one in self._waiting:
-            if one.heartbeat.node_id in group or len(group) == MOST_AT_ONCE:
-                rest.append(one)
-            else:
-                group[one.heartbeat.node_id] = one
-        self._waiting = rest
-        return list(group.values())
-
-    async def _write(self, heartbeats: Sequence[Heartbeat]) -> frozenset[str]:
+    async def _renew(self, news: Sequence[QuickNews]) -> frozenset[str]:
         now = self._now()
         async with self._transactions.begin() as tx:
-            renewed = await tx.leases.renew(heartbeats, now)
+            renewed = await tx.leases.renew([one.heartbeat for one in news], now)
             if self._counted_at is None or abs((now - self._counted_at).total_seconds()) > _COUNTED_FOR_S:
                 self.nodes, self._counted_at = await tx.leases.count(), now
         return renewed
 
+    async def _take_in(self, news: Sequence[QuickNews]) -> frozenset[str]:
+        async with self._transactions.begin() as tx:
+            return await take_in_together(tx, news, self._now())
 
-def _answer(group: Sequence[_Waiting], error: Exception) -> None:
+
+@dataclass(slots=True)
+class _Waiting:
+    news: QuickNews
+    taken: asyncio.Future[bool]
+
+
+class _Groups:
+    """Writes reports in groups of at most `most`: while one is written, the next one gathers. Nobody waits for company."""
+
+    def __init__(self, write: Callable[[Sequence[QuickNews]], Awaitable[frozenset[str]]], most: int) -> None:
+        self._write = write
+        self._most = most
+        self._waiting: list[_Waiting] = []
+        self._writing: asyncio.Task[None] | None = None
+
+    async def take(self, news: QuickNews) -> bool:
+        """Whether the report was taken in with its group."""
+        one = _Waiting(news, asyncio.get_running_loop().create_future())
+        self._waiting.append(one)
+        if self._writing is None:
+            self._writing = asyncio.create_task(self._write_all())
+        return await one.taken
+
+    async def _write_all(self) -> None:
+        try:
+            while self._waiting:
+                group = self._next()
+                try:
+                    taken = await self._write([one.news for one in group])
+                except HeadwayServiceError as error:
+                    _fail(group, error)
+                except Exception:
+                    # Whichever of them it is, each is taken in by itself, and only one of them fails.
+                    log.exception("group_failed", reports=len(group))
+                    _answer(group, frozenset())
+                except BaseException:
+                    _fail(group, RuntimeError("the service stops"))
+                    raise
+                else:
+                    _answer(group, taken)
+        finally:
+            self._writing = None
+
+    def _next(self) -> list[_Waiting]:
+        """The next group. Of a node that has reported twice, be it with a wrong token, each is judged for itself."""
+        group: dict[str, _Waiting] = {}
+        rest = []
+        for one in self._waiting:
+            node_id = one.news.heartbeat.node_id
+            if node_id in group or len(group) == self._most:
+                rest.append(one)
+            else:
+                group[node_id] = one
+        self._waiting = rest
+        return list(group.values())
+
+
+def _answer(group: Sequence[_Waiting], taken: frozenset[str]) -> None:
     for one in group:
-        if not one.renewed.done():
-            one.renewed.set_exception(error)
+        if not one.taken.done():
+            one.taken.set_result(one.news.heartbeat.node_id in taken)
+
+
+def _fail(group: Sequence[_Waiting], error: Exception) -> None:
+    for one in group:
+        if not one.taken.done():
+            one.taken.set_exception(error)

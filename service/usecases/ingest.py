@@ -34,13 +34,14 @@ from service.domain.membership import Crew
 from service.usecases.ends import rank_ended
 from service.usecases.generations import release_node
 from service.usecases.hung import ranks_hung, without_outlived
-from service.usecases.merging import merged
+from service.usecases.merging import heard, merged
 from service.usecases.notices import take_notices
 from service.usecases.orders import Launch, crew_of
 from service.usecases.ports import Transaction
 from service.usecases.progress import take_in_message
 from service.usecases.quarantine import look_after_devices, take_device_news
 from service.usecases.records import Bell, NodeRecord
+from service.usecases.training import Gathered, speaks
 from service.usecases.transition import record, transition
 
 log = structlog.get_logger()
@@ -66,7 +67,7 @@ async def ingest(
         raise WrongToken(f"node {node.name} now belongs to another agent; stop this one or rename it.")
     if report.unread:
         log.warning("newer_agent", node=node.name, version=node.agent_version, unread=report.unread)
-    await tx.commands.acknowledge(node.id, report.acknowledged, now)
+    await tx.commands.acknowledge({node.id: report.acknowledged}, now)
     fresh = [entry for entry in report.entries if entry.sequence > node.last_sequence]
     news = [entry for entry in fresh if not isinstance(entry, NodeEntry)]
     notices = [entry for entry in fresh if isinstance(entry, InterruptionNotice)]
@@ -107,10 +108,17 @@ async def _take_in(
     jobs = await tx.jobs.lock_many(sorted({entry.job_id for entry in entries}))
     crews = {job.id: await crew_of(tx, job) for job in jobs.values()}
     await _note_exits(tx, entries, crews, now)
-    for entry in merged(without_outlived(entries)):
+    gathered = Gathered()
+    for one in merged(heard(without_outlived(entries))):
+        entry = one.entry
         job = jobs.get(entry.job_id)
         if job is None:
             continue
+        if one.training is not None:
+            if speaks(crews[job.id], one):
+                jobs[job.id] = await gathered.take_in(tx, job, one.training, now)
+            continue
+        await gathered.write(tx, now)
         if isinstance(entry, Released):
             after = await release_node(tx, job, entry.generation, node.id, launch, now, slots=entry.slots)
         else:
@@ -118,6 +126,7 @@ async def _take_in(
         if (after.generation, after.switch) != (job.generation, job.switch):
             crews[job.id] = await crew_of(tx, after)
         jobs[job.id] = after
+    await gathered.write(tx, now)
 
 
 async def _note_exits(

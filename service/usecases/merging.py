@@ -2,65 +2,74 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from headway.contract.agents import RankEntry, RankMessage
-from headway.contract.runtime import Progress, from_fields
+from headway.contract.runtime import Metrics, Progress, from_fields
 
+_OF_TRAINING = frozenset({Progress.TYPE, Metrics.TYPE})
 _SAME = ("rank", "generation", "global_batch", "local_batch", "accumulation")
 """Steps add up where all of these are the same."""
 
 
-def merged(entries: Sequence[RankEntry]) -> list[RankEntry]:
-    """The entries with messages of progress that follow one another made one: their statistics are sums, and of everything
-    else the last one counts. It stands where the last of them stood, under its sequence number.
-
-    Messages that compare ranks stay apart, since it counts how many say the same in a row; so do those that make no sense.
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """An entry of a report. `training` is what it says of how training goes; None for any other news, and for what makes
+    no sense.
     """
-    kept: list[RankEntry] = []
-    latest: dict[str, tuple[int, Progress]] = {}
+
+    entry: RankEntry
+    training: Progress | Metrics | None
+
+
+def heard(entries: Iterable[RankEntry]) -> list[Heard]:
+    """The entries, with what they say of training."""
+    return [Heard(entry, _training(entry)) for entry in entries]
+
+
+def merged(news: Sequence[Heard]) -> list[Heard]:
+    """The news with messages of progress that follow one another made one: their statistics are sums, and of everything
+    else the last one counts. It stands where the last of them stood.
+
+    Messages that compare ranks stay apart, since it counts how many say the same in a row.
+    """
+    kept: list[Heard] = []
+    latest: dict[str, int] = {}
     """By job: where its latest entry is kept, if that can be added to."""
-    for entry in entries:
-        message = _progress(entry)
-        before = latest.get(entry.job_id)
-        if message is None:
-            latest.pop(entry.job_id, None)
-            kept.append(entry)
-        elif before is not None and _add_up(kept[before[0]], before[1], entry, message):
-            both = _sum(before[1], message)
-            said = {**asdict(both), "type": Progress.TYPE, "local_batches": list(both.local_batches)}
-            kept[before[0]] = entry.model_copy(update={"message": said})
-            latest[entry.job_id] = before[0], both
+    for one in news:
+        job_id, message = one.entry.job_id, one.training
+        before = latest.get(job_id)
+        if not isinstance(message, Progress) or message.rank_sample_s:
+            latest.pop(job_id, None)
+            kept.append(one)
+        elif before is not None and (both := _add_up(kept[before], one, message)) is not None:
+            kept[before] = Heard(one.entry, both)
         else:
-            latest[entry.job_id] = len(kept), message
-            kept.append(entry)
+            latest[job_id] = len(kept)
+            kept.append(one)
     return kept
 
 
-def _progress(entry: RankEntry) -> Progress | None:
-    """The message of an entry, if it is one that may be added to others."""
-    if not isinstance(entry, RankMessage) or entry.message.get("type") != Progress.TYPE:
+def _training(entry: RankEntry) -> Progress | Metrics | None:
+    if not isinstance(entry, RankMessage) or entry.message.get("type") not in _OF_TRAINING:
         return None
     try:
         message = from_fields(entry.message)
     except ValueError:
         return None  # to be refused by itself, with an event
-    return message if isinstance(message, Progress) and not message.rank_sample_s else None
+    return message if isinstance(message, Progress | Metrics) else None
 
 
-def _add_up(kept: RankEntry, before: Progress, entry: RankEntry, message: Progress) -> bool:
-    same_process = (
-        isinstance(kept, RankMessage) and isinstance(entry, RankMessage) and kept.rank == entry.rank
-    )
-    return (
-        same_process
-        and kept.generation == entry.generation
-        and all(getattr(before, name) == getattr(message, name) for name in _SAME)
-    )
-
-
-def _sum(before: Progress, after: Progress) -> Progress:
+def _add_up(kept: Heard, one: Heard, after: Progress) -> Progress | None:
+    """Both messages in one; None if they are about different things."""
+    before = kept.training
+    assert isinstance(before, Progress), "nothing else is added to"
+    assert isinstance(kept.entry, RankMessage), "nothing else speaks of progress"
+    assert isinstance(one.entry, RankMessage), "nothing else speaks of progress"
+    same_process = (kept.entry.rank, kept.entry.generation) == (one.entry.rank, one.entry.generation)
+    if not same_process or any(getattr(before, name) != getattr(after, name) for name in _SAME):
+        return None
     return replace(
         after,
         steps=before.steps + after.steps,

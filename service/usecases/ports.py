@@ -14,7 +14,6 @@ from typing import Any, Protocol
 
 from headway.contract.agents import AnyCommand
 from headway.contract.decisions import RoundView
-from headway.contract.runtime import Metrics, Progress
 from service.domain.cluster import PolicySetting, Snapshot
 from service.domain.failures import RankExit
 from service.domain.jobs import Allocation, Job
@@ -33,8 +32,10 @@ from service.usecases.records import (
     DecisionRecord,
     Event,
     Heartbeat,
+    Measured,
     NodeRecord,
     PendingCommand,
+    Reported,
     Submitted,
 )
 from service.usecases.rental_ports import Machines
@@ -48,7 +49,7 @@ class Jobs(Protocol):
     """Job rows."""
 
     async def insert(self, job: Job, *, idempotency_key: str | None, request_digest: str) -> Submitted:
-        """Store a new job and its first event. Raises NameTaken."""
+        """Store a new job and its first event. Raises NameTaken, and InvalidField for a project that is not there."""
         ...
 
     async def lock(self, job_id: str) -> Job:
@@ -59,8 +60,14 @@ class Jobs(Protocol):
         """Store a locked job."""
         ...
 
-    async def lock_many(self, job_ids: Sequence[str]) -> dict[str, Job]:
-        """Those of the jobs that exist, locked in one order (no dead-locks)."""
+    async def save_progress(self, jobs: Sequence[Job]) -> None:
+        """Store the progress of locked jobs, and nothing else."""
+        ...
+
+    async def lock_many(self, job_ids: Sequence[str], *, wait: bool = True) -> dict[str, Job]:
+        """Those of the jobs that exist, locked in one order (no dead-locks); if not to `wait`, without those that somebody
+        else has locked.
+        """
         ...
 
     async def switching(self) -> list[Job]:
@@ -110,6 +117,10 @@ class Allocations(Protocol):
 
     async def get(self, job_id: str, generation: int) -> AllocationRecord | None:
         """The allocation of one generation."""
+        ...
+
+    async def load(self, generations: Collection[tuple[str, int]]) -> None:
+        """Read the allocations of these jobs and generations at once, so that `get` asks for none of them."""
         ...
 
     async def stores(self, job_id: str) -> dict[tuple[str, int], int]:
@@ -166,6 +177,14 @@ class Leases(Protocol):
         """
         ...
 
+    async def lock(self, heartbeats: Sequence[Heartbeat]) -> dict[str, int]:
+        """The nodes of those that `renew` would renew, locked: by id, what was taken in last of their news."""
+        ...
+
+    async def keep(self, heartbeats: Sequence[tuple[Heartbeat, int]], now: datetime) -> None:
+        """Renew the leases of locked nodes, whose news were taken in up to these sequence numbers."""
+        ...
+
     async def count(self) -> int:
         """Nodes that are not LOST."""
         ...
@@ -210,8 +229,8 @@ class Commands(Protocol):
         """Commands by the ids of their nodes, to be pushed after commit in this order."""
         ...
 
-    async def acknowledge(self, node_id: str, command_ids: Sequence[str], now: datetime) -> None:
-        """The node has taken these up."""
+    async def acknowledge(self, command_ids: Mapping[str, Sequence[str]], now: datetime) -> None:
+        """Nodes, by id, have taken these up."""
         ...
 
     async def take_due(self, now: datetime, push_again_s: float, limit: int) -> list[PendingCommand]:
@@ -234,14 +253,12 @@ class History(Protocol):
         """How processes ended, so far, that were started for generation `oldest` or newer ones."""
         ...
 
-    async def measure(
-        self, job_id: str, allocation: AllocationRecord, progress: Progress, now: datetime
-    ) -> None:
-        """Add the steps of a progress message to the generation's statistics."""
+    async def measure(self, measured: Sequence[Measured], now: datetime) -> None:
+        """Add steps to the statistics of their generations."""
         ...
 
-    async def metric(self, job_id: str, metrics: Metrics, at: datetime) -> None:
-        """Values that the script reported."""
+    async def report(self, reported: Sequence[Reported]) -> None:
+        """Values that scripts reported."""
         ...
 
 

@@ -25,12 +25,9 @@ from headway.contract.runtime import (
 )
 from service.domain.jobs import Job
 from service.domain.membership import Born
-from service.domain.perf.marks import due_mark
 from service.usecases.live import complete_switch, member_left, newcomer_ready
 from service.usecases.ports import Transaction
-from service.usecases.quarantine import note_paces
 from service.usecases.records import Bell
-from service.usecases.search import on_its_visit
 from service.usecases.transition import record
 
 MAX_METRIC_NAMES = 200
@@ -38,9 +35,9 @@ MAX_METRIC_NAMES = 200
 
 
 async def take_in_message(tx: Transaction, job: Job, who: Born, message: Message, now: datetime) -> Job:
-    """The job with the message's news in its progress, saved. `who` may speak for the message's generation."""
-    if isinstance(message, Metrics):
-        message = within_names(job.progress, message)
+    """The job with the message's news in its progress, saved. `who` may speak for the message's generation. How training
+    goes, which ranks say all the time, is taken in by `training`.
+    """
     before, progress = job.progress, after_message(job.progress, message)
     if progress != before:
         job = replace(job, progress=progress)
@@ -53,16 +50,6 @@ async def take_in_message(tx: Transaction, job: Job, who: Born, message: Message
             return await member_left(tx, job, who, message)
         case Switched() if message.rank == 0:
             return await complete_switch(tx, job, message, now)
-        case Progress():
-            allocation = await tx.allocations.get(job.id, message.generation)
-            if allocation is not None:
-                await tx.history.measure(job.id, allocation, message, now)
-                job = await note_paces(tx, job, allocation, message, now)
-            if on_its_visit(job) or _comes_to_a_mark(before, progress):
-                tx.ring(Bell.ROUND)
-        case Metrics():
-            # A node's clock may be wrong; what came from the future would never come of age.
-            await tx.history.metric(job.id, message, min(now, datetime.fromtimestamp(message.at_s, UTC)))
         case FirstStep() if message.rank == 0 and message.live and job.follows_orders and not job.live:
             job = replace(job, live=True)
             await tx.jobs.save(job)
@@ -126,11 +113,6 @@ async def _note(tx: Transaction, job: Job, before: JobProgress, message: Message
                     "samples": message.samples,
                 },
             )
-
-
-def _comes_to_a_mark(before: JobProgress, progress: JobProgress) -> bool:
-    """Whether a forecast is to be kept from now on."""
-    return due_mark(before, starts=False) is None and due_mark(progress, starts=False) is not None
 
 
 def after_message(progress: JobProgress, message: Message) -> JobProgress:

@@ -81,8 +81,8 @@ async def test_what_was_pushed_is_due_again_only_when_nobody_answered(stored: Da
 async def test_what_was_acknowledged_is_never_due_again(stored: Database) -> None:
     await add(stored, 1, 2)
     async with stored.begin() as tx:
-        await tx.commands.acknowledge("n1", ["c0001", "unknown"], NOW)
-        await tx.commands.acknowledge("n1", [], NOW)
+        await tx.commands.acknowledge({"n1": ["c0001", "unknown"]}, NOW)
+        await tx.commands.acknowledge({"n1": []}, NOW)
     assert ids(await due(stored)) == ["c0002"]
     assert ids(await due(stored, later(3600))) == ["c0002"]
 
@@ -90,7 +90,7 @@ async def test_what_was_acknowledged_is_never_due_again(stored: Database) -> Non
 async def test_a_node_acknowledges_only_its_own(stored: Database) -> None:
     await add(stored, 1, node="n2")
     async with stored.begin() as tx:
-        await tx.commands.acknowledge("n1", ["c0001"], NOW)
+        await tx.commands.acknowledge({"n1": ["c0001"]}, NOW)
     assert ids(await due(stored)) == ["c0001"]
 
 

@@ -17,7 +17,7 @@ from service.adapters.postgres.database import Database
 from service.domain.cluster import Measurement, PolicySetting, Served, Snapshot
 from service.domain.errors import InvalidField, NotFound
 from service.usecases.ports import Transaction
-from service.usecases.records import AllocationRecord, Prediction
+from service.usecases.records import AllocationRecord, Measured, Prediction
 from tests.conformance.conftest import NOW, job_of, node_of, store
 
 
@@ -79,7 +79,7 @@ async def test_measurements_have_the_batch_plan_and_the_spread(database: Databas
     async with database.begin() as tx:
         await store(tx, node_of("n1"), job_of("j1"))
         await start(tx, "j1", {"n1": (0, 1)})
-        await tx.history.measure("j1", allocation_of("j1", {"n1": (0, 1)}), progress_of(), NOW)
+        await tx.history.measure([Measured("j1", allocation_of("j1", {"n1": (0, 1)}), progress_of())], NOW)
     (one,) = (await snapshot(database)).measurements["j1"]
     expected = Measurement(
         "cpu",
@@ -105,7 +105,7 @@ async def test_several_ranks_that_never_waited_did_not_measure_it(
     async with database.begin() as tx:
         await store(tx, node_of("n1"), job_of("j1"))
         allocation = allocation_of("j1", {"n1": slots})
-        await tx.history.measure("j1", allocation, progress_of(sync_s_sum=0.0), NOW)
+        await tx.history.measure([Measured("j1", allocation, progress_of(sync_s_sum=0.0))], NOW)
     (one,) = (await snapshot(database)).measurements["j1"]
     assert one.sync_s == sync_s
 
@@ -118,7 +118,9 @@ async def test_what_several_generations_measured_of_one_configuration_is_one_mea
         for generation, noise in ((1, 5.0), (2, 7.0), (3, None)):
             allocation = allocation_of("j1", {"n1": (0,)}, generation=generation)
             progress = progress_of(gradient_sqr=noise, gradient_var=noise)
-            await tx.history.measure("j1", allocation, progress, NOW + timedelta(seconds=generation))
+            await tx.history.measure(
+                [Measured("j1", allocation, progress)], NOW + timedelta(seconds=generation)
+            )
     (one,) = (await snapshot(database)).measurements["j1"]
     assert (one.steps, one.generation, one.step_s) == (60, 3, pytest.approx(0.2))
     assert (one.gradient_sqr, one.gradient_var) == (7.0, 7.0)
@@ -129,7 +131,7 @@ async def test_a_batch_plan_that_changes_is_the_last_one(database: Database) -> 
         await store(tx, node_of("n1"), job_of("j1"))
         for local in (16, 24):
             allocation = allocation_of("j1", {"n1": (0,)})
-            await tx.history.measure("j1", allocation, progress_of(local_batch=local), NOW)
+            await tx.history.measure([Measured("j1", allocation, progress_of(local_batch=local))], NOW)
     (one,) = (await snapshot(database)).measurements["j1"]
     assert (one.local_batch, one.steps) == (24, 40)
 
@@ -142,7 +144,9 @@ async def test_a_class_has_what_its_latest_jobs_measured_ended_ones_too(database
             await store(tx, job_of(f"j{number}", name=f"gpt-{number}", submitted_at=at))
             await start(tx, f"j{number}", {"n1": (0,)})
             progress = progress_of(global_batch=1 + number if number < 23 else 23)
-            await tx.history.measure(f"j{number}", allocation_of(f"j{number}", {"n1": (0,)}), progress, NOW)
+            await tx.history.measure(
+                [Measured(f"j{number}", allocation_of(f"j{number}", {"n1": (0,)}), progress)], NOW
+            )
             await tx.grants.release(f"j{number}", 1, None, {}, NOW)
             job = await tx.jobs.lock(f"j{number}")
             await tx.jobs.save(replace(job, state=JobState.SUCCEEDED, finished_at=NOW))

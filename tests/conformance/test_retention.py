@@ -21,7 +21,7 @@ from service.domain.failures import RankExit
 from service.domain.rental.machines import MachineState
 from service.usecases.accrue import accrue
 from service.usecases.ports import Transaction
-from service.usecases.records import AllocationRecord, BundleRecord, DecisionRecord, Event
+from service.usecases.records import AllocationRecord, BundleRecord, DecisionRecord, Event, Measured, Reported
 from service.usecases.retain import Retained, retain
 from service.usecases.sweep import Swept, sweep
 from tests.conformance.conftest import NOW, job_of, node_of, store
@@ -79,12 +79,12 @@ async def live_a_whole_life(tx: Transaction, job_id: str, at: datetime) -> None:
     await tx.allocations.add(allocation)
     command = StopCommand(command_id=f"c-{job_id}", job_id=job_id, generation=1, mode="kill", grace_s=0)
     await tx.commands.add([("n1", command)], at)
-    await tx.commands.acknowledge("n1", [command.command_id], at)
+    await tx.commands.acknowledge({"n1": [command.command_id]}, at)
     unseen = RankExit(rank=0, exit_code=0, signal=None, stopped_by_agent=False, completed=True)
     await tx.history.exit(job_id, 1, unseen, at)
     await tx.history.event(Event(job_id=job_id, at=at, kind="k", message="m", generation=1))
-    await tx.history.measure(job_id, allocation, progress, at)
-    await tx.history.metric(job_id, Metrics(**head, values={"loss": 1.0}), at)  # type: ignore[arg-type]
+    await tx.history.measure([Measured(job_id, allocation, progress)], at)
+    await tx.history.report([Reported(job_id, Metrics(**head, values={"loss": 1.0}), at)])  # type: ignore[arg-type]
     decided = DecisionRecord(
         job_id=job_id, action="keep", reason=Reason.PROGRESSING, message="m", options=[option]
     )

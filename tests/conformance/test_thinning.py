@@ -20,7 +20,7 @@ from service.domain.rental.ledger import to_us
 from service.domain.rental.timeline import Mark, phases_of
 from service.usecases.accrue import accrue
 from service.usecases.ports import Transaction
-from service.usecases.records import AllocationRecord, Event
+from service.usecases.records import AllocationRecord, Event, Measured, Reported
 from service.usecases.retention_ports import MAX_EVENTS, TIERS, Horizons, horizons
 from tests.conformance.conftest import NOW, job_of, node_of, store
 from tests.conformance.test_retention import clean, counts, tidy
@@ -175,7 +175,7 @@ async def test_what_is_reported_often_is_thinned_soon(database: Database) -> Non
     async with database.begin() as tx:
         for second in range(7200):
             at = NOW - timedelta(seconds=7200 - second)
-            await tx.history.metric("j1", metric(at), at)
+            await tx.history.report([Reported("j1", metric(at), at)])
     await clean(database, NOW)
     assert abs((await counts(database))["metrics"] - (3600 + 360)) <= 2
     assert [tier.every for tier in TIERS] == sorted(tier.every for tier in TIERS)
@@ -267,7 +267,7 @@ async def test_every_plan_keeps_its_latest_statistics(database: Database) -> Non
                 local_batch=8,
                 accumulation=1,
             )
-            await tx.history.measure("j1", record, progress, at)
+            await tx.history.measure([Measured("j1", record, progress)], at)
     await shorten(database)
     async with database.engine.connect() as connection:
         left = (await connection.execute(text("SELECT generation, slots FROM measurements ORDER BY 1"))).all()

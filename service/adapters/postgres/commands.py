@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 
 from sqlalchemy import or_, select, text, update
@@ -23,6 +23,14 @@ _ADD = text(
     ) WITH ORDINALITY AS one(id, node_id, job_id, generation, body, position)
     ORDER BY position
     ON CONFLICT (id) DO NOTHING
+    """
+)
+
+_ACKNOWLEDGE = text(
+    """
+    UPDATE commands SET acknowledged_at = :now
+    FROM unnest(CAST(:nodes AS text[]), CAST(:ids AS text[])) AS said(node, id)
+    WHERE commands.id = said.id AND commands.node_id = said.node AND acknowledged_at IS NULL
     """
 )
 
@@ -48,14 +56,12 @@ class PostgresCommands:
         if rows:
             await self._connection.execute(_ADD, {"rows": json.dumps(rows), "now": now})
 
-    async def acknowledge(self, node_id: str, command_ids: Sequence[str], now: datetime) -> None:
-        """The node has taken these up."""
-        if command_ids:
-            await self._connection.execute(
-                update(commands)
-                .where(commands.c.node_id == node_id, commands.c.id.in_(command_ids))
-                .values(acknowledged_at=now)
-            )
+    async def acknowledge(self, command_ids: Mapping[str, Sequence[str]], now: datetime) -> None:
+        """Nodes have taken these up."""
+        said = [(node, command) for node, ids in command_ids.items() for command in ids]
+        if said:
+            nodes_, ids_ = ([pair[column] for pair in said] for column in (0, 1))
+            await self._connection.execute(_ACKNOWLEDGE, {"nodes": nodes_, "ids": ids_, "now": now})
 
     async def take_due(self, now: datetime, push_again_s: float, limit: int) -> list[PendingCommand]:
         """Unacknowledged commands that were never pushed, or not for `push_again_s`; marked pushed.

@@ -31,6 +31,14 @@ _GRANT = text(
 )
 """In one order, so that two who want the same slots do not wait for one another."""
 
+_LOAD = text(
+    """
+    SELECT allocations.* FROM allocations
+    JOIN unnest(CAST(:jobs AS text[]), CAST(:generations AS int[])) AS wanted(job_id, generation)
+        USING (job_id, generation)
+    """
+)
+
 
 class PostgresGrants:
     """Implements `usecases.ports.Grants`."""
@@ -157,6 +165,14 @@ class PostgresAllocations:
         if row is None:
             return None
         return self._read.setdefault((job_id, generation), _record(row))
+
+    async def load(self, generations: Collection[tuple[str, int]]) -> None:
+        """Read these at once."""
+        unread = [one for one in generations if one not in self._read]
+        if unread:
+            wanted = {"jobs": [job for job, _ in unread], "generations": [number for _, number in unread]}
+            rows = (await self._connection.execute(_LOAD, wanted)).all()
+            self._read |= {(row.job_id, row.generation): _record(row) for row in rows}
 
     async def stores(self, job_id: str) -> dict[tuple[str, int], int]:
         """Ports of the stores that nodes keep for a job, by node id and the generation of the start."""

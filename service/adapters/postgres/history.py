@@ -2,19 +2,46 @@
 
 from __future__ import annotations
 
+import json
 import math
+from collections.abc import Mapping, Sequence
 from datetime import datetime
+from typing import Any
 
-from sqlalchemy import func, insert, select
+from sqlalchemy import insert, select, text
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from headway.contract.runtime import Metrics, Progress
-from service.adapters.postgres.tables import events, measurements, metrics, rank_exits
+from service.adapters.postgres.tables import events, metrics, rank_exits
 from service.domain.failures import RankExit
 from service.domain.jobs import size_of
 from service.domain.membership import Born
-from service.usecases.records import AllocationRecord, Event
+from service.usecases.records import Event, Measured, Reported
+
+_SUMS = ("steps", "step_s_sum", "step_s_squares", "sync_s_sum")
+_LAST_KNOWN = ("gradient_sqr", "gradient_var")
+_MEASURE = text(
+    """
+    INSERT INTO measurements (job_id, generation, global_batch, device_kind, slots, nodes, steps, step_s_sum,
+        step_s_squares, sync_s_sum, local_batch, accumulation, gradient_sqr, gradient_var, updated_at)
+    SELECT added.*, :now FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS added(
+        job_id text, generation int, global_batch int, device_kind text, slots int, nodes int, steps bigint,
+        step_s_sum float8, step_s_squares float8, sync_s_sum float8, local_batch int, accumulation int,
+        gradient_sqr float8, gradient_var float8
+    )
+    ON CONFLICT (job_id, generation, global_batch) DO UPDATE SET
+        steps = measurements.steps + excluded.steps,
+        step_s_sum = measurements.step_s_sum + excluded.step_s_sum,
+        step_s_squares = measurements.step_s_squares + excluded.step_s_squares,
+        sync_s_sum = measurements.sync_s_sum + excluded.sync_s_sum,
+        local_batch = excluded.local_batch,
+        accumulation = excluded.accumulation,
+        gradient_sqr = coalesce(excluded.gradient_sqr, measurements.gradient_sqr),
+        gradient_var = coalesce(excluded.gradient_var, measurements.gradient_var),
+        updated_at = excluded.updated_at
+    """
+)
+"""Uneven ranks come to share steps in other ways, and noise is smoothed already: of both the last one counts."""
 
 
 class PostgresHistory:
@@ -74,64 +101,66 @@ class PostgresHistory:
             for row in (await self._connection.execute(query)).all()
         }
 
-    async def measure(
-        self, job_id: str, allocation: AllocationRecord, progress: Progress, now: datetime
-    ) -> None:
-        """Add steps to the generation's statistics. What is no finite positive time is left out."""
-        usable = progress.steps > 0 and math.isfinite(progress.step_s_sum) and progress.step_s_sum > 0
-        if not usable or not math.isfinite(progress.step_s_squares):
-            return
-        statement = upsert(measurements).values(
-            job_id=job_id,
-            generation=allocation.generation,
-            global_batch=progress.global_batch,
-            device_kind=allocation.device_kind,
-            slots=size_of(allocation.slots),
-            nodes=len(allocation.slots),
-            steps=progress.steps,
-            step_s_sum=progress.step_s_sum,
-            step_s_squares=progress.step_s_squares,
-            sync_s_sum=progress.sync_s_sum,
-            local_batch=progress.local_batch,
-            accumulation=progress.accumulation,
-            gradient_sqr=progress.gradient_sqr,
-            gradient_var=progress.gradient_var,
-            updated_at=now,
-        )
-        added = statement.excluded
-        await self._connection.execute(
-            statement.on_conflict_do_update(
-                index_elements=["job_id", "generation", "global_batch"],
-                set_={
-                    "steps": measurements.c.steps + added.steps,
-                    "step_s_sum": measurements.c.step_s_sum + added.step_s_sum,
-                    "step_s_squares": measurements.c.step_s_squares + added.step_s_squares,
-                    "sync_s_sum": measurements.c.sync_s_sum + added.sync_s_sum,
-                    # Uneven ranks come to share steps in other ways: the last one counts.
-                    "local_batch": added.local_batch,
-                    "accumulation": added.accumulation,
-                    # Smoothed already: the last estimate counts.
-                    "gradient_sqr": func.coalesce(added.gradient_sqr, measurements.c.gradient_sqr),
-                    "gradient_var": func.coalesce(added.gradient_var, measurements.c.gradient_var),
-                    "updated_at": now,
-                },
-            )
-        )
+    async def measure(self, measured: Sequence[Measured], now: datetime) -> None:
+        """Add steps to the statistics of their generations. What is no finite positive time is left out."""
+        rows: dict[tuple[str, int, int], dict[str, Any]] = {}
+        for one in measured:
+            row = _row(one)
+            if row["steps"] <= 0 or row["step_s_sum"] <= 0 or not _is_finite(row):
+                continue
+            key = row["job_id"], row["generation"], row["global_batch"]
+            both = _added(rows[key], row) if key in rows else row
+            if _is_finite(both):
+                rows[key] = both
+        if rows:
+            await self._connection.execute(_MEASURE, {"rows": json.dumps(list(rows.values())), "now": now})
 
-    async def metric(self, job_id: str, metrics_: Metrics, at: datetime) -> None:
-        """Values that the script reported. Values that JSON cannot carry are left out."""
+    async def report(self, reported: Sequence[Reported]) -> None:
+        """Values that scripts reported. Values that JSON cannot carry are left out."""
         rows = [
             {
-                "job_id": job_id,
-                "at": at,
-                "generation": metrics_.generation,
-                "epoch": metrics_.epoch,
-                "samples": metrics_.samples,
+                "job_id": one.job_id,
+                "at": one.at,
+                "generation": one.metrics.generation,
+                "epoch": one.metrics.epoch,
+                "samples": one.metrics.samples,
                 "name": name,
                 "value": value,
             }
-            for name, value in metrics_.values.items()
+            for one in reported
+            for name, value in one.metrics.values.items()
             if math.isfinite(value)
         ]
         if rows:
             await self._connection.execute(insert(metrics), rows)
+
+
+def _is_finite(row: Mapping[str, Any]) -> bool:
+    return all(math.isfinite(value) for value in row.values() if isinstance(value, float))
+
+
+def _row(one: Measured) -> dict[str, Any]:
+    said = one.progress
+    return {
+        "job_id": one.job_id,
+        "generation": one.allocation.generation,
+        "global_batch": said.global_batch,
+        "device_kind": one.allocation.device_kind,
+        "slots": size_of(one.allocation.slots),
+        "nodes": len(one.allocation.slots),
+        "steps": said.steps,
+        "step_s_sum": said.step_s_sum,
+        "step_s_squares": said.step_s_squares,
+        "sync_s_sum": said.sync_s_sum,
+        "local_batch": said.local_batch,
+        "accumulation": said.accumulation,
+        "gradient_sqr": said.gradient_sqr,
+        "gradient_var": said.gradient_var,
+    }
+
+
+def _added(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
+    """Two rows of one key as one, as `_MEASURE` would have it, which can meet a row only once."""
+    sums = {name: before[name] + after[name] for name in _SUMS}
+    last = {name: before[name] if after[name] is None else after[name] for name in _LAST_KNOWN}
+    return {**after, **sums, **last}

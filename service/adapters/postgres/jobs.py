@@ -44,6 +44,12 @@ _INSERT = text(
 """Job, idempotency key and first event in one statement: a submit is one round trip. Its project is there, and stays until
 the commit.
 """
+_SAVE_PROGRESS = text(
+    """
+    UPDATE jobs SET progress = said.progress
+    FROM jsonb_to_recordset(CAST(:said AS jsonb)) AS said(id text, progress jsonb) WHERE jobs.id = said.id
+    """
+)
 
 
 def row_to_job(row: Row[Any]) -> Job:
@@ -169,13 +175,20 @@ class PostgresJobs:
         """The job by id, or the newest of that name, locked."""
         return row_to_job(await find_row(self._connection, job_id, lock=True))
 
-    async def lock_many(self, job_ids: Sequence[str]) -> dict[str, Job]:
-        """Those of the jobs that exist, locked in the order of their ids."""
+    async def lock_many(self, job_ids: Sequence[str], *, wait: bool = True) -> dict[str, Job]:
+        """Those of the jobs that exist, locked in the order of their ids; without those that are locked, if not to `wait`."""
         if not job_ids:
             return {}
-        query = select(jobs).where(jobs.c.id.in_(job_ids)).order_by(jobs.c.id).with_for_update()
-        rows = (await self._connection.execute(query)).all()
+        query = select(jobs).where(jobs.c.id.in_(job_ids)).order_by(jobs.c.id)
+        rows = (await self._connection.execute(query.with_for_update(skip_locked=not wait))).all()
         return {row.id: row_to_job(row) for row in rows}
+
+    async def save_progress(self, jobs: Sequence[Job]) -> None:
+        """Store the progress of locked jobs."""
+        said = [
+            f'{{"id": {json.dumps(job.id)}, "progress": {job.progress.model_dump_json()}}}' for job in jobs
+        ]
+        await self._connection.execute(_SAVE_PROGRESS, {"said": f"[{', '.join(said)}]"})
 
     async def switching(self) -> list[Job]:
         """Jobs whose members are to change in place, locked, but for those that somebody else has locked."""

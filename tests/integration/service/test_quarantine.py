@@ -15,8 +15,9 @@ from headway.contract.jobs import JobState, Page, Reason
 from headway.contract.runtime import Progress
 from service.domain.allocation.plan import Action
 from service.domain.health import FIRST_PROBE_S, SLOW_FOR_S, SLOW_WINDOWS
+from service.usecases.apply import apply_plan
 from service.usecases.quarantine import note_paces
-from service.usecases.schedule import _apply, _think
+from service.usecases.schedule import _think
 from tests.integration.service.cast import Cast
 from tests.integration.service.conftest import Harness
 
@@ -235,8 +236,8 @@ async def test_a_slot_that_went_bad_since_the_picture_was_taken_is_not_given_out
     await cast.news("alpha", fault(0))
     plan, _, _ = _think(snapshot, lambda: 0.0)
     assert [one.action for one in plan.decisions] == [Action.START]
-    async with harness.service.database.begin() as tx:
-        changes = await _apply(tx, snapshot, plan, harness.service.launch, "r", harness.clock.now())
+    database, launch = harness.service.database, harness.service.launch
+    changes, _ = await apply_plan(database, snapshot, plan, launch, "r", harness.clock.now())
     assert changes == []
     assert (await cast.job("waits")).state is JobState.PENDING
 

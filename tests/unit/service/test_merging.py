@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headway.contract.agents import RankEntry, RankExited, RankMessage
-from headway.contract.runtime import Progress, from_fields
-from service.usecases.merging import merged
+from headway.contract.runtime import Progress
+from service.usecases.merging import Heard, heard, merged
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 SUMS = ("steps", "step_s_sum", "step_s_squares", "sync_s_sum")
@@ -45,9 +45,8 @@ def ended(sequence: int, job: str) -> RankExited:
     return RankExited(sequence=sequence, job_id=job, generation=1, at=AT, rank=0, exit_code=0)
 
 
-def said(entries: list[RankEntry]) -> list[Progress]:
-    messages = [from_fields(one.message) for one in entries if isinstance(one, RankMessage)]
-    return [one for one in messages if isinstance(one, Progress)]
+def said(news: list[Heard]) -> list[Progress]:
+    return [one.training for one in news if isinstance(one.training, Progress)]
 
 
 entries = st.lists(
@@ -73,28 +72,29 @@ entries = st.lists(
 
 
 @given(entries)
-def test_nothing_is_lost_and_the_order_of_a_job_stays(news: list[RankEntry]) -> None:
+def test_nothing_is_lost_and_the_order_of_a_job_stays(entries_: list[RankEntry]) -> None:
+    news = heard(entries_)
     kept = merged(news)
     for job in ("a", "b"):
+        of_job, kept_of_job = ([one for one in some if one.entry.job_id == job] for some in (news, kept))
         for batch in (8, 16):
             before, after = (
-                [one for one in said([e for e in some if e.job_id == job]) if one.global_batch == batch]
-                for some in (news, kept)
+                [one for one in said(some) if one.global_batch == batch] for some in (of_job, kept_of_job)
             )
             for name in SUMS:
                 assert sum(getattr(one, name) for one in before) == sum(getattr(one, name) for one in after)
-        last = [e for e in news if e.job_id == job][-1:]
-        assert [e.sequence for e in kept if e.job_id == job][-1:] == [e.sequence for e in last]
-        kinds = [(e.kind, batch_of(e)) for e in kept if e.job_id == job]
-        assert without_repeats([(e.kind, batch_of(e)) for e in news if e.job_id == job]) == without_repeats(
-            kinds
-        )
+        assert [one.entry for one in kept_of_job[-1:]] == [one.entry for one in of_job[-1:]]
+        assert without_repeats(kinds(of_job)) == without_repeats(kinds(kept_of_job))
     assert merged(kept) == kept, "once is enough"
 
 
-def batch_of(one: RankEntry) -> tuple[Any, Any]:
-    message = one.message if isinstance(one, RankMessage) else {}
-    return message.get("global_batch"), message.get("generation")
+def kinds(news: list[Heard]) -> list[Any]:
+    return [
+        (one.entry.kind, said.global_batch, said.generation)
+        if isinstance(said := one.training, Progress)
+        else (one.entry.kind, None, None)
+        for one in news
+    ]
 
 
 def without_repeats(kinds: list[Any]) -> list[Any]:
@@ -109,23 +109,25 @@ def without_repeats(kinds: list[Any]) -> list[Any]:
 def test_the_last_one_counts_in_everything_that_is_no_sum() -> None:
     first = progress(samples=8, gradient_sqr=3.0, at_s=1.0, step_s_sum=0.5, step_s_squares=0.25)
     second = progress(samples=24, steps=2, at_s=2.0, epoch=1, step_s_sum=2.0, step_s_squares=2.5)
-    (both,) = said(merged([entry(1, "a", first), entry(2, "a", second)]))
+    (both,) = said(merged(heard([entry(1, "a", first), entry(2, "a", second)])))
     assert (both.samples, both.epoch, both.at_s, both.steps) == (24, 1, 2.0, 3)
     assert (both.step_s_sum, both.step_s_squares, both.gradient_sqr) == (2.5, 2.75, 3.0)
 
 
 def test_messages_that_compare_ranks_stay_apart() -> None:
     slow = progress(rank_sample_s=(0.1, 0.5))
-    assert len(merged([entry(number, "a", slow) for number in range(3)])) == 3
+    assert len(merged(heard(entry(number, "a", slow) for number in range(3)))) == 3
 
 
 def test_what_makes_no_sense_is_left_to_be_refused() -> None:
     good = entry(1, "a", progress())
     bad = good.model_copy(update={"message": {**good.message, "steps": "many"}})
-    assert merged([good, bad, good]) == [good, bad, good]
+    kept = merged(heard([good, bad, good]))
+    assert [one.entry for one in kept] == [good, bad, good]
+    assert kept[1].training is None
 
 
 def test_processes_are_told_apart() -> None:
     other = entry(2, "a", progress()).model_copy(update={"generation": 2})
-    news = [entry(1, "a", progress()), other]
+    news = heard([entry(1, "a", progress()), other])
     assert merged(news) == news
