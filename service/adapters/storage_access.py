@@ -13,7 +13,7 @@ class HostKeys:
     without a role the hosts have their own.
     """
 
-    async def keys_for(self, prefix: str, session: str) -> None:  # noqa: ARG002 - nothing is made
+    async def keys_for(self, prefix: str, session: str) -> None:
         """None."""
 
 

@@ -13,8 +13,9 @@ from headway.contract.spec import NAME_PATTERN
 from service.api.context import Context, Credentials, digest_of
 from service.api.sessions import check_same_origin, session_of
 from service.domain.access import Principal
-from service.domain.errors import Forbidden, WrongToken
+from service.domain.errors import Forbidden, NotFound, WrongToken
 from service.usecases.identify import Identities
+from service.usecases.node_credentials import node_of_token
 
 
 class Reach(StrEnum):
@@ -51,19 +52,23 @@ async def caller_of(
 Caller: TypeAlias = Annotated[Principal, Depends(caller_of)]
 
 
-async def require_user_or_node(
+async def require_bundle_reader(
+    digest: str,
     request: Request,
     context: Context,
     identities: Annotated[Identities, Depends(identities_of)],
     credentials: Credentials,
 ) -> None:
-    """Let users and agents pass (bundles are read by both)."""
+    """Let users pass, and the agents of nodes on which a job starts from the bundle."""
     try:
         await caller_of(request, identities, credentials)
     except WrongToken:
         async with context.transactions.begin() as tx:
-            if await tx.node_queries.node_of_token(digest_of(credentials)) is None:
+            node_id = await node_of_token(tx, digest_of(credentials), context.now())
+            if node_id is None:
                 raise
+            if not await tx.held_runs.needs_bundle(node_id, digest):
+                raise NotFound(f"no job on this node starts from a bundle {digest}.") from None
 
 
 def needs(role: Role, reach: Reach = Reach.PROJECT) -> dict[str, Any]:

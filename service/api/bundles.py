@@ -10,7 +10,7 @@ from fastapi.responses import Response
 from headway.contract.identity import Role
 from headway.contract.jobs import BundleView
 from headway.contract.spec import DIGEST_PATTERN
-from service.api.access import needs, require_user_or_node
+from service.api.access import needs, require_bundle_reader
 from service.api.context import ApiContext, Context
 from service.api.render import as_json
 from service.domain.errors import NotFound, TooLarge
@@ -43,14 +43,14 @@ async def upload_bundle(request: Request, context: Context) -> Response:
     return as_json(view, 201 if new else 200, {"Location": f"/api/v1/bundles/{bundle.digest}"})
 
 
-@router.head("/{digest}", operation_id="has_bundle", dependencies=[Depends(require_user_or_node)])
+@router.head("/{digest}", operation_id="has_bundle", dependencies=[Depends(require_bundle_reader)])
 async def has_bundle(context: Context, digest: Digest) -> Response:
     """Whether a bundle was uploaded."""
     bundle = await _find(context, digest)
     return Response(headers={"X-Bundle-Bytes": str(bundle.size_bytes)})
 
 
-@router.get("/{digest}", operation_id="download_bundle", dependencies=[Depends(require_user_or_node)])
+@router.get("/{digest}", operation_id="download_bundle", dependencies=[Depends(require_bundle_reader)])
 async def download_bundle(context: Context, digest: Digest) -> Response:
     """The bytes of a bundle."""
     bundle = await _find(context, digest)

@@ -24,8 +24,8 @@ from service.usecases.offers import OfferBook
 from service.usecases.orders import Launch
 from service.usecases.ports import Storage, Transaction, Transactions
 from service.usecases.records import Bell
-from service.usecases.sign_in_ports import IdentityProvider
 from service.usecases.secret_ports import KeyRing
+from service.usecases.sign_in_ports import IdentityProvider
 
 
 class Bells(Protocol):

@@ -53,14 +53,6 @@ class NodeQueries(Protocol):
         """Every node with who holds its slots, by name."""
         ...
 
-    async def has_token(self, node_id: str, token_sha256: str) -> bool:
-        """Whether the node is known by this token."""
-        ...
-
-    async def node_of_token(self, token_sha256: str) -> str | None:
-        """The id of the node that this token belongs to."""
-        ...
-
 
 class DecisionQueries(Protocol):
     """Rounds and the cluster as the API shows them."""

@@ -214,16 +214,6 @@ class PostgresNodeQueries:
         rows = (await self._connection.execute(query)).all()
         return [_node_view(row, holders, confined, now, silence_s) for row in rows]
 
-    async def has_token(self, node_id: str, token_sha256: str) -> bool:
-        """Whether the node is known by this token."""
-        query = select(nodes.c.id).where(nodes.c.id == node_id, nodes.c.token_sha256 == token_sha256)
-        return (await self._connection.execute(query)).first() is not None
-
-    async def node_of_token(self, token_sha256: str) -> str | None:
-        """The id of the node that this token belongs to."""
-        query = select(nodes.c.id).where(nodes.c.token_sha256 == token_sha256)
-        return (await self._connection.execute(query)).scalar_one_or_none()
-
 
 def _quarantine_view(one: Quarantine | None) -> QuarantineView | None:
     if one is None:

@@ -136,7 +136,9 @@ def test_the_pace_keeps_leases() -> None:
 
 async def test_a_client_that_goes_away_in_the_middle_is_no_error_of_the_service(harness: Harness) -> None:
     agent = await harness.join()
-    path = f"/api/v1/agents/{agent.joined.node_id}/logs/j00000000/1/0"
+    job = await harness.submit()
+    await harness.turn()
+    path = f"/api/v1/agents/{agent.joined.node_id}/logs/{job.id}/1/0"
     headers = [(b"authorization", f"Bearer {agent.joined.node_token}".encode()), (b"host", b"headway")]
     scope = {
         "type": "http",

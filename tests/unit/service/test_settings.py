@@ -11,7 +11,6 @@ REQUIRED = {
     "HEADWAY_REDIS_URL": "redis://h",
     "HEADWAY_STORAGE_URL": "file:///data/",
     "HEADWAY_API_TOKEN": "a",
-    "HEADWAY_JOIN_TOKEN": "j",
 }
 
 
@@ -45,6 +44,19 @@ def test_everything_can_be_set() -> None:
     assert settings.usd_per_slot_h == {"cpu": 0.05, "a100": 2.2}
 
 
+def test_agents_need_no_permanent_join_token_but_machines_do() -> None:
+    assert read_settings(REQUIRED).join_token == ""
+    with pytest.raises(SettingsError, match="HEADWAY_JOIN_TOKEN is not set"):
+        read_settings({**REQUIRED, "HEADWAY_PROVIDERS": "ec2"})
+    rents = {**REQUIRED, "HEADWAY_PROVIDERS": "ec2", "HEADWAY_JOIN_TOKEN": "j"}
+    assert read_settings(rents).join_token == "j"
+
+
+@pytest.mark.parametrize(("value", "on"), [("", True), ("on", True), (" OFF ", False)])
+def test_nodes_have_users_of_redis_unless_that_is_switched_off(value: str, on: bool) -> None:  # noqa: FBT001
+    assert read_settings({**REQUIRED, "HEADWAY_REDIS_ACL": value}).redis_acl is on
+
+
 @pytest.mark.parametrize("name", REQUIRED)
 @pytest.mark.parametrize("value", [None, "", "  "])
 def test_a_missing_setting_is_named(name: str, value: str | None) -> None:
@@ -56,6 +68,7 @@ def test_a_missing_setting_is_named(name: str, value: str | None) -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
+        ("HEADWAY_REDIS_ACL", "yes"),
         ("HEADWAY_PORT", "http"),
         ("HEADWAY_PORT", "-1"),
         ("HEADWAY_PORT", "65536"),
@@ -104,6 +117,7 @@ def test_renting_can_be_set() -> None:
     rental = read_settings(
         {
             **REQUIRED,
+            "HEADWAY_JOIN_TOKEN": "j",
             "HEADWAY_PROVIDERS": " local, static ",
             "HEADWAY_LOCAL_OFFERS": "/o.yaml",
             "HEADWAY_LOCAL_MACHINES": "/machines",
@@ -126,4 +140,4 @@ def test_the_local_provider_needs_its_file_and_its_folder(name: str) -> None:
     env = {"HEADWAY_LOCAL_OFFERS": "/o.yaml", "HEADWAY_LOCAL_MACHINES": "/m"}
     del env[name]
     with pytest.raises(SettingsError, match=name):
-        read_settings({**REQUIRED, "HEADWAY_PROVIDERS": "local", **env})
+        read_settings({**REQUIRED, "HEADWAY_PROVIDERS": "local", "HEADWAY_JOIN_TOKEN": "j", **env})
