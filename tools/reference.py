@@ -1,6 +1,7 @@
-"""Write the pages of docs/reference/ that follow from the code: reasons, errors, the command line, the job file's schema.
+"""Write the pages of docs/reference/ that follow from the code: reasons, errors, the command line, the job file's schema, the API.
 
-Run as `python -m tools.reference`; with `--check` it writes nothing and exits 1 if a page is not what it would write.
+Run as `python -m tools.reference`; with `--check` it writes nothing and exits 1 if a page is not what it would write. A change
+of the API that breaks its clients is refused, unless `--break` says that it is meant.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typer.core import TyperGroup
 from headway.cli.main import app
 from headway.contract.meanings import ERRORS, REASONS, Meaning
 from headway.contract.spec import JobSpec
+from tools import openapi
 
 FOLDER = Path(__file__).parent.parent / "docs" / "reference"
 _SCHEMA_ID = "https://json-schema.org/draft/2020-12/schema"
@@ -39,6 +41,7 @@ def pages() -> dict[str, str]:
         ),
         "cli.md": "\n".join(_command_line()),
         "job.schema.json": json.dumps(_schema(), indent=2) + "\n",
+        "openapi.json": openapi.page(),
     }
 
 
@@ -109,7 +112,15 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--check", action="store_true", help="write nothing; fail if a page is not current")
-    check = parser.parse_args().check
+    parser.add_argument(
+        "--break", dest="breaks", action="store_true", help="change the API although it breaks clients"
+    )
+    arguments = parser.parse_args()
+    check = arguments.check
+    broken = [] if arguments.breaks else openapi.broken()
+    if broken:
+        sys.stdout.writelines(f"breaks clients of the API: {line}\n" for line in broken)
+        return 1
     stale = []
     for name, text in pages().items():
         page = FOLDER / name

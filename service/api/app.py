@@ -36,6 +36,7 @@ from service.api import (
     users,
 )
 from service.api.context import ApiContext
+from service.api.document import describe
 from service.api.pressure import Gates, Pressure
 from service.usecases.expire import LATE_SHARE
 from service.usecases.heartbeat import Heartbeats
@@ -87,6 +88,7 @@ def create_app(context: ApiContext, background: Callable[[], AbstractAsyncContex
     for module in modules:
         app.include_router(module.router)
     problems.install(app)
+    describe(app)
     app.state.gates = Gates(late_s=context.silence_s * LATE_SHARE)
     app.add_middleware(Pressure, gates=app.state.gates)
     app.add_middleware(RequestId)

@@ -1,0 +1,122 @@
+"""The API's description as people and generators of clients read it: what FastAPI finds in the routes, and what it cannot know."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import lru_cache
+from importlib.resources import files
+from typing import Any, Final
+
+from fastapi import FastAPI
+
+TAGS: Final = {
+    "jobs": "Submit jobs, look at them, and steer them. For whoever trains.",
+    "cluster": "What the scheduler decides and why, and what it would decide.",
+    "simulations": "What if: changes played through from the live state.",
+    "money": "Budgets, and what was spent on what.",
+    "rental": "What machines cost, and which to rent for a job.",
+    "machines": "Rented machines.",
+    "nodes": "Hosts and their slots. For operators.",
+    "access": "Who may do what: people, projects, tokens, secrets, the record of changes. For admins, and for one's own tokens.",
+    "bundles": "Folders of code that jobs run.",
+    "agents": "What the agents of hosts say and ask. Not for people.",
+    "health": "Whether the service is well.",
+}
+"""Parts of the API, in the order in which they are shown, and whom they are for."""
+_PROBLEMS: Final = {
+    "401": "The token is missing, wrong, expired or revoked",
+    "403": "The role does not allow it",
+    "404": "There is no such thing, or it is of a project that the caller is no member of",
+    "422": "A field is wrong; `errors` says which and why",
+    "429": "Too many requests; `Retry-After` says when to come back",
+    "503": "A store does not answer; `Retry-After` says when to try again",
+}
+_PROBLEM_TYPE: Final = "application/problem+json"
+_PROBLEM_SCHEMA: Final = {"$ref": "#/components/schemas/Problem"}
+_ROLE: Final = "x-headway-role"
+_REACH: Final = "x-headway-reach"
+
+
+def describe(app: FastAPI) -> None:
+    """Have the application's description be `described`, made when it is first asked for."""
+    found = app.openapi
+
+    def document() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            app.openapi_schema = described(found(), examples())
+        return app.openapi_schema
+
+    app.openapi = document  # type: ignore[method-assign]  # the way that FastAPI's documentation names
+
+
+@lru_cache(maxsize=1)
+def examples() -> Mapping[str, Mapping[str, Any]]:
+    """By operation: a request that works when it is tried, and an answer to it. Recorded from the service (tests)."""
+    found: dict[str, Any] = json.loads(files("service.api").joinpath("examples.json").read_text())
+    return found
+
+
+def described(document: dict[str, Any], known: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """The document with its tags in order, every error of every operation, roles in words, and examples."""
+    paths = {
+        path: {method: _operation(path, one, known) for method, one in methods.items()}
+        for path, methods in document["paths"].items()
+    }
+    order = list(TAGS)
+    ordered = dict(sorted(paths.items(), key=lambda item: _place(item[1], order)))
+    tags = [{"name": name, "description": text} for name, text in TAGS.items()]
+    return {**document, "servers": [{"url": "/"}], "tags": tags, "paths": ordered}
+
+
+def _place(methods: Mapping[str, Any], order: list[str]) -> int:
+    return min(order.index(one["tags"][0]) for one in methods.values())
+
+
+def _operation(path: str, found: dict[str, Any], known: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    example = known.get(found["operationId"], {})
+    operation = {**found, "responses": _responses(path, found, example.get("response"))}
+    if _ROLE in found:
+        operation["description"] = f"{found.get('description', '')}\n\n{_who(found)}".strip()
+    content = found.get("requestBody", {}).get("content", {})
+    if "request" in example and "application/json" in content:
+        body = {**content["application/json"], "example": example["request"]}
+        operation["requestBody"] = {**found["requestBody"], "content": {**content, "application/json": body}}
+    return operation
+
+
+def _who(operation: Mapping[str, Any]) -> str:
+    role = operation[_ROLE]
+    if role == "any":
+        return "Needs a token, of any role."
+    where = "everywhere" if operation.get(_REACH) == "everywhere" else "in the project"
+    return f"Needs the role `{role}` {where}."
+
+
+def _responses(path: str, found: Mapping[str, Any], example: Any) -> dict[str, Any]:
+    """The answers of an operation: those that it names, and the errors that every one of its kind can give."""
+    usual = {"401", "403", "429", "503"} if found.get("security") else {"429"}
+    if "{" in path:
+        usual.add("404")
+    if not path.startswith("/api/"):
+        usual = set()
+    answers: dict[str, Any] = {}
+    for status, answer in found["responses"].items():
+        if status.startswith("2"):
+            answers[status] = _with_example(answer, example)
+        else:
+            usual.add(status)
+    for status in sorted(usual):
+        text = _PROBLEMS.get(status) or found["responses"][status].get("description", "")
+        answers[status] = {"description": text, "content": {_PROBLEM_TYPE: {"schema": _PROBLEM_SCHEMA}}}
+    return answers
+
+
+def _with_example(answer: dict[str, Any], example: Any) -> dict[str, Any]:
+    content = answer.get("content", {})
+    if example is None or "application/json" not in content:
+        return answer
+    return {
+        **answer,
+        "content": {**content, "application/json": {**content["application/json"], "example": example}},
+    }
