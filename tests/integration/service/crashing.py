@@ -294,7 +294,7 @@ async def _empty(harness: Harness) -> None:
     async with harness.service.database.engine.begin() as connection:
         found = await connection.execute(
             text(
-                "SELECT tablename FROM pg_tables WHERE schemaname = 'public' AND tablename != 'alembic_version'"
+                "SELECT tablename FROM pg_tables WHERE schemaname = 'public' AND tablename NOT IN ('alembic_version', 'audit')"
             )
         )
         names = ", ".join(f'"{one}"' for one in found.scalars())
