@@ -41,7 +41,7 @@ def start_session(context: ApiContext, response: Response, token: str, expires_a
     response.set_cookie(
         cookie_name(context),
         token,
-        max_age=max(0, int((expires_at - context.now()).total_seconds())),
+        max_age=max(0, round((expires_at - context.now()).total_seconds())),
         path="/",
         secure=context.http.secure,
         httponly=True,

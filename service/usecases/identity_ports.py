@@ -11,6 +11,11 @@ from headway.contract.identity import EVERYWHERE, ProjectQuota, ProjectView, Rol
 from headway.contract.jobs import Page
 
 
+def session_of_token(token_id: str) -> str:
+    """What `TokenRecord.session` is where a browser signed in with a token."""
+    return f"token {token_id}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenRecord:
     """A token as stored, without the token."""
@@ -99,7 +104,7 @@ class Tokens(Protocol):
         ...
 
     async def revoke(self, token_id: str, now: datetime) -> None:
-        """It works no more. Revoked again, it stays revoked since the first time."""
+        """It works no more, nor do sessions that were begun with it. Revoked again, it stays revoked since the first time."""
         ...
 
 

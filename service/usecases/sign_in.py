@@ -12,7 +12,7 @@ from headway.contract.identity import EVERYWHERE, NewToken
 from service.domain.access import Principal
 from service.domain.errors import WrongToken
 from service.domain.sign_in import LOGIN, SESSION, Account, AdmissionRules, Claims, admit, safe_return
-from service.usecases.identity_ports import TokenRecord
+from service.usecases.identity_ports import TokenRecord, session_of_token
 from service.usecases.join import digest_token
 from service.usecases.ports import Transaction, Transactions
 from service.usecases.records import Bell
@@ -164,7 +164,7 @@ async def sign_in_with_token(
                 user_id=shown.user_id,
                 role=shown.role,
                 project=shown.project,
-                session=f"token {shown.id}",
+                session=session_of_token(shown.id),
                 created_by=principal.name,
                 created_at=now,
                 expires_at=expires_at,

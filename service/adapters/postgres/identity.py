@@ -16,7 +16,13 @@ from headway.contract.identity import EVERYWHERE, ProjectQuota, Role
 from service.adapters.postgres.identity_tables import members, projects, tokens, users
 from service.adapters.postgres.tables import TERMINAL_SQL
 from service.domain.errors import NotFound
-from service.usecases.identity_ports import Bearer, ProjectRecord, TokenRecord, UserRecord
+from service.usecases.identity_ports import (
+    Bearer,
+    ProjectRecord,
+    TokenRecord,
+    UserRecord,
+    session_of_token,
+)
 
 _BEARER = text(
     """
@@ -123,11 +129,10 @@ class PostgresTokens:
         return _token(row)
 
     async def revoke(self, token_id: str, now: datetime) -> None:
-        """It works no more."""
+        """It works no more, nor do sessions that were begun with it."""
+        of_it = (tokens.c.id == token_id) | (tokens.c.session == session_of_token(token_id))
         await self._connection.execute(
-            update(tokens)
-            .where(tokens.c.id == token_id, tokens.c.revoked_at.is_(None))
-            .values(revoked_at=now)
+            update(tokens).where(of_it, tokens.c.revoked_at.is_(None)).values(revoked_at=now)
         )
 
 
