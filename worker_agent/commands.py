@@ -12,6 +12,7 @@ import structlog
 from pydantic import ValidationError
 
 from headway.contract.agents import COMMAND_FIELD, COMMANDS, AnyCommand, JoinReply
+from headway.errors import HeadwayError
 from worker_agent.service_api import Backoff, Membership
 
 _log = structlog.get_logger()
@@ -19,6 +20,9 @@ _log = structlog.get_logger()
 _BLOCK_S = 5.0
 _BATCH = 100
 
+_REFUSED = (redis.AuthenticationError, redis.exceptions.NoPermissionError)
+Renew = Callable[[JoinReply], None]
+"""Gets new credentials in the place of these. Raises HeadwayError."""
 Handle = Callable[[AnyCommand], None]
 """Returns when the command has taken effect on disk; only then is it removed from the stream."""
 
@@ -29,8 +33,11 @@ class CommandReader:
     So the stream holds only what nobody has handled yet, whatever was restarted in between.
     """
 
-    def __init__(self, membership: Membership, handle: Handle, stopping: threading.Event) -> None:
+    def __init__(
+        self, membership: Membership, renew: Renew, handle: Handle, stopping: threading.Event
+    ) -> None:
         self._membership = membership
+        self._renew = renew
         self._handle = handle
         self._stopping = stopping
         self._backoff = Backoff(random.Random())
@@ -44,11 +51,24 @@ class CommandReader:
                 continue
             try:
                 self._read_from(node)
+            except _REFUSED as error:
+                self._ask_for_credentials(node, error)
+                self._stopping.wait(self._backoff.next_s())
             except redis.RedisError as error:
                 if not self._away:
                     _log.warning("redis cannot be read; commands wait until it is back", error=str(error))
                 self._away = True
                 self._stopping.wait(self._backoff.next_s())
+
+    def _ask_for_credentials(self, node: JoinReply, refusal: redis.RedisError) -> None:
+        """A Redis that was restarted has forgotten its users; the service makes this node's again with new credentials."""
+        _log.warning("redis does not take this node's credentials; asking for new ones", error=str(refusal))
+        if node.renew_credentials_s is None:
+            return
+        try:
+            self._renew(node)
+        except HeadwayError as error:
+            _log.warning("no new credentials yet", error=str(error))
 
     def _read_from(self, node: JoinReply) -> None:
         """Read while this agent is the node that it joined as."""

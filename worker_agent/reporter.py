@@ -11,6 +11,7 @@ import structlog
 
 from headway.contract.agents import AnyEntry, Holding, JoinReply, JoinRequest, SlotInfo
 from headway.contract.agents import ReportRequest as Request
+from worker_agent.credentials import NodeKeys
 from worker_agent.folders import boot_s
 from worker_agent.outbox import Outbox
 from worker_agent.service_api import Backoff, Membership, NotJoined, Refused, ServiceApi, Unreachable
@@ -21,6 +22,7 @@ BATCH_WINDOW_S = 0.03
 """News waits this long for company, so that a busy node does not send a request per message."""
 _BATCH = 500
 _HEALTH_EVERY_S = 30.0
+_RENEWAL_AGAIN_S = 60.0
 
 
 class Listener(Protocol):
@@ -37,6 +39,7 @@ class Reporter:
     """The thread's body.
 
     Args:
+        keys: how to join, and to renew credentials when the service wants that.
         request: what to join with.
         holding: what has to be said to be alive here, asked for at every report.
         health: the slots with their health, asked for now and then.
@@ -47,6 +50,7 @@ class Reporter:
         self,
         *,
         api: ServiceApi,
+        keys: NodeKeys,
         membership: Membership,
         outbox: Outbox,
         request: JoinRequest,
@@ -57,12 +61,12 @@ class Reporter:
         stopping: threading.Event,
     ) -> None:
         self._api = api
+        self._keys = keys
         self._membership = membership
         self._outbox = outbox
         self._request = request
         self._holding = holding
         self._health = health
-        self._probe = probe
         self._probe = probe
         self._listener = listener
         self._stopping = stopping
@@ -72,6 +76,7 @@ class Reporter:
         self._away = ""
         """Why the service is away, as it was last said; empty when it answers."""
         self._next_due_s = 0.0
+        self._renewal_due_s: float | None = None
         self._paced_s: float | None = None
         """How often to report in a cluster that is too large for more; None: as agreed on when joining."""
 
@@ -105,6 +110,7 @@ class Reporter:
             Unreachable, NotJoined: nothing was lost; call again.
             Refused: the service does not want this agent.
         """
+        self._renew_if_due()
         node = self._membership.current() or self._join()
         if not self._outbox.wait(self._due_in_s()):
             # What can wait does so until the next report is due where the service has asked for few of them.
@@ -117,11 +123,29 @@ class Reporter:
         return max(0.0, self._next_due_s - boot_s())
 
     def _join(self) -> JoinReply:
-        reply = self._api.join(self._request)
-        self._membership.update(reply)
+        reply = self._keys.join(self._request)
         self._next_due_s = 0.0
+        self._renewal_due_s = None
         _log.info("joined", node=self._request.name, node_id=reply.node_id, slots=len(self._request.slots))
         return reply
+
+    def _renew_if_due(self) -> None:
+        """Renew credentials now and then. What comes in between is tried again; those of before work meanwhile."""
+        node = self._membership.current()
+        if node is None or node.renew_credentials_s is None:
+            return
+        now_s = boot_s()
+        if self._renewal_due_s is None:
+            self._renewal_due_s = now_s + node.renew_credentials_s
+        if now_s < self._renewal_due_s:
+            return
+        try:
+            self._keys.renew(node)
+        except Unreachable as error:
+            _log.warning("credentials are not renewed yet", error=str(error))
+            self._renewal_due_s = now_s + min(_RENEWAL_AGAIN_S, node.renew_credentials_s)
+        else:
+            self._renewal_due_s = None
 
     def _report(self, entries: Sequence[AnyEntry], acknowledged: Sequence[str]) -> None:
         sent_s = boot_s()  # before sending: the service's clock for us starts later, never earlier
@@ -144,7 +168,6 @@ class Reporter:
         self._limit = min(_BATCH, 2 * self._limit)
         self._outbox.delivered(entries, acknowledged)
         self._listener.lease_renewed(sent_s + reply.lease_s, reply.stop)
-        self._probe(reply.probe)
         self._probe(reply.probe)
 
     def _drop_refused(self, entries: Sequence[AnyEntry], error: Refused) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import httpx
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from headway._http import retry_after_s
 from headway.contract.agents import (
@@ -20,20 +20,22 @@ from headway.contract.agents import (
     SecretsReply,
     SecretsRequest,
 )
+from headway.contract.credentials import NodeCredentials, StorageAccess, StorageRequest
 from headway.errors import HeadwayError
 
 _TIMEOUT = httpx.Timeout(10.0, connect=5.0)
 _BACKOFF_FIRST_S = 0.2
 _BACKOFF_MAX_S = 10.0
 _JOIN_HINTS = {
-    401: "Check --token: it is the service's join token, not a user's.",
+    401: "Check --token: it must be a join token. An operator makes one: headway join-token create.",
     409: "Give this agent another --name, or stop the agent that has it.",
     422: "Agent and service may be of different versions.",
 }
-_UNKNOWN_AGENT = frozenset({401, 404})
+_NOT_FOUND = 404
+_UNKNOWN_AGENT = frozenset({401, _NOT_FOUND})
 
 
-Reply = TypeVar("Reply", JoinReply, ReportReply, SecretsReply)
+Reply = TypeVar("Reply", bound=BaseModel)
 
 
 class Unreachable(HeadwayError):
@@ -88,24 +90,22 @@ class ServiceApi:
 
     Args:
         url: base URL of the service.
-        join_token: authorises joining, nothing else.
         membership: where the node's own token is found.
     """
 
-    def __init__(self, url: str, join_token: str, membership: Membership) -> None:
+    def __init__(self, url: str, membership: Membership) -> None:
         self.url = url.rstrip("/")
-        self._join_token = join_token
         self._membership = membership
         self._client = httpx.Client(base_url=f"{self.url}/api/v1", timeout=_TIMEOUT)
 
-    def join(self, request: JoinRequest) -> JoinReply:
-        """Offer this host's slots.
+    def join(self, request: JoinRequest, token: str) -> JoinReply:
+        """Offer this host's slots, with a join token or the node's own.
 
         Raises:
             Unreachable: try again.
             Refused: the token is wrong or the name is taken.
         """
-        response = self._send("POST", "/agents", self._join_token, request.model_dump_json().encode())
+        response = self._send("POST", "/agents", token, request.model_dump_json().encode())
         if response.status_code >= 300:
             problem = (
                 f"The service at {self.url} refused this agent ({response.status_code}): {_detail(response)}"
@@ -124,7 +124,29 @@ class ServiceApi:
         node = self._node()
         path = f"/agents/{node.node_id}/reports"
         response = self._send("POST", path, node.node_token, request.model_dump_json().encode())
-        return self._parse(ReportReply, _own(response))
+        return self._parse(ReportReply, self._own(response, node))
+
+    def renew_credentials(self) -> NodeCredentials:
+        """New credentials. Those of before work until the new ones are used.
+
+        Raises:
+            Unreachable, NotJoined, Refused: see there.
+        """
+        node = self._node()
+        response = self._send("POST", f"/agents/{node.node_id}/credentials", node.node_token, b"")
+        return self._parse(NodeCredentials, self._own(response, node))
+
+    def storage_access(self, job_id: str, generation: int) -> StorageAccess:
+        """Keys for the checkpoints of a job of which this node holds that generation.
+
+        Raises:
+            Unreachable, NotJoined, Refused: see there. Refused: there is no use in asking again.
+        """
+        node = self._node()
+        wanted = StorageRequest(job_id=job_id, generation=generation)
+        path = f"/agents/{node.node_id}/storage"
+        response = self._send("POST", path, node.node_token, wanted.model_dump_json().encode())
+        return self._parse(StorageAccess, self._about_job(response, node))
 
     def secrets(self, job_id: str, generation: int) -> dict[str, str]:
         """The secrets of a job of which this node holds that generation, by the names that ranks find them under.
@@ -136,7 +158,7 @@ class ServiceApi:
         wanted = SecretsRequest(job_id=job_id, generation=generation)
         path = f"/agents/{node.node_id}/secrets"
         response = self._send("POST", path, node.node_token, wanted.model_dump_json().encode())
-        reply = self._parse(SecretsReply, (_permanent if response.status_code == 404 else _own)(response))
+        reply = self._parse(SecretsReply, self._about_job(response, node))
         return {name: value.get_secret_value() for name, value in reply.env.items()}
 
     def ship_log(self, job_id: str, generation: int, rank: int, offset: int, data: bytes) -> None:
@@ -148,8 +170,7 @@ class ServiceApi:
         node = self._node()
         path = f"/agents/{node.node_id}/logs/{job_id}/{generation}/{rank}?offset={offset}"
         response = self._send("POST", path, node.node_token, data, "application/octet-stream")
-        # A 404 is about the job here: one that was deleted needs no logs.
-        (_permanent if response.status_code == 404 else _own)(response)
+        self._about_job(response, node)
 
     def download_bundle(self, digest: str, target: Path) -> None:
         """Write the bundle to `target`, checked against its digest.
@@ -164,7 +185,7 @@ class ServiceApi:
             with self._client.stream("GET", f"/bundles/{digest}", headers=headers) as response:
                 if response.status_code != 200:
                     response.read()
-                    _permanent(_available(response))
+                    self._about_job(_available(response), node)
                 with target.open("wb") as file:
                     for piece in response.iter_raw():
                         sha256.update(piece)
@@ -179,6 +200,19 @@ class ServiceApi:
         if node is None:
             raise NotJoined("This agent has not joined yet.")
         return node
+
+    def _about_job(self, response: httpx.Response, node: JoinReply) -> httpx.Response:
+        """A 404 is about the job here: one that was deleted needs no logs."""
+        return _permanent(response) if response.status_code == _NOT_FOUND else self._own(response, node)
+
+    def _own(self, response: httpx.Response, node: JoinReply) -> httpx.Response:
+        """The answer to what was sent as `node`: one that is refused for its token may have been overtaken by a new one."""
+        if response.status_code in _UNKNOWN_AGENT:
+            problem = f"The service does not know this node: {_detail(response)}"
+            if self._membership.current() is not node:
+                raise Unreachable(problem)
+            raise NotJoined(problem)
+        return _permanent(response)
 
     def _send(
         self, method: str, path: str, token: str, body: bytes, kind: str = "application/json"
@@ -231,12 +265,6 @@ def _permanent(response: httpx.Response) -> httpx.Response:
     if response.status_code >= 300:
         raise Refused(response.status_code, _detail(response))
     return response
-
-
-def _own(response: httpx.Response) -> httpx.Response:
-    if response.status_code in _UNKNOWN_AGENT:
-        raise NotJoined(f"The service does not know this node: {_detail(response)}")
-    return _permanent(response)
 
 
 def _told(error: ValidationError) -> str:
