@@ -26,6 +26,8 @@ _USERS = text(
 _PROJECTS = text(
     """
     SELECT projects.*, coalesce(held.slots, 0) AS slots_held, coalesce(spent.usd, 0) AS usd,
+           CASE WHEN EXISTS (SELECT 1 FROM projects WHERE slots > 0)
+                THEN greatest(0, coalesce(held.slots, 0) - coalesce(projects.slots, 0)) ELSE 0 END AS slots_borrowed,
            (SELECT jsonb_object_agg(users.name, role) FROM members JOIN users ON users.id = members.user_id
             WHERE members.project = projects.name) AS members
     FROM projects
@@ -135,7 +137,7 @@ def _project(row: Row[Any]) -> ProjectView:
         ),
         members=_roles(row.members),
         slots_held=row.slots_held,
-        slots_borrowed=0,
+        slots_borrowed=row.slots_borrowed,
         usd_this_month=float(row.usd),
         created_at=row.created_at,
     )

@@ -11,7 +11,9 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from headway.contract.money import BudgetKind, BudgetRequest, Period, Scope
+from service.adapters.postgres.identity_tables import projects
 from service.adapters.postgres.ledger_tables import budget_notices, budgets
+from service.domain.cluster import QUOTA_ROWS
 from service.domain.errors import InvalidField
 from service.domain.rental.budgets import Budget, subject_of_budget
 
@@ -23,9 +25,11 @@ class PostgresBudgets:
         self._connection = connection
 
     async def all(self) -> list[Budget]:
-        """Every budget, by name."""
+        """Every budget, by name, those of projects' quotas among them."""
         rows = await self._connection.execute(select(budgets).order_by(budgets.c.name))
-        return [_budget(row) for row in rows.all()]
+        quotas = select(projects).where(projects.c.usd_per_month.is_not(None))
+        of_quotas = [_budget_of_quota(row) for row in (await self._connection.execute(quotas)).all()]
+        return sorted([*map(_budget, rows.all()), *of_quotas], key=lambda one: one.name)
 
     async def lock(self, name: str) -> Budget | None:
         """One budget, locked."""
@@ -79,6 +83,22 @@ class PostgresBudgets:
         await self._connection.execute(
             statement.on_conflict_do_update(index_elements=["subject"], set_=values)
         )
+
+
+def _budget_of_quota(row: Row[Any]) -> Budget:
+    """A quota of dollars is a hard budget of its project for every month; it is changed with the project."""
+    return Budget(
+        name=f"{QUOTA_ROWS}{row.name}",
+        scope=Scope.PROJECT,
+        project=row.name,
+        kind=BudgetKind.PERIOD,
+        usd=row.usd_per_month,
+        period=Period.MONTH,
+        hard=True,
+        version=1,
+        created_at=row.created_at,
+        updated_at=row.created_at,
+    )
 
 
 def _budget(row: Row[Any]) -> Budget:

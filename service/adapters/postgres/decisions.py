@@ -16,6 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from headway.contract.decisions import RoundView
 from service.adapters.postgres.snapshot import take_snapshot
 from service.adapters.postgres.tables import cluster_settings, rounds
+from service.adapters.postgres.tenants import SHARE_HALF_LIFE_S
 from service.domain.cluster import PolicySetting, Snapshot
 from service.usecases.records import DecisionRecord
 
@@ -36,16 +37,19 @@ _STORE = text(
 
 
 class PostgresDecisions:
-    """Implements `usecases.ports.Decisions`."""
+    """Implements `usecases.ports.Decisions`; use of slots that lies `share_half_life_s` back counts half."""
 
-    def __init__(self, connection: AsyncConnection) -> None:
+    def __init__(self, connection: AsyncConnection, share_half_life_s: float = SHARE_HALF_LIFE_S) -> None:
         self._connection = connection
+        self._share_half_life_s = share_half_life_s
 
     async def snapshot(
         self, now: datetime, usd_per_slot_h: Mapping[str, float] = MappingProxyType({})
     ) -> Snapshot:
         """One consistent picture; the first thing that its transaction does."""
-        return await take_snapshot(self._connection, now, usd_per_slot_h)
+        return await take_snapshot(
+            self._connection, now, usd_per_slot_h, share_half_life_s=self._share_half_life_s
+        )
 
     async def store(self, decisions: Sequence[DecisionRecord], round_id: str, now: datetime) -> None:
         """The last decisions about jobs, in one statement; each is written only when it says something new."""

@@ -23,6 +23,7 @@ from service.adapters.postgres.tables import (
     nodes,
     slot_grants,
 )
+from service.adapters.postgres.tenants import tenants_of
 from service.domain.cluster import Measurement, Node, PolicySetting, Served, SlotKey, Snapshot
 
 ENOUGH_STEPS = 10
@@ -85,10 +86,14 @@ it have ended: it is prepared while they train, or given up. What is not kept an
 
 
 async def take_snapshot(
-    connection: AsyncConnection, now: datetime, usd_per_slot_h: Mapping[str, float]
+    connection: AsyncConnection,
+    now: datetime,
+    usd_per_slot_h: Mapping[str, float],
+    *,
+    share_half_life_s: float,
 ) -> Snapshot:
     """One consistent picture of every job that is not terminal, every node and every held slot. It must be the first
-    thing that its transaction does.
+    thing that its transaction does. Use of slots that lies `share_half_life_s` back counts half.
     """
     await connection.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"))
     live = select(jobs).where(text(f"NOT ({TERMINAL_SQL})"))
@@ -137,6 +142,7 @@ async def take_snapshot(
             {slot["device_kind"] for row in node_rows if row.market == Market.SPOT for slot in row.slots},
             now,
         ),
+        projects=await tenants_of(connection, now, share_half_life_s),
         caps=caps,
         limits=limits,
         spent=await spent_for(connection, policy, policy_state, now),

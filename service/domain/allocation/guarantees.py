@@ -1,6 +1,6 @@
 """What is lent comes back: a policy's choices, corrected where a project has less than it is guaranteed and wants.
 
-Nothing here concerns a round in which every claim is met: then the policy's choices are what they would be without.
+Nothing here concerns a round in which no project claims anything: then the policy's choices are what they would be without.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from service.domain.allocation.caps import choose_within_caps, joined, left_by, 
 from service.domain.allocation.knapsack.problem import NOTHING, Row, Solve
 from service.domain.allocation.round import Round
 from service.domain.allocation.tenancy import Claim
-from service.domain.arrays import IntArray
+from service.domain.arrays import BoolArray, FloatArray, IntArray
 from service.domain.policies.policy import Choices, Policy, RoundInput
 
 _ROUNDS = 8
@@ -39,21 +39,22 @@ def choose_within_guarantees(round_: Round, policy: Policy, solve: Solve) -> Sha
     """
     given, slots = round_.given, round_.columns.configurations.slots
     first = choose_within_caps(given, policy, solve)
-    claims = [
-        claim
-        for claim in round_.tenancy.claims
-        if claim.is_crowded(first.chosen, slots) or claim.unmet(first.chosen, slots)
-    ]
-    if not claims:
-        return Shared(first)
-    claimed = _with_rows(given, [claim.lent for claim in claims])
-    choices = choose_within_caps(claimed, policy, solve)
-    taken = [claim.taken(choices.chosen, slots) for claim in claims]
-    if any(count < claim.wanted for claim, count in zip(claims, taken, strict=True)):
-        lending = [claim.lending(count) for claim, count in zip(claims, taken, strict=True)]
+    claims = [claim for claim in round_.tenancy.claims if claim.is_raised(given.current, first.chosen, slots)]
+    stay = round_.tenancy.too_large(given)
+    for claim in claims:
+        stay |= ~claim.members
+    stay &= given.current != NOTHING
+    short = [claim for claim in claims if claim.is_short(first.chosen, slots)]
+    claimed, choices = given, first
+    if short:
+        claimed = _with_rows(given, [claim.lent for claim in short])
+        choices = choose_within_caps(claimed, policy, solve)
+    taken = [claim.taken(choices.chosen, slots) for claim in short]
+    if any(count < claim.wanted for claim, count in zip(short, taken, strict=True)):
+        lending = [claim.lending(count) for claim, count in zip(short, taken, strict=True)]
         claimed = _with_rows(given, lending)
         choices = choose_within_caps(claimed, policy, solve)
-    choices = _seated(claimed, claims, first, choices, policy, solve)
+    choices = _seated(claimed, claims, stay, choices, policy, solve)
     return Shared(choices, _given_up(given, claims, first.chosen, choices.chosen))
 
 
@@ -64,22 +65,22 @@ def _with_rows(given: RoundInput, rows: Sequence[Row]) -> RoundInput:
 def _seated(
     given: RoundInput,
     claims: Sequence[Claim],
+    stay: BoolArray,
     first: Choices,
-    choices: Choices,
     policy: Policy,
     solve: Solve,
 ) -> Choices:
-    """The choices in which protected jobs have something, and as many of those that run as there is room for."""
+    """The first choices, but protected jobs have something, and as many of those that are to `stay` (J,) as there is room for."""
     slots = given.configurations.slots
     must: dict[int, None] = {}
     keep: dict[int, None] = {}
-    rest, kept = choices, dict[int, int]()
+    rest = choices = first
+    kept: dict[int, int] = {}
     for _ in range(_ROUNDS):
         unmet = [row for claim in claims for row in claim.unmet(choices.chosen, slots)]
-        stopped = (given.current >= 0) & (first.chosen != NOTHING) & (choices.chosen == NOTHING)
         before = len(must), len(keep)
         must |= dict.fromkeys(unmet)
-        keep |= dict.fromkeys(np.flatnonzero(stopped).tolist())
+        keep |= dict.fromkeys(np.flatnonzero(stay & (choices.chosen == NOTHING)).tolist())
         if (len(must), len(keep)) == before:
             break
         kept = _seats(given, [*must, *_heaviest(given, [row for row in keep if row not in must])])
@@ -134,7 +135,7 @@ def _grown(given: RoundInput, chosen: IntArray, kept: Mapping[int, int], first: 
     return grown
 
 
-def _demand(given: RoundInput) -> tuple[np.ndarray, np.ndarray]:
+def _demand(given: RoundInput) -> tuple[BoolArray, FloatArray]:
     """(R, J) which jobs the rows count, and (R, C) what they count."""
     jobs = len(given.weight)
     counts = np.array([np.ones(jobs, dtype=np.bool_) if row.jobs is None else row.jobs for row in given.rows])
@@ -146,9 +147,9 @@ def _demand(given: RoundInput) -> tuple[np.ndarray, np.ndarray]:
 def _given_up(
     given: RoundInput, claims: Sequence[Claim], first: IntArray, chosen: IntArray
 ) -> dict[int, Claim]:
-    """The jobs that get fewer slots than the policy alone would give them, and whose guarantee that is for."""
+    """The jobs that get fewer slots than they hold or the policy alone would give them, and whose guarantee that is for."""
     slots = np.append(given.configurations.slots, 0)
-    less = np.flatnonzero(slots[chosen] < slots[first])
+    less = np.flatnonzero(slots[chosen] < np.maximum(slots[first], slots[given.current]))
     gaining = {}
     for job in less.tolist():
         for claim in claims:

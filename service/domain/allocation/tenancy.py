@@ -15,8 +15,9 @@ from service.domain.allocation.columns import Columns
 from service.domain.allocation.knapsack.problem import NOTHING, Row
 from service.domain.allocation.rooms import Room
 from service.domain.arrays import BoolArray, FloatArray, IntArray
-from service.domain.cluster import FIRM_ROWS, Snapshot, Tenant, lent_row, quota_row
+from service.domain.cluster import FIRM_ROWS, QUOTA_ROWS, Snapshot, Tenant, lent_row, quota_row
 from service.domain.jobs import Job
+from service.domain.policies.policy import RoundInput
 
 _MOST_SHARE = 2.0
 """What use of less, or more, than its share multiplies or divides a project's weights with at most: 25 points of priority."""
@@ -56,7 +57,16 @@ class Claim:
         """Slots that its jobs get."""
         return int(slots[chosen[self.members & (chosen != NOTHING)]].sum())
 
-    def is_crowded(self, chosen: IntArray, slots: IntArray) -> bool:
+    def is_short(self, chosen: IntArray, slots: IntArray) -> bool:
+        """Whether a choice does not give it what it claims."""
+        return bool(self._is_crowded(chosen, slots) or self.unmet(chosen, slots))
+
+    def is_raised(self, current: IntArray, chosen: IntArray, slots: IntArray) -> bool:
+        """Whether a choice takes slots for it that it does not have yet, or should."""
+        gains = self.taken(current, slots) < min(self.taken(chosen, slots), self.wanted)
+        return gains or self.is_short(chosen, slots)
+
+    def _is_crowded(self, chosen: IntArray, slots: IntArray) -> bool:
         """Whether it has less than it wants while others have more than they may."""
         others = chosen[~self.members & (chosen != NOTHING)]
         too_much = float(self.lent.demand[others].sum()) > self.lent.capacity
@@ -74,6 +84,15 @@ class Tenancy:
     rows: tuple[Row, ...] = ()
     claims: tuple[Claim, ...] = ()
     share: FloatArray | None = None
+
+    def too_large(self, given: RoundInput) -> BoolArray:
+        """(J,) the jobs of projects that hold more than they may have at most now, as after a quota was lowered."""
+        above = np.zeros(len(given.current), dtype=np.bool_)
+        for row in self.rows:
+            if row.jobs is not None and row.name.startswith(QUOTA_ROWS):
+                holders = given.current[row.jobs & (given.current != NOTHING)]
+                above |= row.jobs & (float(row.demand[holders].sum()) > row.capacity)
+        return above
 
 
 def tenancy_of(
