@@ -41,6 +41,7 @@ from service.adapters.storage_access import storage_keys
 from service.api.app import create_app
 from service.api.context import ApiContext, new_id
 from service.api.pressure import Lateness
+from service.console.install import install_console
 from service.domain.errors import HeadwayServiceError
 from service.domain.rental.fleet import Patience
 from service.domain.rental.wants import Rules
@@ -153,6 +154,7 @@ class Service:
         app = create_app(context, self._api_background)
         self._lateness = app.state.gates.lateness
         self._identities = app.state.identities
+        install_console(app, context)
         return app
 
     async def _ring(self, bell: Bell, about: str) -> None:

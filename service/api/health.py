@@ -5,19 +5,13 @@ from __future__ import annotations
 from importlib.metadata import version
 
 from fastapi import APIRouter, Request
-from fastapi.responses import JSONResponse, RedirectResponse, Response
+from fastapi.responses import JSONResponse, Response
 
 from service.api.context import Context
 from service.api.problems import problem_response
 
 router = APIRouter(tags=["health"])
 VERSION = version("headway")
-
-
-@router.get("/", include_in_schema=False)
-async def start_page() -> Response:
-    """Whoever opens the service's address sees its documentation."""
-    return RedirectResponse("/docs")
 
 
 @router.get("/livez", operation_id="livez")

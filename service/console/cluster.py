@@ -1,0 +1,238 @@
+"""The page of the cluster: what is there, who has it, what is not well, and who waits for it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from headway.contract.agents import NodeState, NodeView, SlotView
+from headway.contract.decisions import ClusterView, KindView, RoundView
+from headway.contract.jobs import JobState, JobView
+from headway.contract.markets import pool_name
+from service.console.marks import cell_of, hue_of, tone_of_job, tone_of_node, words_of_job
+from service.console.pieces import Content, Listing, Piece
+from service.console.text import NONE, duration, listed, percent, plural, short, usd
+
+_SHOWN = 12
+"""Jobs in a list of this page; the page of jobs has them all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A number that the page begins with. `share`, from 0 to 1, is drawn as a bar."""
+
+    label: str
+    value: str
+    note: str
+    share: float | None = None
+    tone: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """A node. `cells` are the classes of its slots, `label` says the same in words."""
+
+    id: str
+    name: str
+    state: str
+    tone: str
+    cells: tuple[str, ...]
+    holders: tuple[str, ...]
+    label: str
+    pool: str
+    price: str
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """A row of the table of what there is."""
+
+    name: str
+    slots: int
+    held: int
+    free: int
+    away: int
+    price: str
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """A job that holds slots, or waits for some."""
+
+    id: str
+    name: str
+    project: str
+    hue: int
+    tone: str
+    state: str
+    size: str
+    message: str
+    since: str
+    share: float | None
+    cost: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterPage:
+    """Everything that the page shows."""
+
+    headline: str
+    figures: tuple[Figure, ...]
+    pools: tuple[Pool, ...]
+    tiles: tuple[Tile, ...]
+    working: tuple[Worker, ...]
+    waiting: tuple[Worker, ...]
+    more: int
+    """Jobs that hold slots or wait and are not listed."""
+
+    def contents(self) -> list[Content]:
+        """Its pieces."""
+        return [
+            Piece("headline", "headline", self.headline),
+            Piece("figures", "figures", self.figures),
+            Piece("pools", "pools", self.pools),
+            Piece("waiting", "workers", ("waiting", self.waiting)),
+            Piece("working", "workers", ("working", self.working)),
+            Piece("more", "more_jobs", self.more),
+            Piece("no-nodes", "no_nodes", not self.tiles),
+            Listing("tiles", tuple(Piece(f"node-{tile.id}", "tile", tile) for tile in self.tiles)),
+        ]
+
+
+def cluster_page(
+    cluster: ClusterView,
+    nodes: Sequence[NodeView],
+    jobs: Sequence[JobView],
+    latest: RoundView | None,
+    prices: Mapping[str, float],
+) -> ClusterPage:
+    """The page. `jobs` are those that have not ended, `prices` dollars an hour of a slot by device kind."""
+    waiting = [one for one in jobs if one.size == 0]
+    working = [one for one in jobs if one.size > 0]
+    return ClusterPage(
+        headline=_headline(cluster),
+        figures=_figures(cluster, nodes, latest),
+        pools=tuple(_pool(one) for one in cluster.kinds),
+        tiles=tuple(_tile(one, prices) for one in nodes),
+        working=tuple(_worker(one) for one in working[:_SHOWN]),
+        waiting=tuple(_worker(one) for one in waiting[:_SHOWN]),
+        more=max(0, len(waiting) - _SHOWN) + max(0, len(working) - _SHOWN),
+    )
+
+
+def _headline(cluster: ClusterView) -> str:
+    slots, held = _slots(cluster)
+    waiting = cluster.jobs.get(JobState.PENDING, 0)
+    if not slots:
+        return "No host has joined yet."
+    waits = f" {plural(waiting, 'job waits', 'jobs wait')}." if waiting else " Nobody waits."
+    return f"{held:,} of {plural(slots, 'slot')} {'is' if held == 1 else 'are'} at work.{waits}"
+
+
+def _slots(cluster: ClusterView) -> tuple[int, int]:
+    return sum(one.slots for one in cluster.kinds), sum(one.held for one in cluster.kinds)
+
+
+def _figures(cluster: ClusterView, nodes: Sequence[NodeView], latest: RoundView | None) -> tuple[Figure, ...]:
+    slots, held = _slots(cluster)
+    free = sum(one.free for one in cluster.kinds)
+    live = sum(cluster.jobs.values())
+    running = cluster.jobs.get(JobState.RUNNING, 0)
+    ready = cluster.nodes.get(NodeState.READY, 0)
+    ill = sum(1 for node in nodes for slot in node.slots if slot.quarantine is not None)
+    lost = cluster.nodes.get(NodeState.LOST, 0)
+    health = [plural(ill, "slot") + " in quarantine"] if ill else []
+    others = [
+        f"{count} {state.lower()}" for state, count in cluster.nodes.items() if state != NodeState.READY
+    ]
+    waiting = cluster.jobs.get(JobState.PENDING, 0)
+    return (
+        Figure("Slots at work", f"{held:,} of {slots:,}", f"{free:,} free", held / slots if slots else None),
+        Figure("Jobs", f"{running:,} running", f"{plural(live, 'job')} in all, {waiting:,} waiting"),
+        Figure("Spending", f"{usd(cluster.usd_per_h)} an hour", "what the slots at work cost"),
+        Figure(
+            "Nodes",
+            f"{ready:,} ready",
+            listed([*others, *health]) if others or health else "all are well",
+            tone="bad" if lost or ill else "",
+        ),
+        Figure("Decisions", cluster.policy, _quality(latest)),
+    )
+
+
+def _quality(latest: RoundView | None) -> str:
+    if latest is None:
+        return "no round yet; is a scheduler running?"
+    if latest.gap < 0.0005:
+        return "the last round is provably the best"
+    return f"the last round is within {percent(latest.gap)} of the best"
+
+
+def _pool(one: KindView) -> Pool:
+    return Pool(
+        name=pool_name(one.device_kind, one.market),
+        slots=one.slots,
+        held=one.held,
+        free=one.free,
+        away=one.slots - one.in_service,
+        price=f"{usd(one.usd_per_slot_h)}" if one.usd_per_slot_h else NONE,
+    )
+
+
+def _tile(node: NodeView, prices: Mapping[str, float]) -> Tile:
+    kinds = sorted({slot.device_kind for slot in node.slots})
+    pool = listed(pool_name(kind, node.market) for kind in kinds) if kinds else "no slots"
+    paid = node.usd_per_slot_h
+    per_slot = [prices.get(slot.device_kind, 0.0) if paid is None else paid for slot in node.slots]
+    return Tile(
+        id=node.id,
+        name=node.name,
+        state=node.state.lower(),
+        tone=tone_of_node(node.state),
+        cells=tuple(cell_of(slot) for slot in node.slots),
+        holders=tuple(_holder(slot) for slot in node.slots),
+        label=f"{node.name}, {node.state.lower()}: {words_of_slots(node.slots)}",
+        pool=pool,
+        price=f"{usd(sum(per_slot))}/h" if sum(per_slot) else "",
+    )
+
+
+def _holder(slot: SlotView) -> str:
+    held = slot.job_name or "free"
+    return f"{held}, in quarantine" if slot.quarantine is not None else held
+
+
+def words_of_slots(slots: Sequence[SlotView]) -> str:
+    """`3 of 4 slots: 2 train, 1 vision; 1 in quarantine`."""
+    held = Counter(slot.job_name for slot in slots if slot.job_name)
+    ill = sum(slot.quarantine is not None for slot in slots)
+    if not slots:
+        return "no slots"
+    text = f"{held.total()} of {plural(len(slots), 'slot')} at work"
+    if held:
+        text += ": " + listed(f"{count} for {name}" for name, count in held.most_common())
+    return text + (f"; {ill} in quarantine" if ill else "")
+
+
+def _worker(job: JobView) -> Worker:
+    done = job.progress
+    cost = job.cost.usd if job.cost is not None else None
+    return Worker(
+        id=job.id,
+        name=job.name,
+        project=job.project,
+        hue=hue_of(job.id),
+        tone=tone_of_job(job.state),
+        state=words_of_job(job.state),
+        size=plural(job.size, "slot") if job.size else f"wants {_range(job)}",
+        message=job.message,
+        since=duration(None) if done.samples_per_s is None else f"{short(done.samples_per_s)} samples/s",
+        share=done.samples / done.total_samples if done.total_samples else None,
+        cost=usd(cost),
+    )
+
+
+def _range(job: JobView) -> str:
+    low, high = job.spec.elastic.min, job.spec.elastic.max
+    return plural(low, "slot") if low == high else f"{low} to {high} slots"

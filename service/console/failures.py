@@ -1,0 +1,73 @@
+"""Errors as pages: to whoever reads with a browser, a sentence that says what to do next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from http import HTTPStatus
+from typing import Any
+from urllib.parse import quote
+
+from fastapi import Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import HTMLResponse, RedirectResponse, Response
+from fastapi.routing import APIRoute
+
+from service.api.problems import STATUS, service_error
+from service.console.desk import Desk
+from service.domain.errors import HeadwayServiceError, TooBusy, Unavailable, WrongToken
+
+
+class PageRoute(APIRoute):
+    """A route whose errors are pages, and which sends to the sign-in whoever is not known."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """The handler, with its errors taken care of."""
+        handle = super().get_route_handler()
+
+        async def careful(request: Request) -> Response:
+            try:
+                return await handle(request)
+            except WrongToken as error:
+                return _to_sign_in(request, error)
+            except HeadwayServiceError as error:
+                return error_page(request, error)
+            except RequestValidationError as error:
+                message = "; ".join(str(one["msg"]) for one in error.errors())
+                return _page(
+                    request, HTTPStatus.UNPROCESSABLE_ENTITY, f"this address is not right: {message}"
+                )
+
+        return careful
+
+
+def _to_sign_in(request: Request, error: WrongToken) -> Response:
+    """Pages begin again after the sign-in; streams and forms cannot, and say so."""
+    if request.url.path.startswith("/live/"):
+        return service_error(request, error)
+    here = request.url.path if request.method == "GET" else "/"
+    if request.url.query and request.method == "GET":
+        here += f"?{request.url.query}"
+    return RedirectResponse(f"/auth/login?return_to={quote(here, safe='/')}", 303)
+
+
+def error_page(request: Request, error: HeadwayServiceError) -> Response:
+    """An error of the service as a page; to a stream as a problem."""
+    if request.url.path.startswith("/live/"):
+        return service_error(request, error)
+    status = STATUS.get(type(error), HTTPStatus.INTERNAL_SERVER_ERROR)
+    response = _page(request, status, error.message)
+    if isinstance(error, Unavailable | TooBusy):
+        response.headers["Retry-After"] = str(max(1, round(error.retry_after_s)))
+    return response
+
+
+def _page(request: Request, status: HTTPStatus, message: str) -> Response:
+    desk: Desk = request.app.state.desk
+    values = {
+        "title": status.phrase,
+        "message": message[:1].upper() + message[1:],
+        "assets": desk.assets,
+        "again": status in {HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.TOO_MANY_REQUESTS},
+    }
+    html = desk.templates.page("error.html", values)
+    return HTMLResponse(html, int(status), headers={"Cache-Control": "no-store"})

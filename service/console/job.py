@@ -1,0 +1,309 @@
+"""The page of one job: what it does and why, when it ends and what it costs, and everything that happened to it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from headway.contract.decisions import ExplanationView
+from headway.contract.forecasts import ForecastView
+from headway.contract.jobs import EventView, JobState, JobView
+from service.console.job_curves import (
+    Chart,
+    KeptRow,
+    OptionRow,
+    goodput_chart,
+    kept_rows,
+    metrics_chart,
+    option_rows,
+    prediction_text,
+    sizes_chart,
+)
+from service.console.jobs import end_of, size_text
+from service.console.marks import has_ended, hue_of, tone_of_job, words_of_job
+from service.console.outlook import Outlook, outlook_of
+from service.console.pieces import Content, Listing, Piece
+from service.console.text import NONE, between, duration, iso, number, percent, short, stamp, usd
+from service.usecases.records import SizeChange
+
+CHECKPOINTS = frozenset({"restore", "switch", "audit_failed"})
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What the page begins with."""
+
+    id: str
+    name: str
+    project: str
+    hue: int
+    state: str
+    tone: str
+    words: str
+    reason: str
+    message: str
+    outlook: Outlook
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """A figure with its name and what more there is to say."""
+
+    label: str
+    value: str
+    note: str = ""
+    share: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """An event."""
+
+    sequence: int
+    at: str
+    at_iso: str
+    kind: str
+    message: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Actions:
+    """What may be done with the job now, by whoever looks."""
+
+    id: str
+    name: str
+    verbs: tuple[str, ...]
+    low: int
+    high: int
+    size: int
+    pinned: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class JobPage:
+    """Everything that the page shows."""
+
+    head: Head
+    facts: tuple[Fact, ...]
+    actions: Actions
+    options: tuple[OptionRow, ...]
+    limits: tuple[str, ...]
+    charts: tuple[Chart, ...]
+    kept: tuple[KeptRow, ...]
+    prediction: str
+    ledger: tuple[Fact, ...]
+    failures: tuple[Fact, ...]
+    steps: tuple[Step, ...]
+    places: tuple[tuple[str, str], ...]
+
+    def contents(self) -> list[Content]:
+        """Its pieces."""
+        drawn = [
+            piece
+            for chart in self.charts
+            for piece in (
+                Piece(f"data-{chart.name}", "chart_data", chart),
+                Piece(f"words-{chart.name}", "chart_words", chart),
+            )
+        ]
+        return [
+            Piece("job-head", "job_head", self.head),
+            Piece("job-facts", "facts", ("job-facts", self.facts)),
+            Piece("job-actions", "job_actions", self.actions),
+            Piece("job-options", "options", self.options),
+            Piece("job-limits", "limits", self.limits),
+            *drawn,
+            Piece("job-kept", "kept", (self.kept, self.prediction)),
+            Piece("job-ledger", "facts", ("job-ledger", self.ledger)),
+            Piece("job-failures", "facts", ("job-failures", self.failures)),
+            Piece("job-places", "places", self.places),
+            Listing("steps", tuple(Piece(f"step-{one.sequence}", "step", one) for one in self.steps)),
+        ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobViews:
+    """What the page is made from."""
+
+    job: JobView
+    explanation: ExplanationView
+    forecast: ForecastView
+    events: Sequence[EventView]
+    sizes: Sequence[SizeChange]
+    series: Mapping[str, Sequence[tuple[datetime, int, float]]]
+
+
+def job_page(views: JobViews, *, steers: bool, now: datetime) -> JobPage:
+    """The page; `steers`: whoever looks may change the job."""
+    job, forecast = views.job, views.forecast
+    return JobPage(
+        head=Head(
+            id=job.id,
+            name=job.name,
+            project=job.project,
+            hue=hue_of(job.id),
+            state=job.state.lower(),
+            tone=tone_of_job(job.state),
+            words=words_of_job(job.state),
+            reason=job.reason,
+            message=job.message if job.message != views.explanation.message else views.explanation.message,
+            outlook=outlook_of(job, views.explanation, forecast),
+        ),
+        facts=_facts(job, forecast),
+        actions=_actions(job, steers=steers),
+        options=option_rows(views.explanation, forecast),
+        limits=_limits(views.explanation),
+        charts=(
+            metrics_chart(views.series),
+            sizes_chart(views.sizes, views.events, job, now),
+            goodput_chart(forecast),
+        ),
+        kept=kept_rows(forecast),
+        prediction=prediction_text(forecast),
+        ledger=_ledger(job),
+        failures=_failures(job),
+        steps=tuple(_step(one) for one in reversed(views.events)),
+        places=tuple((node, _ranges(slots)) for node, slots in sorted(job.allocation.items())),
+    )
+
+
+def _facts(job: JobView, forecast: ForecastView) -> tuple[Fact, ...]:
+    done, cost = job.progress, job.cost
+    share = done.samples / done.total_samples if done.total_samples else None
+    present = next((one for one in forecast.configurations if "present" in one.marks), None)
+    end = end_of(job)
+    if has_ended(job) and job.finished_at is not None:
+        took_s = (job.finished_at - (job.started_at or job.submitted_at)).total_seconds()
+        ends = Fact("Took", duration(took_s), f"ended {stamp(job.finished_at)}")
+    elif present is not None and present.time_s is not None:
+        ends = Fact("Ends in", duration(present.time_s), _at_most(present.time_s, present.time_p90_s))
+    elif end is not None:
+        ends = Fact("Ends in", duration(end[0]), "at the speed of now")
+    else:
+        ends = Fact("Ends in", NONE, forecast.work.reason if job.size else "it has no slots now")
+    spent = Fact("Cost so far", usd(cost.usd) if cost else NONE, _expected(job))
+    total = f"of {short(done.total_samples)} samples" if done.total_samples else "length not known"
+    return (
+        Fact("Progress", percent(share) if share is not None else short(done.samples), total, share),
+        ends,
+        spent,
+        Fact(
+            "Slots",
+            size_text(job),
+            f"kept at {job.pinned_size} by request" if job.pinned_size else _kind(job),
+        ),
+        Fact("Speed", f"{short(done.samples_per_s)}/s" if done.samples_per_s else NONE, _batch(job)),
+    )
+
+
+def _at_most(time_s: float, p90_s: float | None) -> str:
+    return (
+        f"with 90 % {between(time_s, p90_s).partition(', ')[2]}"
+        if p90_s and p90_s > time_s
+        else "as forecast"
+    )
+
+
+def _expected(job: JobView) -> str:
+    cost = job.cost
+    if cost is None:
+        return "nothing was charged yet"
+    if cost.left_usd is not None:
+        return f"{usd(cost.left_usd)} left of its limit"
+    if cost.expected_usd is not None and not has_ended(job):
+        return f"about {usd(cost.expected_usd)} in all"
+    return "some slots had no price" if cost.unpriced else ""
+
+
+def _kind(job: JobView) -> str:
+    return f"resize: {job.spec.elastic.resize}"
+
+
+def _batch(job: JobView) -> str:
+    batch = job.progress.global_batch
+    return f"batch of {batch:,}" if batch else "samples per second"
+
+
+def _actions(job: JobView, *, steers: bool) -> Actions:
+    verbs: list[str] = []
+    if steers and not has_ended(job) and job.state is not JobState.CANCELLING:
+        verbs = ["resume" if job.state is JobState.PAUSED else "pause", "resize", "cancel"]
+    low, high = job.spec.elastic.min, job.spec.elastic.max
+    return Actions(job.id, job.name, tuple(verbs), low, high, job.size or low, job.pinned_size)
+
+
+def _limits(explanation: ExplanationView) -> tuple[str, ...]:
+    rows = [
+        f"{one.name}: all {number(one.capacity)} are taken; one more would be worth {number(one.price)} "
+        f"({explanation.unit}) to the cluster."
+        for one in explanation.binding
+    ]
+    more = [
+        f"One more of {one.row} would let it have {one.slots} {one.device_kind} slots, "
+        f"{one.speedup:.2f} times as fast."
+        for one in explanation.outlook
+    ]
+    return tuple(rows + more)
+
+
+def _ledger(job: JobView) -> tuple[Fact, ...]:
+    done = job.progress
+    exact = f"{done.epochs_exact} of {done.epochs_audited}"
+    saved = done.checkpoint_samples
+    behind = (
+        f"{short(max(0, done.samples - saved))} behind training"
+        if saved is not None
+        else "none was saved yet"
+    )
+    return (
+        Fact(
+            "Samples trained", number(done.samples), f"epoch {done.epoch}" if done.epoch is not None else ""
+        ),
+        Fact(
+            "Epochs with every sample exactly once",
+            exact if done.epochs_audited else NONE,
+            "of those that were audited",
+        ),
+        Fact("Samples trained again", number(done.lost_samples), "since a failure fell back to a checkpoint"),
+        Fact("Steps done again", number(done.lost_steps), "at most one for each loss that was survived"),
+        Fact("Last checkpoint", f"at {number(saved)}" if saved is not None else NONE, behind),
+        Fact("Last pause", duration(done.pause_s), "that a change in place took"),
+    )
+
+
+def _failures(job: JobView) -> tuple[Fact, ...]:
+    retry = job.spec.retry
+    return (
+        Fact("Preemptions", number(job.preemptions), "not counted against it"),
+        Fact(
+            "Failures of machines", number(job.infrastructure_failures), f"of {retry.infrastructure} allowed"
+        ),
+        Fact("Failures of the script", number(job.user_errors), f"of {retry.user_errors} allowed"),
+    )
+
+
+def _step(event: EventView) -> Step:
+    pause = event.data.get("pause_s")
+    return Step(
+        sequence=event.sequence,
+        at=f"{event.at:%H:%M:%S}",
+        at_iso=iso(event.at),
+        kind=event.kind.replace("_", " "),
+        message=event.message,
+        detail=f"paused {pause:.2f} s"
+        if isinstance(pause, int | float) and "paused" not in event.message
+        else "",
+    )
+
+
+def _ranges(slots: Sequence[int]) -> str:
+    """`0–3, 6`."""
+    found: list[list[int]] = []
+    for slot in sorted(slots):
+        if found and slot == found[-1][1] + 1:
+            found[-1][1] = slot
+        else:
+            found.append([slot, slot])
+    return ", ".join(str(low) if low == high else f"{low}–{high}" for low, high in found)

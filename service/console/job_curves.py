@@ -1,0 +1,209 @@
+"""What is drawn on the page of a job: as numbers for the browser, and as tables and sentences for everybody else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from headway.contract.decisions import ExplanationView
+from headway.contract.forecasts import ConfigurationForecast, ForecastView, KeptForecast, Mark
+from headway.contract.jobs import EventView, JobView
+from service.console.text import NONE, between, duration, minute, number, percent, plural, short, stamp, usd
+from service.usecases.records import SizeChange
+
+_TABLE_ROWS = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """A picture. `data` is for the browser's script of its `kind`; `words`, `columns` and `rows` say the same."""
+
+    name: str
+    kind: str
+    data: Mapping[str, Any]
+    words: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OptionRow:
+    """A configuration that the job could have: of the last decision, with what is forecast of it."""
+
+    slots: str
+    speed: str
+    speedup: str
+    time: str
+    cost: str
+    value: str
+    note: str
+    marks: tuple[str, ...]
+    present: bool
+
+
+@dataclass(frozen=True, slots=True)
+class KeptRow:
+    """A forecast, and what came of it."""
+
+    when: str
+    time: str
+    took: str
+    error: str
+    cost: str
+    was: str
+
+
+def metrics_chart(series: Mapping[str, Sequence[tuple[datetime, int, float]]]) -> Chart:
+    """Learning metrics over samples."""
+    data = {
+        name: {"x": [one[1] for one in points], "y": [one[2] for one in points]}
+        for name, points in sorted(series.items())
+    }
+    if not data:
+        words = "The script has reported nothing yet: run.report(loss=...) draws a curve here."
+    else:
+        words = " ".join(
+            f"{name}: {number(points[0][2])} at first, {number(points[-1][2])} now, after "
+            f"{short(points[-1][1])} samples."
+            for name, points in sorted(series.items())
+        )
+    rows = tuple(
+        (name, number(samples), number(value))
+        for name, points in sorted(series.items())
+        for _, samples, value in points[:: max(1, len(points) // _TABLE_ROWS)]
+    )
+    return Chart("metrics", "metrics", {"series": data}, words, ("metric", "samples", "value"), rows)
+
+
+def sizes_chart(
+    sizes: Sequence[SizeChange], events: Sequence[EventView], job: JobView, now: datetime
+) -> Chart:
+    """Slots over time, with every pause that a change took."""
+    until = job.finished_at or minute(now) + timedelta(minutes=1)
+    times: list[float] = []
+    slots: list[int] = []
+    for number_, one in enumerate(sizes):
+        following = sizes[number_ + 1].granted_at if number_ + 1 < len(sizes) else None
+        ends = following if one.ended_at is None else min(one.ended_at, following or one.ended_at)
+        times.append(one.granted_at.timestamp())
+        slots.append(one.size)
+        if ends is not None and (following is None or (following - ends).total_seconds() > 1):
+            times.append(ends.timestamp())
+            slots.append(0)
+    if times:
+        times.append(max(until.timestamp(), times[-1]))
+        slots.append(slots[-1])
+    pauses = [
+        (one.at.timestamp(), float(one.data["pause_s"]))
+        for one in events
+        if isinstance(one.data.get("pause_s"), int | float)
+    ]
+    total_s = sum(seconds for _, seconds in pauses)
+    words = (
+        f"{plural(len(sizes), 'allocation')}; {plural(len(pauses), 'change')} in place paused training for "
+        f"{duration(total_s)} in all."
+        if sizes
+        else "It has had no slots yet."
+    )
+    rows = tuple(
+        (stamp(one.granted_at), plural(one.size, f"{one.device_kind} slot"), one.message)
+        for one in sizes[-_TABLE_ROWS:]
+    )
+    data = {"x": times, "y": slots, "max": job.spec.elastic.max, "pauses": [list(one) for one in pauses]}
+    return Chart("sizes", "sizes", data, words, ("since", "size", "why"), rows)
+
+
+def goodput_chart(forecast: ForecastView) -> Chart:
+    """Goodput over slots, by device kind, and where the job stands."""
+    kinds: dict[str, list[ConfigurationForecast]] = {}
+    for one in forecast.configurations:
+        if one.goodput is not None:
+            kinds.setdefault(one.device_kind, []).append(one)
+    data = {
+        kind: {
+            "x": [one.slots for one in ones],
+            "y": [one.goodput for one in ones],
+            "low": [one.goodput_low for one in ones],
+            "high": [one.goodput_high for one in ones],
+            "present": next((one.slots for one in ones if Mark.PRESENT in one.marks), None),
+        }
+        for kind, ones in ((kind, sorted(ones, key=lambda one: one.slots)) for kind, ones in kinds.items())
+    }
+    present = next((one for one in forecast.configurations if Mark.PRESENT in one.marks), None)
+    if not data:
+        words = "Its speed was not measured yet, so nothing is foretold at other sizes."
+    elif present is None:
+        words = "It holds no slots now; the curve is what it would reach."
+    else:
+        words = (
+            f"It stands at {plural(present.slots, f'{present.device_kind} slot')}: "
+            f"{short(present.goodput)} samples/s, {percent(_efficiency(present))} of what as many single slots would do."
+        )
+    rows = tuple(
+        (
+            plural(one.slots, f"{kind} slot"),
+            short(one.goodput),
+            f"{short(one.goodput_low)} to {short(one.goodput_high)}",
+        )
+        for kind, ones in kinds.items()
+        for one in ones
+    )
+    return Chart(
+        "goodput", "goodput", {"kinds": data}, words, ("size", "samples/s", "with 80 % between"), rows
+    )
+
+
+def _efficiency(one: ConfigurationForecast) -> float:
+    return one.speedup / one.slots if one.slots else 0.0
+
+
+def option_rows(explanation: ExplanationView, forecast: ForecastView) -> tuple[OptionRow, ...]:
+    """Sizes side by side. What the last decision weighed is known only of the sizes that it looked at."""
+    weighed = {(one.device_kind, one.slots): one for one in explanation.options}
+    rows = []
+    for one in forecast.configurations:
+        option = weighed.get((one.device_kind, one.slots))
+        rows.append(
+            OptionRow(
+                slots=plural(one.slots, f"{one.device_kind} slot"),
+                speed=short(one.goodput),
+                speedup=f"{one.speedup:.2f}×",
+                time=between(one.time_s, one.time_p90_s),
+                cost=usd(one.cost_usd),
+                value=number(option.utility) if option is not None else NONE,
+                note=one.why_not_now,
+                marks=tuple(mark for mark in one.marks if mark is not Mark.PRESENT),
+                present=Mark.PRESENT in one.marks,
+            )
+        )
+    return tuple(rows)
+
+
+def kept_rows(forecast: ForecastView) -> tuple[KeptRow, ...]:
+    """Forecasts that were kept, against what happened."""
+    return tuple(_kept(one) for one in forecast.kept)
+
+
+def _kept(one: KeptForecast) -> KeptRow:
+    ratio = one.time_ratio
+    return KeptRow(
+        when=f"at {percent(one.share)} of its work, on {plural(one.slots, f'{one.device_kind} slot')}",
+        time=between(one.time_s, one.time_p90_s),
+        took=duration(one.took_s) if one.took_s is not None else "not ended",
+        error=f"{ratio - 1:+.0%}" if ratio is not None else NONE,
+        cost=usd(one.cost_usd),
+        was=usd(one.cost_was_usd) if one.cost_was_usd is not None else NONE,
+    )
+
+
+def prediction_text(forecast: ForecastView) -> str:
+    """How good forecasts of its speed were."""
+    score = forecast.score
+    if not score.count or score.median_error is None:
+        return "No forecast of its speed could be checked yet."
+    return (
+        f"Of {plural(score.count, 'forecast')} of its speed, half were off by at most {percent(score.median_error)}; "
+        f"{percent(score.coverage)} lay within their interval, and 80 % should."
+    )

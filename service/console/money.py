@@ -1,0 +1,215 @@
+"""The page of money: budgets and how fast they go down, what was spent, and what of it was of use."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from headway.contract.machines import MachineView
+from headway.contract.money import BudgetKind, BudgetView, Usage, UsageGroup, UsageView
+from service.console.job_curves import Chart
+from service.console.pieces import Content, Listing, Piece
+from service.console.text import NONE, duration, iso, number, percent, plural, stamp, usd
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A part of a bar: `offset` and `width` of 100."""
+
+    kind: str
+    offset: float
+    width: float
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """What one job, project or all together have spent, and on what."""
+
+    key: str
+    label: str
+    usd: str
+    useful: str
+    hours: str
+    shares: tuple[Share, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetCard:
+    """A budget. `used` is the share that is gone; `price` what one more dollar an hour was worth."""
+
+    name: str
+    whose: str
+    limit: str
+    hard: bool
+    used: float | None
+    spent: str
+    left: str
+    rate: str
+    forecast: str
+    price: str
+    message: str
+    tone: str
+    chart: Chart | None
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """A machine that is, or may still be, paid for."""
+
+    id: str
+    name: str
+    what: str
+    state: str
+    tone: str
+    message: str
+    cost: str
+    rate: str
+    since: str
+    since_iso: str
+
+
+@dataclass(frozen=True, slots=True)
+class MoneyPage:
+    """Everything that the page shows."""
+
+    total: Spent
+    headline: str
+    budgets: tuple[BudgetCard, ...]
+    projects: tuple[Spent, ...]
+    jobs: tuple[Spent, ...]
+    machines: tuple[Machine, ...]
+    warning: str
+
+    def contents(self) -> list[Content]:
+        """Its pieces."""
+        charts = [one.chart for one in self.budgets if one.chart is not None]
+        return [
+            Piece("money-head", "money_head", (self.headline, self.total, self.warning)),
+            Piece("no-budgets", "no_budgets", not self.budgets),
+            Listing("budgets", tuple(Piece(f"budget-{one.name}", "budget", one) for one in self.budgets)),
+            *(Piece(f"data-{one.name}", "chart_data", one) for one in charts),
+            Piece("projects", "spending", ("projects", "Projects", self.projects)),
+            Piece("spenders", "spending", ("spenders", "Jobs", self.jobs)),
+            Piece("machines", "machines", self.machines),
+        ]
+
+
+def money_page(
+    by_project: UsageView,
+    by_job: UsageView,
+    budgets: Sequence[BudgetView],
+    days: Mapping[str, Sequence[UsageGroup]],
+    machines: Sequence[MachineView],
+) -> MoneyPage:
+    """The page. `days` are what each budget for a period spent by day, by the budget's name."""
+    total = by_project.total
+    unpriced = by_project.unpriced_kinds
+    return MoneyPage(
+        total=_spent("total", "In all", total),
+        headline=f"{usd(total.usd)} since {by_project.from_:%-d %B}, {percent(_useful(total))} of it useful training.",
+        budgets=tuple(_card(one, days.get(one.name, ())) for one in budgets),
+        projects=tuple(
+            _spent(one.key or "-", one.label or "no job", one) for one in _dearest(by_project.groups)
+        ),
+        jobs=tuple(
+            _spent(one.key or "-", one.label or "no job", one) for one in _dearest(by_job.groups)[:12]
+        ),
+        machines=tuple(_machine(one) for one in machines),
+        warning=f"Slots of {', '.join(unpriced)} have no price, and what they cost is not counted: "
+        "set HEADWAY_PRICES."
+        if unpriced
+        else "",
+    )
+
+
+def _dearest(groups: Sequence[UsageGroup]) -> list[UsageGroup]:
+    return sorted(groups, key=lambda one: (-one.usd, -one.slot_h, one.key))
+
+
+def _useful(one: Usage) -> float:
+    return one.useful_usd / one.usd if one.usd else one.useful_slot_h / one.slot_h if one.slot_h else 0.0
+
+
+def _spent(key: str, label: str, one: Usage) -> Spent:
+    parts = {
+        "useful": (one.useful_usd, one.useful_slot_h),
+        "resize": (one.resize_usd, one.resize_slot_h),
+        "lost": (one.lost_usd, one.lost_slot_h),
+        "idle": (one.idle_usd, one.idle_slot_h),
+    }
+    paid = one.usd > 0
+    whole = one.usd if paid else one.slot_h
+    shares, offset = [], 0.0
+    for kind, (dollars, hours) in parts.items():
+        width = 100 * (dollars if paid else hours) / whole if whole else 0.0
+        if width > 0:
+            words = (
+                f"{kind}: {usd(dollars) if paid else number(hours) + ' slot-hours'}, {percent(width / 100)}"
+            )
+            shares.append(Share(kind, round(offset, 2), round(width, 2), words))
+        offset += width
+    return Spent(key, label, usd(one.usd), percent(_useful(one)), f"{one.slot_h:,.1f}", tuple(shares))
+
+
+def _card(one: BudgetView, days: Sequence[UsageGroup]) -> BudgetCard:
+    per = {
+        BudgetKind.HOURLY_CAP: "an hour, at every moment",
+        BudgetKind.LONG_RUN: "an hour on average, in the long run",
+    }.get(one.kind, f"a {one.period}")
+    now_usd = one.spent_usd if one.kind is BudgetKind.PERIOD else one.usd_per_h
+    if one.kind is BudgetKind.LONG_RUN:
+        now_usd = one.average_usd_per_h
+    price = one.usd_price
+    return BudgetCard(
+        name=one.name,
+        whose=f"project {one.project}" if one.project else "the whole cluster",
+        limit=f"{usd(one.usd)} {per}",
+        hard=one.hard,
+        used=min(1.0, now_usd / one.usd) if one.usd else None,
+        spent=usd(now_usd),
+        left=usd(one.remaining_usd),
+        rate=f"{usd(one.usd_per_h)} an hour now",
+        forecast=usd(one.forecast_usd),
+        price=f"one more dollar an hour was worth {number(price.price)} in the latest round" if price else "",
+        message=one.message,
+        tone="bad" if one.over or one.exhausted else "warn" if one.exhausted_at is not None else "good",
+        chart=_burn_down(one, days) if one.kind is BudgetKind.PERIOD and one.period_to else None,
+    )
+
+
+def _burn_down(one: BudgetView, days: Sequence[UsageGroup]) -> Chart:
+    """What is left of a budget at the end of each day of its period, against an even pace."""
+    assert one.period_to is not None, "asked of budgets for a period only"
+    left, points = one.usd, [(one.period_from, one.usd)]
+    for group in sorted(days, key=lambda day: day.key):
+        left -= group.usd
+        at = datetime.fromisoformat(group.key).replace(tzinfo=one.period_from.tzinfo) + timedelta(days=1)
+        points.append((min(at, one.period_to), left))
+    data = {
+        "x": [at.timestamp() for at, _ in points],
+        "y": [round(value, 6) for _, value in points],
+        "from": one.period_from.timestamp(),
+        "to": one.period_to.timestamp(),
+        "usd": one.usd,
+        "forecast": None if one.forecast_usd is None else round(one.usd - one.forecast_usd, 6),
+    }
+    rows = tuple((f"{at:%-d %b}", usd(value)) for at, value in points)
+    return Chart(f"burn-{one.name}", "burn", data, one.message, ("end of", "left"), rows)
+
+
+def _machine(one: MachineView) -> Machine:
+    ended = one.state in {"gone", "failed"}
+    return Machine(
+        id=one.id,
+        name=one.node or one.external_id or one.id,
+        what=f"{one.instance_type} in {one.zone or one.region}, {one.market}, {plural(one.slots, f'{one.device_kind} slot')}",
+        state=one.state,
+        tone={"running": "good", "failed": "bad", "gone": "off"}.get(one.state, "move"),
+        message=one.message,
+        cost=usd(one.cost_usd),
+        rate=NONE if ended else f"{usd(one.usd_per_h)}/h",
+        since=f"{stamp(one.requested_at)}, {duration(one.billed_s)} paid for",
+        since_iso=iso(one.requested_at),
+    )

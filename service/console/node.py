@@ -1,0 +1,112 @@
+"""The page of one node: its slots, who has them, what is wrong with them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from headway.contract.agents import NodeState, NodeView, SlotView
+from headway.contract.markets import Market
+from service.console.cluster import words_of_slots
+from service.console.marks import cell_of, tone_of_node
+from service.console.pieces import Content, Listing, Piece
+from service.console.text import NONE, iso, stamp, usd
+
+
+@dataclass(frozen=True, slots=True)
+class NodeHead:
+    """What the page begins with, and what may be done."""
+
+    id: str
+    name: str
+    state: str
+    tone: str
+    message: str
+    words: str
+    address: str
+    joined: str
+    joined_iso: str
+    version: str
+    market: str
+    price: str
+    verbs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SlotRow:
+    """A slot."""
+
+    node_id: str
+    node: str
+    index: int
+    kind: str
+    cell: str
+    job_id: str | None
+    job: str
+    health: str
+    trouble: str
+    since: str
+    since_iso: str
+    verbs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NodePage:
+    """Everything that the page shows."""
+
+    head: NodeHead
+    slots: tuple[SlotRow, ...]
+
+    def contents(self) -> list[Content]:
+        """Its pieces."""
+        rows = tuple(Piece(f"slot-{one.index}", "slot_row", one) for one in self.slots)
+        return [Piece("node-head", "node_head", self.head), Listing("slots", rows)]
+
+
+def node_page(node: NodeView, *, operates: bool) -> NodePage:
+    """The page; `operates`: whoever looks may drain, cordon and release."""
+    verbs: tuple[str, ...] = ()
+    if operates and node.state is NodeState.READY:
+        verbs = ("cordon", "drain")
+    elif operates and node.state is not NodeState.LOST:
+        verbs = ("uncordon",) if node.state is not NodeState.CORDONED else ("uncordon", "drain")
+    head = NodeHead(
+        id=node.id,
+        name=node.name,
+        state=node.state.lower(),
+        tone=tone_of_node(node.state),
+        message=node.message,
+        words=words_of_slots(node.slots),
+        address=node.address,
+        joined=stamp(node.joined_at),
+        joined_iso=iso(node.joined_at),
+        version=node.agent_version,
+        market="spot" if node.market is Market.SPOT else "on demand",
+        price=f"{usd(node.usd_per_slot_h)} an hour each" if node.usd_per_slot_h is not None else "",
+        verbs=verbs,
+    )
+    return NodePage(head, tuple(_slot(node, one, operates=operates) for one in node.slots))
+
+
+def _slot(node: NodeView, slot: SlotView, *, operates: bool) -> SlotRow:
+    ill = slot.quarantine
+    parts = []
+    if slot.health.temperature_c is not None:
+        parts.append(f"{slot.health.temperature_c} °C")
+    if slot.health.memory_used_bytes is not None:
+        parts.append(f"{slot.health.memory_used_bytes / 2**30:.1f} GiB used")
+    if slot.health.ecc_uncorrected:
+        parts.append(f"{slot.health.ecc_uncorrected} ECC errors")
+    return SlotRow(
+        node_id=node.id,
+        node=node.name,
+        index=slot.index,
+        kind=slot.device_kind,
+        cell=cell_of(slot),
+        job_id=slot.job_id,
+        job=slot.job_name or "free",
+        health=", ".join(parts) or NONE,
+        trouble=f"in quarantine, {ill.grade.replace('_', ' ')}: {ill.message}" if ill is not None else "",
+        since=stamp(ill.since) if ill is not None else "",
+        since_iso=iso(ill.since) if ill is not None else "",
+        verbs=("release",) if operates and ill is not None else (),
+    )

@@ -1,0 +1,151 @@
+"""The page of rounds: what was decided and why, how good it provably is, and what slots and dollars were worth."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from headway.contract.decisions import RoundChange, RoundView, RowPrice
+from service.console.job_curves import Chart
+from service.console.marks import hue_of
+from service.console.pieces import Content, Listing, Piece
+from service.console.text import duration, iso, number, percent, plural, short, stamp
+
+_MOST_ROWS = 6
+"""Limits with a price whose price is drawn over time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What became of one job."""
+
+    job_id: str
+    name: str
+    hue: int
+    sizes: str
+    up: bool
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class RoundRow:
+    """A round."""
+
+    id: str
+    at: str
+    at_iso: str
+    policy: str
+    status: str
+    took: str
+    jobs: int
+    quality: str
+    prices: tuple[str, ...]
+    changes: tuple[Change, ...]
+    summary: str
+
+
+@dataclass(frozen=True, slots=True)
+class RoundsPage:
+    """A page of the listing."""
+
+    rows: tuple[RoundRow, ...]
+    charts: tuple[Chart, ...]
+
+    def contents(self) -> list[Content]:
+        """Its pieces."""
+        drawn = [
+            piece
+            for chart in self.charts
+            for piece in (
+                Piece(f"data-{chart.name}", "chart_data", chart),
+                Piece(f"words-{chart.name}", "chart_words", chart),
+            )
+        ]
+        rows = tuple(Piece(f"round-{row.id}", "round_row", row) for row in self.rows)
+        return [*drawn, Piece("no-rounds", "no_rounds", not rows), Listing("rounds", rows)]
+
+
+def rounds_page(rounds: Sequence[RoundView]) -> RoundsPage:
+    """The page, of rounds from the newest to the oldest."""
+    old_to_new = list(reversed(rounds))
+    return RoundsPage(tuple(_row(one) for one in rounds), (_gap_chart(old_to_new), _price_chart(old_to_new)))
+
+
+def _row(one: RoundView) -> RoundRow:
+    changes = tuple(_change(change) for change in one.changes)
+    return RoundRow(
+        id=one.id,
+        at=stamp(one.at),
+        at_iso=iso(one.at),
+        policy=one.policy,
+        status=one.status,
+        took=duration(one.took_s) if one.took_s >= 1 else f"{1000 * one.took_s:.0f} ms",
+        jobs=one.jobs,
+        quality="the best there is" if one.gap < 0.0005 else f"within {percent(one.gap)} of the best",
+        prices=tuple(_price(price) for price in one.prices if price.price > 0),
+        changes=changes,
+        summary=plural(len(changes), "change") if changes else "nothing had to change",
+    )
+
+
+def _change(one: RoundChange) -> Change:
+    return Change(
+        job_id=one.job_id,
+        name=one.job_name or one.job_id,
+        hue=hue_of(one.job_id),
+        sizes=f"{one.from_} → {one.to}",
+        up=one.to > one.from_,
+        reason=one.reason or one.action,
+        message=one.message,
+    )
+
+
+def _price(one: RowPrice) -> str:
+    return f"{one.name} {short(one.price)}"
+
+
+def _gap_chart(rounds: Sequence[RoundView]) -> Chart:
+    data = {
+        "x": [one.at.timestamp() for one in rounds],
+        "y": [round(100 * one.gap, 4) for one in rounds],
+        "took": [round(1000 * one.took_s, 1) for one in rounds],
+    }
+    worst = max((one.gap for one in rounds), default=0.0)
+    words = (
+        f"Of {plural(len(rounds), 'round')}, the worst was within {percent(worst)} of the best that could be proven; "
+        f"the slowest took {duration(max(one.took_s for one in rounds))}."
+        if rounds
+        else "No round was decided yet."
+    )
+    rows = tuple((stamp(one.at), f"{100 * one.gap:.2f} %", duration(one.took_s)) for one in rounds[-12:])
+    return Chart("gap", "gap", data, words, ("round", "gap", "took"), rows)
+
+
+def _price_chart(rounds: Sequence[RoundView]) -> Chart:
+    totals: dict[str, float] = {}
+    for one in rounds:
+        for price in one.prices:
+            totals[price.name] = totals.get(price.name, 0.0) + price.price
+    names = sorted((name for name, total in totals.items() if total > 0), key=lambda name: -totals[name])
+    series: dict[str, list[float]] = {name: [] for name in names[:_MOST_ROWS]}
+    for one in rounds:
+        known: Mapping[str, float] = {price.name: price.price for price in one.prices}
+        for name, values in series.items():
+            values.append(known.get(name, 0.0))
+    data: dict[str, Any] = {"x": [one.at.timestamp() for one in rounds], "series": series}
+    latest = rounds[-1] if rounds else None
+    dear = [price for price in latest.prices if price.price > 0] if latest else []
+    words = (
+        "In the latest round, one more was worth "
+        + ", ".join(f"{number(price.price)} of {price.name}" for price in dear)
+        + f" ({latest.unit})."
+        if dear and latest
+        else "Nothing was scarce in the latest round: no slot and no dollar more would have been of use."
+    )
+    rows = tuple(
+        (stamp(one.at), ", ".join(_price(price) for price in one.prices if price.price > 0) or "0")
+        for one in rounds[-12:]
+    )
+    return Chart("prices", "prices", data, words, ("round", "prices"), rows)

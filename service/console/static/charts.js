@@ -1,0 +1,213 @@
+// Charts by uPlot, out of the JSON that lies beside them. The table beside each chart says the same to everybody else.
+const HUES = [0, 1, 2, 3, 4, 6, 7, 8];
+const charts = new Map();
+
+export function draw(changed) {
+  if (!window.uPlot) return;
+  for (const box of document.querySelectorAll("[data-chart]")) {
+    const source = document.getElementById(box.dataset.chart);
+    if (!source) continue;
+    const drawn = charts.get(box);
+    if (changed && drawn && !changed.has(source.id)) continue;
+    const data = JSON.parse(source.textContent);
+    const made = KINDS[source.dataset.kind](data, ink());
+    if (drawn && changed && drawn.shape === shape(made)) {
+      drawn.plot.setData(made.data);
+      continue;
+    }
+    drawn?.plot.destroy();
+    charts.delete(box);
+    if (!made.data[0].length) continue;
+    const plot = new window.uPlot({ ...size(box), ...made.options }, made.data, box);
+    charts.set(box, { plot, shape: shape(made) });
+  }
+}
+
+// What cannot be changed once it is drawn.
+function shape(made) {
+  return JSON.stringify([made.options.series, made.fixed ?? null]);
+}
+
+function size(box) {
+  const style = getComputedStyle(box);
+  const width = box.clientWidth - parseFloat(style.paddingLeft) - parseFloat(style.paddingRight);
+  const height = box.clientHeight - parseFloat(style.paddingTop) - parseFloat(style.paddingBottom) - 30;
+  return { width, height };
+}
+
+new ResizeObserver(() => {
+  for (const [box, { plot }] of charts) plot.setSize(size(box));
+}).observe(document.body);
+
+function ink() {
+  const probe = document.createElement("i");
+  document.body.append(probe);
+  const read = (name) => {
+    probe.style.color = `var(--${name})`;
+    return getComputedStyle(probe).color;
+  };
+  const hue = (number) => {
+    probe.removeAttribute("style");
+    probe.className = `job-${number}`;
+    return getComputedStyle(probe).color;
+  };
+  const found = { soft: read("soft"), line: read("line"), accent: read("accent"), bad: read("lost"), good: read("useful"), idle: read("idle"), hues: HUES.map(hue) };
+  probe.remove();
+  return found;
+}
+
+const faint = (color, share) => color.replace(/^rgb\((.*)\)$/, `rgb($1 / ${share})`).replaceAll(",", "");
+const near = (value) => (value === null || value === undefined ? "" : Math.abs(value) >= 10_000 ? `${(value / 1000).toPrecision(3)}k` : String(Number(value.toPrecision(3))));
+
+function axis(colors, more) {
+  return { stroke: colors.soft, font: "11px system-ui", grid: { stroke: colors.line, width: 1 }, ticks: { show: false }, size: 46, ...more };
+}
+
+function options(colors, series, more = {}) {
+  return {
+    legend: { live: true },
+    cursor: { points: { size: 6 } },
+    axes: [axis(colors, { size: 28, values: more.time ? undefined : (_, values) => values.map(near) }), axis(colors, { values: (_, values) => values.map(near) })],
+    series: [{ label: more.x ?? "time", value: more.time ? "{HH}:{mm}:{ss}" : (_, value) => near(value) }, ...series],
+    scales: { x: { time: Boolean(more.time) }, ...more.scales },
+    ...more.top,
+  };
+}
+
+function line(label, stroke, more = {}) {
+  return { label, stroke, width: 1.75, points: { show: false }, value: (_, value) => near(value), ...more };
+}
+
+// Several series over their own x, as columns over all of them.
+function joined(series) {
+  const names = Object.keys(series);
+  if (!names.length) return [[]];
+  return window.uPlot.join(names.map((name) => [series[name].x, series[name].y]));
+}
+
+const KINDS = {
+  metrics({ series }, colors) {
+    const names = Object.keys(series);
+    return {
+      data: joined(series),
+      options: options(
+        colors,
+        names.map((name, number) => line(name, colors.hues[number % colors.hues.length], { spanGaps: true })),
+        { x: "samples" },
+      ),
+    };
+  },
+
+  sizes({ x, y, max, pauses }, colors) {
+    const top = { hooks: { draw: [(plot) => marks(plot, pauses, colors.bad)] } };
+    return {
+      data: [x, y],
+      fixed: [max, pauses],
+      options: options(
+        colors,
+        [line("slots", colors.accent, { fill: faint(colors.accent, 0.14), paths: window.uPlot.paths.stepped({ align: 1 }) })],
+        { time: true, scales: { y: { range: (_, __, most) => [0, Math.max(max, most ?? 1) * 1.05] } }, top },
+      ),
+    };
+  },
+
+  goodput({ kinds }, colors) {
+    const series = [];
+    const tables = [];
+    const bands = [];
+    const present = [];
+    for (const [number, [kind, one]] of Object.entries(kinds).entries()) {
+      const color = colors.hues[number % colors.hues.length];
+      const at = 1 + series.length;
+      tables.push([one.x, one.y, one.high, one.low]);
+      series.push(
+        line(kind, color, { points: { show: true, size: 6 } }),
+        line(`${kind}, at most`, faint(color, 0.25), { width: 1 }),
+        line(`${kind}, at least`, faint(color, 0.25), { width: 1 }),
+      );
+      bands.push({ series: [at + 1, at + 2], fill: faint(color, 0.12) });
+      if (one.present !== null) present.push([one.present, at]);
+    }
+    const top = { bands, hooks: { draw: [(plot) => standing(plot, present, colors.accent)] } };
+    return {
+      data: tables.length ? window.uPlot.join(tables) : [[]],
+      fixed: present,
+      options: options(colors, series, {
+        x: "slots",
+        scales: { x: { time: false, range: (_, low, high) => [Math.max(0, low - 0.5), high + 0.5] }, y: { range: (_, __, most) => [0, (most ?? 1) * 1.05] } },
+        top,
+      }),
+    };
+  },
+
+  gap({ x, y, took }, colors) {
+    return {
+      data: [x, y, took],
+      options: options(
+        colors,
+        [line("gap, %", colors.accent), line("took, ms", colors.hues[1], { scale: "ms" })],
+        {
+          time: true,
+          scales: { y: { range: (_, __, most) => [0, Math.max(0.1, (most ?? 0) * 1.1)] }, ms: { range: (_, __, most) => [0, (most ?? 1) * 1.1] } },
+          top: { axes: [axis(colors, { size: 28 }), axis(colors), axis(colors, { scale: "ms", side: 1, grid: { show: false } })] },
+        },
+      ),
+    };
+  },
+
+  prices({ x, series }, colors) {
+    const names = Object.keys(series);
+    if (!names.length) return { data: [[]], options: {} };
+    return {
+      data: [x, ...names.map((name) => series[name])],
+      options: options(
+        colors,
+        names.map((name, number) => line(name, colors.hues[number % colors.hues.length], { paths: window.uPlot.paths.stepped({ align: 1 }) })),
+        { time: true },
+      ),
+    };
+  },
+
+  burn({ x, y, from, to, usd, forecast }, colors) {
+    const even = [[from, to], [usd, 0]];
+    const tables = [[x, y], even];
+    const series = [line("left, $", colors.accent, { fill: faint(colors.accent, 0.12), spanGaps: true }), line("even pace", colors.idle, { dash: [4, 4], spanGaps: true })];
+    if (forecast !== null) {
+      tables.push([[x.at(-1), to], [y.at(-1), forecast]]);
+      series.push(line("if it goes on", colors.bad, { dash: [2, 3], spanGaps: true }));
+    }
+    return { data: window.uPlot.join(tables), options: options(colors, series, { time: true, scales: { y: { range: (_, low, high) => [Math.min(0, low ?? 0), (high ?? usd) * 1.05] } } }) };
+  },
+};
+
+// A line for each pause.
+function marks(plot, pauses, color) {
+  const { ctx, bbox } = plot;
+  ctx.save();
+  ctx.strokeStyle = color;
+  ctx.lineWidth = devicePixelRatio;
+  for (const [at] of pauses) {
+    const x = Math.round(plot.valToPos(at, "x", true));
+    ctx.beginPath();
+    ctx.moveTo(x, bbox.top);
+    ctx.lineTo(x, bbox.top + bbox.height);
+    ctx.stroke();
+  }
+  ctx.restore();
+}
+
+// A ring where the job stands.
+function standing(plot, present, color) {
+  const { ctx } = plot;
+  ctx.save();
+  ctx.strokeStyle = color;
+  ctx.lineWidth = 2.5 * devicePixelRatio;
+  for (const [slots, series] of present) {
+    const value = plot.data[series][plot.data[0].indexOf(slots)];
+    if (value === null || value === undefined) continue;
+    ctx.beginPath();
+    ctx.arc(plot.valToPos(slots, "x", true), plot.valToPos(value, "y", true), 6 * devicePixelRatio, 0, 2 * Math.PI);
+    ctx.stroke();
+  }
+  ctx.restore();
+}

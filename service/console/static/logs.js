@@ -1,0 +1,55 @@
+// A job's log as it is written: the last lines first, then what comes, no more than a browser can hold.
+const TAIL = 500;
+const MOST_CHARACTERS = 400_000;
+
+export function followLog() {
+  const log = document.getElementById("log");
+  if (!log) return;
+  const state = document.getElementById("log-state");
+  const follow = document.getElementById("follow");
+  const rank = document.getElementById("rank");
+  let source = null;
+  let held = 0;
+
+  function open() {
+    source?.close();
+    log.replaceChildren();
+    held = 0;
+    const url = new URL(`/api/v1/jobs/${log.dataset.job}/logs`, location.href);
+    url.searchParams.set("tail", TAIL);
+    if (rank.value !== "") url.searchParams.set("rank", rank.value);
+    state.textContent = "reading";
+    source = new EventSource(url);
+    source.addEventListener("open", () => (state.textContent = "following"));
+    source.addEventListener("log", (event) => add(JSON.parse(event.data)));
+    source.addEventListener("end", () => {
+      source.close();
+      state.textContent = log.textContent ? "the job has ended" : "nothing was written";
+    });
+    source.addEventListener("error", () => {
+      state.textContent = "the log is away; trying again";
+    });
+  }
+
+  function add(chunk) {
+    const from = document.createElement("span");
+    from.className = "rank";
+    from.textContent = `${chunk.rank} `;
+    log.append(from, chunk.text);
+    held += chunk.text.length;
+    while (held > MOST_CHARACTERS && log.childNodes.length > 2) {
+      held -= log.childNodes[1].length;
+      log.firstChild.remove();
+      log.firstChild.remove();
+    }
+    if (follow.checked) log.scrollTop = log.scrollHeight;
+  }
+
+  rank.addEventListener("change", open);
+  follow.addEventListener("change", () => follow.checked && (log.scrollTop = log.scrollHeight));
+  log.addEventListener("wheel", () => {
+    follow.checked = log.scrollTop + log.clientHeight >= log.scrollHeight - 8;
+  });
+  addEventListener("pagehide", () => source?.close());
+  open();
+}

@@ -1,0 +1,17 @@
+// Times are written in full; here they become how long ago that is, with the full time in their title.
+const STEPS = [
+  [60, 1, "s"],
+  [3600, 60, "min"],
+  [86_400, 3600, "h"],
+  [Infinity, 86_400, "d"],
+];
+
+export function relative(root) {
+  const now = Date.now();
+  for (const time of root.querySelectorAll("time[datetime]")) {
+    const seconds = Math.max(0, (now - Date.parse(time.dateTime)) / 1000);
+    const [, unit, name] = STEPS.find(([below]) => seconds < below);
+    const text = unit === 1 ? "just now" : `${Math.floor(seconds / unit)} ${name} ago`;
+    if (time.textContent !== text) time.textContent = text;
+  }
+}
