@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -39,6 +40,8 @@ class HttpSettings:
     ca_file: Path | None = None
     """Certificates to trust beside those of the system: of Postgres, Redis and the provider."""
     oidc: OidcSettings | None = None
+    trusted_proxies: tuple[IPv4Network | IPv6Network, ...] = ()
+    """Whose word on where a request comes from is taken (`X-Forwarded-For`)."""
     rate_per_s: float = 0.0
     """Requests that one token may make, on average; 0: as many as it likes."""
 
@@ -73,8 +76,16 @@ def read_http_settings(env: Mapping[str, str]) -> HttpSettings:
         tls_key=key,
         ca_file=ca_file,
         oidc=_oidc(env),
+        trusted_proxies=_networks(env, "HEADWAY_TRUSTED_PROXIES"),
         rate_per_s=number_of(env, "HEADWAY_RATE_PER_S", RATE_PER_S, 0, 1e6),
     )
+
+
+def _networks(env: Mapping[str, str], name: str) -> tuple[IPv4Network | IPv6Network, ...]:
+    try:
+        return tuple(ip_network(word, strict=False) for word in words_of(env, name))
+    except ValueError as error:
+        raise SettingsError(f"{name}: {error}; write addresses, or networks such as 10.0.0.0/8.") from None
 
 
 def _oidc(env: Mapping[str, str]) -> OidcSettings | None:

@@ -7,9 +7,11 @@ from enum import StrEnum
 from typing import Annotated, Any, TypeAlias
 
 from fastapi import Depends, Path, Query, Request
+from fastapi.security import HTTPAuthorizationCredentials
 
 from headway.contract.identity import Role
 from headway.contract.spec import NAME_PATTERN
+from service.api.auditing import PRINCIPAL
 from service.api.context import Context, Credentials, digest_of
 from service.api.sessions import check_same_origin, session_of
 from service.domain.access import Principal
@@ -40,6 +42,13 @@ async def caller_of(
         WrongToken: nobody that is known.
         Forbidden: a browser was made to send it.
     """
+    request.scope[PRINCIPAL] = principal = await _identify(request, identities, credentials)
+    return principal
+
+
+async def _identify(
+    request: Request, identities: Identities, credentials: HTTPAuthorizationCredentials | None
+) -> Principal:
     if credentials is not None:
         return await identities.identify(credentials.credentials)
     session = session_of(request)

@@ -12,6 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.api import (
     agents,
+    audit,
     auth,
     budgets,
     bundles,
@@ -35,9 +36,11 @@ from service.api import (
     usage,
     users,
 )
+from service.api.auditing import TellsOfRefusals, telling_of_floods
 from service.api.context import ApiContext
 from service.api.document import describe
 from service.api.pressure import Gates, Pressure
+from service.usecases.audit import Refusals
 from service.usecases.expire import LATE_SHARE
 from service.usecases.heartbeat import Heartbeats
 from service.usecases.identify import Identities
@@ -49,10 +52,11 @@ Errors are `application/problem+json` with a stable `code`. Listings are cursor 
 
 def create_app(context: ApiContext, background: Callable[[], AbstractAsyncContextManager[None]]) -> FastAPI:
     """The API over a context. `background` runs as long as the application does."""
+    refusals = Refusals()
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        async with background():
+        async with background(), telling_of_floods(context, refusals):
             yield
 
     app: FastAPI = FastAPIOffline(
@@ -78,6 +82,7 @@ def create_app(context: ApiContext, background: Callable[[], AbstractAsyncContex
         tokens,
         users,
         projects,
+        audit,
         diagnosis,
         bundles,
         auth,
@@ -91,6 +96,7 @@ def create_app(context: ApiContext, background: Callable[[], AbstractAsyncContex
     describe(app)
     app.state.gates = Gates(late_s=context.silence_s * LATE_SHARE)
     app.add_middleware(Pressure, gates=app.state.gates)
+    app.add_middleware(TellsOfRefusals, context=context, refusals=refusals)
     app.add_middleware(RequestId)
     return app
 

@@ -7,13 +7,14 @@ import hmac
 import secrets
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Annotated, Protocol, TypeAlias
 
 from fastapi import Depends, Header, Query, Request, Security
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
+from service.api import auditing
 from service.api.pressure import Gates
 from service.http_settings import HttpSettings
 from service.usecases.heartbeat import Heartbeats
@@ -77,9 +78,11 @@ class ApiContext:
 
 
 async def context_of(request: Request) -> ApiContext:
-    """The context that the application was built with."""
+    """The context that the application was built with; its transactions tell of what the request changes."""
     context: ApiContext = request.app.state.context
-    return context
+    if not auditing.is_told(request.scope):
+        return context
+    return replace(context, transactions=await auditing.audited(request, context))
 
 
 async def heartbeats_of(request: Request) -> Heartbeats:

@@ -18,6 +18,7 @@ from service.domain.cluster import PolicySetting, Snapshot
 from service.domain.failures import RankExit
 from service.domain.jobs import Allocation, Job
 from service.domain.membership import Born
+from service.usecases.audit_ports import Audit
 from service.usecases.console_ports import ConsoleQueries
 from service.usecases.diagnosis_ports import Diagnostics
 from service.usecases.health_ports import Quarantines
@@ -341,6 +342,7 @@ class Transaction(Protocol):
     diagnostics: Diagnostics
     sign_ins: SignIns
     console_queries: ConsoleQueries
+    audit: Audit
     secrets: Secrets
     secret_rotation: SecretRotation
     bearers: Bearers

@@ -14,6 +14,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from service.adapters.postgres.access_queries import PostgresAccessQueries
+from service.adapters.postgres.audit import PostgresAudit
 from service.adapters.postgres.budgets import PostgresBudgets
 from service.adapters.postgres.bundles import PostgresBundles
 from service.adapters.postgres.commands import PostgresCommands
@@ -55,6 +56,7 @@ from service.adapters.postgres.simulations import PostgresSimulations
 from service.adapters.postgres.thinning import PostgresThinning
 from service.domain.errors import Unavailable
 from service.usecases import (
+    audit_ports,
     health_ports,
     identity_ports,
     money_ports,
@@ -87,7 +89,9 @@ class PostgresTransaction:
     """One unit of work: every port over one connection."""
 
     def __init__(self, connection: AsyncConnection) -> None:
-        self.jobs: ports.Jobs = PostgresJobs(connection)
+        self.unwritten_audit = PostgresAudit(connection)
+        self.audit: audit_ports.Audit = self.unwritten_audit
+        self.jobs: ports.Jobs = PostgresJobs(connection, self.unwritten_audit)
         self.grants: ports.Grants = PostgresGrants(connection)
         self.allocations: ports.Allocations = PostgresAllocations(connection)
         self.nodes: ports.Nodes = PostgresNodes(connection)
@@ -178,6 +182,7 @@ class Database:
             async with self.engine.connect() as connection:
                 tx = PostgresTransaction(connection)
                 yield tx
+                await tx.unwritten_audit.flush()
                 if term is not None:
                     await check_term(connection, term)
                 await connection.commit()

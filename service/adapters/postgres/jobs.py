@@ -13,6 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from headway.contract.jobs import JobProgress, JobState, Reason
 from headway.contract.spec import JobSpec
+from service.adapters.postgres import audit
 from service.adapters.postgres.tables import TERMINAL_SQL, jobs
 from service.domain.errors import InvalidField, NameTaken, NotFound
 from service.domain.jobs import Job, Switch, class_of
@@ -37,11 +38,13 @@ _INSERT = text(
     ), event AS (
         INSERT INTO events (job_id, at, kind, state, reason, message, generation)
         SELECT id, :now, 'submit', :state, :reason, :message, 0 FROM job
+    ), told AS (
+        INSERT INTO audit ({columns}) SELECT {values} FROM job WHERE CAST(:audit_at AS timestamptz) IS NOT NULL
     )
     SELECT project.name AS project, job.id FROM project LEFT JOIN job ON true
-    """
+    """.format(columns=audit.COLUMNS, values=audit.VALUES.format(project=":project"))  # noqa: S608 - our own text
 )
-"""Job, idempotency key and first event in one statement: a submit is one round trip. Its project is there, and stays until
+"""Job, idempotency key, first event and who did it in one statement: a submit is one round trip. Its project is there, and stays until
 the commit.
 """
 _SAVE_PROGRESS = text(
@@ -115,8 +118,9 @@ async def find_row(
 class PostgresJobs:
     """Implements `usecases.ports.Jobs`."""
 
-    def __init__(self, connection: AsyncConnection) -> None:
+    def __init__(self, connection: AsyncConnection, told: audit.PostgresAudit) -> None:
         self._connection = connection
+        self._told = told
 
     async def insert(self, job: Job, *, idempotency_key: str | None, request_digest: str) -> Submitted:
         """Store a new job and its first event."""
@@ -132,6 +136,7 @@ class PostgresJobs:
             "reason": job.reason,
             "message": job.message,
             "now": job.submitted_at,
+            **self._told.take(),
         }
         try:
             stored = (await self._connection.execute(_INSERT, values)).first()

@@ -1,0 +1,194 @@
+"""Tells of every request that changes something, and of those that were refused, without a word in any route.
+
+A request's transactions are wrapped where routes get them (`context_of`): each writes its own entry just before it commits, if
+it has changed anything. Refusals change nothing; they are seen in the answer, and written after it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import structlog
+from fastapi import Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from headway.contract.identity import EVERYWHERE
+from headway.contract.redaction import without_tokens
+from service.api.addresses import client_address
+from service.domain.access import Principal
+from service.domain.errors import HeadwayServiceError
+from service.usecases.audit import WINDOW, Audited, Refusals
+from service.usecases.audit_ports import AuditEntry
+from service.usecases.ports import Transactions
+
+if TYPE_CHECKING:
+    from service.api.context import ApiContext  # which hands out what is made here
+
+log = structlog.get_logger()
+
+_SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
+_REFUSED = frozenset({401, 403})
+_SIGNS_IN = "/auth/callback"
+_WORK_OF_AGENTS = "/api/v1/agents/"
+"""Reports, output and the like, many a second: a job's events and a round tell of what they change."""
+_TOLD = frozenset(
+    {"name", "role", "project", "policy", "kind", "user", "mode", "per", "period", "scope", "market", "robot"}
+)
+"""Fields of a request whose text is told. Of others only numbers are: a text may hold anything, a credential too."""
+_LONGEST = 200
+PRINCIPAL = "headway.principal"
+
+
+def is_told(scope: Scope) -> bool:
+    """Whether changes of this request are told of."""
+    if scope["path"].startswith(_WORK_OF_AGENTS):
+        return False
+    return scope["method"] not in _SAFE or scope["path"] == _SIGNS_IN
+
+
+async def audited(request: Request, context: ApiContext) -> Transactions:
+    """The context's transactions; each tells of itself."""
+    body = await _body(request)
+
+    def entry() -> AuditEntry:
+        status = getattr(request.scope.get("route"), "status_code", None) or 200
+        return entry_of(request.scope, context, status, context.now(), body)
+
+    return Audited(context.transactions, entry)
+
+
+def entry_of(
+    scope: Scope, context: ApiContext, status: int, now: datetime, body: Mapping[str, Any] | None = None
+) -> AuditEntry:
+    """What is told of a request."""
+    principal: Principal | None = scope.get(PRINCIPAL)
+    path: Mapping[str, Any] = scope.get("path_params") or {}
+    given = body or {}
+    route = scope.get("route")
+    return AuditEntry(
+        at=now,
+        actor="unknown" if principal is None else principal.name,
+        token_id=None if principal is None else principal.token_id,
+        action=getattr(route, "operation_id", None)
+        or getattr(route, "name", None)
+        or scope["method"].lower(),
+        target=_clean(scope["path"]),
+        project=_project(scope, path, given),
+        job=_clean(path["job"]) if "job" in path else None,
+        status=status,
+        address=client_address(scope, context.http.trusted_proxies),
+        request_id=str(scope.get("request_id", "")),
+        detail={key: one for key, value in _flat(given) if (one := _told(key, value)) is not None},
+    )
+
+
+def _project(scope: Scope, path: Mapping[str, Any], body: Mapping[str, Any]) -> str | None:
+    if "project" in path:
+        return _clean(path["project"])
+    if scope["path"].startswith("/api/v1/projects/") and "name" in path:
+        return _clean(path["name"])
+    said = body.get("project")
+    if said is None and scope["path"] == "/api/v1/jobs":
+        return "default"
+    return _clean(said) if isinstance(said, str) and said != EVERYWHERE else None
+
+
+def _flat(body: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """The fields of a body, and those of its parts."""
+    for key, value in body.items():
+        if isinstance(value, dict):
+            yield from ((f"{key}.{name}", one) for name, one in value.items() if not isinstance(one, str))
+        else:
+            yield key, value
+
+
+def _told(key: str, value: Any) -> Any:
+    match value:
+        case bool() | int():
+            return value
+        case float() if math.isfinite(value):
+            return value
+        case str() if key in _TOLD:
+            return _clean(value)
+    return None
+
+
+def _clean(text: str) -> str:
+    """What anybody may have sent, as it can be stored."""
+    return without_tokens(text)[:_LONGEST].replace("\0", "\ufffd").encode(errors="replace").decode()
+
+
+async def _body(request: Request) -> Mapping[str, Any] | None:
+    """The fields of a request that the framework has read as JSON. An upload is not touched."""
+    if getattr(request.scope.get("route"), "body_field", None) is None:
+        return None
+    if not request.headers.get("content-type", "").startswith("application/json"):
+        return None
+    try:
+        body = await request.json()
+    except ValueError:
+        return None
+    return body if isinstance(body, dict) else None
+
+
+class TellsOfRefusals:
+    """Writes down which requests for changes were refused. A flood is counted, not written."""
+
+    def __init__(self, app: ASGIApp, context: ApiContext, refusals: Refusals) -> None:
+        self._app = app
+        self._context = context
+        self._refusals = refusals
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on, and look at the answer."""
+        if scope["type"] != "http" or (scope["method"] in _SAFE and scope["path"] != _SIGNS_IN):
+            await self._app(scope, receive, send)
+            return
+        status = 0
+
+        async def send_and_see(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        await self._app(scope, receive, send_and_see)
+        if status in _REFUSED:
+            entry = entry_of(scope, self._context, status, self._context.now())
+            await write(self._context, self._refusals.take(entry))
+
+
+async def write(context: ApiContext, entries: list[AuditEntry]) -> None:
+    """Store refusals. A database that does not answer loses them, and the service's log says so."""
+    if not entries:
+        return
+    try:
+        async with context.transactions.begin() as tx:
+            for entry in entries:
+                await tx.audit.add(entry)
+    except HeadwayServiceError as error:
+        log.warning("refusals_not_recorded", entries=len(entries), why=error.message)
+
+
+@asynccontextmanager
+async def telling_of_floods(context: ApiContext, refusals: Refusals) -> AsyncIterator[None]:
+    """Write what was counted, now and then and at the end, until the block ends."""
+
+    async def now_and_then() -> None:
+        while True:
+            await asyncio.sleep(WINDOW.total_seconds())
+            await write(context, refusals.due(context.now()))
+
+    writing = asyncio.create_task(now_and_then())
+    try:
+        yield
+    finally:
+        writing.cancel()
+        with suppress(asyncio.CancelledError):
+            await writing
+        await write(context, refusals.due(context.now() + WINDOW))
