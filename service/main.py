@@ -41,6 +41,7 @@ from service.adapters.storage_access import storage_keys
 from service.api.app import create_app
 from service.api.context import ApiContext, new_id
 from service.api.pressure import Lateness
+from service.api.server import CERTIFICATE_LOOKED_AT_EVERY_S, server_of
 from service.console.install import install_console
 from service.domain.errors import HeadwayServiceError
 from service.domain.rental.fleet import Patience
@@ -64,8 +65,6 @@ from service.usecases.rental_ports import Provider
 log = structlog.get_logger()
 
 _BEAT_S = 2.0
-_KEEP_ALIVE_S = 60
-"""Longer than agents are silent: each would connect anew for every report."""
 _SIMULATION_LIMIT_S = 900.0
 
 
@@ -304,16 +303,19 @@ async def run_api(service: Service) -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)
-    config = uvicorn.Config(
-        service.app(),
-        host=service.settings.host,
-        port=service.settings.port,
-        log_config=None,
-        access_log=False,
-        timeout_keep_alive=_KEEP_ALIVE_S,
-        timeout_graceful_shutdown=3,
+    settings = service.settings
+    server, certificate = server_of(service.app(), settings.http, host=settings.host, port=settings.port)
+    renewing = Loop(
+        name="certificate",
+        run_once=certificate.renew,
+        min_interval_s=CERTIFICATE_LOOKED_AT_EVERY_S,
+        max_interval_s=CERTIFICATE_LOOKED_AT_EVERY_S,
     )
-    await uvicorn.Server(config).serve()
+    task = asyncio.create_task(run_loop(renewing, asyncio.Event()))
+    try:
+        await server.serve()
+    finally:
+        task.cancel()
 
 
 async def run_scheduler(service: Service) -> None:

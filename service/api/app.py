@@ -39,6 +39,8 @@ from service.api import (
 from service.api.auditing import TellsOfRefusals, telling_of_floods
 from service.api.context import ApiContext
 from service.api.document import describe
+from service.api.headers import SecurityHeaders
+from service.api.limits import Limits, Rates
 from service.api.pressure import Gates, Pressure
 from service.usecases.audit import Refusals
 from service.usecases.expire import LATE_SHARE
@@ -97,6 +99,13 @@ def create_app(context: ApiContext, background: Callable[[], AbstractAsyncContex
     app.state.gates = Gates(late_s=context.silence_s * LATE_SHARE)
     app.add_middleware(Pressure, gates=app.state.gates)
     app.add_middleware(TellsOfRefusals, context=context, refusals=refusals)
+    app.add_middleware(
+        Limits,
+        max_bundle_bytes=context.max_bundle_bytes,
+        rates=Rates(context.http.rate_per_s) if context.http.rate_per_s else None,
+        trusted_proxies=context.http.trusted_proxies,
+    )
+    app.add_middleware(SecurityHeaders, secure=context.http.secure)
     app.add_middleware(RequestId)
     return app
 

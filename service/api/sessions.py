@@ -19,6 +19,8 @@ from service.api.context import ApiContext
 from service.domain.errors import Forbidden, TooLarge
 
 CSRF_FIELD = "csrf_token"
+SESSION_COOKIES = ("__Host-headway", "headway")
+"""With TLS, and without."""
 _CSRF_HEADER = "x-csrf-token"
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 _FORM = "application/x-www-form-urlencoded"
@@ -27,7 +29,7 @@ _LONGEST_FORM_BYTES = 256 << 10
 
 def cookie_name(context: ApiContext) -> str:
     """Of the session. With TLS its name makes browsers refuse one that another host or path has set."""
-    return "__Host-headway" if context.http.secure else "headway"
+    return SESSION_COOKIES[0 if context.http.secure else 1]
 
 
 def session_of(request: Request) -> str | None:

@@ -1,0 +1,272 @@
+"""How much of this process anybody can have: bytes of a body, time to send it, and requests per second.
+
+A token that was accepted has a bucket of its own, so that no bearer can starve another; agents have a smaller one, and what a
+report weighs counts too. Who shows no token, or a wrong one, is counted by address. A token that this process has not seen yet
+(it was just started, say) is let through as long as its address owes nothing, and costs the address something only if it
+turns out to be wrong: a thousand agents behind one address come back at once, and whoever guesses tokens is slowed down.
+
+What is refused here is none of `pressure`'s: a flooding agent makes no report of others late.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import math
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request, cookie_parser
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from service.api.addresses import Networks, client_address
+from service.api.auditing import PRINCIPAL
+from service.api.problems import service_error
+from service.api.sessions import SESSION_COOKIES
+from service.domain.errors import TooBusy, TooLarge
+from service.domain.rates import Bucket, Rate
+
+JSON_BYTES: Final = 1 << 20
+REPORT_BYTES: Final = 16 << 20
+BUNDLE_SLACK_BYTES: Final = 1 << 16
+"""A bundle that is too large is refused by a sentence that says so; this is for what does not even try to be one."""
+BODY_PAUSE_S: Final = 20.0
+"""A client that sends nothing of its body for so long has gone."""
+BODY_S: Final = 60.0
+"""How long a body may take that is not a bundle."""
+AT_ONCE: Final = 4
+"""Requests of one agent that are inside at a time: they wait for each other anyway."""
+_REMEMBERED: Final = 50_000
+_BYTES_PER_REQUEST: Final = 64 << 10
+"""So much of a report weighs as much as one request."""
+_WRONG_TOKEN_COST: Final = 5.0
+_HANG_UP: Final = {"Connection": "close"}
+"""What is left of a body that nobody wants is not waited for."""
+Key = TypeVar("Key", bound=Hashable)
+_FREE: Final = frozenset({"/livez", "/readyz"})
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why somebody must wait, for how long, and how much may be asked at once."""
+
+    why: str
+    wait_s: float
+    limit: float
+
+
+class Rates:
+    """Who has asked how much.
+
+    Args:
+        per_s: requests that a token may make on average; five seconds' worth of them at once.
+        clock_s: seconds of a clock that only goes forward.
+    """
+
+    def __init__(self, per_s: float, clock_s: Callable[[], float] = time.monotonic) -> None:
+        self.of_token = Rate(per_s, 5 * per_s)
+        self.of_agent = Rate(per_s / 4, 5 * per_s / 4)
+        self.of_address = Rate(per_s / 10, per_s / 2)
+        self._clock_s = clock_s
+        self._tokens: OrderedDict[bytes, Bucket] = OrderedDict()
+        self._addresses: OrderedDict[str, Bucket] = OrderedDict()
+        self._inside: Counter[bytes] = Counter()
+
+    def enter(self, token: bytes | None, address: str, *, agent: bool) -> Refusal | None:
+        """Let a request in (None), or say why not. `answered` must be called for each that was let in."""
+        now_s = self._clock_s()
+        bucket = None if token is None else self._tokens.get(token)
+        if token is not None and bucket is not None:
+            self._tokens.move_to_end(token)
+            rate = self.of_agent if agent else self.of_token
+            wait_s = bucket.take(rate, now_s)
+        else:
+            rate = self.of_address
+            wait_s = self._address(address, now_s).take(rate, now_s, cost=1.0 if token is None else 0.0)
+        if wait_s > 0.0:
+            return Refusal(
+                "these are more requests than one may send; wait, and send fewer", wait_s, rate.burst
+            )
+        if agent and token is not None:
+            if self._inside[token] >= AT_ONCE:
+                return Refusal(
+                    "this agent waits for answers already; it is to send less at a time", 1.0, AT_ONCE
+                )
+            self._inside[token] += 1
+        return None
+
+    def answered(
+        self,
+        token: bytes | None,
+        address: str,
+        *,
+        agent: bool,
+        known: bool,
+        refused: bool,
+        received_bytes: int,
+    ) -> None:
+        """A request that was let in is over. `known`: its token was accepted; `refused`: it was not."""
+        now_s = self._clock_s()
+        if token is None:
+            return
+        if agent:
+            self._inside[token] -= 1
+            if self._inside[token] <= 0:
+                del self._inside[token]
+        if refused:
+            self._tokens.pop(token, None)
+            self._address(address, now_s).charge(self.of_address, now_s, _WRONG_TOKEN_COST)
+            return
+        if not known and token not in self._tokens:
+            self._address(address, now_s).charge(
+                self.of_address, now_s, 1.0
+            )  # nobody has looked at the token
+            return
+        bucket = _of(self._tokens, token, self.of_agent if agent else self.of_token, now_s)
+        if agent:
+            bucket.charge(self.of_agent, now_s, received_bytes / _BYTES_PER_REQUEST)
+
+    def _address(self, address: str, now_s: float) -> Bucket:
+        return _of(self._addresses, address, self.of_address, now_s)
+
+
+def _of(buckets: OrderedDict[Key, Bucket], key: Key, rate: Rate, now_s: float) -> Bucket:
+    bucket = buckets.get(key)
+    if bucket is None:
+        bucket = buckets[key] = Bucket(rate.burst, now_s)
+        if len(buckets) > _REMEMBERED:
+            buckets.popitem(last=False)
+    else:
+        buckets.move_to_end(key)
+    return bucket
+
+
+class Limits:
+    """Refuses what is too much before anything is done for it."""
+
+    def __init__(
+        self, app: ASGIApp, *, max_bundle_bytes: int, rates: Rates | None, trusted_proxies: Networks = ()
+    ) -> None:
+        self._app = app
+        self._proxies = trusted_proxies
+        self._bundle_bytes = max_bundle_bytes + BUNDLE_SLACK_BYTES
+        self._rates = rates
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on, or answer 413 or 429."""
+        if scope["type"] != "http" or scope["path"] in _FREE:
+            await self._app(scope, receive, send)
+            return
+        path: str = scope["path"]
+        is_bundle = path.startswith("/api/v1/bundles")
+        agent = path.startswith("/api/v1/agents")
+        most = self._bundle_bytes if is_bundle else REPORT_BYTES if agent else JSON_BYTES
+        token, length = _shown(scope)
+        body = _Body(receive, most, None if is_bundle else BODY_S)
+        if length > most:
+            response = service_error(Request(scope), too_large(most))
+            response.headers.update(_HANG_UP)
+            await response(scope, receive, send)
+        elif self._rates is None:
+            await self._app(scope, body.receive, send)
+        else:
+            await self._counted(self._rates, scope, body, send, token, agent=agent)
+
+    async def _counted(
+        self, rates: Rates, scope: Scope, body: _Body, send: Send, token: bytes | None, *, agent: bool
+    ) -> None:
+        address = client_address(scope, self._proxies)
+        refusal = rates.enter(token, address, agent=agent)
+        if refusal is not None:
+            await _too_fast(scope, refusal)(scope, body.receive, send)
+            return
+        status = 0
+
+        async def send_and_note(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            await self._app(scope, body.receive, send_and_note)
+        finally:
+            rates.answered(
+                token,
+                address,
+                agent=agent,
+                # Agents are looked at where they are worked on; all others where it is asked who they are.
+                known=0 < status < 300 if agent else PRINCIPAL in scope,
+                refused=status == 401,
+                received_bytes=body.received,
+            )
+
+
+def _too_fast(scope: Scope, refusal: Refusal) -> Response:
+    """What is answered to whom must wait."""
+    response = service_error(Request(scope), TooBusy(refusal.why, refusal.wait_s))
+    response.headers["RateLimit-Limit"] = str(round(refusal.limit))
+    response.headers["RateLimit-Remaining"] = "0"
+    response.headers["RateLimit-Reset"] = str(max(1, math.ceil(refusal.wait_s)))
+    return response
+
+
+def too_large(most: int) -> TooLarge:
+    """What is said of a body that is over its limit."""
+    return TooLarge(f"a request to this address may have {most} bytes at most; send less, or in parts")
+
+
+def _shown(scope: Scope) -> tuple[bytes | None, int]:
+    """The digest of the token or session that a request shows, and how long it says that its body is."""
+    token, length = None, 0
+    for name, value in scope["headers"]:
+        if name == b"authorization" and value[:7].lower() == b"bearer ":
+            token = value[7:].strip()
+        elif name == b"cookie" and token is None:
+            token = _session(value)
+        elif name == b"content-length":
+            length = int(value) if value.isdigit() else 0
+    return None if token is None else hashlib.sha256(token).digest(), length
+
+
+def _session(cookies: bytes) -> bytes | None:
+    parsed = cookie_parser(cookies.decode("latin-1"))
+    session = next((parsed[name] for name in SESSION_COOKIES if parsed.get(name)), None)
+    return None if session is None else session.encode("latin-1", "replace")
+
+
+class _Body:
+    """What a client sends, up to a limit and in time."""
+
+    def __init__(self, receive: Receive, most: int, within_s: float | None) -> None:
+        self._receive = receive
+        self._most = most
+        self._until_s = None if within_s is None else time.monotonic() + within_s
+        self._whole = False
+        self.received = 0
+
+    async def receive(self) -> Message:
+        """The next piece. Raises HTTPException when there is too much, or it takes too long."""
+        if self._whole:
+            return await self._receive()  # only whether the client is still there
+        pause_s = BODY_PAUSE_S
+        if self._until_s is not None:
+            pause_s = min(pause_s, self._until_s - time.monotonic())
+        try:
+            async with asyncio.timeout(pause_s):
+                message = await self._receive()
+        except TimeoutError:
+            raise HTTPException(
+                408, "the rest of the request did not come; send it again", _HANG_UP
+            ) from None
+        if message["type"] == "http.request":
+            self.received += len(message.get("body", b""))
+            self._whole = not message.get("more_body", False)
+            if self.received > self._most:
+                raise HTTPException(413, too_large(self._most).message, _HANG_UP)
+        return message

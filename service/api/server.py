@@ -1,0 +1,178 @@
+"""HTTP on a port: with TLS where there is a certificate, and without patience for those who send their heads slowly."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from pathlib import Path
+from typing import Any, Final
+
+import structlog
+import uvicorn
+from fastapi import FastAPI
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from service.http_settings import HttpSettings
+
+log = structlog.get_logger()
+
+KEEP_ALIVE_S: Final = 60
+"""Longer than agents are silent: each would connect anew for every report."""
+HEAD_BYTES: Final = 32 << 10
+"""Of a request's line and headers together."""
+HEAD_S: Final = 20.0
+"""How long a client may take from its first byte, or from when it has connected, to the last one of its headers."""
+CERTIFICATE_LOOKED_AT_EVERY_S: Final = 10.0
+_TOO_LARGE: Final = "The headers of this request are too large."
+
+
+class BoundedProtocol(HttpToolsProtocol):
+    """Refuses heads of requests that are too large or too slow: without a limit, one client could fill the memory with one
+    header, or hold as many connections as it likes with one byte each.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._head_bytes = 0
+        self._in_head = True
+        self._too_large = False
+        self._head_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Somebody has connected."""
+        super().connection_made(transport)
+        self._start_timer()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Somebody has gone."""
+        self._stop_timer()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """A piece of a request, or of several."""
+        if self._in_head:
+            self._head_bytes += len(data)
+        super().data_received(data)
+        # One that is whole was looked at in `on_headers_complete`: there may be a body behind it in the same piece.
+        if self._in_head and self._head_bytes > HEAD_BYTES and not self.transport.is_closing():
+            self._too_large = True
+            self.send_400_response(_TOO_LARGE)
+
+    def on_message_begin(self) -> None:
+        """A request begins."""
+        super().on_message_begin()
+        self._in_head = True
+        self._head_bytes = 0
+        if self._head_timer is None:
+            self._start_timer()
+
+    def on_headers_complete(self) -> None:
+        """Its head is here. Raising is how a callback tells the parser to stop."""
+        self._in_head = False
+        self._stop_timer()
+        if len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers) > HEAD_BYTES:
+            self._too_large = True
+            raise ValueError(_TOO_LARGE)
+        super().on_headers_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        """Say what is wrong with a request that cannot be read, and hang up."""
+        if not self._too_large:
+            super().send_400_response(msg)
+            return
+        body = _TOO_LARGE.encode()
+        self.transport.write(
+            STATUS_LINE[431]
+            + b"content-type: text/plain; charset=utf-8\r\nconnection: close\r\ncontent-length: %d\r\n\r\n"
+            % len(body)
+            + body
+        )
+        self.transport.close()
+
+    def _start_timer(self) -> None:
+        self._head_timer = self.loop.call_later(HEAD_S, self._too_slow)
+
+    def _stop_timer(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _too_slow(self) -> None:
+        self._head_timer = None
+        self.transport.close()
+
+
+def server_of(
+    app: FastAPI, settings: HttpSettings, *, host: str, port: int
+) -> tuple[uvicorn.Server, Certificate]:
+    """What serves the application, and what keeps its certificate fresh.
+
+    Raises:
+        ValueError: certificate and key cannot be used.
+    """
+    config = uvicorn.Config(
+        app,
+        host=host,
+        port=port,
+        http=BoundedProtocol,
+        ws="none",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,  # whose word is taken is a setting of ours: HEADWAY_TRUSTED_PROXIES
+        timeout_keep_alive=KEEP_ALIVE_S,
+        timeout_graceful_shutdown=3,
+        ssl_certfile=settings.tls_cert,
+        ssl_keyfile=settings.tls_key,
+    )
+    try:
+        config.load()
+    except (OSError, ssl.SSLError) as error:
+        raise ValueError(f"HEADWAY_TLS_CERT and HEADWAY_TLS_KEY cannot be used: {error}") from error
+    if config.ssl is not None:
+        config.ssl.minimum_version = ssl.TLSVersion.TLSv1_2
+    return uvicorn.Server(config), Certificate(config.ssl, settings.tls_cert, settings.tls_key)
+
+
+class Certificate:
+    """The files of a certificate, which are read again when they have changed: nobody restarts a service every two months.
+
+    Args:
+        context: what handshakes use; connections that are open keep what they have. None: there is no TLS, nothing to renew.
+        certificate: file of the certificate, with those between it and its authority.
+        key: file of its private key.
+    """
+
+    def __init__(self, context: ssl.SSLContext | None, certificate: Path | None, key: Path | None) -> None:
+        self._context = context
+        self._files = tuple(file for file in (certificate, key) if file is not None)
+        self._seen = self._look()
+
+    async def renew(self) -> None:
+        """Read the files if they are others than before. A pair that does not fit is left for the next time: it may be half
+        written.
+        """
+        found = self._look()
+        if self._context is None or found == self._seen or None in found:
+            return
+        certificate, key = self._files
+        try:
+            # Into one that nobody uses first: loading half of a pair into the other would break handshakes.
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
+            self._context.load_cert_chain(certificate, key)
+        except (OSError, ssl.SSLError) as error:
+            log.warning("certificate_unusable", certificate=str(certificate), error=str(error))
+            return
+        self._seen = found
+        log.info("certificate_renewed", certificate=str(certificate))
+
+    def _look(self) -> tuple[tuple[int, int] | None, ...]:
+        return tuple(_version(file) for file in self._files)
+
+
+def _version(file: Path) -> tuple[int, int] | None:
+    try:
+        state = file.stat()
+    except OSError:
+        return None
+    return state.st_mtime_ns, state.st_ino
