@@ -18,7 +18,7 @@ from sqlalchemy import (
     Text,
     text,
 )
-from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 
 from headway.contract.agents import NodeState
 from headway.contract.jobs import TERMINAL_STATES, JobState
@@ -332,6 +332,7 @@ simulations = Table(
     Column("idempotency_key", Text),
     Column("request", JSONB(none_as_null=True), nullable=False),
     Column("request_digest", Text, nullable=False),
+    Column("projects", ARRAY(Text)),
     Column("status", Text, nullable=False),
     Column("attempt", Integer, nullable=False, server_default="0"),
     Column("progress", Float, nullable=False, server_default="0"),
@@ -353,7 +354,9 @@ simulations = Table(
     Index("ix_simulations_listing", "created_at", "id"),
     Index("ix_simulations_open", "created_at", "id", postgresql_where=text("finished_at IS NULL")),
 )
-"""What-if simulations. `attempt` is which try of running it this is: who runs an older one has lost it."""
+"""What-if simulations. `attempt` is which try of running it this is: who runs an older one has lost it. `projects` are those that
+whoever asked could see: only jobs of theirs are named in the result, to those who may see all of them; null: everything.
+"""
 
 bundles = Table(
     "bundles",
