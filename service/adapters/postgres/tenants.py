@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -24,15 +24,16 @@ _QUOTAS = text(
     """
 )
 _USED = text(
-    f"""
-    SELECT project, sum(slot_us * power(0.5, extract(epoch FROM :now - hour) / :half_life_s)) / 1e6 AS slot_s
+    """
+    SELECT project, sum(slot_us * power(0.5, extract(epoch FROM CAST(:now AS timestamptz) - hour) / :half_life_s)) / 1e6
+        AS slot_s
     FROM (
         SELECT project, hour, sum(slot_us) AS slot_us FROM charges
-        WHERE project <> '' AND hour > :now - make_interval(secs => {_HALF_LIVES} * :half_life_s)
+        WHERE project <> '' AND hour > :since
         GROUP BY project, hour
     ) AS of_hours
     GROUP BY project
-    """  # noqa: S608 - a number of our own
+    """
 )
 
 
@@ -46,7 +47,8 @@ async def tenants_of(connection: AsyncConnection, now: datetime, half_life_s: fl
     }
     if not quotas:
         return {}
-    rows = (await connection.execute(_USED, {"now": now, "half_life_s": half_life_s})).all()
+    since = now - timedelta(seconds=_HALF_LIVES * half_life_s)
+    rows = (await connection.execute(_USED, {"now": now, "since": since, "half_life_s": half_life_s})).all()
     used = {row.project: max(0.0, float(row.slot_s)) for row in rows}
     return {
         project: Tenant(quotas.get(project, ProjectQuota()), used.get(project, 0.0))
