@@ -19,7 +19,6 @@ from typing import Any
 
 import asyncpg
 import structlog
-import uvicorn
 import uvloop
 from fastapi import FastAPI
 from redis.exceptions import RedisError
