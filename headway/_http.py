@@ -29,9 +29,7 @@ class Timer(Protocol):
         """Seconds on a clock that never goes back."""
 
 
-_ON_401 = (
-    "It is the HEADWAY_API_TOKEN of the service; `headway up` keeps it in the file api-token of its data."
-)
+_ON_401 = "Sign in with `headway login`, or set HEADWAY_TOKEN; an admin can make a token for you."
 
 
 class ApiError(HeadwayError):

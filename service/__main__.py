@@ -1,7 +1,9 @@
-"""`python -m service`: the programs that run (`service.main`), and work on backups (`service.backup`)."""
+"""`python -m service`: the programs that run (`service.main`), and work beside them (`service.backup`, `service.admin`)."""
 
 import sys
 
-from service import backup, main
+from service import admin, backup, main
 
-sys.exit((backup if sys.argv[1:2] and sys.argv[1] in backup.VERBS else main).main(sys.argv[1:]))
+verb = sys.argv[1] if len(sys.argv) > 1 else ""
+program = next((one for one in (admin, backup) if verb in one.VERBS), main)
+sys.exit(program.main(sys.argv[1:]))

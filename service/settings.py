@@ -56,6 +56,7 @@ class Settings:
     redis_url: str
     storage_url: str
     api_token: str
+    """Its bearer may everything; "" where only tokens in the database count."""
     join_token: str
     """What any agent may join with; empty: only with join tokens that operators make."""
     agent_redis_url: str
@@ -94,7 +95,7 @@ def read_settings(env: Mapping[str, str]) -> Settings:
         database_url=text_of(env, "HEADWAY_DATABASE_URL"),
         redis_url=redis_url,
         storage_url=text_of(env, "HEADWAY_STORAGE_URL").rstrip("/"),
-        api_token=text_of(env, "HEADWAY_API_TOKEN"),
+        api_token=env.get("HEADWAY_API_TOKEN", "").strip(),
         join_token=env.get("HEADWAY_JOIN_TOKEN", "").strip(),
         agent_redis_url=env.get("HEADWAY_AGENT_REDIS_URL") or redis_url,
         host=env.get("HEADWAY_HOST", "127.0.0.1"),

@@ -25,7 +25,7 @@ _FEW_FILES = 10_000
 _FEW_OPEN_FILES = 4096
 """A service holds a socket for each agent and each who follows a job."""
 _CONNECT_S = 3.0
-_SECRETS = (CLIENT_FILE, "api-token", "join-token")
+_SECRETS = (CLIENT_FILE, "admin-token", "join-token", "secrets-key")
 
 
 def machine_checks(env: Mapping[str, str]) -> Iterator[Check]:

@@ -65,8 +65,11 @@ def up(
         rent=rent,
     )
     if detach:
+        known = stack.token_file.exists()
         _run_in_background(cli, stack)
         _print_summary(cli, stack, f"http://127.0.0.1:{port}", "headway down")
+        if not known:
+            _print_token(cli, stack)
         return
     _log_to(cli.err)
     _stop_on_signals()
@@ -74,6 +77,8 @@ def up(
         with stack:
             save_target(home(os.environ), stack.url, stack.token)
             _print_summary(cli, stack, stack.url, "Ctrl-C")
+            if stack.token_is_new:
+                _print_token(cli, stack)
             threading.Event().wait()
     except KeyboardInterrupt:
         cli.err.print("stopped; `headway up` goes on from the last checkpoints")
@@ -157,6 +162,17 @@ def _print_summary(cli: Cli, stack: LocalStack, url: str, stop: str) -> None:
     cli.out.print(Text("Headway is up.", style="bold green"))
     for label, value in rows.items():
         cli.out.print(Text.assemble((f"  {label:<8} ", "dim"), value), soft_wrap=True)
+
+
+def _print_token(cli: Cli, stack: LocalStack) -> None:
+    """Say the first admin's token this once, to a person: what is piped ends in a file or a log."""
+    kept = f"kept in {stack.token_file} for this command line"
+    rows = [f"owner, whose token is {kept}"]
+    if cli.out.is_terminal:
+        token = stack.token_file.read_text().strip()
+        rows = [f"owner, with the token {token}", f"It is shown this once, and {kept}."]
+    for label, row in zip(("admin", ""), rows, strict=False):
+        cli.out.print(Text.assemble((f"  {label:<8} ", "dim"), row), soft_wrap=True)
 
 
 def _log_to(console: Console) -> None:

@@ -21,6 +21,7 @@ from typing import Self
 
 from headway.client import Client
 from headway.contract.agents import NodeState
+from headway.contract.identity import TOKEN_PREFIX
 from headway.errors import HeadwayError
 from headway.local.ports import HOST, free_port, is_free
 from headway.local.postgres import EmbeddedPostgres
@@ -36,6 +37,7 @@ _AGENT_GRACE_S = 60.0
 _STOP_TIMEOUT_S = 150.0
 _POLL_S = 0.05
 _LEASE_NOISE_S = 0.5
+_ADMIN = "owner"
 _SERVICE_ONLY = frozenset(
     {
         "HEADWAY_DATABASE_URL",
@@ -113,6 +115,8 @@ class LocalStack:
         self.data = data.expanduser().resolve()
         self.logs = self.data / "logs"
         self.join_token_file = self.data / "join-token"
+        self.token_file = self.data / "admin-token"
+        """The token of the user `owner`, who is an admin."""
         self.programs: dict[str, Program] = {}
         """What runs beside the stores, by name: `api`, `scheduler`, `agent local-1`, ..."""
         self._agents = agents
@@ -127,6 +131,8 @@ class LocalStack:
         self._lock: int | None = None
         self.url = ""
         self.token = ""
+        self.token_is_new = False
+        """Whether it was made at this start."""
 
     def start(self) -> None:
         """Start everything and return when the API answers and every agent's node is READY.
@@ -188,14 +194,14 @@ class LocalStack:
                 f"Port {port} is taken by another program.", "End that one, or choose another with --port."
             )
         self.url = f"http://{HOST}:{port}"
-        self.token = _kept_secret(self.data / "api-token")
+        self.token_is_new = not self.token_file.exists()
+        self.token = _kept_secret(self.token_file, _new_token)
         join_token = _kept_secret(self.join_token_file)
         service = {
             **os.environ,  # its other settings, such as HEADWAY_LEASE_S, are passed on
             "HEADWAY_DATABASE_URL": self._database(),
             "HEADWAY_REDIS_URL": self._redis(),
             "HEADWAY_STORAGE_URL": self._stores.storage_url or _folder_url(self.data / "storage"),
-            "HEADWAY_API_TOKEN": self.token,
             "HEADWAY_JOIN_TOKEN": join_token,
             "HEADWAY_SECRETS_KEY": os.environ.get("HEADWAY_SECRETS_KEY")
             or _kept_secret(self.data / "secrets-key"),
@@ -205,7 +211,7 @@ class LocalStack:
             **self._renting(),
             **self._settings,
         }
-        self._migrate(service)
+        self._prepare(service)
         self._run("api", Program([*_python("service"), "api"], service, self.logs / "api.log"), _Layer.API)
         self._wait_for("api", self._answers, "the API to answer")
         scheduler = Program([*_python("service"), "scheduler"], service, self.logs / "scheduler.log")
@@ -238,18 +244,22 @@ class LocalStack:
         self._supervisor.add("Redis", redis, _Layer.QUEUE)
         return url
 
-    def _migrate(self, env: Mapping[str, str]) -> None:
+    def _prepare(self, env: Mapping[str, str]) -> None:
+        """Bring the database up to date, and have our token be an admin's there."""
         _log.info("bringing the database up to date")
         path = self.logs / "migrate.log"
         log = open_log(path)
         try:
-            argv = [*_python("service"), "migrate"]
-            done = subprocess.run(argv, env=env, cwd=self.logs, stdout=log, stderr=log, check=False)
+            argv = [*_python("service"), "create-admin", "--migrate", "--token-stdin", _ADMIN]
+            done = subprocess.run(
+                argv, env=env, cwd=self.logs, input=self.token.encode(), stdout=log, stderr=log, check=False
+            )
         finally:
             os.close(log)
         if done.returncode != 0:
             raise LocalError(
-                f"The database could not be brought up to date:\n{last_lines(path)}", f"The log is {path}."
+                f"The database could not be brought up to date:\n{last_lines(path)}",
+                f"The log is {path}. If it is about a token: remove {self.token_file}, and start again for a new one.",
             )
 
     def _renting(self) -> dict[str, str]:
@@ -345,11 +355,19 @@ def stop_running(data: Path) -> bool:
     return True
 
 
-def _kept_secret(file: Path) -> str:
+def _new_secret() -> str:
+    return secrets.token_hex(32)  # a leading dash would read as an option: --token -…
+
+
+def _new_token() -> str:
+    return TOKEN_PREFIX + secrets.token_urlsafe(32)
+
+
+def _kept_secret(file: Path, make: Callable[[], str] = _new_secret) -> str:
     """The secret in a file, or a new one put there, readable by this user alone."""
     with contextlib.suppress(FileNotFoundError):
         return file.read_text().strip()
-    secret = secrets.token_hex(32)  # a leading dash would read as an option: --token -…
+    secret = make()
     temporary = file.with_suffix(".tmp")
     with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as handle:
         handle.write(secret + "\n")

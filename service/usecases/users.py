@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from datetime import datetime
 
-from headway.contract.identity import EVERYWHERE, Role, UserPatch, UserRequest, UserView
+from headway.contract.identity import (
+    EVERYWHERE,
+    TOKEN_PATTERN,
+    TOKEN_PREFIX,
+    Role,
+    UserPatch,
+    UserRequest,
+    UserView,
+)
 from service.domain.errors import InvalidField, LastAdmin, NameTaken, NotFound
-from service.usecases.identity_ports import UserRecord
+from service.usecases.identify import principal_of
+from service.usecases.identity_ports import TokenRecord, UserRecord
+from service.usecases.join import digest_token
 from service.usecases.ports import Transaction
 from service.usecases.records import Bell
 
@@ -33,6 +44,40 @@ async def add_user(tx: Transaction, request: UserRequest, *, user_id: str, now: 
     if (await tx.members.roles(known.id)).get(EVERYWHERE) != request.role:
         raise NameTaken(f"a user is called {request.name} already, with another role; change that one.")
     return False
+
+
+async def make_admin(
+    tx: Transaction, name: str, *, user_id: str, token_id: str, token: str, now: datetime
+) -> None:
+    """Make somebody an admin everywhere and `token` theirs, be they new, disabled, or both already.
+
+    Raises:
+        WrongToken: the token is known, and works no more.
+        InvalidField: it is no token of Headway's form, or somebody else's.
+    """
+    if re.fullmatch(TOKEN_PATTERN, token) is None:
+        raise InvalidField("token", f"a token is {TOKEN_PREFIX} and 43 letters and digits")
+    await tx.users.add(UserRecord(id=user_id, name=name, created_at=now))
+    user = await tx.users.lock(name)
+    if user.disabled_at is not None:
+        await tx.users.save(replace(user, disabled_at=None))
+    await tx.members.put(user.id, EVERYWHERE, Role.ADMIN)
+    digest = digest_token(token)
+    bearer = await tx.bearers.of_digest(digest)
+    if bearer is None:
+        record = TokenRecord(
+            id=token_id,
+            name="create-admin",
+            user_id=user.id,
+            role=None,
+            created_by="create-admin",
+            created_at=now,
+            expires_at=None,
+        )
+        await tx.tokens.add(record, digest)
+    elif principal_of(bearer, now).user_id != user.id:
+        raise InvalidField("token", "this token is somebody else's")
+    tx.ring(Bell.ACCESS)
 
 
 async def user_view(tx: Transaction, name: str) -> UserView:

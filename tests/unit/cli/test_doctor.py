@@ -103,8 +103,8 @@ def test_the_machine_is_looked_at(tmp_path: Path):
 
 
 def test_tokens_that_others_may_read_are_a_failure(tmp_path: Path):
-    (tmp_path / "api-token").write_text("secret")
-    (tmp_path / "api-token").chmod(0o600)
+    (tmp_path / "admin-token").write_text("secret")
+    (tmp_path / "admin-token").chmod(0o600)
     assert secrets_check(tmp_path).level is Level.OK
     (tmp_path / "join-token").write_text("secret")
     (tmp_path / "join-token").chmod(0o640)
