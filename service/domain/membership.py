@@ -128,6 +128,11 @@ class Crew:
         """The process as a member of the running generation, else of the next."""
         return next((one for one in (*self.running, *self.coming) if born(one) == who), None)
 
+    def runs_on(self, who: Born, node_id: str) -> bool:
+        """Whether the process is a member, and on that node: nobody else may speak for it."""
+        member = self.member(who)
+        return member is not None and member.node_id == node_id
+
     def may_say(self, who: Born, generation: int, rank: int) -> bool:
         """Whether the process has this rank in this generation, and may speak for it now."""
         if generation == self.generation:

@@ -107,7 +107,7 @@ async def _take_in(
 ) -> None:
     jobs = await tx.jobs.lock_many(sorted({entry.job_id for entry in entries}))
     crews = {job.id: await crew_of(tx, job) for job in jobs.values()}
-    await _note_exits(tx, entries, crews, now)
+    await _note_exits(tx, node.id, entries, crews, now)
     gathered = Gathered()
     for one in merged(heard(without_outlived(entries))):
         entry = one.entry
@@ -115,7 +115,7 @@ async def _take_in(
         if job is None:
             continue
         if one.training is not None:
-            if speaks(crews[job.id], one):
+            if speaks(crews[job.id], one, node.id):
                 jobs[job.id] = await gathered.take_in(tx, job, one.training, now)
             continue
         await gathered.write(tx, now)
@@ -130,13 +130,13 @@ async def _take_in(
 
 
 async def _note_exits(
-    tx: Transaction, entries: Sequence[RankEntry], crews: Mapping[str, Crew], now: datetime
+    tx: Transaction, node_id: str, entries: Sequence[RankEntry], crews: Mapping[str, Crew], now: datetime
 ) -> None:
     """Note every exit before any is acted on: of ranks that ended together, none is taken for a survivor."""
     for entry in entries:
         if isinstance(entry, RankExited) and entry.job_id in crews:
             who = (entry.generation, entry.rank)
-            if crews[entry.job_id].member(who) is not None:
+            if crews[entry.job_id].runs_on(who, node_id):
                 await tx.history.exit(entry.job_id, entry.generation, _exit_of(entry), now)
 
 
@@ -156,24 +156,25 @@ async def _take_in_entry(
 ) -> Job:
     match entry:
         case RanksStarted():
-            return await _ranks_started(tx, job, entry, now)
+            return await _ranks_started(tx, node.id, job, entry, now)
         case RankExited():
             who = (entry.generation, entry.rank)
-            if crew.member(who) is None:
+            if not crew.runs_on(who, node.id):
                 return job
             return await rank_ended(tx, job, crew, who, _exit_of(entry), now)
         case StartFailed():
             return await _start_failed(tx, node, job, crew, entry, now)
         case RankMessage():
-            return await _rank_message(tx, job, crew, entry, now)
+            return await _rank_message(tx, node.id, job, crew, entry, now)
         case RanksHung():
             return await ranks_hung(tx, node, job, crew, entry, now)
         case Released():
             raise AssertionError("handled by the caller, stale or not")
 
 
-async def _ranks_started(tx: Transaction, job: Job, entry: RanksStarted, now: datetime) -> Job:
-    if entry.generation != job.generation or job.state is not JobState.STARTING:
+async def _ranks_started(tx: Transaction, node_id: str, job: Job, entry: RanksStarted, now: datetime) -> Job:
+    stale = entry.generation != job.generation or job.state is not JobState.STARTING
+    if stale or node_id not in job.allocation:
         return job
     started = await tx.allocations.node_started(job.id, job.generation)
     if started < len(job.allocation):
@@ -207,13 +208,15 @@ async def _start_failed(
     return await rank_ended(tx, job, crew, who, exit_, now)
 
 
-async def _rank_message(tx: Transaction, job: Job, crew: Crew, entry: RankMessage, now: datetime) -> Job:
+async def _rank_message(
+    tx: Transaction, node_id: str, job: Job, crew: Crew, entry: RankMessage, now: datetime
+) -> Job:
     """What a rank says, if it may speak for the generation that it names.
 
     A message that makes no sense is noted: its node's other news must not wait for it for ever.
     """
     who = (entry.generation, entry.rank)
-    if crew.member(who) is None:
+    if not crew.runs_on(who, node_id):
         return job
     try:
         message = from_fields(entry.message)

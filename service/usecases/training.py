@@ -5,7 +5,7 @@ Such news change nothing but a job's progress and its statistics. So they are ga
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
@@ -97,13 +97,12 @@ class Gathered:
         self._jobs, self._measured, self._reported = {}, [], []
 
 
-def speaks(crew: Crew, one: Heard) -> bool:
-    """Whether the rank may say of the job's training what it says."""
+def speaks(crew: Crew, one: Heard, node_id: str) -> bool:
+    """Whether the rank is on the node, and may say of the job's training what it says."""
     assert isinstance(one.entry, RankMessage), "nobody else speaks of training"
     assert one.training is not None
     who = (one.entry.generation, one.entry.rank)
-    known = crew.member(who) is not None
-    return known and crew.may_say(who, one.training.generation, one.training.rank)
+    return crew.runs_on(who, node_id) and crew.may_say(who, one.training.generation, one.training.rank)
 
 
 async def take_in_together(tx: Transaction, news: Sequence[QuickNews], now: datetime) -> frozenset[str]:
@@ -126,7 +125,7 @@ async def take_in_together(tx: Transaction, news: Sequence[QuickNews], now: date
         if one.heartbeat.node_id in fresh
         and all(said.entry.job_id in jobs for said in fresh[one.heartbeat.node_id])
     ]
-    await _say_all(tx, jobs, [said for one in taken for said in fresh[one.heartbeat.node_id]], now)
+    await _say_all(tx, jobs, {one.heartbeat.node_id: fresh[one.heartbeat.node_id] for one in taken}, now)
     acknowledged = {one.heartbeat.node_id: one.acknowledged for one in taken if one.acknowledged}
     await tx.commands.acknowledge(acknowledged, now)
     kept = []
@@ -137,16 +136,19 @@ async def take_in_together(tx: Transaction, news: Sequence[QuickNews], now: date
     return frozenset(one.heartbeat.node_id for one in taken)
 
 
-async def _say_all(tx: Transaction, jobs: dict[str, Job], news: Sequence[Heard], now: datetime) -> None:
-    spoken_of = {one.entry.job_id: jobs[one.entry.job_id] for one in news}
+async def _say_all(
+    tx: Transaction, jobs: dict[str, Job], news: Mapping[str, Sequence[Heard]], now: datetime
+) -> None:
+    """`news` is by node."""
+    spoken_of = {one.entry.job_id: jobs[one.entry.job_id] for said in news.values() for one in said}
     running = {(job.id, job.generation) for job in spoken_of.values()}
     coming = {(job.id, job.switch.generation) for job in spoken_of.values() if job.switch is not None}
     await tx.allocations.load(running | coming)
     crews = {job.id: await crew_of(tx, job) for job in spoken_of.values()}
     gathered = Gathered()
-    for one in news:
+    for node_id, one in ((node_id, one) for node_id, said in news.items() for one in said):
         job = jobs[one.entry.job_id]
-        if one.training is not None and speaks(crews[job.id], one):
+        if one.training is not None and speaks(crews[job.id], one, node_id):
             jobs[job.id] = await gathered.take_in(tx, job, one.training, now)
     await gathered.write(tx, now)
 
