@@ -14,12 +14,18 @@ from service.console.templates import HERE
 
 
 class _Assets(StaticFiles):
-    """Their address changes with them, so that browsers may keep them for ever."""
+    """Under an address that changes with them, browsers may keep them for ever; under a plain one for some minutes."""
+
+    def __init__(self, version: str) -> None:
+        super().__init__(directory=HERE / "static")
+        self._version = version
 
     async def get_response(self, path: str, scope: Scope) -> Response:
         """A file."""
-        response = await super().get_response(path, scope)
-        response.headers["Cache-Control"] = "public, max-age=31536000, immutable"
+        first, _, rest = path.partition("/")
+        versioned = first == self._version
+        response = await super().get_response(rest if versioned else path, scope)
+        response.headers["Cache-Control"] = f"public, max-age={31_536_000 if versioned else 300}"
         return response
 
 
@@ -27,6 +33,6 @@ def install_console(app: FastAPI, context: ApiContext) -> None:
     """The pages at `/`, and their style sheets and scripts."""
     desk = Desk(context)
     app.state.desk = desk
-    app.mount(f"/static/{desk.assets}", _Assets(directory=HERE / "static"))
+    app.mount("/static", _Assets(desk.assets))
     app.include_router(pages.router)
     app.include_router(actions.router)

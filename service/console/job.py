@@ -24,10 +24,20 @@ from service.console.jobs import end_of, size_text
 from service.console.marks import has_ended, hue_of, tone_of_job, words_of_job
 from service.console.outlook import Outlook, outlook_of
 from service.console.pieces import Content, Listing, Piece
-from service.console.text import NONE, between, duration, iso, number, percent, short, stamp, usd
+from service.console.text import (
+    NONE,
+    between,
+    duration,
+    iso,
+    limit_words,
+    number,
+    percent,
+    plural,
+    short,
+    stamp,
+    usd,
+)
 from service.usecases.records import SizeChange
-
-CHECKPOINTS = frozenset({"restore", "switch", "audit_failed"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,12 +246,12 @@ def _actions(job: JobView, *, steers: bool) -> Actions:
 
 def _limits(explanation: ExplanationView) -> tuple[str, ...]:
     rows = [
-        f"{one.name}: all {number(one.capacity)} are taken; one more would be worth {number(one.price)} "
-        f"({explanation.unit}) to the cluster."
+        f"One more {limit_words(one.name)} would be worth {number(one.price)} to the cluster "
+        f"({explanation.unit}); all {number(one.capacity)} are taken."
         for one in explanation.binding
     ]
     more = [
-        f"One more of {one.row} would let it have {one.slots} {one.device_kind} slots, "
+        f"With one more {limit_words(one.row)} it could have {plural(one.slots, f'{one.device_kind} slot')}, "
         f"{one.speedup:.2f} times as fast."
         for one in explanation.outlook
     ]

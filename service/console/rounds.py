@@ -10,7 +10,7 @@ from headway.contract.decisions import RoundChange, RoundView, RowPrice
 from service.console.job_curves import Chart
 from service.console.marks import hue_of
 from service.console.pieces import Content, Listing, Piece
-from service.console.text import duration, iso, number, percent, plural, short, stamp
+from service.console.text import duration, iso, limit_words, number, percent, plural, short, stamp
 
 _MOST_ROWS = 6
 """Limits with a price whose price is drawn over time."""
@@ -138,8 +138,8 @@ def _price_chart(rounds: Sequence[RoundView]) -> Chart:
     latest = rounds[-1] if rounds else None
     dear = [price for price in latest.prices if price.price > 0] if latest else []
     words = (
-        "In the latest round, one more was worth "
-        + ", ".join(f"{number(price.price)} of {price.name}" for price in dear)
+        "What one more was worth in the latest round: "
+        + ", ".join(f"{limit_words(price.name)} {number(price.price)}" for price in dear)
         + f" ({latest.unit})."
         if dear and latest
         else "Nothing was scarce in the latest round: no slot and no dollar more would have been of use."

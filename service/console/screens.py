@@ -93,12 +93,14 @@ class Screens:
 
     async def _cluster(self, key: Key, memory: Memory) -> list[Content]:  # noqa: ARG002 - every reader is given it
         context = self._context
-        filters = JobFilter(state=None, name=None, project=None, live_only=True)
+        filters = JobFilter(state=None, name=None, project=None, live_only=True, projects=key.sight.projects)
         async with context.transactions.begin() as tx:
-            cluster = await view_cluster(tx, context.usd_per_slot_h)
-            nodes = await tx.node_queries.list_nodes(context.now(), context.silence_s)
+            cluster = await view_cluster(tx, context.usd_per_slot_h, seen=key.sight.projects)
+            nodes = await tx.node_queries.list_nodes(
+                context.now(), context.silence_s, seen=key.sight.projects
+            )
             jobs = await tx.job_queries.list_jobs(filters, limit=_JOBS_OF_CLUSTER, cursor=None)
-            latest = await _latest(tx)
+            latest = await _latest(tx, key.sight)
         page = cluster_page(cluster, nodes, jobs.items, latest, context.usd_per_slot_h)
         return page.contents()
 
@@ -106,7 +108,9 @@ class Screens:
         context = self._context
         live = key.state in {"", "live"}
         state = None if live or key.state == "all" else JobState(key.state)
-        filters = JobFilter(state=state, name=None, project=key.project or None, live_only=live)
+        filters = JobFilter(
+            state=state, name=None, project=key.project or None, live_only=live, projects=key.sight.projects
+        )
         async with context.transactions.begin() as tx:
             page = await tx.job_queries.list_jobs(filters, limit=_PER_PAGE, cursor=key.cursor or None)
             sizes = await tx.console_queries.sizes([one.id for one in page.items])
@@ -156,16 +160,20 @@ class Screens:
         return explanation, forecast
 
     async def _node(self, key: Key, memory: Memory) -> list[Content]:  # noqa: ARG002
-        node = node_of(await self._nodes(), key.about)
+        node = node_of(await self._nodes(key.sight), key.about)
         return node_page(node, operates=key.sight.operates).contents()
 
-    async def _nodes(self) -> list[NodeView]:
+    async def _nodes(self, sight: Sight) -> list[NodeView]:
         async with self._context.transactions.begin() as tx:
-            return await tx.node_queries.list_nodes(self._context.now(), self._context.silence_s)
+            return await tx.node_queries.list_nodes(
+                self._context.now(), self._context.silence_s, seen=sight.projects
+            )
 
     async def _rounds(self, key: Key, memory: Memory) -> list[Content]:  # noqa: ARG002
         async with self._context.transactions.begin() as tx:
-            page = await tx.decision_queries.rounds(limit=_PER_PAGE, cursor=key.cursor or None)
+            page = await tx.decision_queries.rounds(
+                limit=_PER_PAGE, cursor=key.cursor or None, seen=key.sight.projects
+            )
         return [*rounds_page(page.items).contents(), pager(key, page.next_cursor)]
 
     async def _money(self, key: Key, memory: Memory) -> list[Content]:
@@ -173,17 +181,22 @@ class Screens:
         if memory.get("at") is not None and now - memory["at"] < timedelta(seconds=_MONEY_S):
             kept: list[Content] = memory["money"]
             return kept
-        project = key.project or None
+        projects = frozenset({key.project}) if key.project else key.sight.projects
         async with context.transactions.begin() as tx:
             by_project = await view_usage(
-                tx, since=None, until=None, by=GroupBy.PROJECT, project=project, now=now
+                tx, since=None, until=None, by=GroupBy.PROJECT, projects=projects, now=now
             )
-            by_job = await view_usage(tx, since=None, until=None, by=GroupBy.JOB, project=project, now=now)
-            budgets = await list_budgets(tx, now)
+            by_job = await view_usage(tx, since=None, until=None, by=GroupBy.JOB, projects=projects, now=now)
+            budgets = await list_budgets(tx, now, seen=key.sight.projects)
             days = {
                 one.name: (
                     await view_usage(
-                        tx, since=one.period_from, until=None, by=GroupBy.DAY, project=one.project, now=now
+                        tx,
+                        since=one.period_from,
+                        until=None,
+                        by=GroupBy.DAY,
+                        projects=None if one.project is None else frozenset({one.project}),
+                        now=now,
                     )
                 ).groups
                 for one in budgets
@@ -217,9 +230,9 @@ def pager(key: Key, next_cursor: str | None) -> Piece:
     return Piece("pager", "pager", (first, address_of(key, next_cursor) if next_cursor else ""))
 
 
-async def _latest(tx: Transaction) -> RoundView | None:
+async def _latest(tx: Transaction, sight: Sight) -> RoundView | None:
     try:
-        return await tx.decision_queries.round("latest")
+        return await tx.decision_queries.round("latest", seen=sight.projects)
     except NotFound:
         return None
 

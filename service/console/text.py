@@ -95,3 +95,17 @@ def iso(at: datetime) -> str:
 def minute(at: datetime) -> datetime:
     """Its minute: for what is drawn against now, and should not be drawn anew with every second."""
     return at.replace(second=0, microsecond=0)
+
+
+def limit_words(row: str) -> str:
+    """One unit of a round's limit: `slots/a100` is a slot of a100."""
+    head, _, rest = row.partition("/")
+    pool, _, size = rest.partition("/")
+    known = {
+        "slots": f"slot of {pool}",
+        "packing": f"place for {size} slots of {pool} together",
+        "budget": f"dollar an hour of the budget {rest}",
+        "quota": f"slot of the quota of project {rest}",
+        "usd_per_h": "dollar an hour",
+    }
+    return known.get(head, row)

@@ -17,6 +17,7 @@ export function draw(changed) {
     }
     drawn?.plot.destroy();
     charts.delete(box);
+    box.classList.toggle("nothing", !made.data[0].length);
     if (!made.data[0].length) continue;
     const plot = new window.uPlot({ ...size(box), ...made.options }, made.data, box);
     charts.set(box, { plot, shape: shape(made) });
@@ -67,11 +68,25 @@ function options(colors, series, more = {}) {
   return {
     legend: { live: true },
     cursor: { points: { size: 6 } },
-    axes: [axis(colors, { size: 28, values: more.time ? undefined : (_, values) => values.map(near) }), axis(colors, { values: (_, values) => values.map(near) })],
-    series: [{ label: more.x ?? "time", value: more.time ? "{HH}:{mm}:{ss}" : (_, value) => near(value) }, ...series],
+    axes: [axis(colors, { size: 28, ...along(more) }), axis(colors, { values: (_, values) => values.map(near) })],
+    series: [{ label: more.x ?? "time", value: more.time ? (_, value) => (value ? moment(value, 1) : "") : (_, value) => near(value) }, ...series],
     scales: { x: { time: Boolean(more.time) }, ...more.scales },
     ...more.top,
   };
+}
+
+function along(more) {
+  if (more.time) return { values: (_, values, __, ___, step) => values.map((value) => moment(value, step)), space: 64 };
+  return { values: (_, values) => values.map(near), ...(more.whole ? { incrs: [1, 2, 4, 8, 16, 32, 64, 128, 256, 512] } : {}) };
+}
+
+// As exact as a step of so many seconds needs it.
+function moment(at, step) {
+  const date = new Date(1000 * at);
+  const digits = (value) => String(value).padStart(2, "0");
+  if (step >= 86_400) return date.toLocaleDateString(undefined, { day: "numeric", month: "short" });
+  const time = `${digits(date.getHours())}:${digits(date.getMinutes())}`;
+  return step < 60 ? `${time}:${digits(date.getSeconds())}` : time;
 }
 
 function line(label, stroke, more = {}) {
@@ -122,8 +137,8 @@ const KINDS = {
       tables.push([one.x, one.y, one.high, one.low]);
       series.push(
         line(kind, color, { points: { show: true, size: 6 } }),
-        line(`${kind}, at most`, faint(color, 0.25), { width: 1 }),
-        line(`${kind}, at least`, faint(color, 0.25), { width: 1 }),
+        line(`${kind}, at most`, faint(color, 0.25), { width: 1, class: "unnamed" }),
+        line(`${kind}, at least`, faint(color, 0.25), { width: 1, class: "unnamed" }),
       );
       bands.push({ series: [at + 1, at + 2], fill: faint(color, 0.12) });
       if (one.present !== null) present.push([one.present, at]);
@@ -134,6 +149,7 @@ const KINDS = {
       fixed: present,
       options: options(colors, series, {
         x: "slots",
+        whole: true,
         scales: { x: { time: false, range: (_, low, high) => [Math.max(0, low - 0.5), high + 0.5] }, y: { range: (_, __, most) => [0, (most ?? 1) * 1.05] } },
         top,
       }),
@@ -149,7 +165,7 @@ const KINDS = {
         {
           time: true,
           scales: { y: { range: (_, __, most) => [0, Math.max(0.1, (most ?? 0) * 1.1)] }, ms: { range: (_, __, most) => [0, (most ?? 1) * 1.1] } },
-          top: { axes: [axis(colors, { size: 28 }), axis(colors), axis(colors, { scale: "ms", side: 1, grid: { show: false } })] },
+          top: { axes: [axis(colors, { size: 28, ...along({ time: true }) }), axis(colors), axis(colors, { scale: "ms", side: 1, grid: { show: false } })] },
         },
       ),
     };

@@ -10,11 +10,13 @@ export function followLog() {
   const rank = document.getElementById("rank");
   let source = null;
   let held = 0;
+  let last = "";
 
   function open() {
     source?.close();
     log.replaceChildren();
     held = 0;
+    last = "";
     const url = new URL(`/api/v1/jobs/${log.dataset.job}/logs`, location.href);
     url.searchParams.set("tail", TAIL);
     if (rank.value !== "") url.searchParams.set("rank", rank.value);
@@ -32,14 +34,18 @@ export function followLog() {
   }
 
   function add(chunk) {
-    const from = document.createElement("span");
-    from.className = "rank";
-    from.textContent = `${chunk.rank} `;
-    log.append(from, chunk.text);
+    const who = `rank ${chunk.rank}`;
+    if (who !== last) {
+      const from = document.createElement("span");
+      from.className = "rank";
+      from.textContent = who;
+      log.append(from);
+      last = who;
+    }
+    log.append(chunk.text);
     held += chunk.text.length;
-    while (held > MOST_CHARACTERS && log.childNodes.length > 2) {
-      held -= log.childNodes[1].length;
-      log.firstChild.remove();
+    while (held > MOST_CHARACTERS) {
+      if (log.firstChild.nodeType === Node.TEXT_NODE) held -= log.firstChild.length;
       log.firstChild.remove();
     }
     if (follow.checked) log.scrollTop = log.scrollHeight;

@@ -11,7 +11,8 @@ export function relative(root) {
   for (const time of root.querySelectorAll("time[datetime]")) {
     const seconds = Math.max(0, (now - Date.parse(time.dateTime)) / 1000);
     const [, unit, name] = STEPS.find(([below]) => seconds < below);
-    const text = unit === 1 ? "just now" : `${Math.floor(seconds / unit)} ${name} ago`;
+    const whole = unit === 1 ? 10 * Math.floor(seconds / 10) : Math.floor(seconds / unit);
+    const text = whole ? `${whole} ${name} ago` : "just now";
     if (time.textContent !== text) time.textContent = text;
   }
 }
