@@ -387,7 +387,7 @@ class SecretsReply(BaseModel):
 
 
 class SlotView(BaseModel):
-    """A slot and who holds it."""
+    """A slot and who holds it: `job_id` is empty where that is a job of a project that is not the reader's."""
 
     index: int
     device_kind: str

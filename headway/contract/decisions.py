@@ -69,6 +69,8 @@ class RoundView(BaseModel):
     jobs: int
     """Jobs that were decided about."""
     changes: list[RoundChange] = Field(default_factory=list)
+    other_changes: int = 0
+    """Changes of jobs in projects that are not the reader's: counted, and not named."""
 
 
 class Outlook(BaseModel):

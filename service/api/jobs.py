@@ -84,6 +84,7 @@ def _fresh_view(job: Job) -> JobView:
 async def list_jobs(
     request: Request,
     context: Context,
+    caller: Caller,
     state: JobState | None = None,
     name: str | None = None,
     project: str | None = None,
@@ -91,8 +92,10 @@ async def list_jobs(
     limit: Limit = 100,
     cursor: Cursor = None,
 ) -> Response:
-    """Jobs, newest first."""
-    filters = JobFilter(state=state, name=name, project=project, live_only=live)
+    """Jobs of the caller's projects, newest first."""
+    if project is not None:
+        caller.require(Role.VIEWER, project)
+    filters = JobFilter(state=state, name=name, project=project, live_only=live, projects=caller.projects())
     async with context.transactions.begin() as tx:
         page = await tx.job_queries.list_jobs(filters, limit=limit, cursor=cursor)
     return as_page(request, page)

@@ -11,7 +11,7 @@ from headway.contract.agents import NodeState, NodeView
 from headway.contract.health import QuarantineRequest
 from headway.contract.identity import Role
 from headway.contract.jobs import Page
-from service.api.access import Reach, needs
+from service.api.access import Caller, Reach, needs
 from service.api.context import ApiContext, Context
 from service.api.render import as_json, as_page
 from service.usecases.nodes import set_schedulable
@@ -24,10 +24,10 @@ router = APIRouter(prefix="/api/v1/nodes", tags=["nodes"])
 
 
 @router.get("", operation_id="list_nodes", response_model=Page[NodeView], **needs(Role.VIEWER))
-async def list_nodes(request: Request, context: Context) -> Response:
-    """Every node and who holds its slots."""
+async def list_nodes(request: Request, context: Context, caller: Caller) -> Response:
+    """Every node and who holds its slots; of jobs of others' projects only that they do."""
     async with context.transactions.begin() as tx:
-        nodes = await tx.node_queries.list_nodes(context.now(), context.silence_s)
+        nodes = await tx.node_queries.list_nodes(context.now(), context.silence_s, seen=caller.projects())
     return as_page(request, Page(items=nodes))
 
 
@@ -105,5 +105,6 @@ async def _set(context: ApiContext, node: str, wanted: NodeState) -> Response:
 
 
 async def _view(tx: Transaction, context: ApiContext, changed: NodeRecord) -> Response:
-    views = await tx.node_queries.list_nodes(context.now(), context.silence_s)
+    # Whoever steers nodes does so everywhere.
+    views = await tx.node_queries.list_nodes(context.now(), context.silence_s, seen=None)
     return as_json(next(view for view in views if view.id == changed.id), 202)

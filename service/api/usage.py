@@ -12,7 +12,7 @@ from headway.contract.identity import Role
 from headway.contract.jobs import Page
 from headway.contract.money import GroupBy, LeaseBill, UsageView
 from headway.contract.spec import NAME_PATTERN
-from service.api.access import Reach, needs
+from service.api.access import Caller, Reach, needs
 from service.api.context import Context
 from service.api.problems import PROBLEM
 from service.api.render import as_json
@@ -32,14 +32,22 @@ Until = Annotated[datetime | None, Query(alias="to", description="None: now")]
 @router.get("", operation_id="get_usage", response_model=UsageView, **needs(Role.VIEWER))
 async def get_usage(
     context: Context,
+    caller: Caller,
     since: Since = None,
     until: Until = None,
     group_by: GroupBy = GroupBy.PROJECT,
     project: Annotated[str | None, Query(pattern=NAME_PATTERN)] = None,
 ) -> Response:
-    """Dollars and slot-hours by group and in all, with what was useful, resizing, lost and idle."""
+    """Dollars and slot-hours by group and in all, with what was useful, resizing, lost and idle: of the caller's projects, and
+    of everything for those who see all of them.
+    """
+    if project is not None:
+        caller.require(Role.VIEWER, project)
+    projects = caller.projects() if project is None else frozenset({project})
     async with context.transactions.begin() as tx:
-        view = await view_usage(tx, since=since, until=until, by=group_by, project=project, now=context.now())
+        view = await view_usage(
+            tx, since=since, until=until, by=group_by, projects=projects, now=context.now()
+        )
     return as_json(view)
 
 

@@ -8,11 +8,13 @@ from datetime import datetime
 
 from headway.contract.decisions import PolicyRequest, RowPrice
 from headway.contract.dollars import dollars
+from headway.contract.identity import EVERYWHERE, Role
 from headway.contract.jobs import TERMINAL_STATES, JobState, Reason
 from headway.contract.money import BudgetKind, BudgetRequest, BudgetView, Period
 from headway.contract.spec import Resize
+from service.domain.access import Principal
 from service.domain.cluster import PolicySetting, budget_row
-from service.domain.errors import Changed, InvalidField, NotFound
+from service.domain.errors import Changed, Forbidden, InvalidField, NotFound
 from service.domain.rental.budgets import Budget, JobSpend, Standing, notice_due, period_of, subject_of_budget
 from service.usecases import control
 from service.usecases.cluster import choose_policy
@@ -29,24 +31,32 @@ EVENT = "budget"
 """Kind of the events that tell of money."""
 
 
-async def list_budgets(tx: Transaction, now: datetime) -> list[BudgetView]:
-    """Every budget and how it stands, by name."""
-    found = await standings(tx.budgets, tx.money_queries, now)
+async def list_budgets(tx: Transaction, now: datetime, *, seen: frozenset[str] | None) -> list[BudgetView]:
+    """Every budget and how it stands, by name: those of the projects that are `seen`, or (None) all, with the cluster's."""
+    found = await standings(
+        tx.budgets, tx.money_queries, now, lambda one: seen is None or one.project in seen
+    )
     prices = await _prices(tx) if found else {}
     setting = await tx.cluster_settings.policy()
     return [_view(budget, stands, prices, setting) for budget, stands in found]
 
 
-async def get_budget(tx: Transaction, name: str, now: datetime) -> BudgetView:
-    """One budget. Raises NotFound."""
-    for view in await list_budgets(tx, now):
+async def get_budget(tx: Transaction, name: str, now: datetime, *, seen: frozenset[str] | None) -> BudgetView:
+    """One budget of those that are `seen`. Raises NotFound."""
+    for view in await list_budgets(tx, now, seen=seen):
         if view.name == name:
             return view
     raise NotFound(f"no budget has the name {name!r}; `headway budget` lists them.")
 
 
 async def put_budget(
-    tx: Transaction, name: str, request: BudgetRequest, *, if_version: int | None, now: datetime
+    tx: Transaction,
+    caller: Principal,
+    name: str,
+    request: BudgetRequest,
+    *,
+    if_version: int | None,
+    now: datetime,
 ) -> bool:
     """Set a budget; whether it is new. The same once more changes nothing. It holds from the next round on.
 
@@ -54,10 +64,15 @@ async def put_budget(
         Changed: it has another version than `if_version`, and is not what is wanted anyway: who asks again, since an
             answer was lost, names a version that is over by their own doing.
         InvalidField: there is a long-run average already, or no such project.
+        NotFound: they are no member of its project.
+        Forbidden: they are no admin of its project, or everywhere for the cluster's; or the name is taken.
     """
+    caller.require(Role.ADMIN, request.project or EVERYWHERE)
     if request.project is not None and not await tx.projects.exists(request.project):
         raise InvalidField("project", no_project(request.project))
     known = await tx.budgets.lock(name)
+    if known is not None and not caller.may(Role.ADMIN, known.project or EVERYWHERE):
+        raise Forbidden(f"the name {name} is taken by a budget that you do not set; choose another one.")
     if known is None or _request_of(known) != request:
         _check_version(name, known, if_version)
         await tx.budgets.save(name, request, known.version + 1 if known is not None else 1, now)
@@ -69,16 +84,21 @@ async def put_budget(
     return known is None
 
 
-async def delete_budget(tx: Transaction, name: str, *, if_version: int | None, now: datetime) -> None:
+async def delete_budget(
+    tx: Transaction, caller: Principal, name: str, *, if_version: int | None, now: datetime
+) -> None:
     """Remove a budget; what it held back goes on from the next round on.
 
     Raises:
         NotFound: there is none of that name.
         Changed: it has another version than `if_version`.
+        Forbidden: they may see it, and are no admin of its project.
     """
     known = await tx.budgets.lock(name)
-    if known is None:
+    seen = caller.projects()
+    if known is None or (seen is not None and known.project not in seen):
         raise NotFound(f"no budget has the name {name!r}; `headway budget` lists them.")
+    caller.require(Role.ADMIN, known.project or EVERYWHERE)
     _check_version(name, known, if_version)
     await tx.budgets.delete(name)
     if known.kind is BudgetKind.LONG_RUN:
@@ -116,7 +136,7 @@ async def _stop_following(tx: Transaction, now: datetime) -> None:
 async def _prices(tx: Transaction) -> dict[str, RowPrice]:
     """The rows of the latest round by name; none before the first round."""
     try:
-        return {row.name: row for row in (await tx.decision_queries.round("latest")).prices}
+        return {row.name: row for row in (await tx.decision_queries.round("latest", seen=None)).prices}
     except NotFound:
         return {}
 

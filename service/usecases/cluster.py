@@ -14,14 +14,18 @@ from service.usecases.ports import Transaction
 from service.usecases.records import Bell, SlotCount
 
 
-async def view_cluster(tx: Transaction, usd_per_slot_h: Mapping[str, float]) -> ClusterView:
-    """The cluster in numbers, its policy, and those that it could follow."""
+async def view_cluster(
+    tx: Transaction, usd_per_slot_h: Mapping[str, float], *, seen: frozenset[str] | None
+) -> ClusterView:
+    """The cluster in numbers, its policy, and those that it could follow. Jobs are those of the projects that are `seen` (None:
+    all are).
+    """
     setting = await tx.cluster_settings.policy()
     counts = await tx.decision_queries.slots()
     return ClusterView(
         nodes=await tx.decision_queries.nodes(),
         kinds=kinds_of(counts, usd_per_slot_h),
-        jobs=await tx.decision_queries.live_jobs(),
+        jobs=await tx.decision_queries.live_jobs(seen=seen),
         usd_per_h=sum(
             one.held * _price(one, usd_per_slot_h) for one in counts if one.node_state is not NodeState.LOST
         ),

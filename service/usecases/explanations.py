@@ -19,7 +19,7 @@ async def explain_job(tx: Transaction, job_id: str, usd_per_slot_h: Mapping[str,
     explained = await tx.job_queries.explain(job_id)
     project = (await tx.job_queries.job(explained.job_id)).project
     try:
-        latest = await tx.decision_queries.round("latest")
+        latest = await tx.decision_queries.round("latest", seen=frozenset({project}))
     except NotFound:
         return ExplanationView(**dict(explained))
     return priced(explained, latest, project, usd_per_slot_h)

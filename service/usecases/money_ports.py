@@ -102,9 +102,11 @@ class MoneyQueries(Protocol):
         ...
 
     async def usage(
-        self, since: datetime, until: datetime, by: GroupBy, *, project: str | None = None
+        self, since: datetime, until: datetime, by: GroupBy, *, projects: frozenset[str] | None
     ) -> list[UsageGroup]:
-        """Usage in the hours that begin from `since` on and before `until`."""
+        """Usage in the hours that begin from `since` on and before `until`: by jobs of these projects, or (None) all of it, with
+        what was idle.
+        """
         ...
 
     async def unpriced_kinds(self, since: datetime, until: datetime) -> list[str]:

@@ -49,20 +49,24 @@ class HistoryQueries(Protocol):
 class NodeQueries(Protocol):
     """Nodes as the API shows them."""
 
-    async def list_nodes(self, now: datetime, silence_s: float) -> list[NodeView]:
-        """Every node with who holds its slots, by name."""
+    async def list_nodes(
+        self, now: datetime, silence_s: float, *, seen: frozenset[str] | None
+    ) -> list[NodeView]:
+        """Every node with who holds its slots, by name; jobs of projects that are not `seen` (None: all are) without theirs."""
         ...
 
 
 class DecisionQueries(Protocol):
     """Rounds and the cluster as the API shows them."""
 
-    async def rounds(self, *, limit: int, cursor: str | None) -> Page[RoundView]:
-        """Rounds that changed something and the latest one, newest first."""
+    async def rounds(self, *, limit: int, cursor: str | None, seen: frozenset[str] | None) -> Page[RoundView]:
+        """Rounds that changed something and the latest one, newest first, with what concerns the projects that are `seen` (None:
+        all are).
+        """
         ...
 
-    async def round(self, round_id: str) -> RoundView:
-        """One round; `latest` names the newest. Raises NotFound."""
+    async def round(self, round_id: str, *, seen: frozenset[str] | None) -> RoundView:
+        """One round, likewise; `latest` names the newest. Raises NotFound."""
         ...
 
     async def slots(self) -> list[SlotCount]:
@@ -105,6 +109,6 @@ class DecisionQueries(Protocol):
         """Samples that the latest jobs of a class took that have succeeded."""
         ...
 
-    async def live_jobs(self) -> dict[JobState, int]:
-        """How many jobs are in each state that is not terminal."""
+    async def live_jobs(self, *, seen: frozenset[str] | None) -> dict[JobState, int]:
+        """How many jobs of the projects that are `seen` (None: all are) are in each state that is not terminal."""
         ...

@@ -175,12 +175,13 @@ class PendingCommand:
 
 @dataclass(frozen=True, slots=True)
 class JobFilter:
-    """Which jobs to list; None means any."""
+    """Which jobs to list; None means any. `projects` are those that the reader may see."""
 
     state: JobState | None = None
     name: str | None = None
     project: str | None = None
     live_only: bool = False
+    projects: frozenset[str] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
@@ -10,6 +10,7 @@ from headway.contract.decisions import RoundChange, RoundView, RowPrice
 from service.domain.allocation.knapsack.problem import NOTHING, Row
 from service.domain.allocation.plan import Decision, Plan
 from service.domain.arrays import IntArray
+from service.domain.cluster import BUDGET_ROWS, FIRM_ROWS, QUOTA_ROWS
 from service.domain.jobs import Job, size_of
 
 
@@ -20,6 +21,7 @@ def round_view(
     solution, setting = plan.solution, plan.round.snapshot.policy
     rows = plan.round.given.rows
     projects = {cap.row: cap.project for cap in plan.round.snapshot.caps}
+    projects.update(plan.round.tenancy.projects)
     # A policy may have had rows of its own behind those that it was given.
     return RoundView(
         id=round_id,
@@ -47,6 +49,26 @@ def round_view(
         jobs=len(plan.decisions),
         changes=list(changes),
     )
+
+
+def seen_round(view: RoundView, jobs: Collection[str], projects: frozenset[str]) -> RoundView:
+    """A round for those who see some projects only: changes of `jobs` by name, others counted; and no limits of the cluster's
+    money, nor of other projects.
+    """
+    changes = [one for one in view.changes if one.job_id in jobs]
+    return view.model_copy(
+        update={
+            "changes": changes,
+            "other_changes": len(view.changes) - len(changes),
+            "prices": [one for one in view.prices if _is_seen(one, projects)],
+        }
+    )
+
+
+def _is_seen(row: RowPrice, projects: frozenset[str]) -> bool:
+    if row.project is not None:
+        return row.project in projects
+    return not row.name.startswith((BUDGET_ROWS, QUOTA_ROWS, FIRM_ROWS))
 
 
 def change_view(job: Job, decision: Decision) -> RoundChange:

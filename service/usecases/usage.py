@@ -17,18 +17,19 @@ async def view_usage(
     since: datetime | None,
     until: datetime | None,
     by: GroupBy,
-    project: str | None,
+    projects: frozenset[str] | None,
     now: datetime,
 ) -> UsageView:
-    """Usage in the hours from `since` (the beginning of the month) to `until` (now), by group, and in all.
+    """Usage in the hours from `since` (the beginning of the month) to `until` (now), by group, and in all: by jobs of
+    these projects, or (None) all of it.
 
     Raises:
         InvalidField: a time has no zone or is none in UTC, or they are the wrong way round.
     """
     begin, end = times_of(since, until, now)
-    groups = await tx.money_queries.usage(begin, end, by, project=project)
+    groups = await tx.money_queries.usage(begin, end, by, projects=projects)
     # From the same parts however it is grouped: sums of other parts would differ in their last digits.
-    total = await tx.money_queries.usage(begin, end, GroupBy.CATEGORY, project=project)
+    total = await tx.money_queries.usage(begin, end, GroupBy.CATEGORY, projects=projects)
     return UsageView(
         from_=begin,
         to=end,

@@ -266,15 +266,15 @@ async def page(
     database: Database, limit: int = 10, cursor: str | None = None
 ) -> tuple[list[str], str | None]:
     async with database.begin() as tx:
-        found = await tx.decision_queries.rounds(limit=limit, cursor=cursor)
+        found = await tx.decision_queries.rounds(limit=limit, cursor=cursor, seen=None)
     return [one.id for one in found.items], found.next_cursor
 
 
 async def test_a_round_is_read_as_it_was_recorded(database: Database) -> None:
     await record(database, round_of("r1"))
     async with database.begin() as tx:
-        assert await tx.decision_queries.round("r1") == round_of("r1")
-        assert await tx.decision_queries.round("latest") == round_of("r1")
+        assert await tx.decision_queries.round("r1", seen=None) == round_of("r1")
+        assert await tx.decision_queries.round("latest", seen=None) == round_of("r1")
 
 
 async def test_of_rounds_that_changed_nothing_only_the_latest_is_kept(database: Database) -> None:
@@ -285,9 +285,9 @@ async def test_of_rounds_that_changed_nothing_only_the_latest_is_kept(database: 
     assert await page(database) == (["r2", "r1"], None)
     await record(database, idle[2])
     async with database.begin() as tx:
-        assert (await tx.decision_queries.round("latest")).id == "idle-3"
+        assert (await tx.decision_queries.round("latest", seen=None)).id == "idle-3"
         with pytest.raises(NotFound, match="only rounds that changed something"):
-            await tx.decision_queries.round("idle-1")
+            await tx.decision_queries.round("idle-1", seen=None)
 
 
 async def test_rounds_come_in_pages(database: Database) -> None:
@@ -304,14 +304,14 @@ async def test_rounds_come_in_pages(database: Database) -> None:
 async def test_before_the_first_round_there_is_none(database: Database) -> None:
     async with database.begin() as tx:
         with pytest.raises(NotFound, match="no round has been decided yet"):
-            await tx.decision_queries.round("latest")
+            await tx.decision_queries.round("latest", seen=None)
 
 
 async def test_numbers_that_json_cannot_carry_do_not_stop_a_round(database: Database) -> None:
     price = RowPrice(name="usd_per_h", capacity=math.inf, used=1.0, price=math.nan)
     await record(database, round_of("r1", bound=math.inf, prices=[price], times={"solve_s": math.nan}))
     async with database.begin() as tx:
-        found = await tx.decision_queries.round("r1")
+        found = await tx.decision_queries.round("r1", seen=None)
     assert (found.bound, found.times) == (0.0, {"solve_s": 0.0})
     assert (found.prices[0].capacity, found.prices[0].price) == (0.0, 0.0)
 
@@ -321,4 +321,4 @@ async def test_jobs_are_counted_by_state(database: Database) -> None:
         await store(tx, job_of("j1"), job_of("j2"), job_of("j3"))
         job = await tx.jobs.lock("j3")
         await tx.jobs.save(replace(job, state=JobState.SUCCEEDED, finished_at=NOW))
-        assert await tx.decision_queries.live_jobs() == {JobState.PENDING: 2}
+        assert await tx.decision_queries.live_jobs(seen=None) == {JobState.PENDING: 2}

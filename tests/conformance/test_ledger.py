@@ -89,7 +89,7 @@ async def reconcile(database: Database) -> None:
 
 async def usage(database: Database, by: GroupBy = GroupBy.CATEGORY) -> dict[str, Any]:
     async with database.begin() as tx:
-        groups = await tx.money_queries.usage(at(-86400), at(86400 * 30), by)
+        groups = await tx.money_queries.usage(at(-86400), at(86400 * 30), by, projects=None)
     return {one.key: pytest.approx(one.usd, abs=1e-9) for one in groups}
 
 
@@ -304,7 +304,7 @@ async def test_no_price_is_said_and_not_taken_for_free(database: Database) -> No
         await store(tx, replace(node_of("n1", seen_at=at(36)), slots=slots))
     await pass_at(database, 36)
     async with database.begin() as tx:
-        (idle,) = await tx.money_queries.usage(at(-3600), at(3600), GroupBy.CATEGORY)
+        (idle,) = await tx.money_queries.usage(at(-3600), at(3600), GroupBy.CATEGORY, projects=None)
         assert await tx.money_queries.unpriced_kinds(at(-3600), at(3600)) == ["odd"]
     assert idle.usd == pytest.approx(0.036)
     assert (idle.slot_h, idle.unpriced_slot_h) == (0.02, 0.01)

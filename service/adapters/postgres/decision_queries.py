@@ -21,6 +21,7 @@ from service.adapters.postgres.tables import TERMINAL_SQL, jobs, nodes, rounds
 from service.domain.cluster import Measurement
 from service.domain.errors import NotFound
 from service.usecases.records import PredictionErrors, SlotCount
+from service.usecases.round_views import seen_round
 
 _LEADER = text("SELECT term, extract(epoch FROM clock_timestamp() - renewed_at) AS silent_s FROM leadership")
 _SLOTS = text(
@@ -88,7 +89,7 @@ class PostgresDecisionQueries:
     def __init__(self, connection: AsyncConnection) -> None:
         self._connection = connection
 
-    async def rounds(self, *, limit: int, cursor: str | None) -> Page[RoundView]:
+    async def rounds(self, *, limit: int, cursor: str | None, seen: frozenset[str] | None) -> Page[RoundView]:
         """Rounds, newest first."""
         query = select(rounds).order_by(rounds.c.at.desc(), rounds.c.id.desc()).limit(limit + 1)
         if cursor is not None:
@@ -96,11 +97,11 @@ class PostgresDecisionQueries:
         rows = (await self._connection.execute(query)).all()
         last = rows[limit - 1] if len(rows) > limit else None
         return Page(
-            items=[_round(row) for row in rows[:limit]],
+            items=await self._seen([_round(row) for row in rows[:limit]], seen),
             next_cursor=write_cursor(last.at, last.id) if last is not None else None,
         )
 
-    async def round(self, round_id: str) -> RoundView:
+    async def round(self, round_id: str, *, seen: frozenset[str] | None) -> RoundView:
         """One round, or the latest."""
         query = select(rounds).order_by(rounds.c.at.desc(), rounds.c.id.desc()).limit(1)
         if round_id != "latest":
@@ -112,7 +113,17 @@ class PostgresDecisionQueries:
                 if round_id == "latest"
                 else f"no round {round_id!r} is kept: only rounds that changed something are, and the latest one."
             )
-        return _round(row)
+        (found,) = await self._seen([_round(row)], seen)
+        return found
+
+    async def _seen(self, views: list[RoundView], seen: frozenset[str] | None) -> list[RoundView]:
+        """The rounds without what concerns other projects than these alone."""
+        if seen is None:
+            return views
+        changed = {one.job_id for view in views for one in view.changes}
+        query = select(jobs.c.id).where(jobs.c.id.in_(changed), jobs.c.project.in_(seen))
+        own = set((await self._connection.execute(query)).scalars())
+        return [seen_round(view, own, seen) for view in views]
 
     async def slots(self) -> list[SlotCount]:
         """Slots by the state of their node, device kind, market and price."""
@@ -188,9 +199,11 @@ class PostgresDecisionQueries:
         rows = await self._connection.execute(_ENDED_SAMPLES, {"job_class": job_class})
         return [samples for samples in rows.scalars() if samples]
 
-    async def live_jobs(self) -> dict[JobState, int]:
+    async def live_jobs(self, *, seen: frozenset[str] | None) -> dict[JobState, int]:
         """How many jobs are in each state that is not terminal."""
         query = select(jobs.c.state, func.count()).where(text(f"NOT ({TERMINAL_SQL})")).group_by(jobs.c.state)
+        if seen is not None:
+            query = query.where(jobs.c.project.in_(seen))
         return {JobState(state): count for state, count in (await self._connection.execute(query)).all()}
 
 

@@ -89,11 +89,11 @@ class PostgresMoneyQueries:
         return moment
 
     async def usage(
-        self, since: datetime, until: datetime, by: GroupBy, *, project: str | None = None
+        self, since: datetime, until: datetime, by: GroupBy, *, projects: frozenset[str] | None
     ) -> list[UsageGroup]:
         """Usage by group, the dearest first; days in their order."""
         key, label = _KEYS[by], _LABELS.get(by, "found.key")
-        only = "AND charges.project = :project" if project is not None else ""
+        only = "AND charges.project = ANY(:projects)" if projects is not None else ""
         query = f"""
             SELECT found.*, coalesce({label}, found.key) AS label FROM (
                 SELECT {key} AS key, {_SUMS},
@@ -102,8 +102,8 @@ class PostgresMoneyQueries:
             ) AS found
         """  # noqa: S608 - words of our own
         values: dict[str, Any] = {"since": since, "until": until}
-        if project is not None:
-            values["project"] = project
+        if projects is not None:
+            values["projects"] = sorted(projects)
         rows = (await self._connection.execute(text(query), values)).all()
         found = [_group(row) for row in rows]
         if by is GroupBy.DAY:

@@ -44,6 +44,9 @@ from service.domain.cluster import SlotKey
 from service.domain.health import Quarantine
 from service.usecases.records import JobFilter, JobRef
 
+_FOREIGN = ("", "another project")
+"""Whoever holds a slot and is not to be seen."""
+
 
 class PostgresJobQueries:
     """Implements `usecases.ports.JobQueries`."""
@@ -65,6 +68,8 @@ class PostgresJobQueries:
             query = query.where(jobs.c.name == filters.name)
         if filters.project is not None:
             query = query.where(jobs.c.project == filters.project)
+        if filters.projects is not None:
+            query = query.where(jobs.c.project.in_(filters.projects))
         if filters.live_only:
             query = query.where(text(f"NOT ({TERMINAL_SQL})"))
         if cursor is not None:
@@ -196,14 +201,19 @@ class PostgresNodeQueries:
     def __init__(self, connection: AsyncConnection) -> None:
         self._connection = connection
 
-    async def list_nodes(self, now: datetime, silence_s: float) -> list[NodeView]:
+    async def list_nodes(
+        self, now: datetime, silence_s: float, *, seen: frozenset[str] | None
+    ) -> list[NodeView]:
         """Every node with who holds its slots, by name; not those whose machines were given back."""
         held = await self._connection.execute(
-            select(slot_grants.c.node_id, slot_grants.c.slot, jobs.c.id, jobs.c.name)
+            select(slot_grants.c.node_id, slot_grants.c.slot, jobs.c.id, jobs.c.name, jobs.c.project)
             .join(jobs, jobs.c.id == slot_grants.c.job_id)
             .where(slot_grants.c.released_at.is_(None))
         )
-        holders = {(row.node_id, row.slot): (row.id, row.name) for row in held.all()}
+        holders = {
+            (row.node_id, row.slot): (row.id, row.name) if seen is None or row.project in seen else _FOREIGN
+            for row in held.all()
+        }
         confined = {one.key: one for one in await PostgresQuarantines(self._connection).open()}
         over = (
             select(machines.c.id)

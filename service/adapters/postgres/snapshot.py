@@ -115,23 +115,7 @@ async def take_snapshot(
     return Snapshot(
         now=now,
         jobs={row.id: row_to_job(row) for row in job_rows},
-        nodes={
-            row.id: Node(
-                id=row.id,
-                name=row.name,
-                state=NodeState(row.state),
-                slots={
-                    slot["index"]: slot["device_kind"]
-                    for slot in row.slots
-                    if slot["index"] not in confined.get(row.id, ())
-                },
-                market=Market(row.market),
-                usd_per_slot_h=row.usd_per_slot_h,
-                reclaim_at=row.reclaim_at,
-                quarantined=confined.get(row.id, {}),
-            )
-            for row in node_rows
-        },
+        nodes={row.id: _node(row, confined.get(row.id, {})) for row in node_rows},
         held={SlotKey(row.node_id, row.slot): row.job_id for row in grants.all()},
         measurements=await _measurements(connection, job_ids),
         class_measurements=await measured_of_classes(connection, sorted({row.job_class for row in job_rows})),
@@ -148,6 +132,20 @@ async def take_snapshot(
         spent=await spent_for(connection, policy, policy_state, now),
         policy=policy,
         policy_state=policy_state,
+    )
+
+
+def _node(row: Row[Any], confined: Mapping[int, str]) -> Node:
+    """A node's row; `confined` are its slots in quarantine."""
+    return Node(
+        id=row.id,
+        name=row.name,
+        state=NodeState(row.state),
+        slots={slot["index"]: slot["device_kind"] for slot in row.slots if slot["index"] not in confined},
+        market=Market(row.market),
+        usd_per_slot_h=row.usd_per_slot_h,
+        reclaim_at=row.reclaim_at,
+        quarantined=confined,
     )
 
 

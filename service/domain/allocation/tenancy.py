@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -79,9 +79,12 @@ class Claim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tenancy:
-    """The quotas of a round. `rows` are those that always hold; `share` (J,) is `RoundInput.share`."""
+    """The quotas of a round. `rows` are those that always hold, and `projects` says whose each is, by its name; `share` (J,) is
+    `RoundInput.share`.
+    """
 
     rows: tuple[Row, ...] = ()
+    projects: Mapping[str, str | None] = field(default_factory=dict)
     claims: tuple[Claim, ...] = ()
     share: FloatArray | None = None
 
@@ -123,6 +126,7 @@ def tenancy_of(
     ]
     return Tenancy(
         rows=(*rows, *_firm_rows(snapshot, jobs, columns, rooms)),
+        projects={f"{kind}{one}": one for one in members for kind in (QUOTA_ROWS, FIRM_ROWS)},
         claims=_claims(snapshot, jobs, columns, rooms, members, settled, allowed, current),
         share=shares_by_use(snapshot.projects, [job.spec.project for job in jobs]),
     )
