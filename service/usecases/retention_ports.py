@@ -17,6 +17,8 @@ RENTED_NODES_KEPT: Final = timedelta(days=1)
 """After a rented machine was last heard of. Hosts of one's own are kept as long as jobs: they may come back."""
 MONEY_KEPT: Final = timedelta(days=400)
 """Longer than the longest period of a budget, and than a year's bill is asked about."""
+AUDIT_KEPT: Final = timedelta(days=366)
+"""Longer than the year within which the database refuses to delete any of it."""
 HISTORY_KEPT: Final = timedelta(days=30)
 """Of a job that goes on. The ledger opens no hour again that is older."""
 CAPPED_AFTER: Final = timedelta(days=7)
@@ -46,6 +48,7 @@ class Doomed(StrEnum):
     LEASES = "leases"
     MACHINES = "machines"
     BUDGET_NOTICES = "budget_notices"
+    AUDIT = "audit"
     RENTED_NODES = "rented_nodes"
     NODES = "nodes"
 
@@ -89,6 +92,7 @@ class Horizons:
             Doomed.RENTED_NODES: self.now - RENTED_NODES_KEPT,
             Doomed.NODES: self.jobs,
             Doomed.QUARANTINES: self.jobs,
+            Doomed.AUDIT: self.now - AUDIT_KEPT,
         }.get(doomed, self.money)
 
 

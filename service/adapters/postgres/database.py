@@ -151,6 +151,7 @@ class Database:
             pool_size=pool_size,
             max_overflow=0,
             pool_timeout=5,
+            hide_parameters=True,  # in errors: they are job files, names and addresses
             connect_args={
                 "timeout": 5,
                 "command_timeout": 30,
