@@ -7,6 +7,7 @@ Nothing of the agent's own reaches a rank, its tokens least of all; what a site 
 from __future__ import annotations
 
 import os
+import site
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,14 +17,10 @@ from headway.contract.agents import DEVICE_CPU, RankSlot, RunCommand, SlotInfo
 
 _PASSED = frozenset(
     {
-        "HOME",
-        "USER",
-        "LOGNAME",
         "SHELL",
         "LANG",
         "LANGUAGE",
         "TZ",
-        "TMPDIR",
         "VIRTUAL_ENV",
         "CONDA_PREFIX",
         "LD_LIBRARY_PATH",
@@ -31,11 +28,10 @@ _PASSED = frozenset(
         "SSL_CERT_FILE",
         "SSL_CERT_DIR",
         "REQUESTS_CA_BUNDLE",
-        "XDG_CACHE_HOME",
     }
 )
-_PASSED_PREFIXES = ("LC_", "NCCL_", "GLOO_", "UCX_", "FI_")
-"""Locale, and what a site sets for its network."""
+_PASSED_PREFIXES = ("LC_", "NCCL_", "GLOO_", "UCX_", "FI_", "CUDA_", "NVIDIA_")
+"""Locale, and what a site sets for its network and its GPUs."""
 
 
 def base_env(host: Mapping[str, str], pass_env: Sequence[str]) -> dict[str, str]:
@@ -45,17 +41,21 @@ def base_env(host: Mapping[str, str], pass_env: Sequence[str]) -> dict[str, str]
         for name, value in host.items()
         if name in _PASSED or name in pass_env or name.startswith(_PASSED_PREFIXES)
     }
-    return {**passed, "PATH": _path(host)}
+    return {**passed, **_user_packages(), "PATH": _path(host)}
 
 
-def threads_per_rank(job_env: Mapping[str, str], *, cpus: int, slots: Sequence[SlotInfo]) -> int:
+def threads_per_rank(
+    job_env: Mapping[str, str], *, cpus: int, slots: Sequence[SlotInfo], cpus_per_slot: float | None = None
+) -> int:
     """Threads of CPU operators in a rank: what the job says, else its share of the cores.
 
-    A CPU slot stands for a core, so it gets one.
+    A CPU slot stands for a core, so it gets one, unless the job asks for more.
     """
     wanted = job_env.get("OMP_NUM_THREADS", "")
     if wanted.isdigit() and int(wanted) > 0:
         return int(wanted)
+    if cpus_per_slot is not None:
+        return max(1, int(cpus_per_slot))
     if any(slot.device_kind == DEVICE_CPU for slot in slots):
         return 1
     return max(1, cpus // max(1, len(slots)))
@@ -144,6 +144,12 @@ def _batch(command: RunCommand) -> dict[str, str]:
     }
     env = {name: str(size) for name, size in sizes.items() if size is not None}
     return env if command.lr_rule == "none" else {**env, runtime.ENV_LR_RULE: command.lr_rule}
+
+
+def _user_packages() -> dict[str, str]:
+    """Where packages lie that the agent's user has installed for itself: a rank's HOME is another."""
+    used = site.ENABLE_USER_SITE and site.getusersitepackages() in sys.path
+    return {"PYTHONUSERBASE": site.getuserbase()} if used else {}
 
 
 def _path(host: Mapping[str, str]) -> str:

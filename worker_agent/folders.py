@@ -1,17 +1,21 @@
 """Where everything lies on disk, and how it is written. Standard library only: the launcher uses it too.
 
     <state>/agent.json            identity of this agent, its block of ports
+    <state>/credentials.json      the node's own token
     <state>/agent.lock            held by the agent; launcher.lock by the launcher
     <state>/outbox.jsonl          report entries that the service has not confirmed
     <state>/slots.json            which device has which number
     <state>/probes.json           how fast each device was when it was first tried out
     <state>/bundles/              downloaded bundles by digest
+    <state>/scratch               a link to where the temporary files of jobs are
     <state>/runs/<job>/fence.json the newest generations seen: what is older is refused
     <state>/runs/<job>/order.json the newest order of members: its runs find it in their control folders
     <state>/runs/<job>/work/      the unpacked bundle: the working folder of the job's ranks on this node
+    <state>/runs/<job>/home/      HOME of the job's ranks
     <state>/runs/<job>/<generation>/
         command.json  notes.json  ended  shipped                 written by the agent
         launch.json                                              the agent's order to the launcher
+        rank-N.env                                               the environment of a rank, for that process alone
         started  rank-N.pid  rank-N.exit  gone                   written by the launcher
         rank-N.gone                                              so is this, of a live run
         control/order.json                                       written by the agent for the ranks
@@ -46,15 +50,24 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value))
 
 
-def write_text(path: Path, text: str) -> None:
-    """Replace the file in one step. The folder must exist. On a full disk nothing is left of the try."""
+def write_text(path: Path, text: str, mode: int = 0o600) -> None:
+    """Replace the file in one step. The folder must exist. On a full disk nothing is left of the try.
+
+    It is for this user alone unless `mode` says otherwise: the folder it lies in may be one that others pass through.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        temporary.write_text(text)
+        with open(temporary, "w", opener=_private) as file:  # pathlib has no opener
+            file.write(text)
+        temporary.chmod(mode)
         temporary.replace(path)
     except OSError:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def read_json(path: Path) -> Any | None:
@@ -131,6 +144,10 @@ class RunFolder:
         """Process id and start time of a rank."""
         return self.path / f"rank-{rank}.pid"
 
+    def env(self, rank: int) -> Path:
+        """The environment of a rank: the launcher itself never reads it, since every rank inherits its memory."""
+        return self.path / f"rank-{rank}.env"
+
     def exit(self, rank: int) -> Path:
         """How a rank ended."""
         return self.path / f"rank-{rank}.exit"
@@ -169,6 +186,11 @@ class JobFolder:
         """Working folder of the ranks."""
         return self.path / "work"
 
+    @property
+    def home(self) -> Path:
+        """`HOME` of the ranks."""
+        return self.path / "home"
+
     def run(self, generation: int) -> RunFolder:
         """The folder of one generation."""
         return RunFolder(self.path / str(generation))
@@ -189,6 +211,11 @@ class StateFolder:
     def identity(self) -> Path:
         """Instance and ports of this agent."""
         return self.path / "agent.json"
+
+    @property
+    def credentials(self) -> Path:
+        """The node's own token."""
+        return self.path / "credentials.json"
 
     @property
     def agent_lock(self) -> Path:
@@ -224,6 +251,11 @@ class StateFolder:
     def bundles(self) -> Path:
         """Downloaded bundles."""
         return self.path / "bundles"
+
+    @property
+    def scratch(self) -> Path:
+        """A link to the folder that holds the temporary files of all jobs."""
+        return self.path / "scratch"
 
     @property
     def runs(self) -> Path:

@@ -8,20 +8,23 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import structlog
 
 from headway.contract.agents import JoinRequest, SlotInfo
 from headway.errors import HeadwayError
-from worker_agent import VERSION, inventory
+from headway.processes import keep_to_itself
+from worker_agent import VERSION, control_groups, inventory
 from worker_agent.bundles import BundleCache
 from worker_agent.commands import CommandReader
+from worker_agent.credentials import NodeKeys
 from worker_agent.devices import DeviceWatcher
 from worker_agent.environment import base_env
 from worker_agent.folders import StateFolder, read_json, write_json
 from worker_agent.identity import Identity, identify
+from worker_agent.isolation import Isolation, choose
 from worker_agent.launcher_link import LauncherLink
 from worker_agent.logs import LogShipper
 from worker_agent.metadata import Metadata
@@ -48,6 +51,7 @@ def main(argv: Sequence[str]) -> int:
     """Run the agent until a signal; returns its exit code."""
     options = parse(argv, os.environ)
     configure_logging()
+    keep_to_itself()
     if sys.platform != "linux":
         sys.stderr.write("headway agent: the agent needs Linux, for its process groups and signals.\n")
         return EXIT_REFUSED
@@ -69,9 +73,11 @@ class Agent:
         self._identity = identify(self._state, options.ports)
         slots = _slots(options, self._state)
         environment = base_env(os.environ, options.pass_env)
+        isolation = _isolation(options, self._state, environment)
         self._stopping = threading.Event()
         membership = Membership()
-        api = ServiceApi(options.url, options.token, membership)
+        api = ServiceApi(options.url, membership)
+        keys = NodeKeys(api, membership, self._state.credentials, options.token)
         self._outbox = Outbox(self._state.outbox)
         self._shipper = LogShipper(api, self._stopping)
         self._link = LauncherLink(self._state, environment)
@@ -80,8 +86,10 @@ class Agent:
             link=self._link,
             outbox=self._outbox,
             shipper=self._shipper,
-            preparer=Preparer(BundleCache(self._state.bundles, api.download_bundle), self._stopping),
-            host=Host(slots, inventory.cpu_count(), environment),
+            preparer=Preparer(
+                BundleCache(self._state.bundles, api.download_bundle), isolation, self._stopping
+            ),
+            host=Host(slots, inventory.cpu_count(), environment, isolation),
         )
         prober = Prober(
             slots=slots,
@@ -92,6 +100,7 @@ class Agent:
         )
         self._reporter = Reporter(
             api=api,
+            keys=keys,
             membership=membership,
             outbox=self._outbox,
             request=_join_request(options, self._identity, slots),
@@ -101,7 +110,7 @@ class Agent:
             listener=self._supervisor,
             stopping=self._stopping,
         )
-        self._commands = CommandReader(membership, self._supervisor.handle, self._stopping)
+        self._commands = CommandReader(membership, keys.renew, self._supervisor.handle, self._stopping)
         self._bodies = [self._reporter.run, self._commands.run, self._shipper.run, self._tidy, prober.run]
         self._bodies += _watching(slots, self._outbox, self._stopping)
         if options.metadata_url is not None:
@@ -205,6 +214,18 @@ def _slots(options: Options, state: StateFolder) -> list[SlotInfo]:
     slots = inventory.find_slots(options.slots, options.device_kind, known)
     write_json(state.slots, [slot.model_dump(mode="json", exclude={"health"}) for slot in slots])
     return slots
+
+
+def _isolation(options: Options, state: StateFolder, environment: Mapping[str, str]) -> Isolation:
+    """How jobs are kept apart here. The log says once what is not prevented.
+
+    Raises:
+        HeadwayError: what was asked for does not work here.
+    """
+    groups = control_groups.find(state.path)
+    isolation = choose(options.isolation, state, environment, options.user_ids, groups, options.private)
+    _log.info("jobs are kept apart", by=isolation.kind, not_prevented=list(isolation.lacks))
+    return isolation
 
 
 def _watching(

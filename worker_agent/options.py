@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import socket
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from headway.contract.spec import NAME_PATTERN
+from worker_agent.folders import StateFolder
+from worker_agent.isolation import KINDS, Kind, UserIds
 from worker_agent.metadata import EC2_URL
 from worker_agent.ports import Ports
 
@@ -38,6 +41,7 @@ class Options:
 
     url: str
     token: str
+    """The join token; empty for an agent that has joined before and comes back by its own."""
     name: str
     state_dir: Path
     slots: int | None
@@ -46,6 +50,11 @@ class Options:
     ports: Ports | None
     pass_env: tuple[str, ...]
     own_jobs: bool
+    isolation: Kind | None = None
+    """How jobs are kept apart; None: by the strongest that works here."""
+    user_ids: UserIds = field(default_factory=UserIds)
+    private: tuple[Path, ...] = ()
+    """Folders that no job may look into, where jobs share the agent's user."""
     metadata_url: str | None = None
     """Where the provider announces that it takes the host away; None where it does not."""
 
@@ -56,19 +65,26 @@ def parse(argv: Sequence[str], env: Mapping[str, str]) -> Options:
     args = parser.parse_args(argv)
     if not args.url:
         parser.error("--url (or HEADWAY_URL) is missing: where is the service?")
-    if not args.token:
-        parser.error("--token (or HEADWAY_JOIN_TOKEN) is missing: `headway up` prints it")
+    state_dir = (args.state_dir or _default_state(env) / args.name).expanduser().resolve()
+    if not args.token and not StateFolder(state_dir).credentials.exists():
+        parser.error(
+            "--token (or HEADWAY_JOIN_TOKEN) is missing, and this agent was not here before: an operator makes one with "
+            "`headway join-token create`"
+        )
     return Options(
         url=args.url,
-        token=args.token,
+        token=args.token or "",
         name=args.name,
-        state_dir=(args.state_dir or _default_state(env) / args.name).expanduser().resolve(),
+        state_dir=state_dir,
         slots=args.slots,
         device_kind=args.device_kind,
         address=args.address or own_address(args.url),
         ports=args.ports,
         pass_env=args.pass_env,
         own_jobs=args.own_jobs,
+        isolation=args.isolation,
+        user_ids=args.user_ids,
+        private=_private(env),
         metadata_url=_metadata_url(parser, env),
     )
 
@@ -107,7 +123,8 @@ def _parser(env: Mapping[str, str]) -> argparse.ArgumentParser:
     add(
         "--token",
         default=env.get("HEADWAY_JOIN_TOKEN"),
-        help="join token (default: $HEADWAY_JOIN_TOKEN, which other users of the host cannot read)",
+        help="join token, for the first time that the agent of this folder joins (default: $HEADWAY_JOIN_TOKEN, which "
+        "other users of the host cannot read)",
     )
     add(
         "--name",
@@ -142,8 +159,28 @@ def _parser(env: Mapping[str, str]) -> argparse.ArgumentParser:
         metavar="NAME,...",
         help="variables of the agent that ranks get too, such as AWS_PROFILE",
     )
+    _add_isolation(parser, env)
     add("--own-jobs", action="store_true", help="stop the ranks, with a checkpoint, when the agent ends")
     return parser
+
+
+def _add_isolation(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> None:
+    add = parser.add_argument
+    add(
+        "--isolation",
+        choices=KINDS,
+        default=env.get("HEADWAY_ISOLATION") or None,
+        help="how jobs are kept apart: `users` (one for each job; needs root), `landlock` (by the kernel), `none` "
+        "(default: $HEADWAY_ISOLATION, or the first of them that works here)",
+    )
+    add(
+        "--user-ids",
+        type=_user_ids,
+        default=env.get("HEADWAY_USER_IDS") or UserIds(),
+        metavar="FIRST-LAST",
+        help="numbers of users that jobs may get, and nothing else has (default: $HEADWAY_USER_IDS, or "
+        f"{UserIds().first}-{UserIds().last})",
+    )
 
 
 def _default_state(env: Mapping[str, str]) -> Path:
@@ -171,6 +208,19 @@ def _kind(text: str) -> str:
     if not _KIND.match(text):
         raise argparse.ArgumentTypeError(f"{text!r} is not a device kind; write it like cpu or a100")
     return text
+
+
+def _user_ids(text: str) -> UserIds:
+    first, _, last = text.partition("-")
+    if not (first.isdigit() and last.isdigit() and 1000 <= int(first) <= int(last) < 2**32 - 1):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a range of users; write it like 200000-265535")
+    return UserIds(int(first), int(last))
+
+
+def _private(env: Mapping[str, str]) -> tuple[Path, ...]:
+    """What Headway keeps of a user, tokens above all, and what HEADWAY_PRIVATE names (separated by colons)."""
+    named = [env.get("HEADWAY_HOME") or "~/.headway", *env.get("HEADWAY_PRIVATE", "").split(os.pathsep)]
+    return tuple(Path(one).expanduser().resolve() for one in named if one)
 
 
 def _ports(text: str) -> Ports:

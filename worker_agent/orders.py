@@ -51,7 +51,7 @@ def generation_in(path: Path) -> int:
 def _replace_older(path: Path, order: Order) -> None:
     present = _read(path)
     if present is None or present.generation < order.generation:
-        write_text(path, order_to_json(order))
+        write_text(path, order_to_json(order), 0o640)  # ranks with a user of their own read it by their group
 
 
 def _read(path: Path) -> Order | None:

@@ -14,7 +14,8 @@ from headway.contract.agents import RunCommand, SlotInfo
 from worker_agent.bundles import BadBundle, BundleCache
 from worker_agent.commandline import start_method
 from worker_agent.environment import rank_env, threads_per_rank, visible_devices
-from worker_agent.folders import RunFolder
+from worker_agent.folders import RunFolder, write_json
+from worker_agent.isolation import Isolation, give
 from worker_agent.launcher.protocol import LaunchPlan
 from worker_agent.service_api import Backoff, NotJoined, Refused, Unreachable
 
@@ -31,6 +32,7 @@ class Host:
     slots: Sequence[SlotInfo]
     cpus: int
     base_env: Mapping[str, str]
+    isolation: Isolation
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +46,9 @@ class CannotPrepare:
 class Preparer:
     """Makes working folders. Safe to use from several threads."""
 
-    def __init__(self, bundles: BundleCache, stopping: threading.Event) -> None:
+    def __init__(self, bundles: BundleCache, isolation: Isolation, stopping: threading.Event) -> None:
         self._bundles = bundles
+        self._isolation = isolation
         self._stopping = stopping
 
     def prepare(self, command: RunCommand, folder: RunFolder) -> CannotPrepare | None:
@@ -55,13 +58,15 @@ class Preparer:
         while True:
             try:
                 self._bundles.unpack(command.bundle, folder.work)
+                give(folder.work, self._isolation.user_of(command.job_id))
+                self._isolation.prepare(command, folder)
             except (Unreachable, NotJoined) as error:
                 if time.monotonic() > give_up_s or self._stopping.wait(backoff.next_s()):
                     return CannotPrepare(f"The bundle could not be fetched. {error}", retryable=True)
             except (BadBundle, Refused) as error:
                 return CannotPrepare(f"The bundle could not be used. {error}", retryable=False)
             except OSError as error:
-                return CannotPrepare(f"The working folder could not be made: {error}", retryable=True)
+                return CannotPrepare(f"The folders of the run could not be made: {error}", retryable=True)
             else:
                 return None
 
@@ -71,11 +76,16 @@ def launch_plan(command: RunCommand, folder: RunFolder, host: Host, *, hosts_sto
 
     Raises:
         KeyError: the command names a slot that this host does not have.
+        OSError: a folder of the run's ranks is missing and cannot be made.
     """
+    host.isolation.make_control(command, folder)
     method = start_method(command.run, command.env)
     slots = {slot.index: slot for slot in host.slots}
     devices = visible_devices(command, slots)
-    threads = threads_per_rank(command.env, cpus=host.cpus, slots=host.slots)
+    threads = threads_per_rank(
+        command.env, cpus=host.cpus, slots=host.slots, cpus_per_slot=command.cpus_per_slot
+    )
+    base = {**host.isolation.environment(folder), **host.base_env}
     return LaunchPlan(
         argv=list(method.argv),
         how=method.how,
@@ -89,7 +99,7 @@ def launch_plan(command: RunCommand, folder: RunFolder, host: Host, *, hosts_sto
             rank.rank: rank_env(
                 command,
                 rank,
-                base=host.base_env,
+                base=base,
                 control=folder.control,
                 devices=devices,
                 threads=threads,
@@ -97,4 +107,14 @@ def launch_plan(command: RunCommand, folder: RunFolder, host: Host, *, hosts_sto
             )
             for rank in command.ranks
         },
+        confinement=host.isolation.confinement(command, folder),
     )
+
+
+def write_plan(plan: LaunchPlan, folder: RunFolder, *, to_older_launcher: bool) -> None:
+    """Leave the order where the launcher finds it. One of an earlier version looks for the environments in the plan."""
+    if not to_older_launcher:
+        for rank, env in plan.ranks.items():
+            write_json(folder.env(rank), env)
+        plan = plan.without_environments()
+    write_json(folder.launch, plan.to_json())

@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from headway.contract.agents import RunCommand
 from headway.contract.runtime import message_file
 from worker_agent.folders import JobFolder, RunFolder, StateFolder, read_json, write_json
+from worker_agent.isolation import remove_scratch
 from worker_agent.logs import LoggedRun
 from worker_agent.reconcile import Fence, Phase, RunState
 
@@ -138,7 +139,7 @@ def tidy(state: StateFolder, now_s: float) -> None:
     longer than any command can be under way. `now_s` is Unix time.
     """
     for job in state.jobs():
-        _tidy_job(job, now_s)
+        _tidy_job(job, state, now_s)
     _remove_halves(state.bundles, now_s)
     _remove_halves(state.path, now_s)
     start_anew(state.launcher_log)
@@ -152,7 +153,7 @@ def _remove_halves(folder: Path, now_s: float) -> None:
                 half.unlink()
 
 
-def _tidy_job(job: JobFolder, now_s: float) -> None:
+def _tidy_job(job: JobFolder, state: StateFolder, now_s: float) -> None:
     folders = job.runs()
     for one in (job.path, *(run.path for run in folders)):
         _remove_halves(one, now_s)
@@ -172,7 +173,9 @@ def _tidy_job(job: JobFolder, now_s: float) -> None:
     with contextlib.suppress(FileNotFoundError):
         age_s = now_s - job.fence.stat().st_mtime
         if age_s > KEEP_FOLDERS_S:
-            shutil.rmtree(job.work, ignore_errors=True)
+            remove_scratch(job, state)
+            for path in (job.work, job.home):
+                shutil.rmtree(path, ignore_errors=True)
         if age_s > KEEP_FENCE_S:
             shutil.rmtree(job.path, ignore_errors=True)
 

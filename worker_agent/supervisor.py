@@ -21,12 +21,12 @@ import structlog
 from headway.contract.agents import AnyCommand, Holding, OrderCommand, RunCommand, StopCommand
 from worker_agent import orders
 from worker_agent import reconcile as rules
-from worker_agent.folders import RunFolder, StateFolder, boot_s, read_json, write_json
+from worker_agent.folders import RunFolder, StateFolder, boot_s, read_json
 from worker_agent.launcher import protocol
 from worker_agent.launcher_link import LauncherLink
 from worker_agent.logs import LogShipper
 from worker_agent.outbox import Outbox
-from worker_agent.preparing import CannotPrepare, Host, launch_plan
+from worker_agent.preparing import CannotPrepare, Host, launch_plan, write_plan
 from worker_agent.reclaim import Reclaim
 from worker_agent.reconcile import Phase
 from worker_agent.records import Run, load_runs, new_run, read_fence, unshipped_logs, write_fence
@@ -187,11 +187,12 @@ class Supervisor:
     def _start(self, run: Run) -> None:
         try:
             plan = launch_plan(run.command, run.folder, self._host, hosts_stores=self._link.hosts_stores)
-        except KeyError as error:
-            self._news.start_failed(run, f"This node has no slot {error}.", retryable=True)
+            write_plan(plan, run.folder, to_older_launcher=self._link.outdated)
+        except (KeyError, OSError) as error:
+            message = f"This node has no slot {error}." if isinstance(error, KeyError) else str(error)
+            self._news.start_failed(run, message, retryable=True)
             run.state = replace(run.state, phase=Phase.GONE)
             return
-        write_json(run.folder.launch, plan.to_json())
         self._link.send(protocol.Start(run.folder.name))
         run.state = replace(run.state, phase=Phase.LIVE)
 

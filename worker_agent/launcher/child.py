@@ -7,13 +7,16 @@ import os
 import signal
 import socket
 import sys
+import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NoReturn
 
 from headway.contract.runtime import EXIT_RETRY
+from worker_agent import control_groups
 from worker_agent.commandline import How, PythonTarget, python_target
-from worker_agent.launcher import preload, program
+from worker_agent.folders import RunFolder, read_json
+from worker_agent.launcher import confinement, preload, program
 from worker_agent.launcher.processes import die_with_parent, name_process
 from worker_agent.launcher.protocol import LaunchPlan
 
@@ -42,14 +45,20 @@ def fork(body: Callable[[], None]) -> int:
         program.flush_and_exit(EXIT_RETRY)
 
 
-def run_rank(plan: LaunchPlan, how: How, env: Mapping[str, str], log: Path) -> NoReturn:
-    """Become the rank: never returns."""
-    name_process(f"rank {env['RANK']}")
+def run_rank(plan: LaunchPlan, how: How, rank: int, folder: RunFolder) -> NoReturn:
+    """Become the rank: never returns. Nothing of the job runs before the rank is confined."""
+    name_process(f"rank {rank}")
     _reset_signals()
-    _redirect(log)
-    os.chdir(plan.cwd)
+    _redirect(folder.log(rank), plan.confinement.uid)
+    env = {**plan.ranks[rank], **(read_json(folder.env(rank)) or {})}
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE)
+    group = control_groups.of_rank(plan.confinement.group, rank)
+    if group is not None:
+        control_groups.join(group)
+    confinement.enter(plan.confinement)
+    os.chdir(plan.cwd)
+    tempfile.tempdir = None  # the launcher may have looked for it: a rank's is another
     target = python_target(plan.argv)
     if how == "spawn" or target is None:
         _execute(plan.argv, target, env)
@@ -97,9 +106,11 @@ def _execute(argv: list[str], target: PythonTarget | None, env: Mapping[str, str
         program.flush_and_exit(126)
 
 
-def _redirect(log: Path) -> None:
+def _redirect(log: Path, uid: int | None = None) -> None:
     nothing = os.open(os.devnull, os.O_RDONLY)
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    if uid is not None:
+        os.fchown(output, uid, -1)  # programs open /dev/stdout anew
     os.dup2(nothing, 0)
     os.dup2(output, 1)
     os.dup2(output, 2)

@@ -19,10 +19,12 @@ from typing import Any
 
 from headway.contract.orders import member_id
 from headway.contract.runtime import ENV_CONTROL, ENV_MEMBER
+from worker_agent import control_groups
 from worker_agent.commandline import How, python_target
 from worker_agent.folders import RunFolder, StateFolder, boot_s, read_json, write_json
 from worker_agent.launcher import child, connections, processes
 from worker_agent.launcher.preload import Preloaded, shadowed
+from worker_agent.launcher.processes import Process
 from worker_agent.launcher.protocol import LaunchPlan, Started
 
 _log = logging.getLogger(__name__)
@@ -54,11 +56,20 @@ class KeptRun:
     store_lingers: bool = False
     """Whether ranks on other nodes may use the store."""
     killed: bool = False
+    group: Path | None = None
+    """The control group of the run; None where there are none."""
+    uid: int | None = None
+    """The user of its ranks; None: the launcher's."""
 
     @property
     def marker(self) -> str:
         """Environment of everything that the run started."""
         return f"{ENV_CONTROL}={self.folder.control}"
+
+    def hold(self, plan: LaunchPlan) -> None:
+        """Remember by what else than their groups its processes are found."""
+        self.uid = plan.confinement.uid
+        self.group = None if plan.confinement.group is None else Path(plan.confinement.group)
 
     @property
     def generation(self) -> int:
@@ -120,6 +131,7 @@ class Keeper:
             message = f"the launcher cannot read the order of an agent of another version ({error})"
             return Started(name, "spawn", message, retryable=True)
         run = KeptRun(folder, self._how(plan), live=plan.live)
+        run.hold(plan)
         self._kept[name] = run
         try:
             self._start(run, plan)
@@ -186,6 +198,8 @@ class Keeper:
             if not folder.started.exists() or folder.gone.exists():
                 continue
             run = KeptRun(folder, "spawn")
+            with contextlib.suppress(TypeError, KeyError):  # of an earlier version, which confined nothing
+                run.hold(LaunchPlan.from_json(read_json(folder.launch)))
             for path in folder.path.glob("rank-*.pid"):
                 if path.with_suffix(".gone").exists():
                     continue
@@ -204,15 +218,15 @@ class Keeper:
         if plan.store_host is not None and self._preloaded.has_torch:
             self._start_store(run, plan)
         write_json(run.folder.started, {"how": run.how})
-        for rank, env in sorted(plan.ranks.items()):
-            pid = child.fork(partial(self._be_rank, plan, run.how, env, run.folder.log(rank)))
+        for rank in sorted(plan.ranks):
+            pid = child.fork(partial(self._be_rank, plan, run, rank))
             run.ranks[rank] = pid
             run.groups.add(pid)
             self._record(run.folder.pid(rank), pid)
 
-    def _be_rank(self, plan: LaunchPlan, how: How, env: dict[str, str], log: Path) -> None:
+    def _be_rank(self, plan: LaunchPlan, run: KeptRun, rank: int) -> None:
         self._release()
-        child.run_rank(plan, how, env, log)
+        child.run_rank(plan, run.how, rank, run.folder)
 
     def _start_store(self, run: KeptRun, plan: LaunchPlan) -> None:
         try:
@@ -275,7 +289,7 @@ class Keeper:
             self._settle_ranks(name, run)
         if run.ranks or run.leaving:
             return
-        remains = processes.leftovers(run.groups, run.marker)
+        remains = self._remains(run)
         for process in remains:
             processes.kill(process)
         if run.store is not None:
@@ -283,9 +297,28 @@ class Keeper:
             if boot_s() >= run.store_until_s or not connections.has_remote_clients(run.store_port):
                 os.kill(run.store, signal.SIGKILL)
         if not remains and run.store is None:
+            if run.group is not None:
+                control_groups.remove(run.group)
             write_json(run.folder.gone, {"at_boot_s": boot_s()})
             del self._kept[name]
             self._changed(name)
+
+    def _remains(self, run: KeptRun) -> list[Process]:
+        """What ranks of a run, all of which have ended, left behind. What is in its control group is killed at once."""
+        found = processes.leftovers(run.groups, run.marker)
+        if run.group is not None and control_groups.members(run.group):
+            control_groups.kill(run.group)
+            found += processes.of(control_groups.members(run.group))
+        known = {one.pid for one in found} | self._children()
+        alone = all(one is run or one.uid != run.uid for one in self._kept.values())
+        if alone:  # an orphan that left its group and emptied its environment can only be this run's
+            found += [one for one in processes.children_of(os.getpid(), run.uid) if one.pid not in known]
+        return found
+
+    def _children(self) -> set[int]:
+        """Processes that are here on purpose."""
+        ranks = {pid for run in self._kept.values() for pid in run.ranks.values()}
+        return ranks | {run.store for run in self._kept.values() if run.store is not None}
 
     def _settle_ranks(self, name: str, run: KeptRun) -> None:
         """End what ranks that ended left behind; those that left nothing are gone."""
@@ -293,6 +326,10 @@ class Keeper:
         for rank, group in list(run.leaving.items()):
             marker = f"{ENV_MEMBER}={member_id(run.generation, rank)}"
             own = [one for one in remains if one.group == group or processes.has_environment(one.pid, marker)]
+            held = control_groups.of_rank(run.group, rank)
+            if held is not None:
+                control_groups.kill(held)
+                own += processes.of(control_groups.members(held))
             for process in own:
                 processes.kill(process)
             if not own:

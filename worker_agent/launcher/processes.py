@@ -6,13 +6,19 @@ import contextlib
 import ctypes
 import os
 import signal
-from collections.abc import Collection, Iterator
+import struct
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
+_PR_SET_DUMPABLE = 4
 _PR_SET_NAME = 15
+_PR_CAPBSET_DROP = 24
 _PR_SET_CHILD_SUBREAPER = 36
+_PR_SET_NO_NEW_PRIVS = 38
+_CAPABILITIES_VERSION = 0x20080522
+_MOST_CAPABILITIES = 64
 _SHELLS = frozenset({"sh", "dash", "bash", "zsh", "ksh", "busybox"})
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -36,6 +42,27 @@ def die_with_parent() -> None:
 def adopt_orphans() -> None:
     """Become the parent of descendants whose own parent ended, so that none escapes."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def forbid_new_privileges() -> None:
+    """From now on no program that this process executes gets more rights than it has: set-user-id bits are ignored."""
+    _prctl(_PR_SET_NO_NEW_PRIVS, 1)
+
+
+def drop_capabilities() -> None:
+    """Keep none of root's powers, nor let a program that is executed have them: root is then the owner of its files alone."""
+    for capability in range(_MOST_CAPABILITIES):
+        if _libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0) != 0:
+            break  # the kernel knows no more
+    header = struct.pack("Ii", _CAPABILITIES_VERSION, 0)
+    if _libc.capset(header, bytes(24)) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+
+
+def set_dumpable(*, yes: bool) -> None:
+    """Whether processes of the same user may trace this one and read its memory and environment."""
+    _prctl(_PR_SET_DUMPABLE, int(yes))
 
 
 def name_process(name: str) -> None:
@@ -84,6 +111,18 @@ def leftovers(groups: Collection[int], marker: str) -> list[Process]:
         for process in table()
         if process.state not in "ZX" and (process.group in groups or has_environment(process.pid, marker))
     ]
+
+
+def of(pids: Iterable[int]) -> list[Process]:
+    """Those of the processes that live."""
+    found = [read(pid) for pid in pids]
+    return [one for one in found if one is not None and one.state not in "ZX"]
+
+
+def children_of(pid: int, uid: int | None) -> list[Process]:
+    """Living children of a process that belong to this user; None: to whomever."""
+    found = [one for one in table() if one.parent == pid and one.state not in "ZX"]
+    return found if uid is None else [one for one in found if _user(one.pid) == uid]
 
 
 def kill(process: Process) -> None:
@@ -156,6 +195,15 @@ def _stream(pid: int, descriptor: int) -> str:
     except OSError:
         target = ""
     return target if target.startswith("pipe:") else f"{pid}:{descriptor}"
+
+
+def _user(pid: int) -> int | None:
+    """The user that the process runs as: the owner of its files in /proc is another where it keeps others from tracing it."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return None
+    return next(int(line.split()[2]) for line in lines if line.startswith("Uid:"))
 
 
 def _is_shell(pid: int) -> bool:

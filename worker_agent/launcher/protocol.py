@@ -13,11 +13,15 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, TypeAlias
 
 from worker_agent.commandline import How
+from worker_agent.launcher.confinement import Confinement
+
+_TELLS_HOW = frozenset({"PATH", "PYTHONPATH"})
+"""Of a rank's environment: the launcher looks for its program and its modules there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,11 +181,23 @@ class LaunchPlan:
     live: bool = False
     """Ranks come and go one by one, and ranks on other nodes may come to use the store."""
     ranks: dict[int, dict[str, str]] = field(repr=False)
-    """Environment of each rank, complete."""
+    """Environment of each rank: complete in a plan that an agent makes; as the launcher reads it, without what lies in the
+    `env` files of the run, which only the ranks' own processes read.
+    """
+    confinement: Confinement = field(default_factory=Confinement)
+    """What every rank is held to."""
 
     def to_json(self) -> dict[str, Any]:
         """Plain values for `launch.json`."""
         return asdict(self)
+
+    def without_environments(self) -> LaunchPlan:
+        """The same with no more of the environments than tells how ranks are to be started."""
+        ranks = {
+            rank: {name: value for name, value in env.items() if name in _TELLS_HOW}
+            for rank, env in self.ranks.items()
+        }
+        return replace(self, ranks=ranks)
 
     @classmethod
     def from_json(cls, fields: Any) -> LaunchPlan:
@@ -191,7 +207,8 @@ class LaunchPlan:
             TypeError, KeyError: a field is missing.
         """
         ranks = {int(rank): env for rank, env in fields["ranks"].items()}
-        return cls(**{**_known(cls, fields), "ranks": ranks})
+        confinement = Confinement.from_json(fields.get("confinement") or {})
+        return cls(**{**_known(cls, fields), "ranks": ranks, "confinement": confinement})
 
 
 @contextmanager

@@ -38,6 +38,7 @@ from headway.contract.agents import (
     StartFailed,
     StopCommand,
 )
+from headway.contract.credentials import NodeCredentials
 
 T = TypeVar("T")
 JOIN_TOKEN = "join-me"
@@ -55,6 +56,11 @@ class StubService:
         self.report_every_s = 1.0
         self.refuse_join: tuple[int, str] | None = None
         self.node_token = "node-token"
+        self.joined_with: list[str] = []
+        """The tokens that were shown for joining, taken or not."""
+        self.renew_credentials_s: float | None = None
+        self.renewed = 0
+        self.renewed_redis_url = redis_url
         self.answering = True
         self.stop: list[Holding] = []
         self.probe: list[int] = []
@@ -128,7 +134,7 @@ class StubService:
             "master_port": self.joins[-1].first_port,
             "hosts_store": True,
             "global_batch": 64,
-            "checkpoint_uri": "file:///nowhere",
+            "checkpoint_uri": "file:///proc/nowhere",
             "checkpoint_every_s": None,
             "checkpoint_keep": 3,
             "grace_s": 10.0,
@@ -227,6 +233,8 @@ class _Handler(BaseHTTPRequestHandler):
                 self._problem(401, "wrong node token")
             elif names[2] == "reports":
                 self._report(body)
+            elif names[2] == "credentials":
+                self._renew()
             else:
                 offset = int(parse_qs(parts.query)["offset"][0])
                 log = self.stub.logs.setdefault((names[3], int(names[4]), int(names[5])), bytearray())
@@ -245,7 +253,9 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(200, data)
 
     def _join(self, body: bytes) -> None:
-        if self.headers["Authorization"] != f"Bearer {JOIN_TOKEN}":
+        token = self.headers["Authorization"].removeprefix("Bearer ")
+        self.stub.joined_with.append(token)
+        if token not in {JOIN_TOKEN, self.stub.node_token}:
             return self._problem(401, "the join token is wrong")
         if self.stub.refuse_join is not None:
             return self._problem(*self.stub.refuse_join)
@@ -257,9 +267,16 @@ class _Handler(BaseHTTPRequestHandler):
             stream=self.stub.stream,
             lease_s=self.stub.lease_s,
             report_every_s=self.stub.report_every_s,
+            renew_credentials_s=self.stub.renew_credentials_s,
         )
         self._answer(201, reply.model_dump_json().encode())
         return None
+
+    def _renew(self) -> None:
+        self.stub.renewed += 1
+        self.stub.node_token = f"node-token-{self.stub.renewed}"
+        fresh = NodeCredentials(node_token=self.stub.node_token, redis_url=self.stub.renewed_redis_url)
+        self._answer(200, fresh.model_dump_json().encode())
 
     def _report(self, body: bytes) -> None:
         request = ReportRequest.model_validate_json(body)
@@ -288,7 +305,17 @@ class AgentProcess:
 
     def __init__(self, url: str, state: Path, *extra: str, slots: int = 2, token: str = JOIN_TOKEN) -> None:
         self.state = state
-        self._arguments = ["--url", url, "--token", token, "--name", "node-a", "--state-dir", str(state)]
+        self.before: tuple[str, ...] = ()  # a program that starts it, with its arguments
+        self.env = {**os.environ, "HEADWAY_TOKEN": "secret-api-token"}
+        self._arguments = [
+            "--url",
+            url,
+            *(["--token", token] if token else []),
+            "--name",
+            "node-a",
+            "--state-dir",
+            str(state),
+        ]
         self._arguments += ["--slots", str(slots), "--device-kind", "cpu", "--address", "127.0.0.1", *extra]
         self._process: subprocess.Popen[bytes] | None = None
         self.imports: Path | None = None
@@ -296,14 +323,18 @@ class AgentProcess:
         self.log_path = state.parent / f"{state.name}.log"
 
     def start(self) -> None:
-        env = {**os.environ, "HEADWAY_TOKEN": "secret-api-token"}
         with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "worker_agent", *self._arguments],
-                env=env,
+                [*self.before, sys.executable, "-m", "worker_agent", *self._arguments],
+                env=self.env,
                 cwd=self.imports,
                 stderr=log,
             )
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
 
     def kill(self) -> None:
         """SIGKILL: the agent has no chance to say or save anything."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+from pathlib import Path
 
 import pytest
 
@@ -250,13 +251,13 @@ if os.environ["RANK"] == "1":
     print("done", flush=True)
     sys.exit(0)
 import threading
+print(flag.resolve(), flush=True)
 while not flag.exists():
     threading.Event().wait(0.01)
-print(flag.resolve())
 """
     shared.run("uneven", "python train.py", ranks=2, bundle=shared.add_bundle({"train.py": body}))
     shared.wait_log("uneven", "done", rank=1)
-    shared.run("uneven-go", "touch ../../uneven/work/go", first_slot=3, hosts_store=False)
+    Path(shared.wait_log("uneven", "go").split()[0]).touch()
     assert {end.exit_code for end in shared.exits("uneven").values()} == {0}
 
 

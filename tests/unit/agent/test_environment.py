@@ -115,7 +115,7 @@ def test_nothing_of_the_agent_reaches_a_rank_unless_named() -> None:
     }
     base = base_env(host, ["AWS_PROFILE"])
     assert "secret" not in base.values()
-    assert set(base) == {"PATH", "HOME", "LC_ALL", "NCCL_SOCKET_IFNAME", "AWS_PROFILE"}
+    assert set(base) == {"PATH", "LC_ALL", "NCCL_SOCKET_IFNAME", "AWS_PROFILE"}
     assert base["PATH"].split(os.pathsep) == [str(Path(sys.executable).parent), "/usr/bin"]
 
 
