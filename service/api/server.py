@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import structlog
 import uvicorn
@@ -30,6 +30,8 @@ class BoundedProtocol(HttpToolsProtocol):
     """Refuses heads of requests that are too large or too slow: without a limit, one client could fill the memory with one
     header, or hold as many connections as it likes with one byte each.
     """
+
+    head_s: ClassVar[float] = HEAD_S
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -90,7 +92,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self.transport.close()
 
     def _start_timer(self) -> None:
-        self._head_timer = self.loop.call_later(HEAD_S, self._too_slow)
+        self._head_timer = self.loop.call_later(self.head_s, self._too_slow)
 
     def _stop_timer(self) -> None:
         if self._head_timer is not None:
