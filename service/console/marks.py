@@ -64,7 +64,7 @@ def hue_of(job_id: str) -> int:
 
 def cell_of(slot: SlotView) -> str:
     """The classes of a slot's cell."""
-    held = f"job-{hue_of(slot.job_id)}" if slot.job_id is not None else "other" if slot.job_name else "free"
+    held = f"job-{hue_of(slot.job_id)}" if slot.job_id else "other" if slot.job_name else "free"
     return f"{held} ill" if slot.quarantine is not None else held
 
 

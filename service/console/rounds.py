@@ -86,8 +86,14 @@ def _row(one: RoundView) -> RoundRow:
         quality="the best there is" if one.gap < 0.0005 else f"within {percent(one.gap)} of the best",
         prices=tuple(_price(price) for price in one.prices if price.price > 0),
         changes=changes,
-        summary=plural(len(changes), "change") if changes else "nothing had to change",
+        summary=_summary(len(changes), one.other_changes),
     )
+
+
+def _summary(changes: int, others: int) -> str:
+    if not changes and not others:
+        return "nothing had to change"
+    return plural(changes, "change") + (f", {others} more in other projects" if others else "")
 
 
 def _change(one: RoundChange) -> Change:

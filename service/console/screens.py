@@ -181,7 +181,9 @@ class Screens:
         if memory.get("at") is not None and now - memory["at"] < timedelta(seconds=_MONEY_S):
             kept: list[Content] = memory["money"]
             return kept
-        projects = frozenset({key.project}) if key.project else key.sight.projects
+        seen = key.sight.projects
+        asked = frozenset({key.project}) if key.project else seen
+        projects = asked if seen is None or asked is None else asked & seen
         async with context.transactions.begin() as tx:
             by_project = await view_usage(
                 tx, since=None, until=None, by=GroupBy.PROJECT, projects=projects, now=now
