@@ -2,8 +2,10 @@
 
 import sys
 
+from headway.processes import keep_to_itself
 from service import admin, backup, main
 
+keep_to_itself()
 verb = sys.argv[1] if len(sys.argv) > 1 else ""
 program = next((one for one in (admin, backup) if verb in one.VERBS), main)
 sys.exit(program.main(sys.argv[1:]))

@@ -284,6 +284,7 @@ class LocalStack:
         argv += ["--slots", str(slots)] if slots is not None else []
         env = {name: value for name, value in os.environ.items() if name not in _SERVICE_ONLY}
         env["HEADWAY_JOIN_TOKEN"] = join_token
+        env["HEADWAY_PRIVATE"] = str(self.data)  # the stores and every token are in it
         return Program(argv, env, self.logs / f"agent-{name}.log", grace_s=_AGENT_GRACE_S)
 
     def _run(self, name: str, program: Program, layer: _Layer) -> None:

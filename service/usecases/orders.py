@@ -98,6 +98,9 @@ async def send_runs(
             hung_factor=0.0 if hung is None else hung.factor,
             hung_when_still=hung is not None and hung.when_still,
             secrets=sorted(spec.secrets),
+            cpus_per_slot=spec.resources.cpus_per_slot,
+            memory_per_slot_bytes=spec.resources.memory_per_slot,
+            image=spec.image,
         )
         for part in parts
     ]

@@ -60,8 +60,6 @@ def _without_effect(spec: JobSpec) -> list[str]:
         "goal.deadline without market mixed": spec.goal.deadline is not None and not chooses,
         "goal.objective without market mixed": spec.goal.objective != "balanced" and not chooses,
         "goal.search with elastic.resize never": spec.goal.search is not None and not searches,
-        "resources.cpus_per_slot": spec.resources.cpus_per_slot is not None,
-        "resources.memory_per_slot": spec.resources.memory_per_slot is not None,
     }
     unmet = [wish for wish, made in wishes.items() if made]
     return [f"this version does not act on {', '.join(unmet)}"] if unmet else []
