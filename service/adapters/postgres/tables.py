@@ -103,6 +103,7 @@ jobs = Table(
     Index("ix_jobs_switching", "id", postgresql_where=text("switch IS NOT NULL")),
     Index("ix_jobs_listing", "submitted_at", "id"),
     Index("ix_jobs_name", "name"),
+    Index("ix_jobs_bundle", text("(spec ->> 'bundle')")),
     Index(
         "ix_jobs_class_started", "job_class", "submitted_at", postgresql_where=text("started_at IS NOT NULL")
     ),
@@ -366,6 +367,14 @@ bundles = Table(
     Column("files", JSONB, nullable=False),
     Column("created_at", Moment, nullable=False),
 )
+
+bundle_uploads = Table(
+    "bundle_uploads",
+    metadata,
+    Column("digest", Text, ForeignKey("bundles.digest", ondelete="CASCADE"), primary_key=True),
+    Column("uploader", Text, primary_key=True),
+)
+"""Who has shown that they have the bytes: `domain.access.Principal.key`."""
 
 api_processes = Table(
     "api_processes",
