@@ -232,12 +232,13 @@ class AskedSimulation:
 @dataclass(frozen=True, slots=True)
 class TakenSimulation:
     """A simulation that is to run now. `attempt` counts how often it was taken up, from 1; `request` is None where it was
-    stored by a version that knew other changes.
+    stored by a version that knew other changes; `seen` are the projects that whoever asked could see, None: all.
     """
 
     id: str
     request: SimulationRequest | None
     attempt: int
+    seen: frozenset[str] | None = None
 
 
 @dataclass(frozen=True, slots=True)

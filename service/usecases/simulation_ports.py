@@ -28,19 +28,24 @@ class Simulations(Protocol):
         simulation_id: str,
         request: SimulationRequest,
         *,
+        seen: frozenset[str] | None,
         idempotency_key: str | None,
         request_digest: str,
         now: datetime,
     ) -> AskedSimulation:
-        """Store a question; the one stored before under the same idempotency key."""
+        """Store a question of somebody who has `seen` some projects (None: all); the one stored before under the same
+        idempotency key.
+        """
         ...
 
-    async def get(self, simulation_id: str) -> SimulationView:
-        """A simulation with its result. Raises NotFound."""
+    async def get(self, simulation_id: str, *, seen: frozenset[str] | None) -> SimulationView:
+        """A simulation with its result, if whoever asked had seen no other projects. Raises NotFound."""
         ...
 
-    async def page(self, *, limit: int, cursor: str | None) -> Page[SimulationView]:
-        """Simulations without results, newest first."""
+    async def page(
+        self, *, limit: int, cursor: str | None, seen: frozenset[str] | None
+    ) -> Page[SimulationView]:
+        """Simulations without results, likewise, newest first."""
         ...
 
     async def take(self, now: datetime) -> TakenSimulation | None:

@@ -6,16 +6,24 @@ import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import datetime
+from typing import TypeVar
 
-from headway.contract.simulations import AddJob, SimulationRequest, SimulationResult, SimulationStatus
+from headway.contract.simulations import (
+    AddJob,
+    DropJob,
+    SimulationRequest,
+    SimulationResult,
+    SimulationStatus,
+)
 from service.domain.cluster import Snapshot
-from service.domain.errors import IdempotencyConflict, SimulationEnded, Unavailable
+from service.domain.errors import IdempotencyConflict, InvalidField, SimulationEnded, Unavailable
 from service.domain.jobs import class_of
 from service.simulation.changes import settings_of, with_changes
 from service.usecases.ports import Transaction, Transactions
 from service.usecases.records import AskedSimulation, Bell, TakenSimulation
 from service.usecases.simulation_ports import Simulator
 
+_Known = TypeVar("_Known")
 MOST_ATTEMPTS = 3
 """A simulation that breaks off so often, with the process that ran it, is not taken up again."""
 
@@ -24,23 +32,29 @@ async def ask(
     transactions: Transactions,
     request: SimulationRequest,
     *,
+    seen: frozenset[str] | None,
     simulation_id: str,
     idempotency_key: str | None,
     now: datetime,
 ) -> AskedSimulation:
-    """The stored question; the one stored before when the idempotency key was used for the same request.
+    """The stored question of somebody who sees some projects (None: all); the one stored before when the idempotency key was
+    used for the same request.
 
     Raises:
-        InvalidField: a change that cannot be made in the cluster as it is now.
+        InvalidField: a change that cannot be made in the cluster as it is now, as far as they see it.
         IdempotencyConflict: the key was used for another request.
     """
+    key = idempotency_key
+    if key is not None and seen is not None:
+        key = f"{key} of {' '.join(sorted(seen))}"
     digest = hashlib.sha256(request.model_dump_json(by_alias=True).encode()).hexdigest()
     async with transactions.begin() as tx:
         snapshot = await tx.decisions.snapshot(now)
-    settings_of(with_changes(snapshot, request.changes).snapshot, request.policies)
+    _check_sight(request, snapshot, seen)
+    settings_of(with_changes(masked(snapshot, seen), request.changes).snapshot, request.policies)
     async with transactions.begin() as tx:
         asked = await tx.simulations.insert(
-            simulation_id, request, idempotency_key=idempotency_key, request_digest=digest, now=now
+            simulation_id, request, seen=seen, idempotency_key=key, request_digest=digest, now=now
         )
         if asked.request_digest != digest:
             raise IdempotencyConflict(
@@ -102,7 +116,50 @@ async def _answer(
 
     async with transactions.begin() as tx:
         snapshot, ended = await _picture(tx, taken.request, usd_per_slot_h, now())
-    return await simulator.simulate(snapshot, taken.request, ended, wanted)
+    shown = masked(snapshot, taken.seen)
+    ended = {**ended, **_of_masked(snapshot, shown, ended)}
+    result = await simulator.simulate(shown, taken.request, ended, wanted)
+    hidden = {job.id for job in snapshot.jobs.values() if shown.jobs[job.id] is not job}
+    return result.model_copy(update={"jobs": [one for one in result.jobs if one.job_id not in hidden]})
+
+
+def _check_sight(request: SimulationRequest, snapshot: Snapshot, seen: frozenset[str] | None) -> None:
+    """Whether the jobs that the request adds or drops are of projects that are `seen`. Raises InvalidField."""
+    if seen is None:
+        return
+    foreign = {job.id for job in snapshot.jobs.values() if job.spec.project not in seen}
+    for index, one in enumerate(request.changes):
+        if isinstance(one, AddJob) and one.spec.project not in seen:
+            raise InvalidField(
+                f"changes.{index}.spec.project",
+                f"no project is called {one.spec.project!r}, or you are not a member of it",
+            )
+        if isinstance(one, DropJob) and one.job in foreign:
+            raise InvalidField(f"changes.{index}.job", f"no active job has the id or name {one.job!r}")
+
+
+def masked(snapshot: Snapshot, seen: frozenset[str] | None) -> Snapshot:
+    """The same cluster for somebody who sees some projects: jobs of others are there, without their names."""
+    if seen is None:
+        return snapshot
+    jobs = dict(snapshot.jobs)
+    for number, job in enumerate(sorted(jobs.values(), key=lambda job: job.id), start=1):
+        if job.spec.project not in seen:
+            # No number at the end: each is a class of its own.
+            spec = job.spec.model_copy(update={"name": f"job {number} of another project"})
+            jobs[job.id] = replace(job, spec=spec)
+    shown = replace(snapshot, jobs=jobs)
+    of_classes = _of_masked(snapshot, shown, snapshot.class_measurements)
+    return replace(shown, class_measurements={**snapshot.class_measurements, **of_classes})
+
+
+def _of_masked(snapshot: Snapshot, shown: Snapshot, of_class: Mapping[str, _Known]) -> dict[str, _Known]:
+    """What is known of classes, under the names that masked jobs have."""
+    return {
+        class_of(job.spec): of_class[known]
+        for job in shown.jobs.values()
+        if (known := class_of(snapshot.jobs[job.id].spec)) in of_class
+    }
 
 
 async def _picture(

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from pydantic import ValidationError
-from sqlalchemy import Row, select, tuple_, update
+from sqlalchemy import ColumnElement, Row, select, true, tuple_, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -36,6 +36,7 @@ class PostgresSimulations:
         simulation_id: str,
         request: SimulationRequest,
         *,
+        seen: frozenset[str] | None,
         idempotency_key: str | None,
         request_digest: str,
         now: datetime,
@@ -46,6 +47,7 @@ class PostgresSimulations:
             "idempotency_key": idempotency_key,
             "request": request.model_dump(mode="json", by_alias=True),
             "request_digest": request_digest,
+            "projects": None if seen is None else sorted(seen),
             "status": SimulationStatus.QUEUED,
             "message": "waits for its turn",
             "created_at": now,
@@ -58,15 +60,19 @@ class PostgresSimulations:
         before = (await self._connection.execute(query)).one()
         return AskedSimulation(_view(before), before.request_digest, created=False)
 
-    async def get(self, simulation_id: str) -> SimulationView:
+    async def get(self, simulation_id: str, *, seen: frozenset[str] | None) -> SimulationView:
         """A simulation with its result."""
-        row = await self._find(select(simulations).where(simulations.c.id == simulation_id), simulation_id)
+        query = select(simulations).where(simulations.c.id == simulation_id, _within(seen))
+        row = await self._find(query, simulation_id)
         return _view(row)
 
-    async def page(self, *, limit: int, cursor: str | None) -> Page[SimulationView]:
+    async def page(
+        self, *, limit: int, cursor: str | None, seen: frozenset[str] | None
+    ) -> Page[SimulationView]:
         """Simulations without results, newest first."""
         order = simulations.c.created_at, simulations.c.id
-        query = select(*_LISTED).order_by(*(one.desc() for one in order)).limit(limit + 1)
+        newest_first = (one.desc() for one in order)
+        query = select(*_LISTED).where(_within(seen)).order_by(*newest_first).limit(limit + 1)
         if cursor is not None:
             query = query.where(tuple_(*order) < tuple_(*read_cursor(cursor)))
         rows = (await self._connection.execute(query)).all()
@@ -96,12 +102,13 @@ class PostgresSimulations:
                 message="is played through",
                 started_at=now,
             )
-            .returning(simulations.c.id, simulations.c.request, simulations.c.attempt)
+            .returning(simulations.c.id, simulations.c.request, simulations.c.attempt, simulations.c.projects)
         )
         row = (await self._connection.execute(statement)).first()
         if row is None:
             return None
-        return TakenSimulation(row.id, _request(row.request), row.attempt)
+        seen = None if row.projects is None else frozenset(row.projects)
+        return TakenSimulation(row.id, _request(row.request), row.attempt, seen)
 
     async def report(self, taken: TakenSimulation, progress: float) -> bool:
         """How far a run is; whether it is still wanted."""
@@ -150,6 +157,14 @@ class PostgresSimulations:
             .values(**values)
         )
         return (await self._connection.execute(statement)).rowcount > 0
+
+
+def _within(seen: frozenset[str] | None) -> ColumnElement[bool]:
+    """Whether whoever asked had seen no other projects than these (None: all)."""
+    if seen is None:
+        return true()
+    within: ColumnElement[bool] = simulations.c.projects.contained_by(sorted(seen))
+    return within
 
 
 def _request(stored: dict[str, Any]) -> SimulationRequest | None:
