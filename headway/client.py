@@ -14,15 +14,17 @@ from collections.abc import Iterator, Mapping
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Self
 from urllib.parse import quote
 
 import httpx
-from pydantic import BaseModel
 
+from headway._access import AccessCalls
+from headway._calls import given
 from headway._http import ApiError, Http, ServiceUnavailableError, Timer
 from headway._money import MoneyCalls
 from headway._secrets import SecretCalls
+from headway._simulations import SimulationCalls
 from headway.bundle import BundleError, pack
 from headway.contract.agents import NodeView
 from headway.contract.decisions import ClusterView, ExplanationView, ParameterValue, PolicyRequest, RoundView
@@ -34,7 +36,6 @@ from headway.contract.jobs import (
     BundleView,
     CancelRequest,
     EventView,
-    Item,
     JobState,
     JobView,
     LogChunk,
@@ -45,7 +46,6 @@ from headway.contract.jobs import (
 from headway.contract.machines import MachineView
 from headway.contract.markets import Market
 from headway.contract.recommendations import OfferPage, RecommendationRequest, RecommendationView
-from headway.contract.simulations import ENDED, SimulationRequest, SimulationView
 from headway.contract.spec import JobSpec
 from headway.errors import HeadwayError
 
@@ -56,10 +56,8 @@ _UPLOAD_TIMEOUT_S = 300.0
 _RECOMMENDATION_TIMEOUT_S = 120.0
 """Hundreds of small integer programs: a second or two, more on a busy host."""
 
-Model = TypeVar("Model", bound=BaseModel)
 
-
-class Client(MoneyCalls, SecretCalls):
+class Client(MoneyCalls, SecretCalls, AccessCalls, SimulationCalls):
     """One service, as one user.
 
     A request that meets a service that is away (no connection, 502, 503, 504, 429) is tried again for
@@ -195,7 +193,7 @@ class Client(MoneyCalls, SecretCalls):
             "market": market,
             "max_usd_per_h": max_usd_per_h,
         }
-        answer = self._http.request("GET", f"{_API}/offers", params=_given(query))
+        answer = self._http.request("GET", f"{_API}/offers", params=given(query))
         return OfferPage.model_validate_json(answer.content)
 
     def metrics(self, job: str) -> Iterator[MetricPoint]:
@@ -225,7 +223,7 @@ class Client(MoneyCalls, SecretCalls):
         self, job: str, *, after: str | None = None, rank: int | None = None, tail: int | None = None
     ) -> Iterator[LogChunk]:
         """The same, and what is written from now on, until the job is over."""
-        query = _given({"after": after, "rank": rank, "tail": tail})
+        query = given({"after": after, "rank": rank, "tail": tail})
         for received in self._http.follow(_job(job, "logs"), query):
             chunk = LogChunk.model_validate_json(received.data)
             query.pop("tail", None)
@@ -302,35 +300,6 @@ class Client(MoneyCalls, SecretCalls):
         """One round."""
         return self._get(f"{_API}/rounds/{quote(round_id, safe='')}", RoundView)
 
-    # What if
-
-    def simulate(self, request: SimulationRequest, *, idempotency_key: str | None = None) -> SimulationView:
-        """Ask what would come of the cluster with changes. The answer is ready later: see `wait_simulation`."""
-        body = request.model_dump(mode="json", by_alias=True)
-        headers = {"Idempotency-Key": idempotency_key or str(uuid.uuid4())}
-        return self._post(f"{_API}/simulations", SimulationView, json=body, headers=headers)
-
-    def simulations(self) -> Iterator[SimulationView]:
-        """Simulations without their results, newest first, page by page as they are consumed."""
-        return self._pages(f"{_API}/simulations", Page[SimulationView], {})
-
-    def simulation(self, simulation_id: str) -> SimulationView:
-        """One simulation, with its result once there is one."""
-        return self._get(_simulation(simulation_id), SimulationView)
-
-    def cancel_simulation(self, simulation_id: str) -> SimulationView:
-        """Have a simulation end without a result."""
-        return self._post(_simulation(simulation_id, "cancel"), SimulationView)
-
-    def wait_simulation(self, simulation_id: str, *, every_s: float = 0.5) -> Iterator[SimulationView]:
-        """The simulation as it is now and then every `every_s`, the last time when it has ended."""
-        while True:
-            view = self.simulation(simulation_id)
-            yield view
-            if view.status in ENDED:
-                return
-            self._timer.sleep(every_s)
-
     # Bundles and the service itself
 
     def upload_bundle(self, folder: Path) -> BundleView:
@@ -367,33 +336,6 @@ class Client(MoneyCalls, SecretCalls):
         """How far the service's clock is ahead of ours, to about a second; 0 when it does not say."""
         date = self._http.request("GET", "/livez").headers.get("Date")
         return parsedate_to_datetime(date).timestamp() - time.time() if date else 0.0
-
-    def _get(self, path: str, model: type[Model]) -> Model:
-        return model.model_validate_json(self._http.request("GET", path).content, extra="ignore")
-
-    def _post(self, path: str, model: type[Model], **arguments: Any) -> Model:
-        return model.model_validate_json(
-            self._http.request("POST", path, **arguments).content, extra="ignore"
-        )
-
-    def _pages(self, path: str, model: type[Page[Item]], params: Mapping[str, object]) -> Iterator[Item]:
-        query = _given(params)
-        while True:
-            page = model.model_validate_json(
-                self._http.request("GET", path, params=query).content, extra="ignore"
-            )
-            yield from page.items
-            if page.next_cursor is None:
-                return
-            query["cursor"] = page.next_cursor
-
-
-def _given(params: Mapping[str, object]) -> dict[str, str]:
-    return {name: str(value) for name, value in params.items() if value is not None}
-
-
-def _simulation(simulation_id: str, *rest: str) -> str:
-    return "/".join((f"{_API}/simulations/{quote(simulation_id, safe='')}", *rest))
 
 
 def _job(job: str, *rest: str) -> str:

@@ -136,10 +136,8 @@ def _tagged(view: ProjectView, status: int = 200) -> Response:
 
 
 def _version(if_match: str | None) -> str | None:
-    """The version in an ETag; None where there is none, or any (`*`) will do."""
-    if if_match is None or if_match.strip() == "*":
-        return None
-    return if_match.strip().removeprefix("W/").strip('"')
+    """The version in an ETag; `*` for any."""
+    return None if if_match is None else if_match.strip().removeprefix("W/").strip('"')
 
 
 def _only_new(if_none_match: str | None) -> bool:

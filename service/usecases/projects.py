@@ -52,25 +52,28 @@ async def put_project(
     only_new: bool,
     now: datetime,
 ) -> bool:
-    """Make a project, or set what is set of it; whether it is new. The same once more changes nothing.
+    """Make a project, or set what is set of it; whether it is new. The same once more changes nothing. With `if_version` only
+    one that is there, in this version (`*`: in any).
 
     Raises:
-        NotFound: they are no member of it.
+        NotFound: they are no member of it, or there is none, although `if_version` was given.
         Forbidden: only an admin everywhere makes projects and sets their quotas: they are promises at the cost of others.
         Changed: it has another version than `if_version`, or is there although it was to be new.
     """
     caller.require(Role.ADMIN, name)
     known = await tx.projects.lock(name)
+    if known is not None and (known.description, known.quota) == (wanted.description, wanted.quota):
+        return False
+    if known is None and if_version is not None:
+        raise NotFound(f"{no_project(name)}.")
     if known is None:
         _require_everywhere(caller, "projects are made by")
     elif known.quota != wanted.quota:
         _require_everywhere(caller, "quotas are set by")
     if known is not None and only_new:
         raise Changed(f"there is a project called {name} already; choose another name, or change that one.")
-    if if_version is not None and (known is None or version_of(known) != if_version):
-        raise Changed(f"project {name} was changed since you have looked at it, or is gone; look again.")
-    if known is not None and (known.description, known.quota) == (wanted.description, wanted.quota):
-        return False
+    if known is not None and if_version is not None and if_version not in {"*", version_of(known)}:
+        raise Changed(f"project {name} was changed since you have looked at it; look again.")
     await tx.projects.save(
         ProjectRecord(
             name=name,

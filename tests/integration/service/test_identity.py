@@ -258,6 +258,13 @@ async def test_projects_are_made_and_changed(people: People) -> None:
     await expect(made, 201)
     twice = await admin.put("/api/v1/projects/red", json={}, headers={"If-None-Match": "*"})
     await expect(twice, 412, "changed")
+    once_more = await admin.put(
+        "/api/v1/projects/red", json={"description": "d"}, headers={"If-None-Match": "*"}
+    )
+    await expect(once_more, 200)
+    for given in ("*", '"0"'):
+        none = await admin.put("/api/v1/projects/none", json={}, headers={"If-Match": given})
+        await expect(none, 404, "not_found")
     tag = {"If-Match": made.headers["ETag"]}
     quota = {"slots": 4, "max_slots": 8, "usd_per_month": 10.0, "weight": 2.0}
     changed = await admin.put("/api/v1/projects/red", json={"quota": quota}, headers=tag)
