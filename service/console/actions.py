@@ -181,7 +181,12 @@ async def simulate(request: Request, context: Context, caller: Caller) -> Respon
     except ValidationError as error:
         raise InvalidField("change", "; ".join(str(one["msg"]) for one in error.errors())) from error
     asked = await ask(
-        context.transactions, wanted, simulation_id=new_id("s", now), idempotency_key=None, now=now
+        context.transactions,
+        wanted,
+        seen=caller.projects(),
+        simulation_id=new_id("s", now),
+        idempotency_key=None,
+        now=now,
     )
     return RedirectResponse(f"/simulations/{asked.view.id}", 303)
 

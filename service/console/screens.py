@@ -211,12 +211,14 @@ class Screens:
 
     async def _simulations(self, key: Key, memory: Memory) -> list[Content]:  # noqa: ARG002
         async with self._context.transactions.begin() as tx:
-            page = await tx.simulations.page(limit=_PER_PAGE, cursor=key.cursor or None)
+            page = await tx.simulations.page(
+                limit=_PER_PAGE, cursor=key.cursor or None, seen=key.sight.projects
+            )
         return [*simulations_page(page.items).contents(), pager(key, page.next_cursor)]
 
     async def _simulation(self, key: Key, memory: Memory) -> list[Content]:  # noqa: ARG002
         async with self._context.transactions.begin() as tx:
-            view = await tx.simulations.get(key.about)
+            view = await tx.simulations.get(key.about, seen=key.sight.projects)
         return simulation_page(view).contents()
 
 
