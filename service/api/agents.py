@@ -30,14 +30,12 @@ from service.api.context import (
 from service.api.pressure import Traffic
 from service.api.render import as_json
 from service.domain.errors import TooLarge
-from service.usecases.heartbeat import slower_s
 from service.usecases.ingest import ingest
 from service.usecases.join import admit, join
 from service.usecases.logs import append_log
 from service.usecases.node_credentials import check_held
 from service.usecases.records import Bell
 from service.usecases.secrets import opened, sealed_for
-from service.usecases.training import quick_news_of
 
 router = APIRouter(prefix="/api/v1/agents", tags=["agents"])
 MAX_LOG_CHUNK_BYTES = 1 << 20
@@ -83,17 +81,13 @@ async def report_news(
     report: ReportRequest,
 ) -> Response:
     """A batch of news; renews the lease. Sending a batch twice counts it once."""
-    quick = quick_news_of(report, node_id, digest_of(credentials))
-    if quick is not None and await leases.take(quick):
-        reply = ReportReply(lease_s=context.lease_s)
-    else:
-        async with gates.inside(Traffic.NEWS), context.transactions.begin() as tx:
-            await check_node(context, tx, credentials, node_id)
-            reply = await ingest(
-                tx, node_id, report, launch=context.launch, lease_s=context.lease_s, now=context.now()
-            )
-    every_s = slower_s(leases.nodes, context.report_every_s, context.silence_s)
-    return as_json(reply if every_s is None else reply.model_copy(update={"report_every_s": every_s}))
+    # Most never come here, see `quick`.
+    async with gates.inside(Traffic.NEWS), context.transactions.begin() as tx:
+        await check_node(context, tx, credentials, node_id)
+        reply = await ingest(
+            tx, node_id, report, launch=context.launch, lease_s=context.lease_s, now=context.now()
+        )
+    return as_json(reply.model_copy(update={"report_every_s": leases.slower_s}))
 
 
 @router.post("/{node_id}/secrets", operation_id="fetch_secrets", response_model=SecretsReply)

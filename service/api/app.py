@@ -42,6 +42,7 @@ from service.api.document import describe
 from service.api.headers import SecurityHeaders
 from service.api.limits import Limits, Rates
 from service.api.pressure import Gates, Pressure
+from service.api.quick import QuickReports
 from service.usecases.audit import Refusals
 from service.usecases.expire import LATE_SHARE
 from service.usecases.heartbeat import Heartbeats
@@ -66,7 +67,9 @@ def create_app(context: ApiContext, background: Callable[[], AbstractAsyncContex
     )
     app.state.context = context
     app.state.identities = Identities(context.transactions, context.api_token, context.now)
-    app.state.heartbeats = Heartbeats(context.transactions, context.now)
+    app.state.heartbeats = Heartbeats(
+        context.transactions, context.now, usual_s=context.report_every_s, silence_s=context.silence_s
+    )
     modules = (
         agents,  # asked for most often, and looked up in this order
         node_credentials,
@@ -97,6 +100,7 @@ def create_app(context: ApiContext, background: Callable[[], AbstractAsyncContex
     problems.install(app)
     describe(app)
     app.state.gates = Gates(late_s=context.silence_s * LATE_SHARE)
+    app.add_middleware(QuickReports, heartbeats=app.state.heartbeats, lease_s=context.lease_s)
     app.add_middleware(Pressure, gates=app.state.gates)
     app.add_middleware(TellsOfRefusals, context=context, refusals=refusals)
     app.add_middleware(

@@ -2,7 +2,7 @@
 
 Work that waits inside a process makes everything after it late, and clients that give up waiting ask again. So only
 `PLACES` requests are worked on at a time, which is fewer than there are connections to the database. Whoever finds no place
-waits for one, for as long as `PATIENCE_S` and in the order of `Traffic`: news of agents first, then what users look at,
+waits for one, for as long as `PATIENCE_S` says and in the order of `Traffic`: news of agents first, then what users look at,
 then what they submit. Whoever has waited for so long is told to come back later. Every kind can have only a share of the
 places, so that none of them shuts out the others for ever.
 
@@ -44,14 +44,17 @@ class Traffic(StrEnum):
     LOGS = "logs"
 
 
-REPORTS = 128
+REPORTS = 512
 """Reports that are inside at a time, those with news among them."""
-PLACES = 14
+PLACES = 13
 SHARES: Mapping[Traffic, int] = MappingProxyType(
     {Traffic.NEWS: 8, Traffic.READS: 8, Traffic.WRITES: 10, Traffic.LOGS: 2}
 )
 """How many of the places each kind can have."""
-PATIENCE_S = 0.1
+PATIENCE_S: Mapping[Traffic, float] = MappingProxyType(
+    {**dict.fromkeys(Traffic, 0.1), Traffic.REPORTS: 1.0, Traffic.NEWS: 1.0}
+)
+"""An agent that is sent away is heard of seconds later only; it waits for a while rather."""
 _LONGEST_RETRY_S = 5
 _FORGET = 0.98
 """Of what is known about refusals, what the next request leaves."""
@@ -60,7 +63,12 @@ _FORGET = 0.98
 class Gate:
     """Who may be worked on. `rejected` counts who was sent away."""
 
-    def __init__(self, places: int, shares: Mapping[Traffic, int], patience_s: float = PATIENCE_S) -> None:
+    def __init__(
+        self,
+        places: int,
+        shares: Mapping[Traffic, int],
+        patience_s: Mapping[Traffic, float] = PATIENCE_S,
+    ) -> None:
         self.rejected: Counter[Traffic] = Counter()
         self._free = places
         self._shares = shares
@@ -77,7 +85,7 @@ class Gate:
         place = asyncio.get_running_loop().create_future()
         self._waiting[kind].append(place)
         try:
-            async with asyncio.timeout(self._patience_s):
+            async with asyncio.timeout(self._patience_s[kind]):
                 await place
         except TimeoutError:
             if _was_given(place):

@@ -36,18 +36,32 @@ def slower_s(nodes: int, usual_s: float, silence_s: float) -> float | None:
 
 
 class Heartbeats:
-    """Takes in reports of which one is like the other, and renews their nodes' leases. `nodes` is how many nodes there were
-    a few seconds ago.
+    """Takes in reports of which one is like the other, and renews their nodes' leases.
+
+    Args:
+        transactions: where to.
+        now: the clock of the service.
+        usual_s: how often agents report as long as there are few.
+        silence_s: how long a node may be silent.
     """
 
-    def __init__(self, transactions: Transactions, now: Callable[[], datetime]) -> None:
-        self.nodes = 0
+    def __init__(
+        self, transactions: Transactions, now: Callable[[], datetime], *, usual_s: float, silence_s: float
+    ) -> None:
+        self._nodes = 0
         self._counted_at: datetime | None = None
         self._transactions = transactions
         self._now = now
+        self._usual_s = usual_s
+        self._silence_s = silence_s
         # Apart: leases are renewed however much there is to be said of training.
         self._heartbeats = _Groups(self._renew, MOST_HEARTBEATS)
         self._news = _Groups(self._take_in, MOST_NEWS)
+
+    @property
+    def slower_s(self) -> float | None:
+        """How often agents are to report, if less often than usual, by how many nodes there were a few seconds ago."""
+        return slower_s(self._nodes, self._usual_s, self._silence_s)
 
     async def take(self, news: QuickNews) -> bool:
         """Whether the report was taken in. If not, something is to be said or done about the node or its jobs, or somebody
@@ -63,7 +77,7 @@ class Heartbeats:
         async with self._transactions.begin() as tx:
             renewed = await tx.leases.renew([one.heartbeat for one in news], now)
             if self._counted_at is None or abs((now - self._counted_at).total_seconds()) > _COUNTED_FOR_S:
-                self.nodes, self._counted_at = await tx.leases.count(), now
+                self._nodes, self._counted_at = await tx.leases.count(), now
         return renewed
 
     async def _take_in(self, news: Sequence[QuickNews]) -> frozenset[str]:

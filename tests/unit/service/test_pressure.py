@@ -21,7 +21,7 @@ LONG_S = 30.0
 
 def gate(places: int = 2, patience_s: float = LONG_S, **shares: int) -> Gate:
     of = {kind: shares.get(kind.value, places) for kind in (Traffic.NEWS, Traffic.READS, Traffic.WRITES)}
-    return Gate(places, of, patience_s)
+    return Gate(places, of, dict.fromkeys(of, patience_s))
 
 
 async def waiting(at: Gate, kind: Traffic) -> asyncio.Task[bool]:
@@ -119,7 +119,7 @@ async def test_whoever_goes_away_while_it_waits_takes_no_place_along() -> None:
 @given(st.lists(st.tuples(st.sampled_from([*SHARES]), st.sampled_from(["enter", "leave", "cancel"]))))
 def test_places_are_neither_lost_nor_made(steps: list[tuple[Traffic, str]]) -> None:
     async def play() -> None:
-        at = Gate(3, dict.fromkeys(SHARES, 2), LONG_S)
+        at = Gate(3, dict.fromkeys(SHARES, 2), dict.fromkeys(SHARES, LONG_S))
         tasks: list[tuple[Traffic, asyncio.Task[bool]]] = []
         for kind, what in steps:
             mine = [task for of, task in tasks if of is kind]
