@@ -61,16 +61,16 @@ async def _identify(
 Caller: TypeAlias = Annotated[Principal, Depends(caller_of)]
 
 
-async def require_bundle_reader(
+async def bundle_reader(
     digest: str,
     request: Request,
     context: Context,
     identities: Annotated[Identities, Depends(identities_of)],
     credentials: Credentials,
-) -> None:
-    """Let users pass, and the agents of nodes on which a job starts from the bundle."""
+) -> Principal | None:
+    """Whoever asks for a bundle: a user; None for the agent of a node on which a job starts from it."""
     try:
-        await caller_of(request, identities, credentials)
+        return await caller_of(request, identities, credentials)
     except WrongToken:
         async with context.transactions.begin() as tx:
             node_id = await node_of_token(tx, digest_of(credentials), context.now())
@@ -78,6 +78,10 @@ async def require_bundle_reader(
                 raise
             if not await tx.held_runs.needs_bundle(node_id, digest):
                 raise NotFound(f"no job on this node starts from a bundle {digest}.") from None
+        return None
+
+
+BundleReader: TypeAlias = Annotated[Principal | None, Depends(bundle_reader)]
 
 
 def needs(role: Role, reach: Reach = Reach.PROJECT) -> dict[str, Any]:

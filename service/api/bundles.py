@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Path, Request
+from fastapi import APIRouter, Path, Request
 from fastapi.responses import Response
 
 from headway.contract.identity import Role
 from headway.contract.jobs import BundleView
 from headway.contract.spec import DIGEST_PATTERN
-from service.api.access import needs, require_bundle_reader
+from service.api.access import BundleReader, Caller, needs
 from service.api.context import ApiContext, Context
 from service.api.render import as_json
+from service.domain.access import Principal
 from service.domain.errors import NotFound, TooLarge
 from service.usecases.bundles import bundle_key, store_bundle
 from service.usecases.records import BundleRecord
@@ -22,7 +23,7 @@ Digest = Annotated[str, Path(pattern=DIGEST_PATTERN)]
 
 
 @router.post("", operation_id="upload_bundle", status_code=201, response_model=BundleView, **needs(Role.USER))
-async def upload_bundle(request: Request, context: Context) -> Response:
+async def upload_bundle(request: Request, context: Context, caller: Caller) -> Response:
     """Upload a folder as tar.gz (the raw body). The same bytes again are not stored again."""
     data = bytearray()
     async for piece in request.stream():
@@ -36,6 +37,7 @@ async def upload_bundle(request: Request, context: Context) -> Response:
         context.transactions,
         context.storage,
         bytes(data),
+        uploader=caller,
         max_bytes=context.max_bundle_bytes,
         now=context.now(),
     )
@@ -43,23 +45,23 @@ async def upload_bundle(request: Request, context: Context) -> Response:
     return as_json(view, 201 if new else 200, {"Location": f"/api/v1/bundles/{bundle.digest}"})
 
 
-@router.head("/{digest}", operation_id="has_bundle", dependencies=[Depends(require_bundle_reader)])
-async def has_bundle(context: Context, digest: Digest) -> Response:
-    """Whether a bundle was uploaded."""
-    bundle = await _find(context, digest)
+@router.head("/{digest}", operation_id="has_bundle")
+async def has_bundle(context: Context, digest: Digest, reader: BundleReader) -> Response:
+    """Whether a bundle is there that the caller may read."""
+    bundle = await _find(context, digest, reader)
     return Response(headers={"X-Bundle-Bytes": str(bundle.size_bytes)})
 
 
-@router.get("/{digest}", operation_id="download_bundle", dependencies=[Depends(require_bundle_reader)])
-async def download_bundle(context: Context, digest: Digest) -> Response:
-    """The bytes of a bundle."""
-    bundle = await _find(context, digest)
+@router.get("/{digest}", operation_id="download_bundle")
+async def download_bundle(context: Context, digest: Digest, reader: BundleReader) -> Response:
+    """The bytes of a bundle: for whoever uploaded it, sees a job that starts from it, or is a node that runs one."""
+    bundle = await _find(context, digest, reader)
     return Response(await context.storage.get(bundle_key(bundle.digest)), media_type="application/gzip")
 
 
-async def _find(context: ApiContext, digest: str) -> BundleRecord:
+async def _find(context: ApiContext, digest: str, reader: Principal | None) -> BundleRecord:
     async with context.transactions.begin() as tx:
-        bundle = await tx.bundles.get(digest)
+        bundle = await tx.bundles.get(digest, reader)
     if bundle is None:
-        raise NotFound(f"no bundle {digest} was uploaded; POST it to /api/v1/bundles.")
+        raise NotFound(f"no bundle {digest} of yours was uploaded; POST it to /api/v1/bundles.")
     return bundle

@@ -50,7 +50,9 @@ async def submit_job(
     caller.require(Role.USER, spec.project)
     now = context.now()
     async with context.transactions.begin() as tx:
-        submitted = await submit(tx, spec, job_id=new_id("j", now), idempotency_key=idempotency_key, now=now)
+        submitted = await submit(
+            tx, spec, caller=caller, job_id=new_id("j", now), idempotency_key=idempotency_key, now=now
+        )
     headers = {"Location": f"/api/v1/jobs/{submitted.job.id}"}
     return as_json(_fresh_view(submitted.job), 201 if submitted.created else 200, headers)
 

@@ -69,7 +69,9 @@ async def submit_or_plan(request: Request, context: Context, caller: Caller, des
         caller.require(Role.USER, spec.project)
         now = context.now()
         async with context.transactions.begin() as tx:
-            submitted = await submit(tx, spec, job_id=new_id("j", now), idempotency_key=None, now=now)
+            submitted = await submit(
+                tx, spec, caller=caller, job_id=new_id("j", now), idempotency_key=None, now=now
+            )
     except HeadwayError as error:
         return _submit_page(
             request, caller, desk, {**values, "problem": f"{error.what} {error.hint}".strip()}, 422

@@ -43,6 +43,11 @@ class Principal:
     token_project: str = EVERYWHERE
     """Where that token may anything at all."""
 
+    @property
+    def key(self) -> str:
+        """What tells them from all others, whatever they are called."""
+        return f"user {self.user_id}" if self.user_id is not None else f"token {self.token_id}"
+
     def role_in(self, project: str) -> Role | None:
         """What they are in a project."""
         return greater(self.roles.get(project), self.roles.get(EVERYWHERE))

@@ -8,6 +8,7 @@ import tarfile
 from datetime import datetime
 from pathlib import PurePosixPath
 
+from service.domain.access import Principal
 from service.domain.errors import InvalidField, TooLarge
 from service.usecases.ports import Storage, Transactions
 from service.usecases.records import BundleRecord
@@ -23,7 +24,13 @@ def bundle_key(digest: str) -> str:
 
 
 async def store_bundle(
-    transactions: Transactions, storage: Storage, data: bytes, *, max_bytes: int, now: datetime
+    transactions: Transactions,
+    storage: Storage,
+    data: bytes,
+    *,
+    uploader: Principal,
+    max_bytes: int,
+    now: datetime,
 ) -> tuple[BundleRecord, bool]:
     """The bundle, and whether it is new. Bytes are stored before the row: a row is a promise.
 
@@ -37,11 +44,13 @@ async def store_bundle(
         known = await tx.bundles.get(digest)
         if known is not None:
             await tx.bundles.add(known, now)  # as if it were new: it waits for a submit again
+            await tx.bundles.uploaded(digest, uploader)
             return known, False
     await storage.put(bundle_key(digest), data)
     bundle = BundleRecord(digest, len(data), files)
     async with transactions.begin() as tx:
         await tx.bundles.add(bundle, now)
+        await tx.bundles.uploaded(digest, uploader)
     return bundle, True
 
 

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from headway.contract.agents import AnyCommand
 from headway.contract.decisions import RoundView
+from service.domain.access import Principal
 from service.domain.cluster import PolicySetting, Snapshot
 from service.domain.failures import RankExit
 from service.domain.jobs import Allocation, Job
@@ -300,8 +301,14 @@ class ClusterSettings(Protocol):
 class Bundles(Protocol):
     """Bundle rows; their bytes are in object storage."""
 
-    async def get(self, digest: str) -> BundleRecord | None:
-        """A bundle that was uploaded. It is not deleted before the transaction ends."""
+    async def get(self, digest: str, reader: Principal | None = None) -> BundleRecord | None:
+        """A bundle that was uploaded, and that the reader may read: who uploaded it, or sees a job that starts from it. It is
+        not deleted before the transaction ends.
+        """
+        ...
+
+    async def uploaded(self, digest: str, uploader: Principal) -> None:
+        """Somebody has shown that they have its bytes."""
         ...
 
     async def add(self, bundle: BundleRecord, now: datetime) -> None:

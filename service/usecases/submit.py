@@ -9,6 +9,7 @@ from datetime import datetime
 from headway.contract.devices import KNOWN_DEVICE_KINDS
 from headway.contract.jobs import JobState, Reason
 from headway.contract.spec import JobSpec, Resize
+from service.domain.access import Principal
 from service.domain.errors import IdempotencyConflict, InvalidField
 from service.domain.jobs import Job
 from service.usecases.ports import Transaction
@@ -17,17 +18,23 @@ from service.usecases.secrets import check_secrets, credentials_in
 
 
 async def submit(
-    tx: Transaction, spec: JobSpec, *, job_id: str, idempotency_key: str | None, now: datetime
+    tx: Transaction,
+    spec: JobSpec,
+    *,
+    caller: Principal,
+    job_id: str,
+    idempotency_key: str | None,
+    now: datetime,
 ) -> Submitted:
     """The stored job; the one stored before when the idempotency key was used for the same spec.
 
     Raises:
-        InvalidField: an unknown device or project, or a bundle or script that was not uploaded.
+        InvalidField: an unknown device or project, or a bundle or script that the caller has not uploaded.
         NameTaken: a live job of the project has this name.
         IdempotencyConflict: the key was used for another spec.
     """
     await check_devices(tx, spec)
-    await _check_bundle(tx, spec)
+    await _check_bundle(tx, spec, caller)
     await check_secrets(tx, spec)
     job = Job(
         id=job_id,
@@ -87,12 +94,14 @@ async def check_devices(tx: Transaction, spec: JobSpec) -> None:
             )
 
 
-async def _check_bundle(tx: Transaction, spec: JobSpec) -> None:
+async def _check_bundle(tx: Transaction, spec: JobSpec, caller: Principal) -> None:
     if spec.bundle is None:
         return
-    bundle = await tx.bundles.get(spec.bundle)
+    bundle = await tx.bundles.get(spec.bundle, caller)
     if bundle is None:
-        raise InvalidField("bundle", f"{spec.bundle} was not uploaded; POST it to /api/v1/bundles first")
+        raise InvalidField(
+            "bundle", f"{spec.bundle} was not uploaded, or by others; POST it to /api/v1/bundles first"
+        )
     script = script_of(spec.run)
     if script is not None and script not in bundle.files:
         raise InvalidField("run", f"{script} is not in the uploaded folder; check workdir and the file name")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from sqlalchemy import select
+from sqlalchemy import exists, or_, select
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from service.adapters.postgres.tables import bundles
+from service.adapters.postgres.tables import bundle_uploads, bundles, jobs
+from service.domain.access import Principal
 from service.usecases.records import BundleRecord
 
 
@@ -18,9 +19,18 @@ class PostgresBundles:
     def __init__(self, connection: AsyncConnection) -> None:
         self._connection = connection
 
-    async def get(self, digest: str) -> BundleRecord | None:
-        """A bundle that was uploaded. Its row is there until the transaction ends: retention passes over it."""
+    async def get(self, digest: str, reader: Principal | None = None) -> BundleRecord | None:
+        """A bundle that was uploaded, and that the reader may read. Its row is there until the transaction ends: retention
+        passes over it.
+        """
         query = select(bundles).where(bundles.c.digest == digest).with_for_update(read=True, key_share=True)
+        projects = None if reader is None else reader.projects()
+        if reader is not None and projects is not None:
+            uploaded = exists().where(
+                bundle_uploads.c.digest == digest, bundle_uploads.c.uploader == reader.key
+            )
+            runs = exists().where(jobs.c.spec["bundle"].astext == digest, jobs.c.project.in_(projects))
+            query = query.where(or_(uploaded, runs))
         row = (await self._connection.execute(query)).first()
         return None if row is None else BundleRecord(row.digest, row.size_bytes, tuple(row.files))
 
@@ -32,3 +42,8 @@ class PostgresBundles:
         await self._connection.execute(
             statement.on_conflict_do_update(index_elements=["digest"], set_={"created_at": now})
         )
+
+    async def uploaded(self, digest: str, uploader: Principal) -> None:
+        """Somebody has shown that they have the bytes."""
+        statement = upsert(bundle_uploads).values(digest=digest, uploader=uploader.key)
+        await self._connection.execute(statement.on_conflict_do_nothing())
