@@ -211,6 +211,7 @@ class Service:
         return Scheduler(
             transactions=transactions,
             queue=RedisCommandQueue(self.redis),
+            access=self.queue_access,
             storage=self.storage,
             bells=self.bells,
             simulator=ProcessSimulator(_SIMULATION_LIMIT_S),

@@ -17,15 +17,9 @@ from service.domain.errors import Unavailable
 
 log = structlog.get_logger()
 
-_PREFIX = "headway-"
 _PROBE = "headway-probe"
 _COMMANDS = ("+ping", "+hello", "+select", "+xread", "+xdel")
 """Exactly what an agent sends: it waits for commands, and removes those that it has taken up."""
-
-
-def user_of(node_id: str) -> str:
-    """The Redis user of a node."""
-    return f"{_PREFIX}{node_id}"
 
 
 class RedisAcl:
@@ -38,6 +32,8 @@ class RedisAcl:
     def __init__(self, redis: Redis, agent_url: str) -> None:
         self._redis = redis
         self._agent_url = urlsplit(agent_url)
+        # Users belong to a whole server, whose databases may serve several clusters.
+        self._prefix = f"headway-{self._agent_url.path.strip('/') or '0'}-"
 
     async def problem(self) -> str | None:
         """Why users cannot be made; None when they can, or when Redis does not answer now."""
@@ -67,11 +63,14 @@ class RedisAcl:
         ).hexdigest()  # Redis's log of slow commands must not tell it
         rules = ("reset", "resetchannels", "on", f"#{digest}", f"~{stream_of(node_id)}", *_COMMANDS)
         try:
-            await self._set_user(user_of(node_id), *rules)
+            await self._set_user(self._user(node_id), *rules)
         except (RedisError, OSError) as error:
             log.warning("redis_user_not_made", node=node_id, error=f"{type(error).__name__}: {error}")
         place = self._agent_url.netloc.rpartition("@")[2]
-        return urlunsplit(self._agent_url._replace(netloc=f"{user_of(node_id)}:{password}@{place}"))
+        return urlunsplit(self._agent_url._replace(netloc=f"{self._user(node_id)}:{password}@{place}"))
+
+    def _user(self, node_id: str) -> str:
+        return f"{self._prefix}{node_id}"
 
     async def _set_user(self, user: str, *rules: str) -> None:
         """As `ACL SETUSER` takes them: the client's own method leaves out `resetchannels`, and Redis 6 opens all to a new user."""
@@ -89,14 +88,14 @@ class RedisAcl:
         except (RedisError, OSError) as error:
             raise _unavailable(error) from error
         names = (user.decode() if isinstance(user, bytes) else user for user in users)
-        return [name.removeprefix(_PREFIX) for name in names if name.startswith(_PREFIX) and name != _PROBE]
+        return [name.removeprefix(self._prefix) for name in names if name.startswith(self._prefix)]
 
     async def revoke(self, node_ids: Sequence[str]) -> None:
         """Remove the users of nodes; Redis ends their connections."""
         if not node_ids:
             return
         try:
-            await self._redis.acl_deluser(*(user_of(node_id) for node_id in node_ids))
+            await self._redis.acl_deluser(*(self._user(node_id) for node_id in node_ids))
         except (RedisError, OSError) as error:
             raise _unavailable(error) from error
 

@@ -17,6 +17,8 @@ from service.usecases.accrue import accrue
 from service.usecases.budgets import watch_money
 from service.usecases.deliver import deliver
 from service.usecases.expire import expire_nodes, expire_switches
+from service.usecases.node_credentials import forget_gone
+from service.usecases.node_ports import QueueAccess
 from service.usecases.orders import Launch
 from service.usecases.ports import CommandQueue, Transactions
 from service.usecases.records import Bell
@@ -59,6 +61,7 @@ class Scheduler:
 
     transactions: Transactions
     queue: CommandQueue
+    access: QueueAccess
     storage: StoredObjects
     bells: Hearing
     simulator: Simulator
@@ -180,6 +183,9 @@ class Scheduler:
             log.info("retained", jobs=gone.jobs, bundles=gone.bundles)
         if gone.problem is not None:
             log.warning("objects_left", why=gone.problem, what_next="the next sweep deletes them")
+        forgotten = await forget_gone(self.transactions, self.access)
+        if forgotten:
+            log.info("access_taken", nodes=forgotten)
 
     async def sweep(self) -> None:
         """Shorten long histories, and delete what nobody refers to."""

@@ -168,6 +168,7 @@ async def harness_of(settings: Settings) -> AsyncIterator[Harness]:
     scheduler = Scheduler(
         transactions=service.database,
         queue=RedisCommandQueue(connect(settings.redis_url)),
+        access=service.queue_access,
         storage=service.storage,
         bells=service.bells,
         simulator=ProcessSimulator(60.0),
