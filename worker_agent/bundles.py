@@ -10,10 +10,12 @@ import zlib
 from collections.abc import Callable
 from pathlib import Path
 
+from headway.archives import ArchiveRefused, members
 from headway.errors import HeadwayError
 
 CACHE_BYTES = 2 << 30
 UNPACKED_BYTES = 8 << 30
+UNPACKED_ENTRIES = 100_000
 
 Download = Callable[[str, Path], None]
 """Writes the bundle of a digest to a path, verified."""
@@ -81,11 +83,13 @@ def extract(archive: Path, target: Path) -> None:
         BadBundle: see there.
     """
     try:
-        with tarfile.open(archive, "r:gz") as tar:
-            if sum(member.size for member in tar) > UNPACKED_BYTES:
-                raise BadBundle(f"The bundle unpacks to more than {UNPACKED_BYTES >> 30} GiB.")
-            tar.extractall(target, filter="data")
-    except (tarfile.TarError, zlib.error, EOFError, OSError) as error:
+        with (
+            archive.open("rb") as packed,
+            members(packed, most_bytes=UNPACKED_BYTES, most_entries=UNPACKED_ENTRIES) as (tar, entries),
+        ):
+            for entry in entries:
+                tar.extract(entry, target, filter="data")
+    except (tarfile.TarError, ArchiveRefused, zlib.error, EOFError, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise  # the disk is full, say: not the bundle's fault
         raise BadBundle(f"The bundle cannot be unpacked: {error}") from error

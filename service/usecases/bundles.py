@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import io
 import tarfile
+import zlib
 from datetime import datetime
 from pathlib import PurePosixPath
 
+from headway.archives import ArchiveRefused, TooMuch, members
 from service.domain.access import Principal
 from service.domain.errors import InvalidField, TooLarge
 from service.usecases.ports import Storage, Transactions
@@ -63,40 +65,14 @@ def inspect_bundle(data: bytes, *, max_bytes: int) -> tuple[str, ...]:
     if len(data) > max_bytes:
         raise TooLarge(f"the bundle is over {max_bytes} bytes; exclude data and outputs with .headwayignore")
     files: list[str] = []
-    unpacked = 0
+    most_bytes = MAX_UNPACKED_FACTOR * max_bytes
     try:
-        with tarfile.open(fileobj=io.BytesIO(data), mode="r:gz") as archive:
-            for member in archive:
-                _check_member(member)
-                unpacked += member.size
-                if unpacked > MAX_UNPACKED_FACTOR * max_bytes or len(files) > MAX_FILES:
-                    raise TooLarge(
-                        f"unpacked, the bundle is over {MAX_UNPACKED_FACTOR * max_bytes} bytes or "
-                        f"{MAX_FILES} files"
-                    )
-                if member.isfile():
-                    files.append(str(PurePosixPath(member.name)))
-    except (tarfile.TarError, EOFError, OSError) as error:
+        with members(io.BytesIO(data), most_bytes=most_bytes, most_entries=MAX_FILES) as (_, entries):
+            files += [str(PurePosixPath(entry.name)) for entry in entries if entry.isfile()]
+    except TooMuch as error:
+        raise TooLarge(f"the bundle cannot be taken: {error}") from error
+    except ArchiveRefused as error:
+        raise InvalidField("bundle", str(error)) from error
+    except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
         raise InvalidField("bundle", f"the upload is not a readable tar.gz: {error}") from error
     return tuple(files)
-
-
-def _check_member(member: tarfile.TarInfo) -> None:
-    path = PurePosixPath(member.name)
-    if path.is_absolute() or ".." in path.parts:
-        raise InvalidField("bundle", f"{member.name} leaves the folder; paths must stay inside it")
-    if member.islnk() or member.issym():
-        target = PurePosixPath(member.linkname)
-        depth = 0 if member.islnk() else len(path.parts) - 1
-        if target.is_absolute() or _climbs_out(target, depth):
-            raise InvalidField("bundle", f"{member.name} links to {member.linkname}, outside the folder")
-    elif not (member.isfile() or member.isdir()):
-        raise InvalidField("bundle", f"{member.name} is neither a file nor a folder")
-
-
-def _climbs_out(target: PurePosixPath, depth: int) -> bool:
-    for part in target.parts:
-        depth += -1 if part == ".." else 1
-        if depth < 0:
-            return True
-    return False

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gzip
 import io
 import tarfile
 from pathlib import Path
@@ -90,6 +91,64 @@ def test_damaged_archives_are_refused(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "x.tar.gz").write_bytes(data)
     with pytest.raises(BadBundle):
         extract(tmp_path / "x.tar.gz", tmp_path / "out")
+
+
+def packed(*entries: tuple[tarfile.TarInfo, bytes], headers: dict[str, str] | None = None) -> bytes:
+    data = io.BytesIO()
+    with tarfile.open(fileobj=data, mode="w:gz", format=tarfile.PAX_FORMAT, pax_headers=headers) as tar:
+        for member, content in entries:
+            member.size = len(content)
+            tar.addfile(member, io.BytesIO(content))
+    return data.getvalue()
+
+
+def entry(name: str, **fields: object) -> tarfile.TarInfo:
+    member = tarfile.TarInfo(name)
+    for field, value in fields.items():
+        setattr(member, field, value)
+    return member
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (packed((entry("/etc/cron.d/x"), b"x")), "leaves the folder"),
+        (packed((entry("a/../../x"), b"x")), "leaves the folder"),
+        (packed((entry("disk", type=tarfile.BLKTYPE), b"")), "neither a file nor a folder"),
+        (packed((entry("null", type=tarfile.CHRTYPE), b"")), "neither a file nor a folder"),
+        (packed((entry("pipe", type=tarfile.FIFOTYPE), b"")), "neither a file nor a folder"),
+        (packed((entry("su", mode=0o4755), b"x")), "rights of another user"),
+        (packed((entry("dir", type=tarfile.DIRTYPE, mode=0o2777), b"")), "rights of another user"),
+        (packed((entry("a", type=tarfile.SYMTYPE, linkname="/etc"), b""), (entry("a/x"), b"x")), "outside"),
+        (packed(*((entry(f"f{index}"), b"") for index in range(100_001))), "entries"),
+        (packed((entry("x"), b"x"), headers={"comment": "x" * (8 << 20)}), "larger than any path"),
+    ],
+    ids=["absolute", "up", "disk", "device", "pipe", "setuid", "setgid", "through a link", "count", "header"],
+)
+def test_what_a_malicious_archive_holds_is_refused(tmp_path: Path, data: bytes, why: str) -> None:
+    (tmp_path / "x.tar.gz").write_bytes(data)
+    (tmp_path / "out").mkdir()
+    with pytest.raises(BadBundle, match=why):
+        extract(tmp_path / "x.tar.gz", tmp_path / "out")
+
+
+def test_an_archive_that_claims_more_than_a_disk_holds_is_refused_at_once(tmp_path: Path) -> None:
+    """Nothing of it is unpacked: its header tells."""
+    header = entry("bomb", size=1 << 40).tobuf(tarfile.PAX_FORMAT)
+    (tmp_path / "x.tar.gz").write_bytes(gzip.compress(header + bytes(10240)))
+    (tmp_path / "out").mkdir()
+    with pytest.raises(BadBundle, match="over"):
+        extract(tmp_path / "x.tar.gz", tmp_path / "out")
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_a_link_inside_the_folder_is_kept(tmp_path: Path) -> None:
+    (tmp_path / "x.tar.gz").write_bytes(
+        packed((entry("a/b"), b"x"), (entry("c", type=tarfile.SYMTYPE, linkname="a/b"), b""))
+    )
+    (tmp_path / "out").mkdir()
+    extract(tmp_path / "x.tar.gz", tmp_path / "out")
+    assert (tmp_path / "out" / "c").read_bytes() == b"x"
 
 
 @pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE])
