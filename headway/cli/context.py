@@ -51,6 +51,8 @@ class Cli:
     """The command line's surroundings; tests hand in their own."""
 
     connect: Callable[[], Client] = connect
+    connect_to: Callable[[str, str], Client] = Client
+    """A client of the service at a URL, with a token."""
     out: Console = field(default_factory=_console)
     err: Console = field(default_factory=lambda: _console(stderr=True))
     now: Callable[[], datetime] = lambda: datetime.now(UTC)

@@ -18,11 +18,15 @@ from headway.cli import (
     follow,
     jobs,
     local,
+    login,
     machines,
     nodes,
+    project,
     recommend,
     secret,
     simulate,
+    token,
+    user,
     whatif,
 )
 from headway.cli.context import Cli, of
@@ -106,10 +110,14 @@ _PANELS: dict[str, tuple[Callable[..., None], ...]] = {
         nodes.quarantine,
         nodes.release,
     ),
+    "Access": (login.login, login.whoami),
 }
 for _panel, _verbs in _PANELS.items():
     for _verb in _verbs:
         settings = agent.AGENT_SETTINGS if _verb is agent.agent else None
         app.command(rich_help_panel=_panel, context_settings=settings)(_verb)
 app.add_typer(budget.budget, name="budget", rich_help_panel="Money")
+app.add_typer(token.token, name="token", rich_help_panel="Access")
+app.add_typer(project.project, name="project", rich_help_panel="Access")
+app.add_typer(user.user, name="user", rich_help_panel="Access")
 app.add_typer(secret.secret, name="secret", rich_help_panel="Access")
