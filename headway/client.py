@@ -22,6 +22,7 @@ import httpx
 from headway._access import AccessCalls
 from headway._calls import given
 from headway._http import ApiError, Http, ServiceUnavailableError, Timer
+from headway._join_tokens import JoinTokenCalls
 from headway._money import MoneyCalls
 from headway._secrets import SecretCalls
 from headway._simulations import SimulationCalls
@@ -57,7 +58,7 @@ _RECOMMENDATION_TIMEOUT_S = 120.0
 """Hundreds of small integer programs: a second or two, more on a busy host."""
 
 
-class Client(MoneyCalls, SecretCalls, AccessCalls, SimulationCalls):
+class Client(MoneyCalls, SecretCalls, AccessCalls, JoinTokenCalls, SimulationCalls):
     """One service, as one user.
 
     A request that meets a service that is away (no connection, 502, 503, 504, 429) is tried again for

@@ -17,6 +17,7 @@ from headway.cli import (
     doctor,
     follow,
     jobs,
+    join_token,
     local,
     login,
     machines,
@@ -117,6 +118,7 @@ for _panel, _verbs in _PANELS.items():
         settings = agent.AGENT_SETTINGS if _verb is agent.agent else None
         app.command(rich_help_panel=_panel, context_settings=settings)(_verb)
 app.add_typer(budget.budget, name="budget", rich_help_panel="Money")
+app.add_typer(join_token.join_token, name="join-token", rich_help_panel="Nodes")
 app.add_typer(token.token, name="token", rich_help_panel="Access")
 app.add_typer(project.project, name="project", rich_help_panel="Access")
 app.add_typer(user.user, name="user", rich_help_panel="Access")

@@ -24,7 +24,7 @@ def nodes(context: typer.Context, output: Output = Format.TABLE) -> None:
     cli = of(context)
     with cli.connect() as client:
         found = list(client.nodes())
-    empty = Text("No nodes. Add one: headway agent --url URL --token JOIN_TOKEN")
+    empty = Text("No nodes. Add one: headway join-token create, then on the host headway agent")
     cli.show(output, Page[NodeView](items=found), render.nodes_table(found) if found else empty)
 
 

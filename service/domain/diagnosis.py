@@ -100,7 +100,7 @@ def _ready(nodes: Sequence[NodeFacts]) -> Check:
         level=Level.WARN,
         found=found,
         why="No job can start.",
-        hint="Add one: headway agent --url URL --token JOIN_TOKEN; or headway uncordon NODE",
+        hint="Add one: headway join-token create, then on the host headway agent; or headway uncordon NODE",
     )
 
 
