@@ -13,6 +13,7 @@ from headway.contract.identity import (
     ProjectQuota,
     ProjectRequest,
     ProjectView,
+    SignInView,
     Role,
     TokenRequest,
     TokenView,
@@ -35,6 +36,15 @@ class AccessCalls(Calls):
     def whoami(self) -> WhoAmI:
         """Who the bearer of our token is."""
         return self._get("/api/v1/whoami", WhoAmI)
+
+    def sign_in_ways(self) -> SignInView:
+        """How people sign in there."""
+        return self._get("/api/v1/sign-in", SignInView)
+
+    def sign_in(self, id_token: str, name: str) -> NewToken:
+        """A token in exchange for the identity token of the service's provider."""
+        body = {"id_token": id_token, "name": name[:100]}
+        return self._post("/api/v1/sign-in", NewToken, json=body)
 
     def tokens(self) -> Iterator[TokenView]:
         """Tokens that work and that we may revoke, newest first."""

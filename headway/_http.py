@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -11,6 +12,7 @@ from typing import Any, Protocol
 import httpx
 from pydantic import ValidationError
 
+from headway._tls import trusted_by
 from headway.contract.jobs import Problem
 from headway.errors import HeadwayError
 
@@ -83,7 +85,11 @@ class Http:
         timeout = httpx.Timeout(30.0, connect=5.0)
         try:
             self._client = httpx.Client(
-                base_url=self.url, headers=headers, timeout=timeout, transport=transport
+                base_url=self.url,
+                headers=headers,
+                timeout=timeout,
+                transport=transport,
+                verify=trusted_by(os.environ),
             )
         except (httpx.InvalidURL, ValueError) as error:
             raise HeadwayError(

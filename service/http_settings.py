@@ -24,6 +24,8 @@ class OidcSettings:
     client_id: str
     client_secret: str | None = field(default=None, repr=False)
     """None: Headway is registered there as a public client."""
+    device_client_id: str = ""
+    """As what command lines are registered, which keep no secret; empty: as Headway itself is."""
     scopes: tuple[str, ...] = ("openid", "email")
     name_claim: str = "email"
     rules: AdmissionRules = field(default_factory=AdmissionRules)
@@ -104,6 +106,7 @@ def _oidc(env: Mapping[str, str]) -> OidcSettings | None:
         issuer=issuer,
         client_id=text_of(env, "HEADWAY_OIDC_CLIENT_ID"),
         client_secret=env.get("HEADWAY_OIDC_CLIENT_SECRET", "").strip() or None,
+        device_client_id=env.get("HEADWAY_OIDC_DEVICE_CLIENT_ID", "").strip(),
         scopes=words_of(env, "HEADWAY_OIDC_SCOPES", "openid email"),
         name_claim=env.get("HEADWAY_OIDC_NAME_CLAIM", "").strip() or "email",
         rules=AdmissionRules(

@@ -38,6 +38,7 @@ class OidcProvider:
         issuer: the provider's name, an https URL (http on this machine only, for tests).
         client_id: as what Headway is registered there.
         client_secret: None for a public client.
+        device_client_id: as what command lines are registered there.
         scopes: what to ask for; `openid` is always asked for.
         name_claim: what tells the name of a user. `email` counts only if the provider says that it was verified.
         client: makes the requests.
@@ -50,6 +51,7 @@ class OidcProvider:
         issuer: str,
         client_id: str,
         client_secret: str | None,
+        device_client_id: str,
         scopes: tuple[str, ...],
         name_claim: str,
         client: httpx.AsyncClient,
@@ -57,6 +59,7 @@ class OidcProvider:
     ) -> None:
         self._issuer = issuer
         self._client_id = client_id
+        self._device_client_id = device_client_id
         self._secret = client_secret
         self._scope = " ".join(dict.fromkeys(("openid", *scopes)))
         self._name_claim = name_claim
@@ -115,7 +118,8 @@ class OidcProvider:
         return token
 
     async def verify(self, id_token: str, *, nonce: str | None, now: datetime) -> Claims:
-        """What an identity token says."""
+        """What an identity token says. One without a nonce was given to a command line."""
+        client_id = self._device_client_id if nonce is None else self._client_id
         try:
             header = jwt.get_unverified_header(id_token)
             key = await self._key(header)
@@ -123,7 +127,7 @@ class OidcProvider:
                 id_token,
                 key,
                 algorithms=[header["alg"]],
-                audience=self._client_id,
+                audience=client_id,
                 issuer=self._issuer,
                 # Times are looked at below, by the clock that all else goes by.
                 options={
@@ -136,7 +140,7 @@ class OidcProvider:
             )
         except jwt.PyJWTError as error:
             raise WrongToken(f"the identity token is not valid: {error}; sign in again.") from error
-        self._check(claims, nonce, now)
+        self._check(claims, client_id, nonce, now)
         name = claims.get(self._name_claim)
         if self._name_claim == "email" and claims.get("email_verified") is not True:
             name = None
@@ -144,13 +148,13 @@ class OidcProvider:
             issuer=self._issuer, subject=claims["sub"], name=name if isinstance(name, str) and name else None
         )
 
-    def _check(self, claims: Mapping[str, Any], nonce: str | None, now: datetime) -> None:
+    def _check(self, claims: Mapping[str, Any], client_id: str, nonce: str | None, now: datetime) -> None:
         """What a signature does not say: for whom, for which sign-in, and for how long."""
         parties = claims.get("aud")
         told = claims.get("azp")
         if (isinstance(parties, list) and len(parties) > 1 and told is None) or told not in {
             None,
-            self._client_id,
+            client_id,
         }:
             raise WrongToken("the identity token was made for another application.")
         said = claims.get("nonce")
@@ -275,6 +279,7 @@ def provider_of(settings: HttpSettings) -> OidcProvider | None:
         issuer=oidc.issuer,
         client_id=oidc.client_id,
         client_secret=oidc.client_secret,
+        device_client_id=oidc.device_client_id or oidc.client_id,
         scopes=oidc.scopes,
         name_claim=oidc.name_claim,
         client=client,

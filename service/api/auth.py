@@ -160,7 +160,8 @@ async def get_sign_in(context: Context) -> Response:
     oidc = context.http.oidc
     if oidc is None:
         return as_json(SignInView(issuer=None, client_id=None))
-    return as_json(SignInView(issuer=oidc.issuer, client_id=oidc.client_id, scopes=list(oidc.scopes)))
+    client_id = oidc.device_client_id or oidc.client_id
+    return as_json(SignInView(issuer=oidc.issuer, client_id=client_id, scopes=list(oidc.scopes)))
 
 
 @router.post("/api/v1/sign-in", operation_id="sign_in", status_code=201, response_model=NewToken)

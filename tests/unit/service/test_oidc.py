@@ -73,6 +73,7 @@ class World:
             issuer=ISSUER,
             client_id="headway",
             client_secret=secret,
+            device_client_id="device",
             scopes=("openid", "email"),
             name_claim=name_claim,
             client=httpx.AsyncClient(transport=httpx.MockTransport(self.answer)),
@@ -131,7 +132,12 @@ async def test_a_wrong_claim_is_refused(world: World, claims: Mapping[str, Any])
 async def test_a_token_of_a_browser_is_none_of_a_command_line(world: World) -> None:
     with pytest.raises(WrongToken, match="another sign-in"):
         await world.provider().verify(signed(GOOD), nonce=None, now=NOW)
-    assert (await world.provider().verify(signed(without("nonce")), nonce=None, now=NOW)).subject == "s1"
+    own = {**without("nonce"), "aud": "device"}
+    assert (await world.provider().verify(signed(own), nonce=None, now=NOW)).subject == "s1"
+    with pytest.raises(WrongToken):
+        await world.provider().verify(signed(without("nonce")), nonce=None, now=NOW)
+    with pytest.raises(WrongToken):
+        await world.provider().verify(signed({**GOOD, "aud": "device"}), nonce="n1", now=NOW)
 
 
 def _part(value: Any) -> str:

@@ -1,0 +1,120 @@
+"""Signing in from a terminal: the identity provider shows a code, and a browser anywhere confirms it (RFC 8628)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+
+from headway._http import Timer
+from headway.contract.identity import SignInView
+from headway.errors import HeadwayError
+
+_GRANT = "urn:ietf:params:oauth:grant-type:device_code"
+_SLOWER_S = 5.0
+_LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+_OTHERWISE = "Sign in with a token instead: headway login --token."
+
+
+@dataclass(frozen=True, slots=True)
+class Confirmation:
+    """What somebody must do in a browser: open `url` and see, or type, `code`. `complete_url` has the code in it."""
+
+    url: str
+    code: str
+    complete_url: str | None
+
+
+def sign_in(
+    provider: httpx.Client,
+    ways: SignInView,
+    ask: Callable[[Confirmation], None],
+    timer: Timer = time,
+) -> str:
+    """The identity token that the provider gives once somebody has confirmed.
+
+    Args:
+        provider: makes the requests.
+        ways: what the service says of its provider; it has one.
+        ask: tells the person what to do.
+        timer: the clock to wait by.
+
+    Raises:
+        HeadwayError: the provider does not answer, knows no such flow, or nobody confirmed in time.
+    """
+    issuer = ways.issuer or ""
+    found = _get(provider, f"{issuer.rstrip('/')}/.well-known/openid-configuration")
+    if found.get("issuer") != issuer:
+        raise HeadwayError(f"The identity provider is not {issuer}, but {found.get('issuer')}.", _OTHERWISE)
+    if "device_authorization_endpoint" not in found:
+        raise HeadwayError(f"The identity provider {issuer} lets nobody sign in from a terminal.", _OTHERWISE)
+    begun = _post(
+        provider,
+        str(found["device_authorization_endpoint"]),
+        {"client_id": ways.client_id or "", "scope": " ".join(dict.fromkeys(("openid", *ways.scopes)))},
+    )
+    if "device_code" not in begun:
+        raise HeadwayError(f"The identity provider refuses to begin: {_reason(begun)}.", _OTHERWISE)
+    complete = begun.get("verification_uri_complete")
+    ask(
+        Confirmation(
+            url=str(begun.get("verification_uri", "")),
+            code=str(begun.get("user_code", "")),
+            complete_url=str(complete) if complete else None,
+        )
+    )
+    return _wait(provider, str(found.get("token_endpoint", "")), ways, begun, timer)
+
+
+def _wait(
+    provider: httpx.Client, endpoint: str, ways: SignInView, begun: Mapping[str, Any], timer: Timer
+) -> str:
+    """Ask, as often as the provider allows, until somebody has confirmed."""
+    pause_s = float(begun.get("interval", 5))
+    until_s = timer.monotonic() + float(begun.get("expires_in", 600))
+    body = {
+        "grant_type": _GRANT,
+        "device_code": str(begun["device_code"]),
+        "client_id": ways.client_id or "",
+    }
+    while timer.monotonic() + pause_s < until_s:
+        timer.sleep(pause_s)
+        said = _post(provider, endpoint, body)
+        if isinstance(said.get("id_token"), str):
+            return str(said["id_token"])
+        if said.get("error") == "slow_down":
+            pause_s += _SLOWER_S
+        elif said.get("error") != "authorization_pending":
+            raise HeadwayError(f"The identity provider has not let you in: {_reason(said)}.", "Try again.")
+    raise HeadwayError("Nobody confirmed the code in time.", "Try again: headway login.")
+
+
+def _get(provider: httpx.Client, url: str) -> dict[str, Any]:
+    return _asked(provider, "GET", url)
+
+
+def _post(provider: httpx.Client, url: str, body: Mapping[str, str]) -> dict[str, Any]:
+    return _asked(provider, "POST", url, data=dict(body))
+
+
+def _asked(provider: httpx.Client, method: str, url: str, **arguments: Any) -> dict[str, Any]:
+    parts = urlsplit(url)
+    if parts.scheme != "https" and not (parts.scheme == "http" and parts.hostname in _LOOPBACK):
+        raise HeadwayError(f"{url!r} of the identity provider is not safe: it must be https.", _OTHERWISE)
+    try:
+        said = provider.request(method, url, **arguments).json()
+    except httpx.HTTPError as error:
+        raise HeadwayError(f"The identity provider does not answer at {url} ({error}).", _OTHERWISE) from None
+    except ValueError:
+        said = None
+    if not isinstance(said, dict):
+        raise HeadwayError(f"{url} does not answer like an identity provider.", _OTHERWISE)
+    return said
+
+
+def _reason(said: Mapping[str, Any]) -> str:
+    return str(said.get("error_description") or said.get("error") or "no reason was given")[:200]
