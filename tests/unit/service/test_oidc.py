@@ -131,7 +131,7 @@ async def test_a_wrong_claim_is_refused(world: World, claims: Mapping[str, Any])
 
 async def test_a_token_of_a_browser_is_none_of_a_command_line(world: World) -> None:
     with pytest.raises(WrongToken, match="another sign-in"):
-        await world.provider().verify(signed(GOOD), nonce=None, now=NOW)
+        await world.provider().verify(signed({**GOOD, "aud": "device"}), nonce=None, now=NOW)
     own = {**without("nonce"), "aud": "device"}
     assert (await world.provider().verify(signed(own), nonce=None, now=NOW)).subject == "s1"
     with pytest.raises(WrongToken):
