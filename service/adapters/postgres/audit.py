@@ -29,8 +29,10 @@ _PROJECT = (
 )
 _ADD = f"INSERT INTO audit ({COLUMNS}) SELECT {VALUES.format(project=_PROJECT)}"
 _ADD_ALWAYS = text(_ADD)
-_ADD_IF_CHANGED = text(f"{_ADD} WHERE pg_current_xact_id_if_assigned() IS NOT NULL")
-"""A transaction has a number once it has changed something, or has locked a row in order to."""
+_CHANGED = text("SELECT pg_current_xact_id_if_assigned() IS NOT NULL")
+"""A transaction has a number once it has changed something, or has locked a row in order to. Asked by itself: one that may only
+read refuses an INSERT even of no rows.
+"""
 
 
 class PostgresAudit:
@@ -60,8 +62,8 @@ class PostgresAudit:
 
     async def flush(self) -> None:
         """Write what is to be written with the transaction's changes, if it has made any."""
-        if self._entry is not None:
-            await self._connection.execute(_ADD_IF_CHANGED, self.take())
+        if self._entry is not None and (await self._connection.execute(_CHANGED)).scalar_one():
+            await self._connection.execute(_ADD_ALWAYS, self.take())
 
     async def page(self, wanted: AuditFilter, *, limit: int, cursor: str | None) -> Page[AuditView]:
         """Entries, newest first."""
