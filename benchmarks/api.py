@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,9 +45,14 @@ class Turn:
 
 
 async def load(
-    port: int, path: str, body: Callable[[int], dict[str, object]], clients: int, count: int
+    port: int,
+    path: str,
+    body: Callable[[int], dict[str, object]],
+    clients: int,
+    count: int,
+    tokens: Sequence[str] = (TOKEN,),
 ) -> Turn:
-    """`count` POSTs over `clients` keep-alive connections."""
+    """`count` POSTs over `clients` keep-alive connections, with the tokens in turn."""
     numbers = iter(range(count))
     latencies: list[float] = []
 
@@ -59,7 +64,8 @@ async def load(
         for number in numbers:
             data = json.dumps(body(number)).encode()
             head = (
-                f"POST {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n"
+                f"POST {path} HTTP/1.1\r\nHost: localhost\r\n"
+                f"Authorization: Bearer {tokens[number % len(tokens)]}\r\n"
                 f"Content-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n"
             )
             while True:
