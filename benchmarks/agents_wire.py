@@ -74,7 +74,8 @@ class Stream:
     def __init__(self, url: str, name: str, block_s: float) -> None:
         parts = urlsplit(url)
         self._host, self._port = parts.hostname or "127.0.0.1", parts.port or 6379
-        self._password = unquote(parts.password or "")
+        self._who = [unquote(one).encode() for one in (parts.username, parts.password) if one]
+        """User and password; without a user of its own, the password alone."""
         self._name = name
         self._read = (b"XREAD", b"COUNT", b"100", b"BLOCK", str(int(block_s * 1000)).encode(), b"STREAMS")
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
@@ -84,8 +85,8 @@ class Stream:
         """Ids and commands of what is in the stream, waiting for some; empty when none came in time."""
         if self._streams is None:
             self._streams = await asyncio.open_connection(self._host, self._port)
-            if self._password:
-                await self._ask(b"AUTH", self._password.encode())
+            if self._who:
+                await self._ask(b"AUTH", *self._who)
         reply = await self._ask(*self._read, self._name.encode(), b"0-0")
         return [(entry_id, fields[1]) for entry_id, fields in reply[0][1]] if reply else []
 

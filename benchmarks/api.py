@@ -181,6 +181,7 @@ def main() -> None:
                 "HEADWAY_API_TOKEN": TOKEN,
                 "HEADWAY_JOIN_TOKEN": TOKEN,
                 "HEADWAY_PORT": str(port),
+                "HEADWAY_RATE_PER_S": "0",  # one token sends all that the service can take
             }
             bare = {
                 "BARE_DATABASE_URL": sqlalchemy_url(postgres.create_database("bare")),
