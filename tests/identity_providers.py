@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 ADA = "ada@example.org"
@@ -17,6 +19,7 @@ PEOPLE: Mapping[str, Mapping[str, Any]] = {
 }
 """By subject."""
 
+_NODE = Path(__file__).parent / "oidc"
 _PYTHON = """
 import json, sys
 import oidc_provider_mock as mock
@@ -51,4 +54,25 @@ def running(command: list[str]) -> Iterator[str]:
 def python_provider() -> Iterator[str]:
     """One that knows `PEOPLE`: whoever types a subject is let in. It knows no device flow."""
     with running([sys.executable, "-W", "ignore", "-c", _PYTHON, json.dumps(PEOPLE)]) as issuer:
+        yield issuer
+
+
+@contextmanager
+def node_provider(redirect_uri: str, folder: Path) -> Iterator[str]:
+    """One that insists on PKCE and knows the device flow: anybody who types a login is let in, as LOGIN@example.org.
+
+    It is a package of Node.js, which is fetched into `folder`.
+
+    Raises:
+        LookupError: there is no Node.js here, or the package cannot be fetched.
+    """
+    if shutil.which("node") is None or shutil.which("npm") is None:
+        raise LookupError("there is no Node.js on this machine")
+    for name in ("package.json", "provider.mjs"):
+        shutil.copy(_NODE / name, folder / name)
+    fetch = ["npm", "install", "--no-audit", "--no-fund", "--no-package-lock", "--ignore-scripts"]
+    fetched = subprocess.run(fetch, cwd=folder, capture_output=True, text=True, check=False, timeout=60)
+    if fetched.returncode != 0:
+        raise LookupError(f"npm could not fetch oidc-provider: {fetched.stderr[-500:]}")
+    with running(["node", str(folder / "provider.mjs"), redirect_uri]) as issuer:
         yield issuer

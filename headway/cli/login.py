@@ -37,7 +37,7 @@ def login(
     """
     cli = of(context)
     url = (url or target(os.environ).url).rstrip("/")
-    found = _pasted() if token else _signed_in(cli, url)
+    found = _pasted() if token or not sys.stdin.isatty() else _signed_in(cli, url)
     with cli.connect_to(url, found) as client:
         me = client.whoami()
     file = save_target(home(os.environ), url, found)
