@@ -115,8 +115,8 @@ class Board(Generic[K]):
                 if trouble is not None:
                     yield sse("stale", json.dumps({"message": trouble.message}))
                 elif channel.picture.version != version and channel.picture.version > 0:
-                    yield self._message(channel, version)
-                    version = channel.picture.version
+                    said, version = self._message(channel, version), channel.picture.version
+                    yield said
                 else:
                     yield sse("beat", json.dumps({"at": self._now().isoformat(timespec="seconds")}))
                 await self._next(channel, turned, version)

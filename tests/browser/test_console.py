@@ -1,0 +1,199 @@
+"""The pages in a real browser, over a whole Headway: what people do, without and with trouble."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from headway.contract.agents import NodeState
+from headway.contract.jobs import TERMINAL_STATES
+from headway.contract.spec import JobSpec
+from headway.local.stack import LocalStack
+from tests.browser.conftest import PATIENCE_MS, Visit, Visitor
+
+AXE = (Path(__file__).parent / "vendor" / "axe.min.js").read_text()
+expect.set_options(timeout=PATIENCE_MS)
+
+
+@pytest.fixture(scope="module")
+def training(stack: LocalStack, browser: object, session: object) -> Iterator[None]:
+    """A job that trains, submitted from the page by `test_submit_and_watch`, and one that waits, for all tests."""
+    with stack.client() as client:
+        spec = {"name": "too-big", "run": "python -V", "elastic": {"min": 64}}
+        client.submit(JobSpec.model_validate(spec))
+        yield
+        for job in client.jobs(live=True):
+            client.cancel(job.id, force=True)
+
+
+def confirm(page: Page) -> None:
+    page.locator("#confirm-yes").click()
+
+
+def pixels(page: Page, chart: str) -> str:
+    """What is drawn in a chart."""
+    drawn: str = page.locator(f"[data-chart={chart}] canvas").evaluate("one => one.toDataURL()")
+    return drawn
+
+
+def submit_example(visitor: Visitor) -> None:
+    page = visitor.page
+    visitor.goto("/submit")
+    page.get_by_role("button", name="What would it take?").click()
+    expect(page.locator("#plan .lead")).to_contain_text("$")
+    page.get_by_role("button", name="Submit", exact=True).click()
+    expect(page.locator(".notice")).to_contain_text("Submitted")
+
+
+def test_submit_watch_resize_and_read(training: None, visit: Visit) -> None:
+    visitor = visit()
+    page = visitor.page
+    submit_example(visitor)
+    expect(page.locator("h1")).to_contain_text("first-steps")
+    expect(page.locator("h1 .chip")).to_have_text("running")
+    # The plot is drawn, and changes while the job trains, without the page being loaded again.
+    page.evaluate("window.stayed = true")
+    expect(page.locator("[data-chart=data-metrics] canvas")).to_be_visible()
+    before = pixels(page, "data-metrics")
+    page.wait_for_function(
+        "before => document.querySelector('[data-chart=data-metrics] canvas').toDataURL() !== before",
+        arg=before,
+    )
+    expect(page.locator("#log")).to_contain_text("epoch")
+    visitor.shoot("job")
+    page.get_by_label("Slots", exact=True).fill("2")
+    page.get_by_role("button", name="Keep this size").click()
+    expect(page.locator("#confirm-question")).to_contain_text("2 slots")
+    assert page.evaluate("window.stayed")
+    confirm(page)
+    expect(page.locator(".notice")).to_contain_text("another size")
+    expect(page.locator("#job-facts")).to_contain_text("2 of 1–4")
+    expect(page.locator("#steps")).to_contain_text("grew from 1 to 2 slots")
+    # What it costs and when it ends is a sentence at the top.
+    expect(page.locator(".costs")).to_contain_text(re.compile(r"\$0\.\d+ .*ending in about"))
+    expect(page.locator(".why-now")).to_contain_text("first-steps")
+    assert visitor.complaints == []
+
+
+def test_read_why_a_job_waits_and_what_it_would_cost(training: None, visit: Visit) -> None:
+    visitor = visit()
+    page = visitor.page
+    visitor.goto("/")
+    expect(page.locator("#waiting")).to_contain_text("too-big")
+    expect(page.locator("#waiting")).to_contain_text("needs at least 64 slots")
+    visitor.shoot("cluster")
+    page.locator("#waiting a").first.click()
+    expect(page.locator(".why-now")).to_have_text(re.compile(r"too-big waits: .*64 slots"))
+    expect(page.locator(".costs")).to_contain_text("No size of it fits")
+    assert visitor.complaints == []
+
+
+def test_drain_a_node_and_take_it_back(training: None, visit: Visit, stack: LocalStack) -> None:
+    visitor = visit()
+    page = visitor.page
+    visitor.goto("/nodes/local-2")
+    page.get_by_role("button", name="Drain").click()
+    # By keyboard: the safe answer has the focus, and the other one is next.
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    expect(page.locator(".notice")).to_contain_text("move away")
+    expect(page.locator("h1 .chip")).to_have_text(re.compile("drain"))
+    expect(page.locator("h1 .chip")).to_have_text("drained")
+    page.get_by_role("button", name="Uncordon").click()
+    confirm(page)
+    expect(page.locator("h1 .chip")).to_have_text("ready")
+    with stack.client() as client:
+        assert {node.name: node.state for node in client.nodes()}["local-2"] is NodeState.READY
+    assert visitor.complaints == []
+
+
+def test_the_network_breaks_and_comes_back(training: None, visit: Visit, stack: LocalStack) -> None:
+    visitor = visit()
+    page = visitor.page
+    visitor.goto("/jobs")
+    page.evaluate("window.stayed = true")
+    visitor.context.set_offline(True)
+    expect(page.locator("#stale")).to_contain_text(re.compile(r"What you see is from \d+:\d+:\d+"))
+    expect(page.locator("#live")).to_have_text("not live")
+    visitor.shoot("offline")
+    with stack.client() as client:
+        spec = {"name": "meanwhile", "run": "python -V", "elastic": {"min": 64}}
+        job = client.submit(JobSpec.model_validate(spec))
+        visitor.context.set_offline(False)
+        expect(page.locator("#rows")).to_contain_text("meanwhile")
+        expect(page.locator("#stale")).to_be_hidden()
+        client.cancel(job.id)
+        expect(page.locator("#rows")).not_to_contain_text("meanwhile")
+    assert page.evaluate("window.stayed")
+
+
+def test_everything_works_without_scripts(training: None, visit: Visit, stack: LocalStack) -> None:
+    visitor = visit(scripts=False)
+    page = visitor.page
+    with stack.client() as client:
+        spec = {"name": "plain", "run": "python -V", "elastic": {"min": 64}}
+        job = client.submit(JobSpec.model_validate(spec))
+        page.goto(f"{stack.url}/jobs")
+        page.get_by_role("link", name="plain", exact=True).click()
+        page.get_by_role("button", name="Cancel").click()
+        expect(page.locator("h1")).to_contain_text("Cancel plain?")
+        page.get_by_role("button", name="Yes, cancel").click()
+        expect(page.locator(".notice")).to_contain_text("cancelled")
+        assert client.job(job.id).state in TERMINAL_STATES
+
+
+def test_ask_what_if(training: None, visit: Visit) -> None:
+    visitor = visit()
+    page = visitor.page
+    visitor.goto("/simulations")
+    page.get_by_label("Nodes").fill("3")
+    page.get_by_role("button", name="Ask").click()
+    expect(page.locator("h1")).to_contain_text("What if 3 cpu nodes came?")
+    expect(page.locator("h1 .chip")).to_have_text("done")
+    expect(page.locator("#outcomes tbody tr")).to_have_count(2)
+    assert visitor.complaints == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 390])
+def test_pages_are_accessible_and_fit(
+    training: None, visit: Visit, stack: LocalStack, scheme: str, width: int
+) -> None:
+    visitor = visit(width=width, scheme=scheme)
+    with stack.client() as client:
+        jobs = {job.name: job.id for job in client.jobs()}
+    paths = {
+        "cluster": "/",
+        "jobs": "/jobs?state=all",
+        "job": f"/jobs/{jobs.get('first-steps', jobs['too-big'])}",
+        "node": "/nodes/local-1",
+        "rounds": "/rounds",
+        "money": "/money",
+        "simulations": "/simulations",
+        "submit": "/submit",
+        "error": "/jobs/no-such-job",
+        "sign-in": "/auth/login",
+    }
+    wrong: dict[str, Any] = {}
+    for name, path in paths.items():
+        visitor.goto(path)
+        visitor.page.evaluate(AXE)
+        found = visitor.page.evaluate(
+            "axe.run(document, {runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'best-practice']})"
+        )
+        problems = [
+            f"{one['id']}: {one['help']}: {one['nodes'][0]['html'][:160]}: {one['nodes'][0].get('failureSummary', '')[:200]}"
+            for one in found["violations"]
+        ]
+        overflow = visitor.page.evaluate("document.documentElement.scrollWidth - innerWidth")
+        if overflow > 0:
+            problems.append(f"it is {overflow} px wider than the window")
+        if problems:
+            wrong[name] = problems
+        visitor.shoot(f"{name}-{scheme}-{width}")
+    assert wrong == {}
