@@ -19,6 +19,10 @@ MONEY_KEPT: Final = timedelta(days=400)
 """Longer than the longest period of a budget, and than a year's bill is asked about."""
 AUDIT_KEPT: Final = timedelta(days=366)
 """Longer than the year within which the database refuses to delete any of it."""
+TOKENS_KEPT: Final = timedelta(days=30)
+"""After they were revoked or have expired: until then they say so to whoever shows one."""
+LOGINS_KEPT: Final = timedelta(hours=1)
+"""After a sign-in at an identity provider was given up."""
 HISTORY_KEPT: Final = timedelta(days=30)
 """Of a job that goes on. The ledger opens no hour again that is older."""
 CAPPED_AFTER: Final = timedelta(days=7)
@@ -49,6 +53,9 @@ class Doomed(StrEnum):
     MACHINES = "machines"
     BUDGET_NOTICES = "budget_notices"
     AUDIT = "audit"
+    TOKENS = "tokens"
+    JOIN_TOKENS = "join_tokens"
+    LOGINS = "logins"
     RENTED_NODES = "rented_nodes"
     NODES = "nodes"
 
@@ -93,6 +100,9 @@ class Horizons:
             Doomed.NODES: self.jobs,
             Doomed.QUARANTINES: self.jobs,
             Doomed.AUDIT: self.now - AUDIT_KEPT,
+            Doomed.TOKENS: self.now - TOKENS_KEPT,
+            Doomed.JOIN_TOKENS: self.now - TOKENS_KEPT,
+            Doomed.LOGINS: self.now - LOGINS_KEPT,
         }.get(doomed, self.money)
 
 

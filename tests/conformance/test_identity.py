@@ -18,6 +18,7 @@ from service.domain.errors import InvalidField, NotFound
 from service.usecases.identity_ports import Bearer, ProjectRecord, TokenRecord, TokensSeen, UserRecord
 from service.usecases.ports import Transaction
 from service.usecases.projects import delete_project
+from service.usecases.retention_ports import Doomed, horizons
 from tests.conformance.conftest import NOW, job_of, make_projects, store
 
 ALICE = UserRecord(id="u1", name="alice", created_at=NOW)
@@ -284,3 +285,36 @@ async def test_no_job_is_stored_in_a_project_that_goes_meanwhile(database: Datab
     async with database.engine.connect() as connection:
         lost = "SELECT count(*) FROM jobs WHERE project NOT IN (SELECT name FROM projects)"
         assert (await connection.execute(text(lost))).scalar_one() == 0
+
+
+async def test_tokens_that_work_no_more_go_after_a_month_and_sign_ins_after_an_hour(
+    database: Database,
+) -> None:
+    await people(database)
+    old, new = NOW - timedelta(days=31), NOW - timedelta(days=29)
+    async with database.begin() as tx:
+        for number, (expires_at, revoked_at) in enumerate(
+            [(None, None), (None, old), (None, new), (old, None), (new, None), (NOW, old)]
+        ):
+            await tx.tokens.add(token_of(f"t{number}", expires_at=expires_at), f"digest {number}")
+            if revoked_at is not None:
+                await tx.tokens.revoke(f"t{number}", revoked_at)
+    async with database.engine.begin() as connection:
+        for hours in (0, 2):
+            await connection.execute(
+                text("INSERT INTO logins VALUES (:state, 'v', 'n', '/', :expires_at)"),
+                {"state": str(hours), "expires_at": NOW - timedelta(hours=hours)},
+            )
+    kept = horizons(NOW, 90, None)
+    async with database.begin() as tx:
+        assert await tx.retention.delete_rows(Doomed.TOKENS, kept.of(Doomed.TOKENS)) == 3
+        assert await tx.retention.delete_rows(Doomed.LOGINS, kept.of(Doomed.LOGINS)) == 1
+        assert await tx.retention.delete_rows(Doomed.JOIN_TOKENS, kept.of(Doomed.JOIN_TOKENS)) == 0
+    assert [await bearer(database, f"digest {number}") is None for number in range(6)] == [
+        False,
+        True,
+        False,
+        True,
+        False,
+        True,
+    ]

@@ -135,7 +135,7 @@ async def test_nothing_of_an_old_job_stays(database: Database) -> None:
     assert set(OF_JOBS) <= hung_on_the_job
     assert (await clean(database, NOW + timedelta(days=KEEP_DAYS, seconds=1))).jobs == 1
     left = {table for table, rows in (await counts(database)).items() if rows}
-    assert left <= {"nodes", "database_state", "retention_cursors"}
+    assert left <= {"nodes", "projects", "database_state", "retention_cursors"}
 
 
 async def test_a_job_is_kept_as_long_as_promised(database: Database) -> None:

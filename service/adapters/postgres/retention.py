@@ -40,6 +40,9 @@ _ROWS: Final[dict[Doomed, tuple[str, str]]] = {
     Doomed.LEASES: ("leases", "to_at < :before"),
     Doomed.MACHINES: ("machines", f"{ENDED_SQL} AND state_since < :before"),
     Doomed.BUDGET_NOTICES: ("budget_notices", "given_at < :before"),
+    Doomed.TOKENS: ("tokens", "least(revoked_at, expires_at) < :before"),
+    Doomed.JOIN_TOKENS: ("join_tokens", "expires_at < :before"),
+    Doomed.LOGINS: ("logins", "expires_at < :before"),
     Doomed.AUDIT: ("audit", "at < least(:before, now() - interval '366 days')"),
 }
 
