@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from headway.contract.agents import RunCommand
 from headway.contract.identity import Role
 from tests.integration.service.conftest import Agent, Harness, entry
 from tests.integration.service.roles import OF_AGENTS, OPEN, Operation, operations, robot
@@ -44,7 +45,7 @@ async def two_tenants(harness: Harness) -> tuple[Agent, dict[str, dict[str, str]
         }
     await harness.client.put("/api/v1/budgets/cluster-cap", json={"kind": "hourly-cap", "usd": 1000})
     await harness.turn()
-    for run in await agent.commands():
+    for run in (one for one in await agent.commands() if isinstance(one, RunCommand)):
         await agent.report(entry("ranks_started", run, how="zygote"))
     await harness.turn()
     return agent, names
