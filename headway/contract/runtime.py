@@ -39,6 +39,11 @@ ENV_JOINS = "HEADWAY_JOINS"
 ENV_MEMBER = "HEADWAY_MEMBER"
 """`member_id` of the process; whatever it starts inherits it, which is how its agent finds what it left behind."""
 
+STORAGE_FILE = "storage.json"
+"""In the control folder, where the service gives keys for checkpoints: `contract.credentials.StorageCredentials` as JSON. The
+agent replaces it before they expire.
+"""
+
 EXIT_DONE = 0
 """Finished, or released by a resize."""
 EXIT_STOPPED = 143

@@ -48,6 +48,12 @@ class Environment:
         return self.control is not None and self.store is not None
 
     @property
+    def storage_keys(self) -> Path | None:
+        """The file with the keys for checkpoints, if the service gives any."""
+        path = None if self.control is None else self.control / runtime.STORAGE_FILE
+        return path if path is not None and path.exists() else None
+
+    @property
     def first_order(self) -> orders.Order:
         """The membership that this process was started for, as an order. Needs a store."""
         assert self.store is not None

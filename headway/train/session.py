@@ -304,7 +304,7 @@ def _checkpoints(environment: Environment) -> Checkpoints | None:
     if environment.checkpoint_uri is None:
         return None
     return Checkpoints(
-        open_storage(environment.checkpoint_uri),
+        open_storage(environment.checkpoint_uri, environment.storage_keys),
         generation=environment.generation,
         keep=environment.checkpoint_keep,
     )

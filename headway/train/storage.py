@@ -6,10 +6,11 @@ Failures of either are `OSError`; a key that does not exist is `FileNotFoundErro
 from __future__ import annotations
 
 import io
+import json
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 from urllib.parse import unquote, urlsplit
@@ -41,15 +42,16 @@ class Storage(Protocol):
         """Remove an object; one that is absent is no error."""
 
 
-def open_storage(uri: str) -> Storage:
+def open_storage(uri: str, keys: Path | None = None) -> Storage:
     """The storage at a URI: `file:///folder` (or a bare path), `s3://`, `gs://`, `az://`, ….
 
-    An object store takes its credentials and endpoint from the provider's usual environment variables.
+    An object store takes its credentials and endpoint from a file, `keys`, which is read again before they expire; without
+    one from the provider's usual environment variables.
     """
     parts = urlsplit(uri)
     if parts.scheme in {"", "file"}:
         return Folder(Path(unquote(parts.path)).absolute())
-    return ObjectStore(uri)
+    return ObjectStore(uri, keys)
 
 
 class Folder:
@@ -130,7 +132,7 @@ def _unless_gone(error: OSError) -> None:
 class ObjectStore:
     """Objects under a bucket and prefix, through obstore."""
 
-    def __init__(self, uri: str) -> None:
+    def __init__(self, uri: str, keys: Path | None = None) -> None:
         # In a function, since only jobs with an object store need the package.
         import obstore  # noqa: PLC0415
         from obstore.store import S3Store, from_url  # noqa: PLC0415
@@ -140,7 +142,10 @@ class ObjectStore:
         if uri.startswith("s3://"):
             # A store of one's own often has no certificate; AWS itself is reached by https anyway.
             self._store: Any = S3Store.from_url(
-                uri, client_options={"allow_http": True}, retry_config={"retry_timeout": _RETRY_FOR}
+                uri,
+                client_options={"allow_http": True},
+                retry_config={"retry_timeout": _RETRY_FOR},
+                **({} if keys is None else _Keys(keys).options()),
             )
         else:
             self._store = from_url(uri)
@@ -164,6 +169,35 @@ class ObjectStore:
         """Remove the object."""
         with suppress(FileNotFoundError), _as_os_error(key):
             self._calls.delete(self._store, key)
+
+
+class _Keys:
+    """The keys in a file, `contract.credentials.StorageCredentials` as JSON, read again in time."""
+
+    refresh_threshold = timedelta(minutes=5)
+    """obstore asks again once they are valid for no longer than this."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __call__(self) -> dict[str, Any]:
+        kept = self._read()
+        return {
+            "access_key_id": kept["access_key_id"],
+            "secret_access_key": kept["secret_access_key"],
+            "token": kept["session_token"],
+            "expires_at": datetime.fromisoformat(kept["expires_at"]),
+        }
+
+    def options(self) -> dict[str, Any]:
+        """How to open a store with them."""
+        kept = self._read()
+        place = {"endpoint": kept.get("endpoint_url"), "region": kept.get("region")}
+        return {**{name: value for name, value in place.items() if value}, "credential_provider": self}
+
+    def _read(self) -> dict[str, Any]:
+        kept: dict[str, Any] = json.loads(self._path.read_text())
+        return kept
 
 
 @contextmanager
