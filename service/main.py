@@ -27,7 +27,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from service.adapters.keyring import ring_of
 from service.adapters.oidc import provider_of
 from service.adapters.postgres.clock import SAMPLE_EVERY_S, DatabaseClock
-from service.adapters.postgres.database import Database
+from service.adapters.postgres.database import Database, trust
 from service.adapters.postgres.leadership import PostgresLeadership
 from service.adapters.postgres.schema import migrate, schema_problem
 from service.adapters.providers.local import LocalProvider
@@ -78,7 +78,8 @@ class Service:
     def __init__(self, settings: Settings, providers: Sequence[Provider] = ()) -> None:
         self.settings = settings
         self.providers = providers
-        self.redis = connect(settings.redis_url)
+        trust(settings.http.ca_file)
+        self.redis = connect(settings.redis_url, settings.http.ca_file)
         self.bells = RedisBells(self.redis)
         self.process_id = secrets.token_hex(8)
         self.holder = f"headway {socket.gethostname()[:24]} {os.getpid()} {self.process_id}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import threading
 from collections.abc import Callable
@@ -11,6 +12,7 @@ import redis
 import structlog
 from pydantic import ValidationError
 
+from headway._tls import CA_FILE
 from headway.contract.agents import COMMAND_FIELD, COMMANDS, AnyCommand, JoinReply
 from headway.errors import HeadwayError
 from worker_agent.service_api import Backoff, Membership
@@ -72,8 +74,14 @@ class CommandReader:
 
     def _read_from(self, node: JoinReply) -> None:
         """Read while this agent is the node that it joined as."""
+        ca_file = os.environ.get(CA_FILE)
+        trust = {"ssl_ca_certs": ca_file} if ca_file and node.redis_url.startswith("rediss://") else {}
         with redis.Redis.from_url(
-            node.redis_url, decode_responses=True, socket_timeout=_BLOCK_S + 5, socket_connect_timeout=5
+            node.redis_url,
+            decode_responses=True,
+            socket_timeout=_BLOCK_S + 5,
+            socket_connect_timeout=5,
+            **trust,
         ) as client:
             client.ping()
             self._backoff.reset()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import random
 import threading
 from pathlib import Path
@@ -12,6 +13,7 @@ import httpx
 from pydantic import BaseModel, ValidationError
 
 from headway._http import retry_after_s
+from headway._tls import trusted_by
 from headway.contract.agents import (
     JoinReply,
     JoinRequest,
@@ -96,7 +98,9 @@ class ServiceApi:
     def __init__(self, url: str, membership: Membership) -> None:
         self.url = url.rstrip("/")
         self._membership = membership
-        self._client = httpx.Client(base_url=f"{self.url}/api/v1", timeout=_TIMEOUT)
+        self._client = httpx.Client(
+            base_url=f"{self.url}/api/v1", timeout=_TIMEOUT, verify=trusted_by(os.environ)
+        )
 
     def join(self, request: JoinRequest, token: str) -> JoinReply:
         """Offer this host's slots, with a join token or the node's own.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import structlog
 from redis.asyncio import Redis
@@ -27,14 +28,18 @@ _STREAM_KEPT_S = 86_400
 _RECONNECT_S = 1.0
 
 
-def connect(url: str) -> Redis:
-    """A client that fails fast: its callers know how to go on without Redis."""
+def connect(url: str, ca_file: Path | None = None) -> Redis:
+    """A client that fails fast: its callers know how to go on without Redis. With `rediss://` the server's certificate and its
+    name are checked, by `ca_file` where there is one.
+    """
+    trust = {"ssl_ca_certs": str(ca_file)} if ca_file is not None and url.startswith("rediss://") else {}
     return Redis.from_url(
         url,
         socket_timeout=10,
         socket_connect_timeout=3,
         health_check_interval=30,
         retry=Retry(NoBackoff(), 1),
+        **trust,
     )
 
 

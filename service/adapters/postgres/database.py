@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
+from urllib.parse import parse_qsl, urlencode
 
 import asyncpg
 from sqlalchemy import text
@@ -82,7 +85,23 @@ def sqlalchemy_url(url: str) -> str:
     scheme, _, rest = url.partition("://")
     if scheme.split("+")[0] not in {"postgresql", "postgres"}:
         raise ValueError(f"HEADWAY_DATABASE_URL must start with postgresql://, not {scheme}://")
-    return f"postgresql+asyncpg://{rest}"
+    place, _, query = rest.partition("?")
+    options = parse_qsl(query, keep_blank_values=True)
+    if "sslrootcert" in dict(options):
+        raise ValueError(
+            "HEADWAY_DATABASE_URL: take sslrootcert out and name that file in HEADWAY_CA_FILE, which all else goes by too"
+        )
+    # libpq and asyncpg call it sslmode, asyncpg's own function and so SQLAlchemy ssl.
+    asked = [("ssl" if name == "sslmode" else name, value) for name, value in options]
+    return f"postgresql+asyncpg://{place}" + (f"?{urlencode(asked, safe='/')}" if asked else "")
+
+
+def trust(ca_file: Path | None) -> None:
+    """Have every connection of this process to a database check its server's certificate by these, where its URL says that
+    it must be checked (`sslmode=verify-full`).
+    """
+    if ca_file is not None:
+        os.environ["PGSSLROOTCERT"] = str(ca_file)
 
 
 class PostgresTransaction:
