@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import structlog
 from redis.asyncio import Redis
@@ -32,7 +33,9 @@ def connect(url: str, ca_file: Path | None = None) -> Redis:
     """A client that fails fast: its callers know how to go on without Redis. With `rediss://` the server's certificate and its
     name are checked, by `ca_file` where there is one.
     """
-    trust = {"ssl_ca_certs": str(ca_file)} if ca_file is not None and url.startswith("rediss://") else {}
+    trust: dict[str, Any] = {}
+    if ca_file is not None and url.startswith("rediss://"):
+        trust = {"ssl_ca_certs": str(ca_file)}
     return Redis.from_url(
         url,
         socket_timeout=10,
