@@ -96,6 +96,10 @@ class Http:
                 f"{url!r} is no address of a service: {error}.", "Correct HEADWAY_URL."
             ) from None
 
+    def about(self, project: str) -> None:
+        """Have every request say that it is about this project, where it does not name another one."""
+        self._client.params = self._client.params.set("project", project)
+
     def close(self) -> None:
         """Close the connections."""
         self._client.close()

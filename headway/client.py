@@ -72,6 +72,7 @@ class Client(MoneyCalls, SecretCalls, AccessCalls, JoinTokenCalls, SimulationCal
         patience_s: see above.
         transport: another way to reach the service than the network.
         timer: the clock to wait by; tests hand one in.
+        project: where jobs are looked for and submitted to whose file names no project; None: all that one sees, and `default`.
     """
 
     def __init__(
@@ -79,12 +80,26 @@ class Client(MoneyCalls, SecretCalls, AccessCalls, JoinTokenCalls, SimulationCal
         url: str,
         token: str | None,
         *,
+        project: str | None = None,
         patience_s: float = 10.0,
         transport: httpx.BaseTransport | None = None,
         timer: Timer = time,
     ) -> None:
         self._http = Http(url, token, patience_s=patience_s, transport=transport, timer=timer)
         self._timer = timer
+        self._project: str | None = None
+        if project is not None:
+            self.about(project)
+
+    def about(self, project: str) -> None:
+        """Look for jobs in this project from now on, and submit to it those whose file names none."""
+        self._project = project
+        self._http.about(project)
+
+    def _own(self, spec: JobSpec) -> JobSpec:
+        if self._project is None or "project" in spec.model_fields_set:
+            return spec
+        return spec.model_copy(update={"project": self._project})
 
     @property
     def url(self) -> str:
@@ -118,6 +133,7 @@ class Client(MoneyCalls, SecretCalls, AccessCalls, JoinTokenCalls, SimulationCal
         Raises:
             BundleError: the working folder cannot be sent.
         """
+        spec = self._own(spec)
         if spec.workdir is not None and spec.bundle is None:
             uploaded = self.upload_bundle((base or Path.cwd()) / spec.workdir)
             spec = spec.model_copy(update={"bundle": uploaded.digest})
@@ -167,11 +183,12 @@ class Client(MoneyCalls, SecretCalls, AccessCalls, JoinTokenCalls, SimulationCal
 
     def plan(self, spec: JobSpec) -> PlanView:
         """What a job would take if it was submitted. Nothing is stored, and its `workdir` is not read."""
-        body = spec.model_dump(mode="json", by_alias=True, exclude_unset=True)
+        body = self._own(spec).model_dump(mode="json", by_alias=True, exclude_unset=True)
         return self._post(f"{_API}/plans", PlanView, json=body)
 
     def recommend(self, request: RecommendationRequest) -> RecommendationView:
         """What to rent for a job that is not submitted. Nothing is stored or rented."""
+        request = request.model_copy(update={"spec": self._own(request.spec)})
         body = request.model_dump(mode="json", by_alias=True, exclude_unset=True)
         return self._post(
             f"{_API}/recommendations", RecommendationView, json=body, timeout=_RECOMMENDATION_TIMEOUT_S

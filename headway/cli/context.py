@@ -30,6 +30,18 @@ class Format(StrEnum):
 
 Output = Annotated[Format, typer.Option("--output", "-o", help="table for people, json for programs")]
 JobName = Annotated[str, typer.Argument(metavar="JOB", help="name of a job (its newest), or its id")]
+ProjectName = Annotated[
+    str | None,
+    typer.Option(
+        "--project", "-p", envvar="HEADWAY_PROJECT", help="of this project; none: of all that you see"
+    ),
+]
+OwnProject = Annotated[
+    str | None,
+    typer.Option(
+        "--project", "-p", envvar="HEADWAY_PROJECT", help="in this project, where the job file names none"
+    ),
+]
 NodeName = Annotated[str, typer.Argument(metavar="NODE", help="name or id of a node")]
 
 
@@ -58,6 +70,13 @@ class Cli:
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
     become: Callable[[list[str]], None] = lambda argv: os.execv(argv[0], argv)  # noqa: S606
     """Replace this process by another program."""
+
+    def connect_in(self, project: str | None) -> Client:
+        """A client that looks for jobs in a project, if one is given."""
+        client = self.connect()
+        if project is not None:
+            client.about(project)
+        return client
 
     def show(self, output: Format, model: BaseModel, table: RenderableType) -> None:
         """Print a model as JSON, or its rendering."""

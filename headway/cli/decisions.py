@@ -12,7 +12,7 @@ from rich.console import Group
 from rich.text import Text
 
 from headway.cli import jobfile, render_decisions
-from headway.cli.context import Format, JobName, Output, of
+from headway.cli.context import Format, JobName, Output, OwnProject, ProjectName, of
 from headway.contract.decisions import ParameterValue, RoundView
 from headway.contract.jobs import Page
 from headway.errors import HeadwayError
@@ -25,6 +25,7 @@ def plan(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="replace a field, as of submit; repeatable"),
     ] = None,
+    project: OwnProject = None,
     output: Output = Format.TABLE,
 ) -> None:
     """Say what a job file would take here at every size, in time and money. Nothing is submitted.
@@ -33,29 +34,33 @@ def plan(
     """
     cli = of(context)
     spec = jobfile.load(file, set_ or [])
-    with cli.connect() as client:
+    with cli.connect_in(project) as client:
         view = client.plan(spec)
     cli.show(output, view, render_decisions.plan_page(view))
 
 
-def forecast(context: typer.Context, job: JobName, output: Output = Format.TABLE) -> None:
+def forecast(
+    context: typer.Context, job: JobName, project: ProjectName = None, output: Output = Format.TABLE
+) -> None:
     """Say when a job will end and what it will cost, at every size it could have.
 
     Example: headway forecast digits
     """
     cli = of(context)
-    with cli.connect() as client:
+    with cli.connect_in(project) as client:
         view = client.forecast(job)
     cli.show(output, view, render_decisions.forecast_page(view))
 
 
-def explain(context: typer.Context, job: JobName, output: Output = Format.TABLE) -> None:
+def explain(
+    context: typer.Context, job: JobName, project: ProjectName = None, output: Output = Format.TABLE
+) -> None:
     """Say why a job has the size it has, or why it waits, and what more would be worth to it.
 
     Example: headway explain digits
     """
     cli = of(context)
-    with cli.connect() as client:
+    with cli.connect_in(project) as client:
         explained = client.explain(job)
     cli.show(output, explained, render_decisions.explain_page(explained, cli.now()))
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from headway.cli import render
-from headway.cli.context import Cli, Format, JobName, Output, of, to_json
+from headway.cli.context import Cli, Format, JobName, Output, ProjectName, of, to_json
 from headway.contract.jobs import EventView, LogChunk, Page
 
 _Follow = Annotated[bool, typer.Option("--follow", "-f", help="go on until the job is over")]
@@ -22,11 +22,12 @@ def logs(
         int | None, typer.Option(min=0, help="of this rank only, without the rank before each line")
     ] = None,
     tail: Annotated[int | None, typer.Option(min=1, help="begin with the last N lines")] = None,
+    project: ProjectName = None,
     output: Output = Format.TABLE,
 ) -> None:
     """Show what a job's ranks print."""
     cli = of(context)
-    with cli.connect() as client:
+    with cli.connect_in(project) as client:
         read = client.follow_logs if follow else client.logs
         chunks = read(job, rank=rank, tail=tail)
         try:
@@ -36,11 +37,15 @@ def logs(
 
 
 def events(
-    context: typer.Context, job: JobName, follow: _Follow = False, output: Output = Format.TABLE
+    context: typer.Context,
+    job: JobName,
+    follow: _Follow = False,
+    project: ProjectName = None,
+    output: Output = Format.TABLE,
 ) -> None:
     """Show what happened to a job."""
     cli = of(context)
-    with cli.connect() as client:
+    with cli.connect_in(project) as client:
         if not follow:
             past = list(client.events(job))
             if output is Format.JSON:

@@ -13,7 +13,7 @@ from rich.live import Live
 from rich.text import Text
 
 from headway.cli import jobfile, render
-from headway.cli.context import Cli, Format, JobName, Output, of
+from headway.cli.context import Cli, Format, JobName, Output, OwnProject, ProjectName, of
 from headway.cli.waiting import EXIT_CODES, wait
 from headway.client import Client
 from headway.contract.jobs import JobView, Page
@@ -36,13 +36,14 @@ def submit(
             "--set", metavar="KEY=VALUE", help="replace a field, e.g. --set elastic.max=4; repeatable"
         ),
     ] = None,
+    project: OwnProject = None,
     output: Output = Format.TABLE,
 ) -> None:
     """Submit a job file."""
     cli = of(context)
     spec = jobfile.load(file, set_ or [])
     base = Path.cwd() if str(file) == "-" else file.resolve().parent
-    with cli.connect() as client:
+    with cli.connect_in(project) as client:
         job = client.submit(spec, base=base)
         if not wait_:
             cli.show(
@@ -73,11 +74,12 @@ def ps(
     all_: Annotated[bool, typer.Option("--all", "-a", help="finished jobs too")] = False,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="go on showing until Ctrl-C")] = False,
     limit: Annotated[int, typer.Option(min=1, help="show the newest N jobs")] = 100,
+    project: ProjectName = None,
     output: Output = Format.TABLE,
 ) -> None:
     """List jobs."""
     cli = of(context)
-    with cli.connect() as client:
+    with cli.connect_in(project) as client:
 
         def newest() -> list[JobView]:
             return list(itertools.islice(client.jobs(live=not all_), limit))
@@ -104,10 +106,12 @@ def ps(
                 return
 
 
-def describe(context: typer.Context, job: JobName, output: Output = Format.TABLE) -> None:
+def describe(
+    context: typer.Context, job: JobName, project: ProjectName = None, output: Output = Format.TABLE
+) -> None:
     """Show everything about a job."""
     cli = of(context)
-    with cli.connect() as client:
+    with cli.connect_in(project) as client:
         view = client.job(job)
         events = [] if output is Format.JSON else list(client.events(view.id))[-_LAST_EVENTS:]
     cli.show(output, view, render.job_page(view, events, cli.now()))
@@ -119,28 +123,33 @@ def resize(
     slots: Annotated[
         str, typer.Argument(metavar="N|auto", help="slots to keep it at; auto: the scheduler chooses")
     ],
+    project: ProjectName = None,
     output: Output = Format.TABLE,
 ) -> None:
     """Fix the size of a job, or give the choice back to the scheduler."""
     if slots != "auto" and not slots.isdigit():
         raise typer.BadParameter(f"{slots!r} is neither a number nor auto", param_hint="N|auto")
     size = None if slots == "auto" else int(slots)
-    with of(context).connect() as client:
+    with of(context).connect_in(project) as client:
         view = client.resize(job, size)
     said = "will have the size that the scheduler chooses" if size is None else f"is to have {size} slots"
     _acknowledge(context, output, view, said)
 
 
-def pause(context: typer.Context, job: JobName, output: Output = Format.TABLE) -> None:
+def pause(
+    context: typer.Context, job: JobName, project: ProjectName = None, output: Output = Format.TABLE
+) -> None:
     """Take a job's slots after a checkpoint; `headway resume` goes on from there."""
-    with of(context).connect() as client:
+    with of(context).connect_in(project) as client:
         view = client.pause(job)
     _acknowledge(context, output, view, f"will pause; go on with: headway resume {view.name}")
 
 
-def resume(context: typer.Context, job: JobName, output: Output = Format.TABLE) -> None:
+def resume(
+    context: typer.Context, job: JobName, project: ProjectName = None, output: Output = Format.TABLE
+) -> None:
     """Let a paused job go on from its checkpoint."""
-    with of(context).connect() as client:
+    with of(context).connect_in(project) as client:
         view = client.resume(job)
     _acknowledge(context, output, view, "will go on when it gets slots")
 
@@ -149,10 +158,11 @@ def cancel(
     context: typer.Context,
     job: JobName,
     force: Annotated[bool, typer.Option("--force", help="kill at once, without a last checkpoint")] = False,
+    project: ProjectName = None,
     output: Output = Format.TABLE,
 ) -> None:
     """End a job for good."""
-    with of(context).connect() as client:
+    with of(context).connect_in(project) as client:
         view = client.cancel(job, force=force)
     _acknowledge(context, output, view, "will end")
 

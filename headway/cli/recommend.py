@@ -9,7 +9,7 @@ import typer
 from pydantic import ValidationError
 
 from headway.cli import jobfile, render_rental
-from headway.cli.context import Format, Output, of
+from headway.cli.context import Format, Output, OwnProject, of
 from headway.contract.markets import Market
 from headway.contract.recommendations import Objective, RecommendationRequest, SpeedHint
 from headway.contract.spec import JobSpec
@@ -56,6 +56,7 @@ def recommend(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="replace a field, as of submit; repeatable"),
     ] = None,
+    project: OwnProject = None,
     output: Output = Format.TABLE,
 ) -> None:
     """Say what to rent for a job: plans with their time and cost to completion. Nothing is rented or submitted.
@@ -77,7 +78,7 @@ def recommend(
         region=region,
         limit=limit,
     )
-    with cli.connect() as client:
+    with cli.connect_in(project) as client:
         view = client.recommend(request)
     cli.show(output, view, render_rental.recommendation_page(view))
 
