@@ -8,7 +8,6 @@ import hashlib
 import json
 import re
 import ssl
-import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -23,6 +22,7 @@ from headway.errors import HeadwayError
 from service.api.server import HEAD_BYTES, BoundedProtocol, Certificate, server_of
 from service.http_settings import HttpSettings
 from tests.integration.service.conftest import TOKEN, Harness, harness_of, make_settings
+from tests.tls import issue
 from tests.waiting import until
 
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
@@ -156,16 +156,6 @@ async def test_who_is_slow_with_a_head_is_cut_off() -> None:
     async with listening(HttpSettings(), Impatient) as (port, _):
         for begun in (b"", b"POST / HT", HEAD):
             assert await asyncio.wait_for(said(port, begun), 10) == b""
-
-
-def issue(folder: Path, name: str, *, authority: bool = False) -> tuple[Path, Path]:
-    """A certificate for 127.0.0.1 and its key, signed by itself."""
-    certificate, key = folder / f"{name}.crt", folder / f"{name}.key"
-    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
-    command += ["-keyout", str(key), "-out", str(certificate), "-days", "2", "-subj", f"/CN={name}"]
-    command += ["-addext", "subjectAltName=IP:127.0.0.1"]
-    subprocess.run(command, check=True, capture_output=True)
-    return certificate, key
 
 
 async def test_a_renewed_certificate_is_used_without_a_restart(tmp_path: Path) -> None:
