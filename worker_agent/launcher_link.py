@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import subprocess
 import sys
@@ -21,10 +22,12 @@ from worker_agent.launcher.protocol import (
     Hello,
     Message,
     Shutdown,
+    Start,
     Welcome,
     encode,
     socket_address,
 )
+from worker_agent.secrets import in_memory
 
 _log = structlog.get_logger()
 
@@ -100,6 +103,27 @@ class LauncherLink:
         if self._socket is not None:
             with contextlib.suppress(OSError):
                 self._socket.sendall(encode(message))
+
+    def start(self, run: str, secrets: Mapping[str, str]) -> None:
+        """Order to start a run, with the secrets of its ranks in memory that has no name. They are in no file and no message.
+
+        Raises:
+            OSError: the launcher is of an earlier version, and would start the ranks without.
+        """
+        if not secrets:
+            self.send(Start(run))
+            return
+        if self._welcome is not None and not self._welcome.takes_secrets:
+            raise OSError(
+                "the launcher of an earlier agent cannot hand secrets to ranks; it leaves with its last run"
+            )
+        memory = in_memory(secrets)
+        try:
+            if self._socket is not None:
+                with contextlib.suppress(OSError):
+                    socket.send_fds(self._socket, [encode(Start(run, secrets=True))], [memory])
+        finally:
+            os.close(memory)
 
     def receive(self) -> list[Message] | None:
         """What the launcher said; None when the connection is lost."""

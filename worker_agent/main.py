@@ -16,7 +16,7 @@ import structlog
 from headway.contract.agents import JoinRequest, SlotInfo
 from headway.errors import HeadwayError
 from headway.processes import keep_to_itself
-from worker_agent import VERSION, control_groups, inventory
+from worker_agent import VERSION, control_groups, engines, inventory
 from worker_agent.bundles import BundleCache
 from worker_agent.commands import CommandReader
 from worker_agent.credentials import NodeKeys
@@ -36,7 +36,9 @@ from worker_agent.preparing import Host, Preparer
 from worker_agent.probing import Prober
 from worker_agent.records import tidy
 from worker_agent.reporter import Reporter
+from worker_agent.secrets import RunSecrets
 from worker_agent.service_api import Membership, ServiceApi
+from worker_agent.storage_keys import StorageKeys
 from worker_agent.supervisor import Supervisor
 
 _log = structlog.get_logger()
@@ -74,12 +76,15 @@ class Agent:
         slots = _slots(options, self._state)
         environment = base_env(os.environ, options.pass_env)
         isolation = _isolation(options, self._state, environment)
+        engine = engines.find(os.environ)
         self._stopping = threading.Event()
         membership = Membership()
         api = ServiceApi(options.url, membership)
         keys = NodeKeys(api, membership, self._state.credentials, options.token)
         self._outbox = Outbox(self._state.outbox)
-        self._shipper = LogShipper(api, self._stopping)
+        secrets = RunSecrets(api.secrets)
+        storage = StorageKeys(api.storage_access, self._state, self._stopping)
+        self._shipper = LogShipper(api, self._stopping, secrets=secrets)
         self._link = LauncherLink(self._state, environment)
         self._supervisor = Supervisor(
             state=self._state,
@@ -87,9 +92,15 @@ class Agent:
             outbox=self._outbox,
             shipper=self._shipper,
             preparer=Preparer(
-                BundleCache(self._state.bundles, api.download_bundle), isolation, self._stopping
+                BundleCache(self._state.bundles, api.download_bundle),
+                isolation,
+                engine,
+                secrets,
+                storage,
+                self._stopping,
             ),
-            host=Host(slots, inventory.cpu_count(), environment, isolation),
+            secrets=secrets,
+            host=Host(slots, inventory.cpu_count(), environment, isolation, engine),
         )
         prober = Prober(
             slots=slots,
@@ -103,7 +114,7 @@ class Agent:
             keys=keys,
             membership=membership,
             outbox=self._outbox,
-            request=_join_request(options, self._identity, slots),
+            request=_join_request(options, self._identity, slots, engine),
             holding=self._supervisor.holding,
             health=partial(inventory.with_health, slots),
             probe=prober.ask,
@@ -112,15 +123,18 @@ class Agent:
         )
         self._commands = CommandReader(membership, keys.renew, self._supervisor.handle, self._stopping)
         self._bodies = [self._reporter.run, self._commands.run, self._shipper.run, self._tidy, prober.run]
+        self._bodies.append(storage.run)
         self._bodies += _watching(slots, self._outbox, self._stopping)
         if options.metadata_url is not None:
-            watcher = NoticeWatcher(
-                metadata=Metadata(options.metadata_url),
-                outbox=self._outbox,
-                reclaimed=self._supervisor.reclaimed,
-                stopping=self._stopping,
-            )
-            self._bodies.append(watcher.run)
+            self._bodies.append(self._notices(options.metadata_url).run)
+
+    def _notices(self, metadata_url: str) -> NoticeWatcher:
+        return NoticeWatcher(
+            metadata=Metadata(metadata_url),
+            outbox=self._outbox,
+            reclaimed=self._supervisor.reclaimed,
+            stopping=self._stopping,
+        )
 
     def run(self) -> None:
         """Work until a signal.
@@ -190,7 +204,9 @@ def configure_logging() -> None:
     )
 
 
-def _join_request(options: Options, identity: Identity, slots: list[SlotInfo]) -> JoinRequest:
+def _join_request(
+    options: Options, identity: Identity, slots: list[SlotInfo], engine: engines.Found
+) -> JoinRequest:
     return JoinRequest(
         name=options.name,
         instance=identity.instance,
@@ -201,6 +217,7 @@ def _join_request(options: Options, identity: Identity, slots: list[SlotInfo]) -
         agent_version=VERSION,
         cpus=inventory.cpu_count(),
         memory_bytes=inventory.memory_bytes(),
+        container_engine=engine.engine,
     )
 
 

@@ -39,6 +39,8 @@ from worker_agent.messages import read_messages, size_bytes
 from worker_agent.outbox import Outbox, ReadPosition
 from worker_agent.reconcile import breaks_gang, failed
 from worker_agent.records import Run
+from worker_agent.redaction import HideAll, Redactor
+from worker_agent.secrets import RunSecrets
 from worker_agent.stacks import add_to_log
 
 _log = structlog.get_logger()
@@ -53,11 +55,12 @@ _STACK_CHARACTERS = 8192
 class News:
     """Writes report entries about runs. Each fact is reported once; `Run` remembers which were.
 
-    `heard` is called with every message of a rank.
+    `heard` is called with every message of a rank. `secrets` are hidden in what ranks say.
     """
 
-    def __init__(self, outbox: Outbox, heard: Callable[[Run, Message], None]) -> None:
+    def __init__(self, outbox: Outbox, heard: Callable[[Run, Message], None], secrets: RunSecrets) -> None:
         self._outbox = outbox
+        self._secrets = secrets
         self._heard = heard
         self._memory_kills = MemoryKills(counter())
         self._holes = Holes()
@@ -86,7 +89,8 @@ class News:
     def hung(self, run: Run, silence: Silence, stacks: list[str]) -> None:
         """The ranks of the run took no step for long; where they are is in `stacks`."""
         silent_s, usual_s = silence.silent_s, silence.usual_s
-        bounded = [one[:_STACK_CHARACTERS] for one in stacks[:_MOST_STACKS]]
+        redactor = self._redactor(run)
+        bounded = [redactor.text(one)[:_STACK_CHARACTERS] for one in stacks[:_MOST_STACKS]]
         self._outbox.add(
             lambda sequence, at: RanksHung(
                 **_head(run, sequence, at), silent_s=silent_s, usual_s=usual_s, stacks=bounded
@@ -94,9 +98,11 @@ class News:
             urgent=True,
         )
 
-    def messages(self, run: Run) -> None:
-        """Forward what the ranks wrote since the last time."""
+    def messages(self, run: Run, *, last: bool = False) -> None:
+        """Forward what the ranks wrote since the last time. It waits until their secrets are known, but for their `last` words."""
         name = run.name
+        if not last and self._secrets.redactor(name, has_secrets=bool(run.command.secrets)) is None:
+            return
         for rank, path in run.message_files:
             offset = self._outbox.position(name, rank)
             if size_bytes(path) == offset:
@@ -105,7 +111,8 @@ class News:
                 Path(path), offset, rank=rank, generation=run.command.generation, live=run.command.live
             ):
                 if message is None:
-                    _log.warning("skipped a line of a rank", run=name, rank=rank, problem=problem)
+                    hidden = self._redactor(run).text(problem)
+                    _log.warning("skipped a line of a rank", run=name, rank=rank, problem=hidden)
                     continue
                 self._forward(run, rank, message, ReadPosition(name, rank, behind))
             self._holes.empty(path, offset)
@@ -121,7 +128,7 @@ class News:
             if ended is None and gone and run.folder.pid(slot.rank).exists():
                 ended = {"exit_code": None, "signal": None, "signalled": False}  # lost with its launcher
             if ended is not None:
-                self.messages(run)  # what it said comes before how it ended
+                self.messages(run, last=True)  # what it said comes before how it ended
                 failure = self._exited(run, slot.rank, ended) or failure
         return failure
 
@@ -144,7 +151,7 @@ class News:
 
     def released(self, run: Run, *, older_stay: bool) -> None:
         """Nothing of the run is left. `older_stay`: something of an older run, or of one to be released with it, is."""
-        self.messages(run)
+        self.messages(run, last=True)
         job_id, generation = run.command.job_id, run.command.generation
         if not older_stay:
             for number in sorted({generation, max(generation, run.release_as)}):
@@ -171,7 +178,7 @@ class News:
 
     def _forward(self, run: Run, rank: int, message: Message, position: ReadPosition) -> None:
         """Queue what the process said that was started as `rank`; what it is called by now is in the message."""
-        fields = {"type": message.TYPE, **asdict(message)}
+        fields = self._redactor(run).fields({"type": message.TYPE, **asdict(message)})
         if isinstance(message, Completed):
             run.completed.add(rank)
             run.save()
@@ -195,6 +202,7 @@ class News:
         if number == signal.SIGKILL and not ended["signalled"] and self._memory_kills.just_happened(boot_s()):
             add_to_log(run, rank, f"[headway] {KILLED_FOR_MEMORY}.\n")
         lines = tail(run.folder.log(rank)) if failed(code, completed=over) else []
+        lines = self._redactor(run).text("\n".join(lines)).split("\n") if lines else []
         self._outbox.add(
             lambda sequence, at: RankExited(
                 **_head(run, sequence, at),
@@ -211,6 +219,11 @@ class News:
         run.save()
         _log.info("rank ended", run=run.folder.name, rank=rank, exit_code=code, signal=number)
         return breaks_gang(code, completed=over, signalled=ended["signalled"], library=run.library)
+
+    def _redactor(self, run: Run) -> Redactor:
+        """What hides the secrets of a run; everything, as long as they are not known."""
+        known = self._secrets.redactor(run.name, has_secrets=bool(run.command.secrets))
+        return HideAll() if known is None else known
 
 
 def _head(run: Run, sequence: int, at: datetime) -> dict[str, Any]:

@@ -13,11 +13,14 @@ import structlog
 from headway.contract.agents import RunCommand, SlotInfo
 from worker_agent.bundles import BadBundle, BundleCache
 from worker_agent.commandline import start_method
+from worker_agent.engines import Found, container_of
 from worker_agent.environment import rank_env, threads_per_rank, visible_devices
 from worker_agent.folders import RunFolder, write_json
 from worker_agent.isolation import Isolation, give
 from worker_agent.launcher.protocol import LaunchPlan
+from worker_agent.secrets import RunSecrets
 from worker_agent.service_api import Backoff, NotJoined, Refused, Unreachable
+from worker_agent.storage_keys import StorageKeys
 
 _log = structlog.get_logger()
 
@@ -33,6 +36,7 @@ class Host:
     cpus: int
     base_env: Mapping[str, str]
     isolation: Isolation
+    engine: Found
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,25 +50,49 @@ class CannotPrepare:
 class Preparer:
     """Makes working folders. Safe to use from several threads."""
 
-    def __init__(self, bundles: BundleCache, isolation: Isolation, stopping: threading.Event) -> None:
+    def __init__(
+        self,
+        bundles: BundleCache,
+        isolation: Isolation,
+        engine: Found,
+        secrets: RunSecrets,
+        storage: StorageKeys,
+        stopping: threading.Event,
+    ) -> None:
         self._bundles = bundles
+        self._storage = storage
+        self._secrets = secrets
         self._isolation = isolation
+        self._engine = engine
         self._stopping = stopping
 
     def prepare(self, command: RunCommand, folder: RunFolder) -> CannotPrepare | None:
-        """Make the working folder of the run; None when it is there."""
+        """Make the working folder of the run, fetch its secrets and keys for its checkpoints; None when all is there."""
+        if command.image is not None and self._engine.engine is None:
+            return CannotPrepare(
+                f"The job runs in the image {command.image}, and this node cannot start containers: "
+                f"{self._engine.problem}. Start Docker or Podman there, and its agent again.",
+                retryable=True,
+            )
         backoff = Backoff(random.Random())
         give_up_s = time.monotonic() + PATIENCE_S
         while True:
             try:
+                what = "bundle"
                 self._bundles.unpack(command.bundle, folder.work)
                 give(folder.work, self._isolation.user_of(command.job_id))
                 self._isolation.prepare(command, folder)
+                if command.secrets:
+                    what = "job's secrets"
+                    self._secrets.fetch(folder.name, command.job_id, command.generation)
+                if not command.checkpoint_uri.startswith("file:"):
+                    what = "keys for checkpoints"
+                    self._storage.provide(command.job_id, command.generation, folder)
             except (Unreachable, NotJoined) as error:
                 if time.monotonic() > give_up_s or self._stopping.wait(backoff.next_s()):
-                    return CannotPrepare(f"The bundle could not be fetched. {error}", retryable=True)
+                    return CannotPrepare(f"The {what} could not be fetched. {error}", retryable=True)
             except (BadBundle, Refused) as error:
-                return CannotPrepare(f"The bundle could not be used. {error}", retryable=False)
+                return CannotPrepare(f"The {what} could not be used. {error}", retryable=False)
             except OSError as error:
                 return CannotPrepare(f"The folders of the run could not be made: {error}", retryable=True)
             else:
@@ -75,12 +103,15 @@ def launch_plan(command: RunCommand, folder: RunFolder, host: Host, *, hosts_sto
     """The launcher's order. `hosts_stores`: whether it can keep the job's store.
 
     Raises:
-        KeyError: the command names a slot that this host does not have.
-        OSError: a folder of the run's ranks is missing and cannot be made.
+        OSError: the command names a slot that this host does not have, or a folder of the run's ranks is missing and cannot be
+            made.
     """
     host.isolation.make_control(command, folder)
     method = start_method(command.run, command.env)
     slots = {slot.index: slot for slot in host.slots}
+    missing = [rank.slot for rank in command.ranks if rank.slot not in slots]
+    if missing:
+        raise OSError(f"This node has no slot {missing[0]}.")
     devices = visible_devices(command, slots)
     threads = threads_per_rank(
         command.env, cpus=host.cpus, slots=host.slots, cpus_per_slot=command.cpus_per_slot
@@ -108,6 +139,7 @@ def launch_plan(command: RunCommand, folder: RunFolder, host: Host, *, hosts_sto
             for rank in command.ranks
         },
         confinement=host.isolation.confinement(command, folder),
+        container=container_of(command, folder, host.engine, host.isolation),
     )
 
 

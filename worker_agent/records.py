@@ -62,7 +62,8 @@ class Run:
     @property
     def logged(self) -> LoggedRun:
         """What the log shipper needs to know of it."""
-        return logged(self.folder, [rank.rank for rank in self.command.ranks])
+        ranks = [rank.rank for rank in self.command.ranks]
+        return logged(self.folder, ranks, has_secrets=bool(self.command.secrets))
 
     def save(self) -> None:
         """Write down what an agent that takes over must know."""
@@ -84,9 +85,11 @@ class Run:
         )
 
 
-def logged(folder: RunFolder, ranks: list[int]) -> LoggedRun:
+def logged(folder: RunFolder, ranks: list[int], *, has_secrets: bool) -> LoggedRun:
     """A run for the log shipper."""
-    return LoggedRun(folder.path.parent.name, int(folder.path.name), tuple(ranks), folder)
+    return LoggedRun(
+        folder.path.parent.name, int(folder.path.name), tuple(ranks), folder, has_secrets=has_secrets
+    )
 
 
 def new_run(state: StateFolder, command: RunCommand) -> Run:
@@ -128,8 +131,14 @@ def load_runs(state: StateFolder) -> list[Run]:
 def unshipped_logs(state: StateFolder) -> list[LoggedRun]:
     """Runs that are over but whose logs the service does not have yet."""
     over = [f for f in _folders(state) if f.ended.exists() and not f.shipped.exists()]
-    return [logged(folder, [int(log.stem.removeprefix("rank-")) for log in folder.path.glob("rank-*.log")])
-            for folder in over]  # fmt: skip
+    return [
+        logged(
+            folder,
+            [int(log.stem.removeprefix("rank-")) for log in folder.path.glob("rank-*.log")],
+            has_secrets=bool((read_json(folder.command) or {}).get("secrets")),
+        )
+        for folder in over
+    ]
 
 
 def tidy(state: StateFolder, now_s: float) -> None:

@@ -87,8 +87,8 @@ class HideAll(Redactor):
         yield from (match.span() for match in _ANY.finditer(data))
 
     def fields(self, message: Mapping[str, Any]) -> dict[str, Any]:
-        """Messages are of known kinds with numbers in them, and are left as they are."""
-        return Redactor().fields(message)
+        """Messages are of known kinds with numbers in them, and are left as they are, but for names that a script gave."""
+        return {**Redactor().fields(message), **({"values": {}} if "values" in message else {})}
 
 
 def masked(data: bytes, spans: Iterator[tuple[int, int]]) -> bytes:

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import threading
+import time
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 import structlog
 
 from worker_agent.redaction import HideAll, Redactor
-from worker_agent.service_api import Refused
+from worker_agent.service_api import Backoff, NotJoined, Refused, Unreachable
+
+if TYPE_CHECKING:
+    from worker_agent.logs import LoggedRun  # whose shipper hides what is kept here
 
 _log = structlog.get_logger()
 
@@ -44,8 +50,26 @@ class RunSecrets:
                 self._env[run] = env
                 self._redactors[run] = Redactor(tuple(env.values()))
 
+    def recall(self, run: LoggedRun, known: Callable[[], None]) -> None:
+        """Ask in a thread of its own, until there is an answer, for ranks that an earlier agent has started."""
+        name = run.folder.name
+
+        def ask() -> None:
+            backoff = Backoff(random.Random())
+            while True:
+                try:
+                    self.fetch_again(name, run.job_id, run.generation)
+                except (Unreachable, NotJoined) as error:
+                    time.sleep(backoff.next_s(getattr(error, "retry_after_s", 0.0)))
+                else:
+                    known()
+                    return
+
+        if run.has_secrets:
+            threading.Thread(target=ask, daemon=True, name=f"secrets of {name}").start()
+
     def fetch_again(self, run: str, job_id: str, generation: int) -> None:
-        """For ranks that an earlier agent has started: what they were given is known to the service only.
+        """What ranks were given that an earlier agent has started; if the service does not say, all their output is hidden.
 
         Raises:
             Unreachable, NotJoined: see there.

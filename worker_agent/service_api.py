@@ -19,10 +19,14 @@ from headway.contract.agents import (
     JoinRequest,
     ReportReply,
     ReportRequest,
+)
+from headway.contract.credentials import (
+    NodeCredentials,
     SecretsReply,
     SecretsRequest,
+    StorageAccess,
+    StorageRequest,
 )
-from headway.contract.credentials import NodeCredentials, StorageAccess, StorageRequest
 from headway.errors import HeadwayError
 
 _TIMEOUT = httpx.Timeout(10.0, connect=5.0)
@@ -147,6 +151,8 @@ class ServiceApi:
             Unreachable, NotJoined, Refused: see there. Refused: there is no use in asking again.
         """
         node = self._node()
+        if node.renew_credentials_s is None:
+            return StorageAccess()  # a service of an earlier version gives no keys
         wanted = StorageRequest(job_id=job_id, generation=generation)
         path = f"/agents/{node.node_id}/storage"
         response = self._send("POST", path, node.node_token, wanted.model_dump_json().encode())

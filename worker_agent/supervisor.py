@@ -31,6 +31,7 @@ from worker_agent.reclaim import Reclaim
 from worker_agent.reconcile import Phase
 from worker_agent.records import Run, load_runs, new_run, read_fence, unshipped_logs, write_fence
 from worker_agent.runs import Runs
+from worker_agent.secrets import RunSecrets
 from worker_agent.service_api import Refused
 from worker_agent.watching import Watcher
 
@@ -65,12 +66,14 @@ class Supervisor:
         outbox: Outbox,
         shipper: LogShipper,
         preparer: Prepares,
+        secrets: RunSecrets,
         host: Host,
     ) -> None:
         self._state = state
         self._link = link
         self._outbox = outbox
-        self._watcher = Watcher(outbox)
+        self._secrets = secrets
+        self._watcher = Watcher(outbox, secrets)
         self._news = self._watcher.news
         self._shipper = shipper
         self._preparer = preparer
@@ -188,12 +191,11 @@ class Supervisor:
         try:
             plan = launch_plan(run.command, run.folder, self._host, hosts_stores=self._link.hosts_stores)
             write_plan(plan, run.folder, to_older_launcher=self._link.outdated)
-        except (KeyError, OSError) as error:
-            message = f"This node has no slot {error}." if isinstance(error, KeyError) else str(error)
-            self._news.start_failed(run, message, retryable=True)
+            self._link.start(run.name, self._secrets.env(run.name))
+        except OSError as error:
+            self._news.start_failed(run, str(error), retryable=True)
             run.state = replace(run.state, phase=Phase.GONE)
             return
-        self._link.send(protocol.Start(run.folder.name))
         run.state = replace(run.state, phase=Phase.LIVE)
 
     def _release(self, run: Run) -> None:
@@ -245,8 +247,7 @@ class Supervisor:
             orders.deliver(job, run.folder)
         self._watcher.ordered(runs, command)
         self._switching_until_s = boot_s() + _SWITCH_S
-        members = len(command.members)
-        _log.info("order", job=command.job_id, generation=command.generation, members=members)
+        _log.info("order", job=command.job_id, generation=command.generation, members=len(command.members))
 
     def _take_stop(self, command: StopCommand) -> None:
         job = self._state.job(command.job_id)
@@ -283,6 +284,7 @@ class Supervisor:
 
     def _adopt(self) -> None:
         for logged in unshipped_logs(self._state):
+            self._secrets.recall(logged, self._shipper.hurry)
             self._shipper.watch(logged)
             self._shipper.over(logged.folder.name)
         for run in load_runs(self._state):
@@ -295,6 +297,7 @@ class Supervisor:
         if run.state.phase is Phase.PREPARING:
             threading.Thread(target=self._prepare, args=[run], daemon=True).start()
         else:
+            self._secrets.recall(run.logged, self._shipper.hurry)
             self._look(run)
 
     def _prepare(self, run: Run) -> None:

@@ -23,6 +23,7 @@ from worker_agent.news import News
 from worker_agent.outbox import Outbox
 from worker_agent.reconcile import Phase
 from worker_agent.records import Run
+from worker_agent.secrets import RunSecrets
 
 _log = structlog.get_logger()
 
@@ -44,7 +45,7 @@ class _Suspicion:
 class Watcher:
     """Part of the supervisor's loop, which calls `look` many times a second."""
 
-    def __init__(self, outbox: Outbox) -> None:
+    def __init__(self, outbox: Outbox, secrets: RunSecrets) -> None:
         self._clock = hung.AwakeClock()
         self._watches: dict[str, hung.Watch] = {}
         self._suspicions: dict[str, _Suspicion] = {}
@@ -52,7 +53,7 @@ class Watcher:
         """Runs that are killed after they have written their stacks, and when they were asked for them."""
         self._written: set[str] = set()
         """Runs whose logs say where they hung."""
-        self.news = News(outbox, self._heard)
+        self.news = News(outbox, self._heard, secrets)
 
     def ordered(self, runs: Iterable[Run], command: OrderCommand) -> None:
         """Members of a job were ordered; these are its runs here."""

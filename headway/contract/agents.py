@@ -11,7 +11,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Any, Literal, TypeAlias, get_args
 
-from pydantic import BaseModel, Field, SecretStr, TypeAdapter, field_serializer, model_validator
+from pydantic import BaseModel, Field, TypeAdapter, model_validator
 
 from headway.contract.devices import DEVICE_KIND_PATTERN
 from headway.contract.health import DeviceFault, DeviceProbed, QuarantineView
@@ -145,7 +145,7 @@ class RunCommand(BaseModel):
     image: str | None = None
     """The container image that ranks run in; None: they are processes of the host."""
     secrets: list[str] = Field(default_factory=list)
-    """Names of environment variables whose values the agent asks for at launch, see `SecretsRequest`."""
+    """Names of environment variables whose values the agent asks for at launch, see `contract.credentials.SecretsRequest`."""
 
 
 class Member(BaseModel):
@@ -367,23 +367,6 @@ class ReportReply(BaseModel):
     stop: list[Holding] = Field(default_factory=list)
     probe: list[int] = Field(default_factory=list)
     report_every_s: float | None = None
-
-
-class SecretsRequest(BaseModel):
-    """An agent asks for the secrets of a generation of which it holds slots."""
-
-    job_id: str
-    generation: int
-
-
-class SecretsReply(BaseModel):
-    """Environment variables and their values. They are kept in memory only, and shown nowhere."""
-
-    env: dict[str, SecretStr]
-
-    @field_serializer("env", when_used="json")
-    def _plain(self, env: dict[str, SecretStr]) -> dict[str, str]:
-        return {name: value.get_secret_value() for name, value in env.items()}
 
 
 class SlotView(BaseModel):

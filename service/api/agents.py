@@ -13,10 +13,8 @@ from headway.contract.agents import (
     JoinRequest,
     ReportReply,
     ReportRequest,
-    SecretsReply,
-    SecretsRequest,
 )
-from headway.contract.credentials import JOB_ID_PATTERN, MAX_GENERATION
+from headway.contract.credentials import JOB_ID_PATTERN, MAX_GENERATION, SecretsReply, SecretsRequest
 from service.api.context import (
     Context,
     Credentials,

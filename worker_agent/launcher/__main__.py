@@ -15,7 +15,7 @@ from pathlib import Path
 from worker_agent.folders import StateFolder, boot_s
 from worker_agent.launcher.keeper import Keeper
 from worker_agent.launcher.preload import code_version, preload
-from worker_agent.launcher.processes import adopt_orphans
+from worker_agent.launcher.processes import adopt_orphans, set_dumpable
 from worker_agent.launcher.program import flush_and_exit
 from worker_agent.launcher.protocol import (
     Changed,
@@ -103,8 +103,10 @@ class Server:
         self._selector.register(client, selectors.EVENT_READ)
 
     def _read(self, client: socket.socket) -> None:
+        memories: list[int] = []
         try:
-            data = client.recv(65536)
+            # What comes with a descriptor is the end of what is read at once: it belongs to the last message.
+            data, memories, _, _ = socket.recv_fds(client, 65536, 1, socket.MSG_CMSG_CLOEXEC)
             messages = self._clients[client].feed(data)
         except (OSError, ValueError) as error:
             _log.warning("dropping an agent: %s", error)
@@ -112,17 +114,20 @@ class Server:
         if not data:
             self._drop(client)
         for message in messages:
-            self._handle(client, message)
+            last = message is messages[-1]
+            self._handle(client, message, memories[0] if last and memories else None)
+        for memory in memories:
+            os.close(memory)
 
-    def _handle(self, client: socket.socket, message: Message) -> None:
+    def _handle(self, client: socket.socket, message: Message, memory: int | None) -> None:
         match message:
             case Hello():
-                welcome = Welcome(self._version, self._has_torch, self._keeper.names())
+                welcome = Welcome(self._version, self._has_torch, self._keeper.names(), takes_secrets=True)
                 self._send(client, welcome)
             case Lease(deadline_s):
                 self._keeper.renew(deadline_s)
-            case Start(run):
-                self._send(client, self._keeper.start(run))
+            case Start(run, secrets):
+                self._send(client, self._keeper.start(run, memory if secrets else None))
             case Terminate(run):
                 self._keeper.terminate(run)
             case Kill(run):
@@ -197,6 +202,7 @@ def main() -> None:
     state = StateFolder(Path(sys.argv[1]).resolve())
     lock = _only_one(state.launcher_lock)
     adopt_orphans()
+    set_dumpable(yes=False)
     server = Server(state, _listen(state.path), lock)
     os.chdir("/")
     server.serve()

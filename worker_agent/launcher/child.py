@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import socket
@@ -16,8 +17,8 @@ from headway.contract.runtime import EXIT_RETRY
 from worker_agent import control_groups
 from worker_agent.commandline import How, PythonTarget, python_target
 from worker_agent.folders import RunFolder, read_json
-from worker_agent.launcher import confinement, preload, program
-from worker_agent.launcher.processes import die_with_parent, name_process
+from worker_agent.launcher import confinement, containers, preload, program
+from worker_agent.launcher.processes import die_with_parent, name_process, set_dumpable
 from worker_agent.launcher.protocol import LaunchPlan
 
 _OOM_SCORE = "500"
@@ -45,14 +46,17 @@ def fork(body: Callable[[], None]) -> int:
         program.flush_and_exit(EXIT_RETRY)
 
 
-def run_rank(plan: LaunchPlan, how: How, rank: int, folder: RunFolder) -> NoReturn:
+def run_rank(plan: LaunchPlan, how: How, rank: int, folder: RunFolder, secrets: int | None) -> NoReturn:
     """Become the rank: never returns. Nothing of the job runs before the rank is confined."""
     name_process(f"rank {rank}")
+    set_dumpable(yes=True)  # which the launcher is not: it must find its own files in /proc
     _reset_signals()
     _redirect(folder.log(rank), plan.confinement.uid)
-    env = {**plan.ranks[rank], **(read_json(folder.env(rank)) or {})}
+    env = {**plan.ranks[rank], **(read_json(folder.env(rank)) or {}), **_secrets_in(secrets)}
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE)
+    if plan.container is not None:
+        containers.become(plan.container, rank, plan.argv, cwd=plan.cwd, env=env)
     group = control_groups.of_rank(plan.confinement.group, rank)
     if group is not None:
         control_groups.join(group)
@@ -85,6 +89,15 @@ def keep_store(listener: socket.socket, log: Path) -> NoReturn:
     )
     while True:
         signal.pause()
+
+
+def _secrets_in(memory: int | None) -> dict[str, str]:
+    """What the agent has put there. All ranks of the run read the same memory, so none moves its position."""
+    if memory is None:
+        return {}
+    env: dict[str, str] = json.loads(os.pread(memory, os.fstat(memory).st_size, 0))
+    os.close(memory)
+    return env
 
 
 def _reset_signals() -> None:

@@ -11,7 +11,7 @@ import logging
 import os
 import shutil
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -26,6 +26,7 @@ from worker_agent.launcher import child, connections, processes
 from worker_agent.launcher.preload import Preloaded, shadowed
 from worker_agent.launcher.processes import Process
 from worker_agent.launcher.protocol import LaunchPlan, Started
+from worker_agent.launcher.removal import Removal
 
 _log = logging.getLogger(__name__)
 
@@ -60,6 +61,8 @@ class KeptRun:
     """The control group of the run; None where there are none."""
     uid: int | None = None
     """The user of its ranks; None: the launcher's."""
+    removal: Removal | None = None
+    """Of its containers; None where ranks are processes of the host."""
 
     @property
     def marker(self) -> str:
@@ -69,6 +72,7 @@ class KeptRun:
     def hold(self, plan: LaunchPlan) -> None:
         """Remember by what else than their groups its processes are found."""
         self.uid = plan.confinement.uid
+        self.removal = None if plan.container is None else Removal(plan.container, plan.ranks)
         self.group = None if plan.confinement.group is None else Path(plan.confinement.group)
 
     @property
@@ -118,8 +122,10 @@ class Keeper:
         """Ranks may live until then (boot-time clock), or longer if that was said before."""
         self._deadline_s = max(self._deadline_s, deadline_s)
 
-    def start(self, name: str) -> Started:
-        """Start the run as its launch file says; a run that is known already is left as it is."""
+    def start(self, name: str, secrets: int | None = None) -> Started:
+        """Start the run as its launch file says; a run that is known already is left as it is. `secrets` is a descriptor that
+        only the run's ranks read: what the launcher reads, all later ranks find in their memory.
+        """
         folder = self._state.run(name)
         if name in self._kept:
             return Started(name, self._kept[name].how)
@@ -134,7 +140,7 @@ class Keeper:
         run.hold(plan)
         self._kept[name] = run
         try:
-            self._start(run, plan)
+            self._start(run, plan, secrets)
         except (CannotStart, OSError) as error:
             retryable = getattr(error, "retryable", True)
             self.kill(name)  # `tick` says that it is gone, after this answer
@@ -210,23 +216,23 @@ class Keeper:
             _log.warning("%s was lost with an earlier launcher", folder.name)
             self._kept[folder.name] = run
 
-    def _start(self, run: KeptRun, plan: LaunchPlan) -> None:
+    def _start(self, run: KeptRun, plan: LaunchPlan, secrets: int | None) -> None:
         if boot_s() >= self._deadline_s:
             raise CannotStart("the lease ran out", retryable=True)
-        if run.how == "spawn":
+        if run.how == "spawn" and plan.container is None:
             _require_program(plan)
         if plan.store_host is not None and self._preloaded.has_torch:
             self._start_store(run, plan)
         write_json(run.folder.started, {"how": run.how})
         for rank in sorted(plan.ranks):
-            pid = child.fork(partial(self._be_rank, plan, run, rank))
+            pid = child.fork(partial(self._be_rank, plan, run, rank, secrets))
             run.ranks[rank] = pid
             run.groups.add(pid)
             self._record(run.folder.pid(rank), pid)
 
-    def _be_rank(self, plan: LaunchPlan, run: KeptRun, rank: int) -> None:
+    def _be_rank(self, plan: LaunchPlan, run: KeptRun, rank: int, secrets: int | None) -> None:
         self._release()
-        child.run_rank(plan, run.how, rank, run.folder)
+        child.run_rank(plan, run.how, rank, run.folder, secrets)
 
     def _start_store(self, run: KeptRun, plan: LaunchPlan) -> None:
         try:
@@ -271,6 +277,8 @@ class Keeper:
                 "signalled": rank in run.signalled,
             }
         for run in self._kept.values():
+            if run.removal is not None and run.removal.pid == pid:
+                run.removal.ended(code)
             if run.store == pid:
                 run.store = None
                 if run.ranks:
@@ -296,7 +304,7 @@ class Keeper:
             run.store_until_s = run.store_until_s or boot_s() + (STORE_LINGER_S if run.store_lingers else 0.0)
             if boot_s() >= run.store_until_s or not connections.has_remote_clients(run.store_port):
                 os.kill(run.store, signal.SIGKILL)
-        if not remains and run.store is None:
+        if not remains and run.store is None and self._removed(run, None):
             if run.group is not None:
                 control_groups.remove(run.group)
             write_json(run.folder.gone, {"at_boot_s": boot_s()})
@@ -315,10 +323,25 @@ class Keeper:
             found += [one for one in processes.children_of(os.getpid(), run.uid) if one.pid not in known]
         return found
 
+    def _removed(self, run: KeptRun, ranks: Collection[int] | None) -> bool:
+        """Whether no container is left of these ranks of the run, of any with None."""
+
+        def fork(body: Callable[[], None]) -> int:
+            def alone() -> None:
+                self._release()
+                body()
+
+            return child.fork(alone)
+
+        return run.removal is None or run.removal.done(ranks, fork)
+
     def _children(self) -> set[int]:
         """Processes that are here on purpose."""
-        ranks = {pid for run in self._kept.values() for pid in run.ranks.values()}
-        return ranks | {run.store for run in self._kept.values() if run.store is not None}
+        runs = self._kept.values()
+        others = {run.store for run in runs} | {run.removal.pid for run in runs if run.removal is not None}
+        return {pid for run in runs for pid in run.ranks.values()} | {
+            pid for pid in others if pid is not None
+        }
 
     def _settle_ranks(self, name: str, run: KeptRun) -> None:
         """End what ranks that ended left behind; those that left nothing are gone."""
@@ -332,7 +355,7 @@ class Keeper:
                 own += processes.of(control_groups.members(held))
             for process in own:
                 processes.kill(process)
-            if not own:
+            if not own and self._removed(run, [rank]):
                 write_json(run.folder.rank_gone(rank), {"at_boot_s": boot_s()})
                 del run.leaving[rank]
                 run.groups.discard(group)  # from now on the number may be another process's
@@ -341,7 +364,7 @@ class Keeper:
     def _how(self, plan: LaunchPlan) -> How:
         """The order's way to start, unless a fork would not be the same as a new interpreter."""
         target = python_target(plan.argv)
-        if plan.how == "spawn" or target is None:
+        if plan.how == "spawn" or target is None or plan.container is not None:
             return "spawn"
         reason = self._preloaded.no_fork
         if not reason:

@@ -19,6 +19,7 @@ from typing import Any, ClassVar, TypeAlias
 
 from worker_agent.commandline import How
 from worker_agent.launcher.confinement import Confinement
+from worker_agent.launcher.containers import Container
 
 _TELLS_HOW = frozenset({"PATH", "PYTHONPATH"})
 """Of a rank's environment: the launcher looks for its program and its modules there."""
@@ -38,6 +39,8 @@ class Start:
     TYPE: ClassVar[str] = "start"
 
     run: str
+    secrets: bool = False
+    """Whether a descriptor comes along, of memory that holds the secrets of the ranks as JSON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +87,8 @@ class Welcome:
     hosts_stores: bool
     """Whether torch is there, so that a job's store can be kept here."""
     runs: list[str]
+    takes_secrets: bool = False
+    """Whether it knows of `Start.secrets`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +191,8 @@ class LaunchPlan:
     """
     confinement: Confinement = field(default_factory=Confinement)
     """What every rank is held to."""
+    container: Container | None = None
+    """What ranks run in, and are held to instead; None: they are processes of the host."""
 
     def to_json(self) -> dict[str, Any]:
         """Plain values for `launch.json`."""
@@ -208,7 +215,9 @@ class LaunchPlan:
         """
         ranks = {int(rank): env for rank, env in fields["ranks"].items()}
         confinement = Confinement.from_json(fields.get("confinement") or {})
-        return cls(**{**_known(cls, fields), "ranks": ranks, "confinement": confinement})
+        container = Container.from_json(fields["container"]) if fields.get("container") else None
+        known = _known(cls, fields)
+        return cls(**{**known, "ranks": ranks, "confinement": confinement, "container": container})
 
 
 @contextmanager

@@ -12,7 +12,6 @@ import subprocess
 import sys
 import tarfile
 import threading
-import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -38,11 +37,11 @@ from headway.contract.agents import (
     StartFailed,
     StopCommand,
 )
-from headway.contract.credentials import NodeCredentials
+from headway.contract.credentials import NodeCredentials, SecretsReply, SecretsRequest
+from tests.integration.agent.looking import WAIT_S, alive, launchers, wait_until  # noqa: F401 - tests find them here
 
 T = TypeVar("T")
 JOIN_TOKEN = "join-me"
-WAIT_S = 30.0
 
 
 class StubService:
@@ -70,6 +69,9 @@ class StubService:
         self.logs: dict[tuple[str, int, int], bytearray] = {}
         self.bundles: dict[str, bytes] = {}
         self.bundle_requests = 0
+        self.secrets: dict[str, dict[str, str]] = {}
+        """By job. One that is not here is refused."""
+        self.secret_requests: list[SecretsRequest] = []
         self.changed = threading.Condition()
         self._commands = 0
         handler = type("Handler", (_Handler,), {"stub": self})
@@ -235,6 +237,8 @@ class _Handler(BaseHTTPRequestHandler):
                 self._report(body)
             elif names[2] == "credentials":
                 self._renew()
+            elif names[2] == "secrets":
+                self._give_secrets(SecretsRequest.model_validate_json(body))
             else:
                 offset = int(parse_qs(parts.query)["offset"][0])
                 log = self.stub.logs.setdefault((names[3], int(names[4]), int(names[5])), bytearray())
@@ -277,6 +281,13 @@ class _Handler(BaseHTTPRequestHandler):
         self.stub.node_token = f"node-token-{self.stub.renewed}"
         fresh = NodeCredentials(node_token=self.stub.node_token, redis_url=self.stub.renewed_redis_url)
         self._answer(200, fresh.model_dump_json().encode())
+
+    def _give_secrets(self, wanted: SecretsRequest) -> None:
+        self.stub.secret_requests.append(wanted)
+        env = self.stub.secrets.get(wanted.job_id)
+        if env is None:
+            return self._problem(404, "project default has no secret named key any more")
+        return self._answer(200, SecretsReply.model_validate({"env": env}).model_dump_json().encode())
 
     def _report(self, body: bytes) -> None:
         request = ReportRequest.model_validate_json(body)
@@ -361,36 +372,6 @@ class AgentProcess:
         for pid in launchers(self.state):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-
-
-def launchers(state: Path) -> list[int]:
-    """Launchers of this state folder. Forked ranks keep the command line, so the leader counts alone."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        with contextlib.suppress(OSError, ValueError):
-            arguments = (entry / "cmdline").read_bytes().split(b"\0")
-            stat = (entry / "stat").read_text().rpartition(")")[2].split()
-            if b"worker_agent.launcher" in arguments and str(state.resolve()).encode() in arguments:
-                found.append((int(stat[1]), int(entry.name)))
-    pids = {pid for _, pid in found}
-    return [pid for parent, pid in found if parent not in pids]
-
-
-def alive(pid: int) -> bool:
-    """Whether the process exists and is no zombie."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-
-
-def wait_until(condition: Callable[[], bool], timeout_s: float = WAIT_S) -> None:
-    """Wait for something that only looking can tell, such as the end of a process that is not ours."""
-    deadline = time.monotonic() + timeout_s
-    tick = threading.Event()
-    while not condition():
-        assert time.monotonic() < deadline, "never happened"
-        tick.wait(0.01)
 
 
 @contextlib.contextmanager

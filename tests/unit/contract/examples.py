@@ -98,8 +98,8 @@ HTTP: tuple[BaseModel, ...] = (
         instance="0123456789abcdef", acknowledged=["c1"], entries=[], holding=[agents.Holding(**_JOB)], slots=[_SLOT]
     ),
     agents.ReportReply(lease_s=300.0, stop=[agents.Holding(**_JOB)], probe=[3], report_every_s=5.0),
-    agents.SecretsRequest(**_JOB),
-    agents.SecretsReply(env={"WANDB_API_KEY": SecretStr("value")}),
+    credentials.SecretsRequest(**_JOB),
+    credentials.SecretsReply(env={"WANDB_API_KEY": SecretStr("value")}),
 )  # fmt: skip
 
 RANK_MESSAGES: tuple[runtime.Message, ...] = (
@@ -129,12 +129,12 @@ ORDER = orders.Order(
 
 LAUNCHER: tuple[protocol.Message, ...] = (
     protocol.Hello(),
-    protocol.Start("j01/7"),
+    protocol.Start("j01/7", secrets=True),
     protocol.Terminate("j01/7"),
     protocol.Kill("j01/7"),
     protocol.Lease(1234.5),
     protocol.Shutdown(),
-    protocol.Welcome("abcdef", hosts_stores=True, runs=["j01/7"]),
+    protocol.Welcome("abcdef", hosts_stores=True, runs=["j01/7"], takes_secrets=True),
     protocol.Started("j01/7", "spawn", "no such command", retryable=True),
     protocol.Changed("j01/7"),
 )

@@ -1,0 +1,41 @@
+"""What only looking at processes can tell."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+WAIT_S = 30.0
+
+
+def launchers(state: Path) -> list[int]:
+    """Launchers of this state folder. Forked ranks keep the command line, so the leader counts alone."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError, ValueError):
+            arguments = (entry / "cmdline").read_bytes().split(b"\0")
+            stat = (entry / "stat").read_text().rpartition(")")[2].split()
+            if b"worker_agent.launcher" in arguments and str(state.resolve()).encode() in arguments:
+                found.append((int(stat[1]), int(entry.name)))
+    pids = {pid for _, pid in found}
+    return [pid for parent, pid in found if parent not in pids]
+
+
+def alive(pid: int) -> bool:
+    """Whether the process exists and is no zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def wait_until(condition: Callable[[], bool], timeout_s: float = WAIT_S) -> None:
+    """Wait for something that only looking can tell, such as the end of a process that is not ours."""
+    deadline = time.monotonic() + timeout_s
+    tick = threading.Event()
+    while not condition():
+        assert time.monotonic() < deadline, "never happened"
+        tick.wait(0.01)
