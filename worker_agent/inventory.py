@@ -116,11 +116,11 @@ def memory_bytes() -> int:
 def _gpu(pynvml: Any, index: int) -> SlotInfo:
     handle = pynvml.nvmlDeviceGetHandleByIndex(index)
     memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
-    health = DeviceHealth(memory_used_bytes=int(memory.used))
+    temperature_c = ecc_uncorrected = None
     with contextlib.suppress(pynvml.NVMLError):
-        health.temperature_c = int(pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU))
+        temperature_c = int(pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU))
     with contextlib.suppress(pynvml.NVMLError):  # boards without ECC say that they do not support it
-        health.ecc_uncorrected = int(
+        ecc_uncorrected = int(
             pynvml.nvmlDeviceGetTotalEccErrors(
                 handle, pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, pynvml.NVML_VOLATILE_ECC
             )
@@ -130,7 +130,9 @@ def _gpu(pynvml: Any, index: int) -> SlotInfo:
         device_kind=kind_name(text(pynvml.nvmlDeviceGetName(handle))),
         memory_bytes=int(memory.total),
         uuid=text(pynvml.nvmlDeviceGetUUID(handle)),
-        health=health,
+        health=DeviceHealth(
+            temperature_c=temperature_c, memory_used_bytes=int(memory.used), ecc_uncorrected=ecc_uncorrected
+        ),
     )
 
 

@@ -11,7 +11,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Any, Literal, TypeAlias, get_args
 
-from pydantic import BaseModel, Field, TypeAdapter, model_validator
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, model_validator
 
 from headway.contract.devices import DEVICE_KIND_PATTERN
 from headway.contract.health import DeviceFault, DeviceProbed, QuarantineView
@@ -36,6 +36,8 @@ class NodeState(StrEnum):
 
 class DeviceHealth(BaseModel):
     """What NVML says of a GPU; all None on a CPU slot."""
+
+    model_config = ConfigDict(frozen=True)  # so that a default is shared, and not copied for each of thousands of slots
 
     temperature_c: int | None = None
     memory_used_bytes: int | None = None
