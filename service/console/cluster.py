@@ -31,7 +31,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """A node. `cells` are the classes of its slots, `label` says the same in words."""
+    """A node. `cells` are the classes of its slots, `label` the same in words."""
 
     id: str
     name: str
@@ -192,7 +192,7 @@ def _tile(node: NodeView, prices: Mapping[str, float]) -> Tile:
         tone=tone_of_node(node.state),
         cells=tuple(cell_of(slot) for slot in node.slots),
         holders=tuple(_holder(slot) for slot in node.slots),
-        label=f"{node.name}, {node.state.lower()}: {words_of_slots(node.slots)}",
+        label=words_of_slots(node.slots),
         pool=pool,
         price=f"{usd(sum(per_slot))}/h" if sum(per_slot) else "",
     )

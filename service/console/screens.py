@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 from headway.contract.agents import NodeView
 from headway.contract.decisions import ExplanationView, RoundView
 from headway.contract.forecasts import ForecastView
-from headway.contract.jobs import EventView, JobState
+from headway.contract.jobs import EventView, JobState, JobView
 from headway.contract.money import BudgetKind, GroupBy
 from service.api.context import ApiContext
 from service.console.cluster import cluster_page
@@ -133,7 +133,7 @@ class Screens:
                 memory["series_at"] = job.progress.samples
             sizes = (await tx.console_queries.sizes([job.id])).get(job.id, [])
         now = context.now()
-        explanation, forecast = await self._foresight(job.id, (job.state, job.size, job.message), memory, now)
+        explanation, forecast = await self._foresight(job.id, (job.state, job.size, job.message, *_known(job)), memory, now)
         views = JobViews(
             job=job,
             explanation=explanation,
@@ -220,6 +220,11 @@ class Screens:
         async with self._context.transactions.begin() as tx:
             view = await tx.simulations.get(key.about, seen=key.sight.projects)
         return simulation_page(view).contents()
+
+
+def _known(job: JobView) -> tuple[bool, ...]:
+    """What can be foretold of a job depends on this being known."""
+    return job.progress.total_samples is None, job.progress.samples_per_s is None
 
 
 def address_of(key: Key, cursor: str = "") -> str:

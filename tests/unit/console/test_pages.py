@@ -67,10 +67,7 @@ def test_the_cluster_in_a_sentence_and_a_node_in_words() -> None:
     page = cluster_page(cluster(), [node()], [], None, {})
     assert page.headline == "2 of 4 slots are at work. 2 jobs wait."
     (tile,) = page.tiles
-    assert (
-        tile.label
-        == 'gpu<1">, ready: 2 of 4 slots at work: 1 for train and 1 for another project; 1 in quarantine'
-    )
+    assert tile.label == "2 of 4 slots at work: 1 for train and 1 for another project; 1 in quarantine"
     assert tile.cells[1:] == ("free ill", "other", "free")
     assert (tile.pool, tile.price) == ("a100 (spot)", "$6.00/h")
 
