@@ -1,11 +1,11 @@
-"""`python -m service`: the programs that run (`service.main`), and work beside them (`service.backup`, `service.admin`)."""
+"""`python -m service`: the programs that run (`service.main`), and work beside them (`service.backup`, `service.admin`, `service.rotation`)."""
 
 import sys
 
 from headway.processes import keep_to_itself
-from service import admin, backup, main
+from service import admin, backup, main, rotation
 
 keep_to_itself()
 verb = sys.argv[1] if len(sys.argv) > 1 else ""
-program = next((one for one in (admin, backup) if verb in one.VERBS), main)
+program = next((one for one in (admin, backup, rotation) if verb in one.VERBS), main)
 sys.exit(program.main(sys.argv[1:]))

@@ -20,6 +20,7 @@ from service.api.context import new_id
 from service.domain.errors import HeadwayServiceError
 from service.main import Service, run_migrations
 from service.settings import SettingsError, read_settings
+from service.usecases.audit import on_command_line
 from service.usecases.tokens import new_token
 from service.usecases.users import make_admin
 
@@ -64,7 +65,8 @@ async def _create_admin(name: str, given: str | None, *, migrate_first: bool) ->
         if problem is not None:
             raise SettingsError(problem)
         token, now = given or new_token(), datetime.now(UTC)
-        async with service.database.begin() as tx:
+        told = on_command_line(service.database, "create-admin", lambda: datetime.now(UTC), target=name)
+        async with told.begin() as tx:
             await make_admin(
                 tx, name, user_id=new_id("u", now), token_id=new_id("t", now), token=token, now=now
             )

@@ -112,7 +112,7 @@ def usage(
     Examples: headway usage --since 7d --by job; headway usage --machines
     """
     cli = of(context)
-    begin = None if since is None else _since(since, cli.now())
+    begin = None if since is None else since_of(since, cli.now())
     with cli.connect() as client:
         if machines:
             bills = client.machine_bills(since=begin)
@@ -127,7 +127,8 @@ def usage(
     cli.show(output, view, render_money.usage_page(view))
 
 
-def _since(text: str, now: datetime) -> datetime:
+def since_of(text: str, now: datetime) -> datetime:
+    """A moment that a person wrote: so long before `now`, or a date. Raises HeadwayError."""
     try:
         return now - timedelta(seconds=float(str(parse_duration_s(text))))
     except (ValueError, OverflowError):

@@ -12,6 +12,7 @@ from typer.core import TyperGroup
 
 from headway.cli import (
     agent,
+    audit,
     budget,
     decisions,
     doctor,
@@ -111,7 +112,7 @@ _PANELS: dict[str, tuple[Callable[..., None], ...]] = {
         nodes.quarantine,
         nodes.release,
     ),
-    "Access": (login.login, login.whoami),
+    "Access": (login.login, login.whoami, audit.audit),
 }
 for _panel, _verbs in _PANELS.items():
     for _verb in _verbs:

@@ -81,7 +81,9 @@ def readable(reader: Principal, project: str | None) -> frozenset[str] | None:
     return frozenset({project})
 
 
-def on_command_line(transactions: Transactions, action: str, now: Callable[[], datetime]) -> Transactions:
+def on_command_line(
+    transactions: Transactions, action: str, now: Callable[[], datetime], *, target: str = ""
+) -> Transactions:
     """The same transactions; what they change is told of as done by the operator, with `python -m service`."""
 
     def entry() -> AuditEntry:
@@ -89,7 +91,7 @@ def on_command_line(transactions: Transactions, action: str, now: Callable[[], d
             at=now(),
             actor=_COMMAND_LINE,
             action=action,
-            target=f"python -m service {action}",
+            target=f"python -m service {action} {target}".rstrip(),
             status=200,
             address="local",
             request_id="",

@@ -103,6 +103,7 @@ async def join(
         NodeNameTaken: another live agent has this name.
         InvalidField: slots twice, or no port to use.
     """
+    tx.audit.by(f"agent {request.name}")
     indices = [slot.index for slot in request.slots]
     if len(set(indices)) < len(indices):
         raise InvalidField("slots", "two slots have the same index")

@@ -97,6 +97,7 @@ async def finish_login(
     async with transactions.begin() as tx:
         account = await _let_in(tx, claims, rules, ids.user, now)
         token, record = _session(account, ids.token, name="browser", how="provider", now=now)
+        tx.audit.by(account.name, record.id)
         await tx.tokens.add(record, digest_token(token))
     return SignedIn(token, now + SESSION, login.return_to)
 
@@ -121,6 +122,7 @@ async def exchange(
     async with transactions.begin() as tx:
         account = await _let_in(tx, claims, rules, ids.user, now)
         token, record = _session(account, ids.token, name=name, how=None, now=now)
+        tx.audit.by(account.name, record.id)
         await tx.tokens.add(record, digest_token(token))
     return NewToken(
         id=record.id,
@@ -154,6 +156,7 @@ async def sign_in_with_token(
         expires_at=expires_at,
     )
     async with transactions.begin() as tx:
+        tx.audit.by(principal.name, principal.token_id)
         if principal.token_id is not None:
             shown = await tx.tokens.lock(principal.token_id)
             if shown.revoked_at is not None:
@@ -178,6 +181,7 @@ async def sign_out(transactions: Transactions, token: str, now: datetime) -> Non
     async with transactions.begin() as tx:
         bearer = await tx.bearers.of_digest(digest_token(token))
         if bearer is not None and bearer.token.session is not None:
+            tx.audit.by(bearer.user_name or bearer.token.created_by, bearer.token.id)
             await tx.tokens.revoke(bearer.token.id, now)
             tx.ring(Bell.ACCESS)
 
