@@ -23,7 +23,8 @@ from service.usecases.node_credentials import authenticate
 from service.usecases.node_ports import NodeAccess
 from service.usecases.offers import OfferBook
 from service.usecases.orders import Launch
-from service.usecases.ports import Storage, Transaction, Transactions
+from service.usecases.outside_ports import Storage
+from service.usecases.ports import Transaction, Transactions
 from service.usecases.records import Bell
 from service.usecases.secret_ports import KeyRing
 from service.usecases.sign_in_ports import IdentityProvider

@@ -16,6 +16,7 @@ from prometheus_client.registry import Collector
 
 from headway.contract.health import FaultCause
 from service.api.context import Context
+from service.api.metrics_cluster import Cluster
 from service.api.metrics_money import Money, money_figures
 from service.api.pressure import Gates, Traffic
 from service.domain.perf.marks import AT_SUBMIT, ON_THE_WAY
@@ -31,7 +32,9 @@ router = APIRouter(tags=["health"])
 
 @router.get("/metrics", operation_id="metrics")
 async def metrics(request: Request, context: Context) -> Response:
-    """How good the predictions of the last day were, what was spent this month, and whom this process has turned away."""
+    """The cluster as it is, how good the predictions of the last day were, what was spent this month, and whom this process
+    has turned away.
+    """
     since = context.now() - SCORED_FOR
     async with context.transactions.begin() as tx:
         errors = await tx.decision_queries.prediction_errors(since, QUANTILES)
@@ -43,9 +46,11 @@ async def metrics(request: Request, context: Context) -> Response:
         money = await money_figures(tx, context.now())
         confined = await tx.quarantines.open()
         leader = await tx.decision_queries.leader()
+        cluster = await tx.monitoring.cluster(context.now())
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_TurnedAway(request.app.state.gates))
     registry.register(_Leader(*leader))
+    registry.register(Cluster(cluster))
     registry.register(Money(money))
     registry.register(_Predictions(errors))
     registry.register(_Forecasts(forecasts))

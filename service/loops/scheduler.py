@@ -20,7 +20,8 @@ from service.usecases.expire import expire_nodes, expire_switches
 from service.usecases.node_credentials import forget_gone
 from service.usecases.node_ports import QueueAccess
 from service.usecases.orders import Launch
-from service.usecases.ports import CommandQueue, Transactions
+from service.usecases.outside_ports import CommandQueue
+from service.usecases.ports import Transactions
 from service.usecases.records import Bell
 from service.usecases.retain import retain
 from service.usecases.retention_ports import HISTORY_KEPT, StoredObjects
@@ -90,7 +91,11 @@ class Scheduler:
                 Bell.SIMULATIONS,
             ),
             (Loop(name="expire", run_once=self.expire, min_interval_s=1.0, max_interval_s=1.0), None),
-            (Loop(name="accrue", run_once=self.accrue, min_interval_s=5.0, max_interval_s=5.0), None),
+            (
+                # It writes of every node that is paid for, whether anything has happened or not.
+                Loop(name="accrue", run_once=self.accrue, min_interval_s=5.0, max_interval_s=5.0, rests=15.0),
+                None,
+            ),
             (Loop(name="retain", run_once=self.retain, min_interval_s=600.0, max_interval_s=600.0), None),
             (Loop(name="sweep", run_once=self.sweep, min_interval_s=3600.0, max_interval_s=3600.0), None),
         ]
@@ -112,6 +117,7 @@ class Scheduler:
             run_once=self.round,
             min_interval_s=self.intervals.round_min_interval_s,
             max_interval_s=self.intervals.round_max_interval_s,
+            rests=1.0,
         )
 
     async def round(self) -> None:

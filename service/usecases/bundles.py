@@ -12,7 +12,8 @@ from pathlib import PurePosixPath
 from headway.archives import ArchiveRefused, TooMuch, members
 from service.domain.access import Principal
 from service.domain.errors import InvalidField, TooLarge
-from service.usecases.ports import Storage, Transactions
+from service.usecases.outside_ports import Storage
+from service.usecases.ports import Transactions
 from service.usecases.records import BundleRecord
 
 MAX_FILES = 20_000

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from service.usecases.ports import CommandQueue, Transactions
+from service.usecases.outside_ports import CommandQueue
+from service.usecases.ports import Transactions
 
 PUSH_AGAIN_S = 5.0
 """A command that was not acknowledged for this long is pushed again: Redis may have lost it."""

@@ -6,7 +6,7 @@ import time
 
 from headway.contract.diagnosis import Check, Level
 from service.domain.errors import HeadwayServiceError
-from service.usecases.ports import Storage
+from service.usecases.outside_ports import Storage
 
 SLOW_STORAGE_S = 5.0
 _FOLDER = "diagnosis"

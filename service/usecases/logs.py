@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 
 from headway.contract.jobs import LogChunk
 from service.domain.errors import NotFound
-from service.usecases.ports import Storage
+from service.usecases.outside_ports import Storage
 
 
 def log_prefix(job_id: str) -> str:

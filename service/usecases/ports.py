@@ -6,7 +6,7 @@ only then are the bells rung that were asked for in it.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from types import MappingProxyType
@@ -25,6 +25,7 @@ from service.usecases.diagnosis_ports import Diagnostics
 from service.usecases.health_ports import Quarantines
 from service.usecases.identity_ports import AccessQueries, Bearers, Members, Projects, Tokens, Users
 from service.usecases.money_ports import Budgets, Ledger, MoneyQueries
+from service.usecases.monitoring_ports import Monitoring
 from service.usecases.node_ports import HeldRuns, JoinTokens, NodeCredentials
 from service.usecases.query_ports import DecisionQueries, HistoryQueries, JobQueries, NodeQueries
 from service.usecases.records import (
@@ -347,6 +348,7 @@ class Transaction(Protocol):
     budgets: Budgets
     money_queries: MoneyQueries
     diagnostics: Diagnostics
+    monitoring: Monitoring
     sign_ins: SignIns
     console_queries: ConsoleQueries
     audit: Audit
@@ -369,32 +371,4 @@ class Transactions(Protocol):
 
     def begin(self) -> AbstractAsyncContextManager[Transaction]:
         """A transaction that commits when its block ends without an error."""
-        ...
-
-
-class CommandQueue(Protocol):
-    """The nodes' command streams."""
-
-    async def push(self, commands: Sequence[PendingCommand]) -> None:
-        """Append to the streams. Raises Unavailable."""
-        ...
-
-
-class Storage(Protocol):
-    """Object storage: bundles and logs."""
-
-    async def put(self, key: str, data: bytes) -> None:
-        """Store an object whole. Raises Unavailable."""
-        ...
-
-    async def get(self, key: str) -> bytes:
-        """An object. Raises NotFound, Unavailable."""
-        ...
-
-    def list(self, prefix: str, *, after: str | None = None) -> AsyncIterator[str]:
-        """Keys under `prefix` in ascending order, those after `after` only."""
-        ...
-
-    async def delete(self, key: str) -> None:
-        """Remove an object; one that is absent is no error."""
         ...

@@ -9,7 +9,7 @@ import pytest
 
 from service.adapters.storage import ObjectStorage
 from service.domain.errors import NotFound, Unavailable
-from service.usecases.ports import Storage
+from service.usecases.outside_ports import Storage
 from tests.conformance.conftest import BUCKET
 
 PREFIXES = iter(range(1_000_000))

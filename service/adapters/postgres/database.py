@@ -40,6 +40,7 @@ from service.adapters.postgres.leases import PostgresLeases
 from service.adapters.postgres.ledger import PostgresLedger
 from service.adapters.postgres.machines import PostgresMachines
 from service.adapters.postgres.money_queries import PostgresMoneyQueries
+from service.adapters.postgres.monitoring import PostgresMonitoring
 from service.adapters.postgres.node_credentials import (
     PostgresHeldRuns,
     PostgresJoinTokens,
@@ -56,6 +57,7 @@ from service.adapters.postgres.retention import PostgresOwners, PostgresRetentio
 from service.adapters.postgres.secrets import PostgresSecrets
 from service.adapters.postgres.sign_ins import PostgresSignIns
 from service.adapters.postgres.simulations import PostgresSimulations
+from service.adapters.postgres.tenants import SHARE_HALF_LIFE_S
 from service.adapters.postgres.thinning import PostgresThinning
 from service.domain.errors import Unavailable
 from service.usecases import (
@@ -74,6 +76,7 @@ from service.usecases import (
 )
 from service.usecases.console_ports import ConsoleQueries
 from service.usecases.diagnosis_ports import Diagnostics
+from service.usecases.monitoring_ports import Monitoring
 from service.usecases.records import Bell
 
 Ring = Callable[[Bell, str], Awaitable[None]]
@@ -107,7 +110,7 @@ def trust(ca_file: Path | None) -> None:
 class PostgresTransaction:
     """One unit of work: every port over one connection."""
 
-    def __init__(self, connection: AsyncConnection) -> None:
+    def __init__(self, connection: AsyncConnection, share_half_life_s: float = SHARE_HALF_LIFE_S) -> None:
         self.unwritten_audit = PostgresAudit(connection)
         self.audit: audit_ports.Audit = self.unwritten_audit
         self.jobs: ports.Jobs = PostgresJobs(connection, self.unwritten_audit)
@@ -122,7 +125,7 @@ class PostgresTransaction:
         self.silence: ports.Silence = PostgresSilence(connection)
         self.commands: ports.Commands = PostgresCommands(connection)
         self.history: ports.History = PostgresHistory(connection)
-        self.decisions: ports.Decisions = PostgresDecisions(connection)
+        self.decisions: ports.Decisions = PostgresDecisions(connection, share_half_life_s)
         self.cluster_settings: ports.ClusterSettings = PostgresClusterSettings(connection)
         self.bundles: ports.Bundles = PostgresBundles(connection)
         self.simulations: simulation_ports.Simulations = PostgresSimulations(connection)
@@ -138,6 +141,7 @@ class PostgresTransaction:
         self.budgets: money_ports.Budgets = PostgresBudgets(connection)
         self.money_queries: money_ports.MoneyQueries = PostgresMoneyQueries(connection)
         self.diagnostics: Diagnostics = PostgresDiagnostics(connection)
+        self.monitoring: Monitoring = PostgresMonitoring(connection)
         self.sign_ins: sign_in_ports.SignIns = PostgresSignIns(connection)
         self.console_queries: ConsoleQueries = PostgresConsoleQueries(connection)
         self.bearers: identity_ports.Bearers = PostgresBearers(connection)
@@ -162,9 +166,19 @@ _SESSION = {
 
 
 class Database:
-    """Where transactions come from. `holder` names this process in the list of the database's sessions."""
+    """Where transactions come from. `holder` names this process in the list of the database's sessions. Use of slots that lies
+    `share_half_life_s` back counts half for a project's share.
+    """
 
-    def __init__(self, url: str, ring: Ring, *, holder: str = "headway", pool_size: int = 16) -> None:
+    def __init__(
+        self,
+        url: str,
+        ring: Ring,
+        *,
+        holder: str = "headway",
+        pool_size: int = 16,
+        share_half_life_s: float = SHARE_HALF_LIFE_S,
+    ) -> None:
         self.engine: AsyncEngine = create_async_engine(
             sqlalchemy_url(url),
             pool_size=pool_size,
@@ -178,6 +192,7 @@ class Database:
             },
         )
         self._ring = ring
+        self._share_half_life_s = share_half_life_s
 
     def begin(self) -> AbstractAsyncContextManager[ports.Transaction]:
         """A transaction that commits when its block ends without an error, and then rings its bells.
@@ -200,7 +215,7 @@ class Database:
         with _told_plainly():
             # Not engine.begin(): a submit that meets a conflict rolls back and asks on in a new transaction.
             async with self.engine.connect() as connection:
-                tx = PostgresTransaction(connection)
+                tx = PostgresTransaction(connection, self._share_half_life_s)
                 yield tx
                 await tx.unwritten_audit.flush()
                 if term is not None:

@@ -26,7 +26,8 @@ from sqlalchemy import text
 from headway.contract.jobs import JobView
 from service.api.app import create_app
 from service.loops.scheduler import Scheduler
-from service.usecases.ports import CommandQueue, Storage, Transaction, Transactions
+from service.usecases.outside_ports import CommandQueue, Storage
+from service.usecases.ports import Transaction, Transactions
 from service.usecases.records import PendingCommand
 from tests.integration.service.cloud import Crash
 from tests.integration.service.conftest import TOKEN, Clock, Harness
@@ -294,7 +295,8 @@ async def _empty(harness: Harness) -> None:
     async with harness.service.database.engine.begin() as connection:
         found = await connection.execute(
             text(
-                "SELECT tablename FROM pg_tables WHERE schemaname = 'public' AND tablename NOT IN ('alembic_version', 'audit')"
+                "SELECT tablename FROM pg_tables WHERE schemaname = 'public' AND tablename NOT IN "
+                "('alembic_version', 'audit', 'projects')"
             )
         )
         names = ", ".join(f'"{one}"' for one in found.scalars())

@@ -1,0 +1,36 @@
+"""What use cases need outside of the database: the nodes' command streams, and object storage."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Protocol
+
+from service.usecases.records import PendingCommand
+
+
+class CommandQueue(Protocol):
+    """The nodes' command streams."""
+
+    async def push(self, commands: Sequence[PendingCommand]) -> None:
+        """Append to the streams. Raises Unavailable."""
+        ...
+
+
+class Storage(Protocol):
+    """Object storage: bundles and logs."""
+
+    async def put(self, key: str, data: bytes) -> None:
+        """Store an object whole. Raises Unavailable."""
+        ...
+
+    async def get(self, key: str) -> bytes:
+        """An object. Raises NotFound, Unavailable."""
+        ...
+
+    def list(self, prefix: str, *, after: str | None = None) -> AsyncIterator[str]:
+        """Keys under `prefix` in ascending order, those after `after` only."""
+        ...
+
+    async def delete(self, key: str) -> None:
+        """Remove an object; one that is absent is no error."""
+        ...
