@@ -38,6 +38,7 @@ class Census:
         left: of these, by pool, what the round gives to nobody.
         holders: slots by name of the job, by project.
         chosen: (J,) what every job gets.
+        standings: by project, how it stands with its guarantee, for people.
         caps: each with the dollars per hour that jobs take of it.
         confined: how many slots are in quarantine, to be added to a sentence; empty where none is.
     """
@@ -47,6 +48,7 @@ class Census:
     left: Mapping[Pool, int]
     holders: Mapping[str, Mapping[str, int]]
     chosen: IntArray
+    standings: Mapping[str, str]
     caps: tuple[tuple[Cap, float], ...]
     confined: str
 
@@ -63,6 +65,7 @@ def census_of(round_: Round, choices: Choices, left: Iterable[SlotKey]) -> Censu
         left=Counter(pool for pool in map(snapshot.pool_of, left) if pool is not None),
         holders=_holders(snapshot),
         chosen=choices.chosen,
+        standings={project: standing_text(snapshot, project) for project in snapshot.projects},
         caps=tuple((cap, _taken(round_, choices, cap)) for cap in snapshot.caps),
         confined=_confined(sum(len(node.quarantined) for node in nodes if node.takes_jobs)),
     )
@@ -111,15 +114,15 @@ def why_wait(case: Case, census: Census) -> Sentence:
         f"needs at least {need}; {sum(left.values())} of {sum(serving.values())} are left"
         + _elsewhere(job, census.left)
         + _held_by(census.holders, job.spec.project)
-        + _promised(case),
+        + _promised(case, census),
     )
 
 
-def _promised(case: Case) -> str:
+def _promised(case: Case, census: Census) -> str:
     """What quotas have to do with it."""
     if case.given_up_for is not None:
         return f"; {why_given_up(case.given_up_for)}"
-    stands = standing_text(case.round.snapshot, case.job.spec.project)
+    stands = census.standings.get(case.job.spec.project, "")
     return f"; {stands}" if stands else ""
 
 
