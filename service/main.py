@@ -84,7 +84,12 @@ class Service:
         self.process_id = secrets.token_hex(8)
         self.holder = f"headway {socket.gethostname()[:24]} {os.getpid()} {self.process_id}"
         """Who this is, in the database's list of sessions and as the leader."""
-        self.database = Database(settings.database_url, self._ring, holder=self.holder)
+        self.database = Database(
+            settings.database_url,
+            self._ring,
+            holder=self.holder,
+            share_half_life_s=settings.share_half_life_s,
+        )
         self.clock = DatabaseClock(self.database.time)
         acl = RedisAcl(self.redis, settings.agent_redis_url)
         self.queue_access = acl if settings.redis_acl else SharedQueue(settings.agent_redis_url)

@@ -76,6 +76,8 @@ class Settings:
     """Whether every node has a user of Redis of its own."""
     storage_role: str = ""
     """The role from which ranks get keys for their checkpoints; empty: they use what their hosts have."""
+    share_half_life_s: float = 7 * 86_400.0
+    """After so long, slots that a project has used count half for its share."""
     rental: RentalSettings = RentalSettings()
     http: HttpSettings = field(default_factory=HttpSettings)
     secrets: SecretSettings = SecretSettings()
@@ -107,6 +109,7 @@ def read_settings(env: Mapping[str, str]) -> Settings:
         usd_per_slot_h=_prices(env, "HEADWAY_PRICES"),
         redis_acl=switch_of(env, "HEADWAY_REDIS_ACL", default=True),
         storage_role=env.get("HEADWAY_STORAGE_ROLE", "").strip(),
+        share_half_life_s=number_of(env, "HEADWAY_SHARE_HALF_LIFE_D", 7, 0.04, 366) * 86_400.0,
         rental=_rental(env, http.public_url),
         http=http,
         secrets=_secrets(env),
