@@ -33,7 +33,7 @@ _TIMEOUT = httpx.Timeout(10.0, connect=5.0)
 _BACKOFF_FIRST_S = 0.2
 _BACKOFF_MAX_S = 10.0
 _JOIN_HINTS = {
-    401: "Check --token: it must be a join token. An operator makes one: headway join-token create.",
+    401: "Check --token: it must be a join token, not one of a user.",
     409: "Give this agent another --name, or stop the agent that has it.",
     422: "Agent and service may be of different versions.",
 }
