@@ -89,5 +89,13 @@ def project_page(project: ProjectView) -> RenderableType:
     members = columns("MEMBER", "ROLE")
     for name, role in sorted(project.members.items()):
         members.add_row(name, role)
+    if project.quota.slots and project.slots_lent:
+        note = f"{project.slots_lent} of its slots are lent to others, and come back as soon as its jobs want them."
+    else:
+        note = ""
+    used = Text(
+        f"Used lately: {project.used_slot_h:,.1f} slot-hours, {project.share_used:.0%} of all; due by its weight: "
+        f"{project.share_due:.0%}. {note}".rstrip()
+    )
     none = Text(f"No members. Add one: headway project add-member {project.name} NAME --role user")
-    return Group(projects_table([project]), Text(), members if project.members else none)
+    return Group(projects_table([project]), used, Text(), members if project.members else none)

@@ -148,6 +148,14 @@ class ProjectView(BaseModel):
     slots_borrowed: int
     usd_this_month: float
     created_at: datetime
+    slots_lent: int = 0
+    """Of its guarantee, what others hold now."""
+    used_slot_h: float = 0.0
+    """Slot-hours that its jobs have had; those that lie back by a half-life count half."""
+    share_used: float = 0.0
+    """Its part of what all projects have used, counted like that."""
+    share_due: float = 0.0
+    """Its part of the weights of all projects that have used something, or hold slots."""
 
 
 class JoinTokenRequest(_Request):

@@ -10,7 +10,6 @@ from fastapi.responses import Response
 
 from headway.contract.identity import MemberRequest, ProjectRequest, ProjectView, Role
 from headway.contract.jobs import Page
-from headway.contract.money import Period
 from headway.contract.spec import NAME_PATTERN
 from service.api.access import Caller, Reach, needs
 from service.api.context import Context, Cursor, Limit
@@ -18,7 +17,6 @@ from service.api.problems import PROBLEM
 from service.api.render import as_json, as_page
 from service.api.users import UserName
 from service.domain.errors import InvalidField
-from service.domain.rental.budgets import period_of
 from service.usecases.projects import (
     delete_project,
     project_view,
@@ -53,9 +51,8 @@ async def list_projects(
     request: Request, context: Context, caller: Caller, limit: Limit = 100, cursor: Cursor = None
 ) -> Response:
     """The caller's projects, by name."""
-    month = period_of(Period.MONTH, context.now())[0]
     async with context.transactions.begin() as tx:
-        page = await tx.access_queries.projects(caller.projects(), month, limit=limit, cursor=cursor)
+        page = await tx.access_queries.projects(caller.projects(), context.now(), limit=limit, cursor=cursor)
     return as_page(request, page)
 
 

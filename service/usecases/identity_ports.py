@@ -184,7 +184,7 @@ class AccessQueries(Protocol):
         ...
 
     async def projects(
-        self, names: frozenset[str] | None, month: datetime, *, limit: int, cursor: str | None
+        self, names: frozenset[str] | None, now: datetime, *, limit: int, cursor: str | None
     ) -> Page[ProjectView]:
-        """Projects by name, those of `names` (None: all), with what they have spent since the beginning of the month."""
+        """Projects by name, those of `names` (None: all), with what they hold, and have spent in the month of `now`."""
         ...

@@ -6,10 +6,8 @@ import hashlib
 from datetime import datetime
 
 from headway.contract.identity import ProjectQuota, ProjectRequest, ProjectView, Role
-from headway.contract.money import Period
 from service.domain.access import Principal
 from service.domain.errors import Changed, Forbidden, InUse, NotFound
-from service.domain.rental.budgets import period_of
 from service.usecases.identity_ports import ProjectRecord
 from service.usecases.ports import Transaction
 from service.usecases.records import Bell
@@ -34,9 +32,7 @@ def version_of(project: ProjectRecord | ProjectView) -> str:
 
 async def project_view(tx: Transaction, name: str, now: datetime) -> ProjectView:
     """A project, as the API shows it. Raises NotFound."""
-    page = await tx.access_queries.projects(
-        frozenset({name}), period_of(Period.MONTH, now)[0], limit=1, cursor=None
-    )
+    page = await tx.access_queries.projects(frozenset({name}), now, limit=1, cursor=None)
     if not page.items:
         raise NotFound(f"{no_project(name)}.")
     return page.items[0]

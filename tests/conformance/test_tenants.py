@@ -8,10 +8,11 @@ import pytest
 from sqlalchemy import text
 
 from headway.contract.identity import ProjectQuota
+from headway.contract.spec import JobSpec
 from service.adapters.postgres.database import Database
 from service.domain.cluster import Tenant
 from service.usecases.identity_ports import ProjectRecord
-from tests.conformance.conftest import NOW
+from tests.conformance.conftest import NOW, job_of, node_of, store
 
 WEEK = timedelta(days=7)
 
@@ -77,3 +78,25 @@ async def test_dollars_a_month_are_a_hard_budget_of_the_project(database: Databa
         (cap,) = (await tx.decisions.snapshot(NOW)).caps
     assert (cap.project, cap.usd_per_h) == ("vision", 0.0)
     assert cap.row == "budget/quota/vision"
+
+
+async def test_a_project_shows_what_it_holds_borrows_lends_and_has_used(database: Database) -> None:
+    await set_quota(database, "vision", slots=4, weight=3)
+    await set_quota(database, "speech")
+    for project, held in (("vision", (0,)), ("speech", (1, 2, 3))):
+        async with database.begin() as tx:
+            if project == "vision":
+                await tx.nodes.save(node_of("n1", 4))
+            spec = JobSpec(name=project, run="x", project=project)
+            await store(tx, job_of(project, spec=spec))
+            assert await tx.grants.grant(project, 1, {"n1": held}, NOW)
+    await charge(database, "vision", 3600, timedelta(0))
+    await charge(database, "speech", 3 * 3600, timedelta(0))
+    async with database.begin() as tx:
+        page = await tx.access_queries.projects(None, NOW, limit=9, cursor=None)
+    seen = {one.name: one for one in page.items}
+    vision, speech = seen["vision"], seen["speech"]
+    assert (vision.slots_held, vision.slots_borrowed, vision.slots_lent) == (1, 0, 3)
+    assert (speech.slots_held, speech.slots_borrowed, speech.slots_lent) == (3, 3, 0)
+    assert (vision.used_slot_h, vision.share_used, vision.share_due) == pytest.approx((1.0, 0.25, 0.75))
+    assert (speech.used_slot_h, speech.share_used, speech.share_due) == pytest.approx((3.0, 0.75, 0.25))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
@@ -11,8 +12,11 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from headway.contract.identity import ProjectQuota, ProjectView, Role, TokenView, UserView
 from headway.contract.jobs import Page
+from headway.contract.money import Period
 from service.adapters.postgres.cursors import read_cursor, write_cursor
 from service.adapters.postgres.identity_tables import tokens, users
+from service.adapters.postgres.tenants import SHARE_HALF_LIFE_S, used_slot_s
+from service.domain.rental.budgets import period_of
 from service.usecases.identity_ports import TokensSeen
 
 _USERS = text(
@@ -25,7 +29,14 @@ _USERS = text(
 )
 _PROJECTS = text(
     """
-    SELECT projects.*, coalesce(held.slots, 0) AS slots_held, coalesce(spent.usd, 0) AS usd,
+    SELECT projects.*, coalesce(held.slots, 0) AS slots_held,
+           greatest(0, least(
+               coalesce(projects.slots, 0) - coalesce(held.slots, 0)
+                   - (SELECT coalesce(sum(jsonb_array_length(slots)), 0) FROM nodes WHERE state = 'READY')
+                   + (SELECT count(*) FROM slot_grants JOIN nodes ON nodes.id = slot_grants.node_id
+                      WHERE released_at IS NULL AND state = 'READY'),
+               (SELECT count(*) FROM slot_grants WHERE released_at IS NULL) - coalesce(held.slots, 0)
+           )) AS slots_lent, coalesce(spent.usd, 0) AS usd,
            CASE WHEN EXISTS (SELECT 1 FROM projects WHERE slots > 0)
                 THEN greatest(0, coalesce(held.slots, 0) - coalesce(projects.slots, 0)) ELSE 0 END AS slots_borrowed,
            (SELECT jsonb_object_agg(users.name, role) FROM members JOIN users ON users.id = members.user_id
@@ -44,13 +55,15 @@ _PROJECTS = text(
     ORDER BY projects.name LIMIT :limit
     """
 ).bindparams(bindparam("names", type_=ARRAY(Text)))
+_WEIGHTS = text("SELECT name, weight FROM projects")
 
 
 class PostgresAccessQueries:
-    """Implements `usecases.identity_ports.AccessQueries`."""
+    """Implements `usecases.identity_ports.AccessQueries`; use of slots that lies `share_half_life_s` back counts half."""
 
-    def __init__(self, connection: AsyncConnection) -> None:
+    def __init__(self, connection: AsyncConnection, share_half_life_s: float = SHARE_HALF_LIFE_S) -> None:
         self._connection = connection
+        self._share_half_life_s = share_half_life_s
 
     async def tokens(
         self, seen: TokensSeen, *, now: datetime, limit: int, cursor: str | None
@@ -84,18 +97,36 @@ class PostgresAccessQueries:
         return Page[UserView](items=[_user(row) for row in rows[:limit]], next_cursor=more)
 
     async def projects(
-        self, names: frozenset[str] | None, month: datetime, *, limit: int, cursor: str | None
+        self, names: frozenset[str] | None, now: datetime, *, limit: int, cursor: str | None
     ) -> Page[ProjectView]:
         """Projects by name."""
         values = {
             "names": None if names is None else sorted(names),
-            "month": month,
+            "month": period_of(Period.MONTH, now)[0],
             "after": cursor or "",
             "limit": limit + 1,
         }
         rows = (await self._connection.execute(_PROJECTS, values)).all()
         more = rows[limit - 1].name if len(rows) > limit else None
-        return Page[ProjectView](items=[_project(row) for row in rows[:limit]], next_cursor=more)
+        used = await used_slot_s(self._connection, now, self._share_half_life_s)
+        weights = {row.name: row.weight for row in (await self._connection.execute(_WEIGHTS)).all()}
+        due = {name: weight for name, weight in weights.items() if name in used} | {
+            row.name: row.weight for row in rows if row.slots_held
+        }
+        shares = {row.name: _shares(row.name, used, due) for row in rows}
+        return Page[ProjectView](
+            items=[_project(row, used.get(row.name, 0.0), *shares[row.name]) for row in rows[:limit]],
+            next_cursor=more,
+        )
+
+
+def _shares(name: str, used: Mapping[str, float], due: Mapping[str, float]) -> tuple[float, float]:
+    """A project's parts of what was used, and of the weights of those who use something."""
+    all_used, all_due = sum(used.values()), sum(due.values())
+    return (
+        used.get(name, 0.0) / all_used if all_used > 0 else 0.0,
+        due.get(name, 0.0) / all_due if all_due > 0 else 0.0,
+    )
 
 
 def _token(row: Row[Any]) -> TokenView:
@@ -128,7 +159,7 @@ def _user(row: Row[Any]) -> UserView:
     )
 
 
-def _project(row: Row[Any]) -> ProjectView:
+def _project(row: Row[Any], used_slot_s: float, share_used: float, share_due: float) -> ProjectView:
     return ProjectView(
         name=row.name,
         description=row.description,
@@ -140,4 +171,8 @@ def _project(row: Row[Any]) -> ProjectView:
         slots_borrowed=row.slots_borrowed,
         usd_this_month=float(row.usd),
         created_at=row.created_at,
+        slots_lent=row.slots_lent,
+        used_slot_h=used_slot_s / 3600,
+        share_used=share_used,
+        share_due=share_due,
     )

@@ -149,7 +149,9 @@ class PostgresTransaction:
         self.users: identity_ports.Users = PostgresUsers(connection)
         self.members: identity_ports.Members = PostgresMembers(connection)
         self.projects: identity_ports.Projects = PostgresProjects(connection)
-        self.access_queries: identity_ports.AccessQueries = PostgresAccessQueries(connection)
+        self.access_queries: identity_ports.AccessQueries = PostgresAccessQueries(
+            connection, share_half_life_s
+        )
         self.secrets: secret_ports.Secrets = PostgresSecrets(connection)
         self.secret_rotation: secret_ports.SecretRotation = PostgresSecrets(connection)
         self.rung: dict[tuple[Bell, str], None] = {}

@@ -47,10 +47,15 @@ async def tenants_of(connection: AsyncConnection, now: datetime, half_life_s: fl
     }
     if not quotas:
         return {}
-    since = now - timedelta(seconds=_HALF_LIVES * half_life_s)
-    rows = (await connection.execute(_USED, {"now": now, "since": since, "half_life_s": half_life_s})).all()
-    used = {row.project: max(0.0, float(row.slot_s)) for row in rows}
+    used = await used_slot_s(connection, now, half_life_s)
     return {
         project: Tenant(quotas.get(project, ProjectQuota()), used.get(project, 0.0))
         for project in sorted({*quotas, *used})
     }
+
+
+async def used_slot_s(connection: AsyncConnection, now: datetime, half_life_s: float) -> dict[str, float]:
+    """Slot-seconds by project, less for those that lie further back."""
+    since = now - timedelta(seconds=_HALF_LIVES * half_life_s)
+    rows = (await connection.execute(_USED, {"now": now, "since": since, "half_life_s": half_life_s})).all()
+    return {row.project: max(0.0, float(row.slot_s)) for row in rows}
