@@ -207,12 +207,18 @@ class Snapshot:
     """What the policy has carried over from earlier rounds, as JSON; empty at first, and when the policy was changed."""
     holdings: Mapping[str, tuple[SlotKey, ...]] = field(init=False)
     """`held` the other way round: job id to its slots, in a stable order."""
+    free: tuple[SlotKey, ...] = field(init=False)
+    """Slots that nobody holds of nodes that take jobs, in a stable order."""
 
     def __post_init__(self) -> None:
         holdings: dict[str, list[SlotKey]] = {}
         for key in sorted(self.held, key=lambda key: (key.node_id, key.slot)):
             holdings.setdefault(self.held[key], []).append(key)
         object.__setattr__(self, "holdings", {job: tuple(keys) for job, keys in holdings.items()})
+        # Once: a round looks at them several times, and thousands of nodes have many.
+        taking = sorted((node for node in self.nodes.values() if node.takes_jobs), key=lambda node: node.id)
+        slots = (SlotKey(node.id, slot) for node in taking for slot in sorted(node.slots))
+        object.__setattr__(self, "free", tuple(key for key in slots if key not in self.held))
 
     def slots_held_by(self, job_id: str) -> tuple[SlotKey, ...]:
         """The slots that a job holds, in a stable order."""
@@ -237,13 +243,3 @@ class Snapshot:
         """Dollars per hour of a slot; 0 for one that its node no longer reports."""
         kind = self.kind_of(key)
         return self.usd_per_slot_h_of(self.nodes[key.node_id], kind) if kind else 0.0
-
-    def free_slots(self) -> tuple[SlotKey, ...]:
-        """Slots that nobody holds of nodes that take jobs, in a stable order."""
-        return tuple(
-            SlotKey(node.id, slot)
-            for node in sorted(self.nodes.values(), key=lambda node: node.id)
-            if node.takes_jobs
-            for slot in sorted(node.slots)
-            if SlotKey(node.id, slot) not in self.held
-        )

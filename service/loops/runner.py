@@ -15,16 +15,22 @@ from service.domain.errors import HeadwayServiceError, Superseded
 log = structlog.get_logger()
 
 _LONGEST_BACKOFF_S = 30.0
+LONGEST_REST_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loop:
-    """`run_once` runs at most every `min_interval_s`, at least every `max_interval_s`, sooner when woken."""
+    """`run_once` runs at most every `min_interval_s`, at least every `max_interval_s`, sooner when woken.
+
+    After each run it rests for at least `rests` times as long as that took, so that work which grows with the cluster does not
+    take all of a processor from others; for `LONGEST_REST_S` at most.
+    """
 
     name: str
     run_once: Callable[[], Awaitable[object]]
     min_interval_s: float
     max_interval_s: float
+    rests: float = 0.0
 
 
 async def run_loop(loop: Loop, wake: asyncio.Event) -> None:
@@ -34,8 +40,10 @@ async def run_loop(loop: Loop, wake: asyncio.Event) -> None:
         Superseded: another process does this work now.
     """
     failures = 0
+    clock_s = asyncio.get_running_loop().time
     while True:
         wake.clear()
+        began_s = clock_s()
         try:
             await loop.run_once()
             failures = 0
@@ -51,6 +59,7 @@ async def run_loop(loop: Loop, wake: asyncio.Event) -> None:
             backoff_s = min(0.5 * 2.0 ** min(failures, 10), _LONGEST_BACKOFF_S)
             await asyncio.sleep(backoff_s * random.uniform(0.5, 1.0))
             continue
-        await asyncio.sleep(loop.min_interval_s)
+        rest_s = max(loop.min_interval_s, min(loop.rests * (clock_s() - began_s), LONGEST_REST_S))
+        await asyncio.sleep(rest_s)
         with suppress(TimeoutError):
-            await asyncio.wait_for(wake.wait(), loop.max_interval_s - loop.min_interval_s)
+            await asyncio.wait_for(wake.wait(), max(0.0, loop.max_interval_s - rest_s))

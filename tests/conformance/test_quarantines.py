@@ -104,7 +104,7 @@ async def test_a_round_does_not_see_the_slots(database: Database) -> None:
     assert dict(snapshot.nodes["a"].slots) == {0: "cpu"}
     assert dict(snapshot.nodes["a"].quarantined) == {1: "Xid 63"}
     assert dict(snapshot.nodes["b"].quarantined) == {0: "Xid 79"}
-    assert snapshot.free_slots() == (SlotKey("a", 0),)
+    assert snapshot.free == (SlotKey("a", 0),)
     assert snapshot.held == {SlotKey("a", 1): "j"}
     assert snapshot.kind_of(SlotKey("a", 1)) == ""
 

@@ -20,7 +20,6 @@ from service.adapters.postgres.tables import (
     TERMINAL_SQL,
     cluster_settings,
     jobs,
-    nodes,
     slot_grants,
 )
 from service.adapters.postgres.tenants import tenants_of
@@ -84,6 +83,8 @@ SERVED = text(
 it have ended: it is prepared while they train, or given up. What is not kept any more counts in all of them together.
 """
 
+_NODES = text("SELECT id, name, state, slots, market, usd_per_slot_h, reclaim_at FROM nodes")
+
 
 async def take_snapshot(
     connection: AsyncConnection,
@@ -98,7 +99,7 @@ async def take_snapshot(
     await connection.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"))
     live = select(jobs).where(text(f"NOT ({TERMINAL_SQL})"))
     job_rows = (await connection.execute(live)).all()
-    node_rows = (await connection.execute(select(nodes))).all()
+    node_rows = (await connection.execute(_NODES)).all()
     grants = await connection.execute(
         select(slot_grants.c.node_id, slot_grants.c.slot, slot_grants.c.job_id).where(
             slot_grants.c.released_at.is_(None)

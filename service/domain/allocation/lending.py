@@ -38,7 +38,7 @@ def standing_of(snapshot: Snapshot, project: str) -> Standing:
         (one for one, slots in beyond.items() if slots > 0), key=lambda one: (-beyond[one], one)
     )
     own, guaranteed = held.get(project, 0), _guaranteed(snapshot, project)
-    free = len(snapshot.free_slots())
+    free = len(snapshot.free)
     lent = min(max(0, guaranteed - own - free), sum(beyond[one] for one in borrowers))
     return Standing(held=own, borrowed=max(0, own - guaranteed), lent=lent, borrowers=tuple(borrowers))
 

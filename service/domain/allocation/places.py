@@ -109,7 +109,7 @@ def _wants(round_: Round, chosen: Sequence[int]) -> list[Want]:
 def _pools(round_: Round) -> dict[str, Pool]:
     """The free slots of each pool."""
     free: dict[str, list[SlotKey]] = {pool: [] for pool in round_.rooms}
-    for key in round_.snapshot.free_slots():
+    for key in round_.snapshot.free:
         pool = round_.snapshot.pool_of(key)
         if pool is not None:
             free[pool.name].append(key)

@@ -199,7 +199,7 @@ def _left_over(snapshot: Snapshot, placements: Iterable[Placement]) -> list[Slot
         for node, slots in placement.allocation.items()
         for slot in slots
     }
-    return [key for key in snapshot.free_slots() if key not in given]
+    return [key for key in snapshot.free if key not in given]
 
 
 def _within(allocation: Allocation, current: Allocation) -> bool:

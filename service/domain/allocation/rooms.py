@@ -59,7 +59,7 @@ def rooms_of(snapshot: Snapshot, holdings: Mapping[str, Holding]) -> dict[str, R
 
 def _givable(snapshot: Snapshot, holdings: Mapping[str, Holding]) -> list[SlotKey]:
     """Free slots, and those of jobs that may be moved."""
-    return [*snapshot.free_slots(), *(key for one in holdings.values() for key in one.keepable)]
+    return [*snapshot.free, *(key for one in holdings.values() for key in one.keepable)]
 
 
 def _price(snapshot: Snapshot, pool: Pool, nodes: list[Node]) -> float:

@@ -145,7 +145,7 @@ def test_a_machine_that_is_to_be_taken_away_is_left_at_once() -> None:
     held = {"j": [("gone", 0), ("stays", 0)]}
     snapshot = snapshot_of(nodes, [job], held)
     assert holding_of(job, snapshot).keepable == (SlotKey("stays", 0),)
-    assert snapshot.free_slots() == (SlotKey("stays", 1),)
+    assert snapshot.free == (SlotKey("stays", 1),)
 
 
 @pytest.mark.parametrize(

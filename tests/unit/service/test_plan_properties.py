@@ -112,7 +112,7 @@ def test_a_lone_job_that_fits_is_started(nodes: list[Node], data: st.DataObject)
     job = data.draw(jobs_of("j", states=(JobState.PENDING,)))
     job = replace(job, state=JobState.PENDING, retry_at=None, pause_requested=False)
     snapshot = snapshot_of(nodes, [job])
-    free = Counter(snapshot.pool_of(key) for key in snapshot.free_slots())
+    free = Counter(snapshot.pool_of(key) for key in snapshot.free)
     room = max((count for pool, count in free.items() if pool and pool.serves(job.spec)), default=0)
     (decision,) = decide(snapshot).decisions
     fitting = [size for size in job.sizes if size <= room]
