@@ -36,6 +36,7 @@ def help_page(title: str, meanings: Mapping[str, Meaning]) -> str:
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title} - Headway</title>'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        '<script src="/static/theme.js"></script><link rel="stylesheet" href="/static/console.css">'
         f"</head><body><main><h1>{title}</h1>{''.join(parts)}</main></body></html>"
     )
 

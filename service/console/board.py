@@ -23,7 +23,9 @@ from service.domain.errors import HeadwayServiceError, Unavailable
 K = TypeVar("K", bound=Hashable)
 EVERY_S = 1.0
 BUSY_SHARE = 0.2
-"""A page that is costly to draw is drawn less often, so that its drawing takes no more than this share of the time."""
+"""A page that is costly to draw is drawn less often, so that its drawing takes no more than this share of the time..."""
+SELDOM_S = 3.0
+"""...but at least this often: on a busy machine everything takes long."""
 BEAT_S = 2.0
 """Viewers hear of a page that does not change this often, to know that it is still true."""
 _READERS = 4
@@ -159,7 +161,7 @@ class Board(Generic[K]):
     async def _keep_up(self, key: K, channel: _Channel) -> None:
         while True:
             await self._refresh(key, channel)
-            await asyncio.sleep(max(EVERY_S, channel.took_s / BUSY_SHARE))
+            await asyncio.sleep(min(max(EVERY_S, channel.took_s / BUSY_SHARE), SELDOM_S))
 
     async def _refresh(self, key: K, channel: _Channel) -> None:
         async with channel.reading:
