@@ -122,7 +122,18 @@ async def test_without_a_token_of_its_own_the_service_lets_nobody_in_by_it(
     assert rows.asked == 0
 
 
-@pytest.mark.parametrize("token", ["x", "hw_short", TOKEN + "a", TOKEN[3:], f"hw_{'é' * 43}", "a" * 100_000])
+@pytest.mark.parametrize(
+    "token",
+    ["x", "hw_short", TOKEN + "a", TOKEN[3:], f"hw_{'é' * 43}", "a" * 100_000],
+    ids=[
+        "word",
+        "short",
+        "longer",
+        "no prefix",
+        "other letters",
+        "very long",
+    ],  # a token is another one every time
+)
 async def test_what_does_not_look_like_a_token_is_not_looked_up(
     rows: Rows, identities: Identities, token: str
 ) -> None:
