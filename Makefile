@@ -17,7 +17,7 @@ STACKS := tests/integration/local tests/integration/providers
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo demo-money test test-long check lint types imports sizes pins format docs reference dist bench faults clean
+.PHONY: help setup demo demo-money test test-long check lint types imports sizes pins pages audit sbom format docs reference dist bench faults clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -48,7 +48,7 @@ test: $(READY)  ## run the tests (half an hour on two cores)
 test-long: $(READY)  ## run the tests that continuous integration has no time for (two minutes)
 	$(BIN)/python -m pytest tests/e2e -m long
 
-check: lint types imports sizes pins  ## lint, types, import rules, sizes, pins
+check: lint types imports sizes pins pages audit  ## lint, types, import rules, sizes, pins, generated pages, known vulnerabilities
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -65,6 +65,16 @@ sizes: $(READY)
 
 pins: $(READY)
 	$(BIN)/python tools/check_pins.py
+
+pages: $(READY)
+	$(BIN)/python -m tools.reference --check
+
+audit: $(READY)  ## look up what is installed in a database of known vulnerabilities
+	$(BIN)/python -m tools.audit
+
+sbom: $(READY)  ## write dist/sbom.json: what is installed, in CycloneDX
+	mkdir -p dist
+	$(BIN)/cyclonedx-py environment --output-reproducible --pyproject pyproject.toml -o dist/sbom.json $(BIN)/python
 
 format: $(READY)  ## rewrite the sources in the house format
 	$(BIN)/ruff check --fix .

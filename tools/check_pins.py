@@ -19,8 +19,9 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 PROJECT = "headway"
-UNPINNED = ("nvidia-", "cuda-", "triton", "setuptools")
-"""Prefixes that stay free: torch's CUDA builds pin the first three themselves; the last comes with venv."""
+UNPINNED = ("nvidia-", "cuda-", "triton")
+"""Prefixes that stay free: torch's CUDA builds pin them themselves."""
+COMES_WITH_VENV = frozenset({"pip", "setuptools"})
 
 _PIN = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)==(?P<version>[0-9][A-Za-z0-9.]*)")
 
@@ -75,7 +76,7 @@ def unpinned(roots: Iterable[Requirement], pins: Mapping[str, str]) -> list[str]
         requirement, parent = queue.pop()
         name = canonicalize_name(requirement.name)
         key = (name, frozenset(requirement.extras))
-        if key in seen or name.startswith(UNPINNED):
+        if key in seen or name.startswith(UNPINNED) or name in COMES_WITH_VENV:
             continue
         seen.add(key)
         if name not in pins:

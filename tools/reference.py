@@ -20,7 +20,7 @@ from typer.core import TyperGroup
 from headway.cli.main import app
 from headway.contract.meanings import ERRORS, REASONS, Meaning
 from headway.contract.spec import JobSpec
-from tools import openapi
+from tools import openapi, roles
 
 FOLDER = Path(__file__).parent.parent / "docs" / "reference"
 _SCHEMA_ID = "https://json-schema.org/draft/2020-12/schema"
@@ -42,6 +42,7 @@ def pages() -> dict[str, str]:
         "cli.md": "\n".join(_command_line()),
         "job.schema.json": json.dumps(_schema(), indent=2) + "\n",
         "openapi.json": openapi.page(),
+        "roles.md": roles.page(openapi.document()),
     }
 
 

@@ -1,0 +1,48 @@
+"""Look up what is installed in a database of known vulnerabilities. Run as `python -m tools.audit`.
+
+Exits 1 if something is found. Where no database can be reached within seconds it says so, loudly, and exits 0: a machine without
+the internet must be able to build, and nobody is to believe that it has looked.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+
+DATABASE = "https://api.osv.dev/v1/query"
+_REACHED_WITHIN_S = 4.0
+_TIMEOUT_S = 240.0
+_ASK = b'{"package": {"name": "headway", "ecosystem": "PyPI"}, "version": "0"}'
+_LOUD = "!" * 72
+
+
+def reachable(url: str = DATABASE) -> bool:
+    """Whether the database answers a question."""
+    request = urllib.request.Request(url, data=_ASK, headers={"Content-Type": "application/json"})  # noqa: S310 - https
+    try:
+        with urllib.request.urlopen(request, timeout=_REACHED_WITHIN_S) as answer:  # noqa: S310
+            return bool(answer.status == 200)
+    except (urllib.error.URLError, OSError):
+        return False
+
+
+def main() -> int:
+    """The exit code."""
+    if not reachable():
+        print(f"{_LOUD}\nNOT AUDITED: {DATABASE} cannot be reached from here, so nobody has looked for known\n"  # noqa: T201
+              f"vulnerabilities of what is installed. Run `make audit` where it can.\n{_LOUD}")  # fmt: skip
+        return 0
+    command = [sys.executable, "-m", "pip_audit", "--local", "--skip-editable", "--vulnerability-service=osv"]
+    try:
+        return subprocess.run(
+            [*command, "--progress-spinner=off"], timeout=_TIMEOUT_S, check=False
+        ).returncode
+    except subprocess.TimeoutExpired:
+        print(f"{_LOUD}\nNOT AUDITED: {DATABASE} is too slow.\n{_LOUD}")  # noqa: T201
+        return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
