@@ -45,6 +45,7 @@ from service.console.install import install_console
 from service.domain.errors import HeadwayServiceError
 from service.domain.rental.fleet import Patience
 from service.domain.rental.wants import Rules
+from service.log import configure_log
 from service.loops.identities import keep
 from service.loops.leader import lead
 from service.loops.renting import Rents
@@ -354,17 +355,6 @@ async def _until_one_ends(*tasks: asyncio.Task[Any]) -> None:
 
 
 ROLES = {"migrate": run_migrations, "api": run_api, "scheduler": run_scheduler, "all": run_all}
-
-
-def configure_log() -> None:
-    """Errors with plain tracebacks: the usual ones show local variables, tokens among them, and take so long to draw that a
-    process with many errors does nothing else.
-    """
-    *processors, _ = structlog.get_config()["processors"]
-    plain = structlog.dev.ConsoleRenderer(
-        colors=sys.stdout.isatty(), exception_formatter=structlog.dev.plain_traceback
-    )
-    structlog.configure(processors=[*processors, plain])
 
 
 def main(argv: Sequence[str]) -> int:

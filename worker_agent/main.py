@@ -14,6 +14,7 @@ from functools import partial
 import structlog
 
 from headway.contract.agents import JoinRequest, SlotInfo
+from headway.contract.redaction import without_credentials
 from headway.errors import HeadwayError
 from headway.processes import keep_to_itself
 from worker_agent import VERSION, control_groups, engines, inventory
@@ -197,7 +198,7 @@ def configure_logging() -> None:
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="%H:%M:%S" if tty else "iso", utc=not tty),
             structlog.processors.format_exc_info,
-            renderer,
+            lambda logger, name, event: without_credentials(str(renderer(logger, name, event))),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),

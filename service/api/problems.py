@@ -14,6 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from headway.contract.jobs import FieldProblem, Problem
+from headway.contract.redaction import without_credentials
 from service.domain.errors import (
     Changed,
     Forbidden,
@@ -76,8 +77,8 @@ def problem_response(
         title=HTTPStatus(status).phrase,
         status=status,
         code=code,
-        detail=detail,
-        instance=request.url.path,
+        detail=without_credentials(detail),
+        instance=without_credentials(request.url.path),
         request_id=request.scope.get("request_id"),
         errors=list(errors),
     )
