@@ -156,7 +156,7 @@ def _print_summary(cli: Cli, stack: LocalStack, url: str, stop: str) -> None:
         "logs": str(stack.logs),
         "submit": "headway submit JOB.yaml --wait",
         "watch": "headway ps --watch",
-        "join": f'headway agent --name NAME --url {url} --token "$(cat {stack.join_token_file})"',
+        "join": f'HEADWAY_JOIN_TOKEN="$(cat {stack.join_token_file})" headway agent --name NAME --url {url}',
         "stop": stop,
     }
     cli.out.print(Text("Headway is up.", style="bold green"))

@@ -16,6 +16,10 @@ from service.usecases.retain import checkpoint_prefix
 log = structlog.get_logger()
 
 _NOT_VALID = "this node's token is not valid any more; join again."
+_REPLACED = (
+    "this node's token was replaced by a newer one; join again. If this agent has not renewed it itself, its credentials were "
+    "stolen."
+)
 
 
 async def authenticate(tx: Transaction, node_id: str, sha256: str, now: datetime) -> None:
@@ -28,7 +32,7 @@ async def authenticate(tx: Transaction, node_id: str, sha256: str, now: datetime
     standing = Standing.UNKNOWN if tokens is None else tokens.standing(sha256, now)
     if not standing.valid:
         note_standing(node_id, standing)
-        raise WrongToken(_NOT_VALID)
+        raise WrongToken(_REPLACED if standing is Standing.OLD else _NOT_VALID)
     assert tokens is not None, "an unknown node has no token"
     if standing is Standing.CURRENT and tokens.previous_sha256 is not None and tokens.used_since is None:
         await tx.node_credentials.used(node_id, sha256, now)
