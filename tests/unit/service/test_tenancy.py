@@ -121,9 +121,9 @@ def tenancies(draw: st.DrawFn) -> Snapshot:
         guaranteed = draw(st.one_of(st.none(), st.integers(0, left)))
         left -= guaranteed or 0
         beyond = draw(st.one_of(st.none(), st.integers(0, 4)))
-        most = None if beyond is None else (guaranteed or 0) + beyond
+        at_most = None if beyond is None else (guaranteed or 0) + beyond
         used = draw(st.sampled_from([0.0, 1.0, 1e6]))
-        quotas[project] = quota(guaranteed, most, weight=draw(st.sampled_from([0.5, 1.0, 4.0])), used=used)
+        quotas[project] = quota(guaranteed, at_most, weight=draw(st.sampled_from([0.5, 1.0, 4.0])), used=used)
     return cluster(nodes, jobs, quotas, size=4)
 
 
