@@ -1,4 +1,4 @@
-"""How much of this process anybody can have: bytes of a body, time to send it, and requests per second.
+"""How much of this process anybody can have: bytes of a body, and requests per second.
 
 A token that was accepted has a bucket of its own, so that no bearer can starve another; agents have a smaller one, and what a
 report weighs counts too. Who shows no token, or a wrong one, is counted by address. A token that this process has not seen yet
@@ -10,7 +10,6 @@ What is refused here is none of `pressure`'s: a flooding agent makes no report o
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import math
 import time
@@ -35,10 +34,6 @@ JSON_BYTES: Final = 1 << 20
 REPORT_BYTES: Final = 16 << 20
 BUNDLE_SLACK_BYTES: Final = 1 << 16
 """A bundle that is too large is refused by a sentence that says so; this is for what does not even try to be one."""
-BODY_PAUSE_S: Final = 20.0
-"""A client that sends nothing of its body for so long has gone."""
-BODY_S: Final = 60.0
-"""How long a body may take that is not a bundle."""
 AT_ONCE: Final = 4
 """Requests of one agent that are inside at a time: they wait for each other anyway."""
 _REMEMBERED: Final = 50_000
@@ -167,7 +162,7 @@ class Limits:
         agent = path.startswith("/api/v1/agents")
         most = self._bundle_bytes if is_bundle else REPORT_BYTES if agent else JSON_BYTES
         token, length = _shown(scope)
-        body = _Body(receive, most, None if is_bundle else BODY_S)
+        body = _Body(receive, most)
         if length > most:
             response = service_error(Request(scope), too_large(most))
             response.headers.update(_HANG_UP)
@@ -241,32 +236,18 @@ def _session(cookies: bytes) -> bytes | None:
 
 
 class _Body:
-    """What a client sends, up to a limit and in time."""
+    """What a client sends, up to a limit. That it comes in time is for the server to see to."""
 
-    def __init__(self, receive: Receive, most: int, within_s: float | None) -> None:
+    def __init__(self, receive: Receive, most: int) -> None:
         self._receive = receive
         self._most = most
-        self._until_s = None if within_s is None else time.monotonic() + within_s
-        self._whole = False
         self.received = 0
 
     async def receive(self) -> Message:
-        """The next piece. Raises HTTPException when there is too much, or it takes too long."""
-        if self._whole:
-            return await self._receive()  # only whether the client is still there
-        pause_s = BODY_PAUSE_S
-        if self._until_s is not None:
-            pause_s = min(pause_s, self._until_s - time.monotonic())
-        try:
-            async with asyncio.timeout(pause_s):
-                message = await self._receive()
-        except TimeoutError:
-            raise HTTPException(
-                408, "the rest of the request did not come; send it again", _HANG_UP
-            ) from None
+        """The next piece. Raises HTTPException when there is too much."""
+        message = await self._receive()
         if message["type"] == "http.request":
             self.received += len(message.get("body", b""))
-            self._whole = not message.get("more_body", False)
             if self.received > self._most:
                 raise HTTPException(413, too_large(self._most).message, _HANG_UP)
         return message

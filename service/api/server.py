@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import ssl
 from pathlib import Path
 from typing import Any, ClassVar, Final
@@ -22,32 +23,42 @@ HEAD_BYTES: Final = 32 << 10
 """Of a request's line and headers together."""
 HEAD_S: Final = 20.0
 """How long a client may take from its first byte, or from when it has connected, to the last one of its headers."""
+BODY_PAUSE_S: Final = 20.0
+"""A client that sends nothing of its body for so long has gone."""
+BODY_S: Final = 60.0
+"""How long a body may take that is not a bundle."""
 CERTIFICATE_LOOKED_AT_EVERY_S: Final = 10.0
+BUNDLES: Final = "/api/v1/bundles"
 _TOO_LARGE: Final = "The headers of this request are too large."
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """Refuses heads of requests that are too large or too slow: without a limit, one client could fill the memory with one
-    header, or hold as many connections as it likes with one byte each.
+    """Refuses heads of requests that are too large, and hangs up on who sends too slowly: without a limit, one client could fill
+    the memory with one header, or hold as many connections as it likes with one byte each.
     """
 
     head_s: ClassVar[float] = HEAD_S
+    body_pause_s: ClassVar[float] = BODY_PAUSE_S
+    body_s: ClassVar[float] = BODY_S
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._head_bytes = 0
         self._in_head = True
+        self._in_body = False
         self._too_large = False
-        self._head_timer: asyncio.TimerHandle | None = None
+        self._until_s = math.inf
+        """When the body must be whole, by the loop's clock."""
+        self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Somebody has connected."""
         super().connection_made(transport)
-        self._start_timer()
+        self._wait_for_more(self.head_s)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Somebody has gone."""
-        self._stop_timer()
+        self._stop_waiting()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -55,8 +66,12 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._in_head:
             self._head_bytes += len(data)
         super().data_received(data)
-        # One that is whole was looked at in `on_headers_complete`: there may be a body behind it in the same piece.
-        if self._in_head and self._head_bytes > HEAD_BYTES and not self.transport.is_closing():
+        if self.transport.is_closing():
+            return
+        if self._in_body:
+            self._wait_for_more(min(self.body_pause_s, self._until_s - self.loop.time()))
+        elif self._in_head and self._head_bytes > HEAD_BYTES:
+            # One that is whole was looked at in `on_headers_complete`: there may be a body behind it in the same piece.
             self._too_large = True
             self.send_400_response(_TOO_LARGE)
 
@@ -65,17 +80,26 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_message_begin()
         self._in_head = True
         self._head_bytes = 0
-        if self._head_timer is None:
-            self._start_timer()
+        if self._timer is None:
+            self._wait_for_more(self.head_s)
 
     def on_headers_complete(self) -> None:
         """Its head is here. Raising is how a callback tells the parser to stop."""
         self._in_head = False
-        self._stop_timer()
+        self._stop_waiting()
         if len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers) > HEAD_BYTES:
             self._too_large = True
             raise ValueError(_TOO_LARGE)
         super().on_headers_complete()
+        self._in_body = True
+        endless = self.scope["path"].startswith(BUNDLES)
+        self._until_s = math.inf if endless else self.loop.time() + self.body_s
+
+    def on_message_complete(self) -> None:
+        """All of it is here."""
+        self._in_body = False
+        self._stop_waiting()
+        super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:
         """Say what is wrong with a request that cannot be read, and hang up."""
@@ -85,23 +109,27 @@ class BoundedProtocol(HttpToolsProtocol):
         body = _TOO_LARGE.encode()
         self.transport.write(
             STATUS_LINE[431]
-            + b"content-type: text/plain; charset=utf-8\r\nconnection: close\r\ncontent-length: %d\r\n\r\n"
-            % len(body)
+            + b"content-type: text/plain; charset=utf-8\r\nconnection: close\r\n"
+            + b"content-length: %d\r\n\r\n" % len(body)
             + body
         )
         self.transport.close()
 
-    def _start_timer(self) -> None:
-        self._head_timer = self.loop.call_later(self.head_s, self._too_slow)
+    def _wait_for_more(self, within_s: float) -> None:
+        self._stop_waiting()
+        self._timer = self.loop.call_later(max(0.0, within_s), self._too_slow)
 
-    def _stop_timer(self) -> None:
-        if self._head_timer is not None:
-            self._head_timer.cancel()
-            self._head_timer = None
+    def _stop_waiting(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     def _too_slow(self) -> None:
-        self._head_timer = None
-        self.transport.close()
+        self._timer = None
+        if self._in_body and self.flow.read_paused:
+            self._wait_for_more(self.body_pause_s)  # it is we who do not read
+        else:
+            self.transport.close()
 
 
 def server_of(

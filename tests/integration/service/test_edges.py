@@ -150,12 +150,33 @@ async def test_a_body_may_be_larger_than_a_head() -> None:
 
 class Impatient(BoundedProtocol):
     head_s = 0.2
+    body_pause_s = 0.2
 
 
-async def test_who_is_slow_with_a_head_is_cut_off() -> None:
+async def test_who_is_slow_is_cut_off() -> None:
     async with listening(HttpSettings(), Impatient) as (port, _):
-        for begun in (b"", b"POST / HT", HEAD):
+        for begun in (b"", b"POST / HT", HEAD, HEAD + b"Content-Length: 3\r\n\r\nhi"):
             assert await asyncio.wait_for(said(port, begun), 10) == b""
+
+
+class InAHurry(BoundedProtocol):
+    body_s = 0.2
+
+
+async def test_a_body_that_drips_has_an_end() -> None:
+    async with listening(HttpSettings(), InAHurry) as (port, _):
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(HEAD + b"Content-Length: 1000000\r\n\r\n")
+        with pytest.raises(ConnectionError):  # long before it is whole, however steadily it comes
+            await asyncio.wait_for(drip(writer), 30)
+        writer.close()
+
+
+async def drip(writer: asyncio.StreamWriter) -> None:
+    while True:
+        writer.write(b"a")
+        await writer.drain()
+        await asyncio.sleep(0.01)
 
 
 async def test_a_renewed_certificate_is_used_without_a_restart(tmp_path: Path) -> None:
