@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import re
 import time
@@ -12,13 +13,15 @@ from datetime import datetime, timedelta
 
 from headway.contract.identity import EVERYWHERE, TOKEN_PATTERN, Role
 from service.domain.access import Principal, narrowed
-from service.domain.errors import Unavailable, WrongToken
+from service.domain.errors import HeadwayServiceError, Unavailable, WrongToken
 from service.usecases.identity_ports import Bearer
 from service.usecases.join import digest_token
 from service.usecases.ports import Transactions
 
 KNOWN_FOR_S = 5.0
 """A token that works is looked up again after so long. What is changed is heard of at once, as long as Redis answers."""
+RENEWED_AFTER_S = 2.0
+"""A token that is in use is looked up again after so long beside its request, which does not wait for it."""
 UNKNOWN_FOR_S = 1.0
 """A token that does not is looked up again after so long: a flood of it is no flood of queries."""
 USED_EVERY_S = 60.0
@@ -32,11 +35,13 @@ _WRONG = "the API token is wrong: this service does not know it; set HEADWAY_TOK
 
 @dataclass(slots=True)
 class _Remembered:
-    """`noted` says that its use was noted while it was remembered."""
+    """`noted` says that its use was noted while it was remembered, `renewing` that it is being looked up again."""
 
     bearer: Bearer | None
+    since_s: float
     until_s: float
     noted: bool = False
+    renewing: bool = False
 
 
 class Identities:
@@ -50,6 +55,8 @@ class Identities:
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._transactions = transactions
+        self._look_ups = _LookUps(transactions)
+        self._renewals: set[asyncio.Task[None]] = set()
         self._now = now
         self._clock_s = clock_s
         self._admin_sha256 = digest_token(admin_token) if admin_token else None
@@ -73,7 +80,14 @@ class Identities:
             return self._admin
         if _FORM.fullmatch(token) is None:
             raise WrongToken(_WRONG)
-        found = self._recall(digest) or await self._look_up(digest)
+        found = self._recall(digest)
+        if found is None:
+            found = await self._look_up(digest)
+        elif self._clock_s() - found.since_s >= RENEWED_AFTER_S and not found.renewing:
+            found.renewing = True
+            renewal = asyncio.create_task(self._renew(digest))
+            self._renewals.add(renewal)
+            renewal.add_done_callback(self._renewals.discard)
         if found.bearer is None:
             raise WrongToken(_WRONG)
         now = self._now()
@@ -111,19 +125,64 @@ class Identities:
                 return found
         return None
 
+    async def _renew(self, digest: str) -> None:
+        try:
+            await self._look_up(digest)
+        except HeadwayServiceError:
+            return  # who shows the token when it is not remembered any more looks it up, and is told
+
     async def _look_up(self, digest: str) -> _Remembered:
         forgotten = self._forgotten
-        async with self._transactions.begin() as tx:
-            bearer = await tx.bearers.of_digest(digest)
+        began_s = self._clock_s()
+        bearer = await self._look_ups.find(digest)
         kept_s = UNKNOWN_FOR_S if bearer is None else KNOWN_FOR_S
-        found = _Remembered(bearer, self._clock_s() + kept_s)
+        found = _Remembered(bearer, began_s, began_s + kept_s)
         if forgotten == self._forgotten:  # else it may be from before what was heard of
-            remembered = self._unknown if bearer is None else self._known
+            remembered, other = self._known, self._unknown
+            if bearer is None:
+                remembered, other = other, remembered
+            other.pop(digest, None)
             remembered[digest] = found
             remembered.move_to_end(digest)
             if len(remembered) > _MOST:
                 remembered.popitem(last=False)
         return found
+
+
+class _LookUps:
+    """Looks tokens up in groups: while one group is asked for, the next one gathers. Nobody waits for company."""
+
+    def __init__(self, transactions: Transactions) -> None:
+        self._transactions = transactions
+        self._wanted: dict[str, asyncio.Future[Bearer | None]] = {}
+        self._asking: asyncio.Task[None] | None = None
+
+    async def find(self, digest: str) -> Bearer | None:
+        """Whose token it is, asked for after this was called. Raises Unavailable."""
+        wanted = self._wanted.setdefault(digest, asyncio.get_running_loop().create_future())
+        if self._asking is None:
+            self._asking = asyncio.create_task(self._ask())
+        return await asyncio.shield(wanted)  # others may wait for the same one
+
+    async def _ask(self) -> None:
+        try:
+            while self._wanted:
+                group, self._wanted = self._wanted, {}
+                try:
+                    async with self._transactions.begin() as tx:
+                        found = await tx.bearers.of_digests(group.keys())
+                except HeadwayServiceError as error:
+                    for one in group.values():
+                        one.set_exception(error)
+                except BaseException:
+                    for one in group.values():
+                        one.set_exception(RuntimeError("looking a token up failed; see the service's log"))
+                    raise
+                else:
+                    for digest, one in group.items():
+                        one.set_result(found.get(digest))
+        finally:
+            self._asking = None
 
 
 def principal_of(bearer: Bearer, now: datetime) -> Principal:

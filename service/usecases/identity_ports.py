@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
@@ -82,7 +82,11 @@ class Bearers(Protocol):
     """Tokens as they are shown."""
 
     async def of_digest(self, token_sha256: str) -> Bearer | None:
-        """Whose token it is, be it revoked or expired, in one statement."""
+        """Whose token it is, be it revoked or expired."""
+        ...
+
+    async def of_digests(self, tokens_sha256: Collection[str]) -> dict[str, Bearer]:
+        """Whose tokens they are, by digest, without those that nobody knows; in one statement."""
         ...
 
     async def used(self, at: Mapping[str, datetime], at_most_every_s: float) -> None:

@@ -68,6 +68,14 @@ async def test_a_token_is_found_with_its_user_and_their_roles(database: Database
         token=token, user_name="alice", roles={"red": Role.USER, EVERYWHERE: Role.VIEWER}
     )
     assert await bearer(database, "another") is None
+    async with database.begin() as tx:
+        await tx.tokens.add(token_of("t2", user_id="u2"), "second")
+        found = await tx.bearers.of_digests({"digest", "second", "another"})
+        assert {digest: one.user_name for digest, one in found.items()} == {
+            "digest": "alice",
+            "second": "bob",
+        }
+        assert await tx.bearers.of_digests([]) == {}
 
 
 async def test_a_robots_token_has_no_user(database: Database) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -24,15 +24,15 @@ from service.usecases.identity_ports import (
     session_of_token,
 )
 
-_BEARER = text(
+_BEARERS = text(
     """
-    SELECT tokens.id, tokens.name, user_id, role, project, session, created_by, tokens.created_at, expires_at,
+    SELECT sha256, tokens.id, tokens.name, user_id, role, project, session, created_by, tokens.created_at, expires_at,
            revoked_at, last_used_at, users.name AS user_name, disabled_at,
            (SELECT jsonb_object_agg(members.project, members.role) FROM members
             WHERE members.user_id = tokens.user_id) AS roles
-    FROM tokens LEFT JOIN users ON users.id = tokens.user_id WHERE sha256 = :sha256
+    FROM tokens LEFT JOIN users ON users.id = tokens.user_id WHERE sha256 = ANY(:digests)
     """
-)
+).bindparams(bindparam("digests", type_=ARRAY(Text)))
 _USED = text(
     """
     WITH used AS (SELECT * FROM unnest(:ids, :moments) AS used (id, at)), marked AS (
@@ -62,16 +62,21 @@ class PostgresBearers:
         self._connection = connection
 
     async def of_digest(self, token_sha256: str) -> Bearer | None:
+        """One of `of_digests`."""
+        return (await self.of_digests([token_sha256])).get(token_sha256)
+
+    async def of_digests(self, tokens_sha256: Collection[str]) -> dict[str, Bearer]:
         """Token, user and roles in one statement: it stands before every request whose token is not remembered."""
-        row = (await self._connection.execute(_BEARER, {"sha256": token_sha256})).first()
-        if row is None:
-            return None
-        return Bearer(
-            token=_token(row),
-            user_name=row.user_name,
-            disabled_at=row.disabled_at,
-            roles={project: Role(role) for project, role in (row.roles or {}).items()},
-        )
+        rows = await self._connection.execute(_BEARERS, {"digests": list(tokens_sha256)})
+        return {
+            row.sha256: Bearer(
+                token=_token(row),
+                user_name=row.user_name,
+                disabled_at=row.disabled_at,
+                roles={project: Role(role) for project, role in (row.roles or {}).items()},
+            )
+            for row in rows.all()
+        }
 
     async def used(self, at: Mapping[str, datetime], at_most_every_s: float) -> None:
         """Note uses of many tokens in one statement, in one order: two APIs that do so at once must not wait in a circle."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
+import asyncio
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -14,6 +15,7 @@ from headway.contract.identity import EVERYWHERE, Role
 from service.domain.errors import Unavailable, WrongToken
 from service.usecases.identify import (
     KNOWN_FOR_S,
+    RENEWED_AFTER_S,
     UNKNOWN_FOR_S,
     USED_EVERY_S,
     Identities,
@@ -23,6 +25,7 @@ from service.usecases.identity_ports import Bearer, TokenRecord
 from service.usecases.join import digest_token
 from service.usecases.ports import Transactions
 from service.usecases.tokens import new_token
+from tests.waiting import until
 
 NOW = datetime(2026, 11, 1, tzinfo=UTC)
 TOKEN = new_token()
@@ -54,11 +57,16 @@ class Rows:
     used_at: dict[str, datetime] = field(default_factory=dict)
     away: bool = False
     while_asked: Callable[[], None] = lambda: None
+    may_answer: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def of_digest(self, token_sha256: str) -> Bearer | None:
+    def __post_init__(self) -> None:
+        self.may_answer.set()
+
+    async def of_digests(self, tokens_sha256: Collection[str]) -> dict[str, Bearer]:
         self.asked += 1
-        found = self.bearers.get(token_sha256)
+        found = {one: self.bearers[one] for one in tokens_sha256 if one in self.bearers}
         self.while_asked()
+        await self.may_answer.wait()
         return found
 
     async def used(self, at: Mapping[str, datetime], at_most_every_s: float) -> None:
@@ -151,6 +159,67 @@ async def test_a_token_is_looked_up_once_in_a_few_seconds(
     clock.s = KNOWN_FOR_S
     rows.bearers[digest_token(TOKEN)] = replace(ALICE, roles={"red": Role.VIEWER})
     assert (await identities.identify(TOKEN)).roles == {"red": Role.VIEWER}
+    assert rows.asked == 2
+
+
+async def test_a_token_in_use_is_looked_up_beside_its_requests(
+    rows: Rows, clock: Clock, identities: Identities
+) -> None:
+    await identities.identify(TOKEN)
+    rows.may_answer.clear()
+    rows.bearers[digest_token(TOKEN)] = replace(ALICE, roles={"red": Role.VIEWER})
+    clock.s = RENEWED_AFTER_S
+    for _ in range(3):
+        assert (await identities.identify(TOKEN)).roles == {"red": Role.USER}, "nobody waits for it"
+    rows.may_answer.set()
+    await asyncio.gather(*identities._renewals)
+    assert rows.asked == 2
+    clock.s = KNOWN_FOR_S
+    assert (await identities.identify(TOKEN)).roles == {"red": Role.VIEWER}
+
+
+async def test_a_token_in_use_that_is_gone_is_refused_once_that_is_known(
+    rows: Rows, clock: Clock, identities: Identities
+) -> None:
+    await identities.identify(TOKEN)
+    rows.bearers.clear()
+    clock.s = RENEWED_AFTER_S
+    await identities.identify(TOKEN)
+    await asyncio.gather(*identities._renewals)
+    with pytest.raises(WrongToken):
+        await identities.identify(TOKEN)
+
+
+async def test_a_database_that_is_away_is_told_to_who_is_not_remembered(
+    rows: Rows, clock: Clock, identities: Identities
+) -> None:
+    await identities.identify(TOKEN)
+    rows.away = True
+    clock.s = RENEWED_AFTER_S
+    assert (await identities.identify(TOKEN)).name == "alice"
+    await asyncio.gather(*identities._renewals)
+    clock.s = KNOWN_FOR_S
+    with pytest.raises(Unavailable):
+        await identities.identify(TOKEN)
+    rows.away = False
+    assert (await identities.identify(TOKEN)).name == "alice"
+
+
+async def test_tokens_that_are_shown_at_once_are_looked_up_together(
+    rows: Rows, identities: Identities
+) -> None:
+    tokens = [new_token() for _ in range(20)]
+    rows.bearers.update({digest_token(one): ALICE for one in tokens})
+    rows.may_answer.clear()
+    first = asyncio.create_task(identities.identify(TOKEN))
+    await until(lambda: rows.asked == 1)
+    others = [asyncio.create_task(identities.identify(one)) for one in (*tokens, *tokens)]
+    gone = asyncio.create_task(identities.identify(tokens[0]))
+    await until(lambda: len(identities._look_ups._wanted) == len(tokens))
+    gone.cancel()  # a client that went away takes nobody along
+    rows.may_answer.set()
+    found = await asyncio.gather(first, *others)
+    assert {one.name for one in found} == {"alice"}
     assert rows.asked == 2
 
 
