@@ -1,0 +1,155 @@
+"""The pages over a real database: who sees and does what, without a browser."""
+
+from __future__ import annotations
+
+import json
+from contextlib import aclosing
+
+import httpx
+import pytest
+
+from headway.contract.identity import EVERYWHERE, Role
+from headway.contract.jobs import JobState
+from service.console.desk import Desk
+from service.console.screens import Key, Sight
+from tests.integration.service.conftest import Harness
+from tests.integration.service.roles import robot
+
+FORM = {"content-type": "application/x-www-form-urlencoded"}
+
+
+async def browser(harness: Harness, role: Role, project: str) -> httpx.AsyncClient:
+    """Somebody with a role, as a browser that has no session."""
+    token = (await robot(harness, role, project)).json()["token"]
+    return httpx.AsyncClient(
+        transport=harness.client._transport,
+        base_url="http://headway",
+        headers={"Authorization": f"Bearer {token}"},
+    )
+
+
+async def two_projects(harness: Harness) -> None:
+    await harness.join("alpha", slots=2)
+    for project in ("vision", "speech"):
+        (await harness.client.put(f"/api/v1/projects/{project}", json={})).raise_for_status()
+        await harness.submit(f"job-of-{project}", project=project)
+    await harness.turn()
+
+
+async def test_whoever_is_not_known_is_sent_to_the_sign_in_and_back(harness: Harness) -> None:
+    nobody = httpx.AsyncClient(transport=harness.client._transport, base_url="http://headway")
+    answer = await nobody.get("/jobs?state=all")
+    assert (answer.status_code, answer.headers["location"]) == (
+        303,
+        "/auth/login?return_to=/jobs%3Fstate%3Dall",
+    )
+    assert (await nobody.get("/live/jobs")).status_code == 401
+
+
+async def test_pages_show_the_projects_of_whoever_looks_and_no_others(harness: Harness) -> None:
+    await two_projects(harness)
+    async with await browser(harness, Role.USER, "vision") as user:
+        for path in ("/", "/jobs?state=all", "/rounds", "/money", "/nodes/alpha"):
+            answer = await user.get(path)
+            assert answer.status_code == 200, answer.text
+            assert "job-of-speech" not in answer.text, path
+        assert "job-of-vision" in (await user.get("/jobs")).text
+        assert (await user.get("/jobs/job-of-speech")).status_code == 404
+        assert (await user.get("/jobs?project=speech")).status_code == 404
+        assert (
+            await user.post("/jobs/job-of-speech/cancel", content="sure=yes", headers=FORM)
+        ).status_code == 404
+        assert (await user.get("/live/job/job-of-speech")).status_code == 404
+    assert (await harness.job("job-of-speech")).state is not JobState.CANCELLED
+
+
+async def test_only_who_may_is_offered_an_action_and_can_do_it(harness: Harness) -> None:
+    await two_projects(harness)
+    async with await browser(harness, Role.VIEWER, EVERYWHERE) as viewer:
+        page = (await viewer.get("/jobs/job-of-vision")).text
+        assert "/cancel" not in page
+        assert 'href="/submit"' not in page
+        assert "/drain" not in (await viewer.get("/nodes/alpha")).text
+        for path in (
+            "/jobs/job-of-vision/cancel",
+            "/nodes/alpha/drain",
+            "/nodes/alpha/slots/0/release",
+            "/simulations",
+        ):
+            answer = await viewer.post(path, content="sure=yes&change=kill_node&node=alpha", headers=FORM)
+            assert answer.status_code == 403, path
+            assert "needs the role" in answer.text
+    page = (await harness.client.get("/jobs/job-of-vision")).text
+    assert "/cancel" in page
+
+
+async def test_what_is_done_is_asked_about_first(harness: Harness) -> None:
+    await two_projects(harness)
+    asked = await harness.client.post("/jobs/job-of-vision/resize", content="slots=2", headers=FORM)
+    assert asked.status_code == 200
+    assert "Change the size of job-of-vision?" in asked.text
+    assert (await harness.job("job-of-vision")).pinned_size is None
+    done = await harness.client.post("/jobs/job-of-vision/pause", content="sure=yes", headers=FORM)
+    assert done.status_code == 303
+    again = await harness.client.get(done.headers["location"])
+    assert "It saves a checkpoint and pauses." in again.text
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status", "says"),
+    [
+        ("GET", "/jobs?state=nonsense", "", 422, "not right"),
+        ("GET", "/jobs/none", "", 404, "none"),
+        ("GET", "/jobs?cursor=%00", "", 422, "cursor"),
+        ("GET", "/nodes/none", "", 404, "No node"),
+        ("GET", "/live/nothing", "", 200, "gone"),
+        ("POST", "/nodes/none/drain", "sure=yes", 404, "none"),
+        ("POST", "/nodes/alpha/explode", "sure=yes", 404, "explode"),
+        ("POST", "/submit", "job=name%3A+%5B&what=submit", 422, "job file"),
+        ("POST", "/submit", "job=name%3A+a%0Arun%3A+b%0Aproject%3A+none&what=submit", 422, "none"),
+        ("POST", "/simulations", "change=nonsense", 422, "Choose"),
+        ("POST", "/simulations", "change=add_nodes&device_kind=cpu&nodes=x", 422, "integer"),
+    ],
+)
+async def test_what_is_wrong_is_said_on_a_page(
+    harness: Harness, method: str, path: str, body: str, status: int, says: str
+) -> None:
+    answer = await harness.client.request(method, path, content=body, headers=FORM)
+    assert answer.status_code == status, answer.text
+    assert says in answer.text
+    assert answer.headers["content-type"].startswith(("text/html", "text/event-stream"))
+
+
+async def test_a_plan_says_what_it_costs_and_stores_nothing(harness: Harness) -> None:
+    await harness.join("alpha", slots=2)
+    answer = await harness.client.post(
+        "/submit", content="job=name%3A+a%0Arun%3A+python+-V&what=plan", headers=FORM
+    )
+    assert answer.status_code == 200
+    assert "What it would take" in answer.text
+    assert "<table>" in answer.text
+    assert (await harness.client.get("/api/v1/jobs")).json()["items"] == []
+
+
+async def test_a_stream_says_what_changes(harness: Harness) -> None:
+    desk: Desk = harness.client._transport.app.state.desk  # type: ignore[attr-defined]
+    key = Key("jobs", Sight(None, steers=True, operates=True))
+    first = await desk.board.picture(key)
+    async with aclosing(desk.board.follow(key, first.version)) as events:
+        assert "event: beat" in await anext(events)
+        job = await harness.submit("new-one")
+        async for event in events:
+            if "event: patch" in event:
+                break
+    patch = json.loads(event.split("data: ")[1])
+    assert patch["orders"]["rows"] == [f"job-{job.id}"]
+    assert "new-one" in patch["pieces"][f"job-{job.id}"]
+
+
+async def test_assets_are_kept_by_browsers_and_change_their_address(harness: Harness) -> None:
+    desk: Desk = harness.client._transport.app.state.desk  # type: ignore[attr-defined]
+    kept = await harness.client.get(f"/static/{desk.assets}/console.css")
+    assert "max-age=31536000" in kept.headers["cache-control"]
+    plain = await harness.client.get("/static/console.css")
+    assert "max-age=300" in plain.headers["cache-control"]
+    assert (await harness.client.get("/static/../templates.py")).status_code == 404
