@@ -44,6 +44,8 @@ class HttpSettings:
     oidc: OidcSettings | None = None
     trusted_proxies: tuple[IPv4Network | IPv6Network, ...] = ()
     """Whose word on where a request comes from is taken (`X-Forwarded-For`)."""
+    metrics_token: str = field(default="", repr=False)
+    """What monitoring shows to read `/metrics`; empty: nothing."""
     rate_per_s: float = 0.0
     """Requests that one token may make, on average; 0: as many as it likes."""
 
@@ -78,6 +80,7 @@ def read_http_settings(env: Mapping[str, str]) -> HttpSettings:
         tls_key=key,
         ca_file=ca_file,
         oidc=_oidc(env),
+        metrics_token=env.get("HEADWAY_METRICS_TOKEN", "").strip(),
         trusted_proxies=_networks(env, "HEADWAY_TRUSTED_PROXIES"),
         rate_per_s=number_of(env, "HEADWAY_RATE_PER_S", RATE_PER_S, 0, 1e6),
     )

@@ -16,6 +16,7 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from service.api import auditing
 from service.api.pressure import Gates
+from service.domain.errors import WrongToken
 from service.http_settings import HttpSettings
 from service.usecases.heartbeat import Heartbeats
 from service.usecases.join import digest_token
@@ -126,6 +127,12 @@ def _is(credentials: HTTPAuthorizationCredentials | None, token: str) -> bool:
 def may_join(context: ApiContext, credentials: HTTPAuthorizationCredentials | None) -> bool:
     """Whether this is the join token that any host may join with, if there is one."""
     return bool(context.join_token) and _is(credentials, context.join_token)
+
+
+async def require_monitor(context: Context, credentials: Credentials) -> None:
+    """Let whoever monitors the service pass: everybody, unless there is a token for it. Raises WrongToken."""
+    if context.http.metrics_token and not _is(credentials, context.http.metrics_token):
+        raise WrongToken("the token of the metrics is another one: HEADWAY_METRICS_TOKEN of the service.")
 
 
 async def require_node(context: Context, credentials: Credentials, node_id: str) -> str:

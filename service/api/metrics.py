@@ -1,4 +1,6 @@
-"""`/metrics`: what monitoring reads, in the text format of Prometheus. No token is asked for: it holds only totals."""
+"""`/metrics`: what monitoring reads, in the text format of Prometheus. Without `HEADWAY_METRICS_TOKEN` none is asked for: it
+holds only totals.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from typing import Literal
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Depends, Request
 from fastapi.responses import Response
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -15,7 +17,7 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_late
 from prometheus_client.registry import Collector
 
 from headway.contract.health import FaultCause
-from service.api.context import Context
+from service.api.context import Context, require_monitor
 from service.api.metrics_cluster import Cluster
 from service.api.metrics_money import Money, money_figures
 from service.api.pressure import Gates, Traffic
@@ -30,7 +32,7 @@ OF: tuple[Literal["time"], Literal["cost"]] = ("time", "cost")
 router = APIRouter(tags=["health"])
 
 
-@router.get("/metrics", operation_id="metrics")
+@router.get("/metrics", operation_id="metrics", dependencies=[Depends(require_monitor)])
 async def metrics(request: Request, context: Context) -> Response:
     """The cluster as it is, how good the predictions of the last day were, what was spent this month, and whom this process
     has turned away.
