@@ -317,7 +317,7 @@ class AgentProcess:
     def __init__(self, url: str, state: Path, *extra: str, slots: int = 2, token: str = JOIN_TOKEN) -> None:
         self.state = state
         self.before: tuple[str, ...] = ()  # a program that starts it, with its arguments
-        self.env = {**os.environ, "HEADWAY_TOKEN": "secret-api-token"}
+        self.env = {**os.environ, "HEADWAY_TOKEN": "secret-api-token", "HEADWAY_ISOLATION": ""}
         self._arguments = [
             "--url",
             url,
