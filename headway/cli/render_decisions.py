@@ -124,7 +124,7 @@ def rounds_table(rounds: Sequence[RoundView], now: datetime) -> Table:
             duration((now - one.at).total_seconds()),
             one.policy or "-",
             str(one.jobs),
-            str(len(one.changes)),
+            str(len(one.changes) + one.other_changes),
             _share(one.gap),
             f"{1000 * one.took_s:,.0f} ms",
             _summary(one),
@@ -137,6 +137,8 @@ def _summary(one: RoundView) -> str:
         f"{each.action} {each.job_name or each.job_id} {each.from_}>{each.to}" for each in one.changes[:3]
     ]
     rest = len(one.changes) - len(shown)
+    if one.other_changes:
+        shown.append(f"{one.other_changes} in other projects")
     return ", ".join([*shown, f"{rest} more"] if rest else shown) or "nothing changed"
 
 
@@ -156,7 +158,7 @@ def round_page(one: RoundView, now: datetime) -> RenderableType:
     facts.add_column(overflow="fold")
     for label, value in (
         ("policy", f"{one.policy or '-'}{f' ({parameters})' if parameters else ''}"),
-        ("jobs", f"{one.jobs}, of which {len(one.changes)} changed"),
+        ("jobs", f"{one.jobs}, of which {len(one.changes) + one.other_changes} changed"),
         ("reached", f"{one.objective:.6g} of at most {one.bound:.6g} {one.unit}".rstrip()),
         ("gap", f"{_share(one.gap)}, {one.status}"),
         ("times", times or f"{1000 * one.took_s:,.1f} ms"),
@@ -166,7 +168,7 @@ def round_page(one: RoundView, now: datetime) -> RenderableType:
     parts: list[RenderableType] = [Text.assemble((f"round {one.id}", "bold"), f"  {age} ago"), facts]
     if one.prices:
         parts += [Text(""), _prices(one.prices)]
-    if one.changes:
+    if one.changes or one.other_changes:
         parts += [Text(""), _changes(one)]
     return Group(*parts)
 
@@ -193,6 +195,8 @@ def _changes(one: RoundView) -> Table:
         table.add_row(
             each.job_name or each.job_id, each.action, str(each.from_), str(each.to), Text(each.message)
         )
+    if one.other_changes:
+        table.add_row(f"{one.other_changes} more", "", "", "", "changes of jobs in other projects")
     return table
 
 

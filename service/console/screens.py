@@ -27,6 +27,7 @@ from service.usecases.budgets import list_budgets
 from service.usecases.cluster import view_cluster
 from service.usecases.explanations import explain_job
 from service.usecases.forecasts import forecast_job
+from service.usecases.machine_views import seen_machines
 from service.usecases.ports import Transaction
 from service.usecases.records import JobFilter
 from service.usecases.usage import view_usage
@@ -133,7 +134,9 @@ class Screens:
                 memory["series_at"] = job.progress.samples
             sizes = (await tx.console_queries.sizes([job.id])).get(job.id, [])
         now = context.now()
-        explanation, forecast = await self._foresight(job.id, (job.state, job.size, job.message, *_known(job)), memory, now)
+        explanation, forecast = await self._foresight(
+            job.id, (job.state, job.size, job.message, *_known(job)), memory, now
+        )
         views = JobViews(
             job=job,
             explanation=explanation,
@@ -204,7 +207,8 @@ class Screens:
                 for one in budgets
                 if one.kind is BudgetKind.PERIOD
             }
-            machines = await tx.machines.views(now, open_only=True, limit=_PER_PAGE, cursor=None)
+            found = await tx.machines.views(now, open_only=True, limit=_PER_PAGE, cursor=None)
+        machines = seen_machines(found, seen)
         memory["at"] = now
         memory["money"] = money_page(by_project, by_job, budgets, days, machines.items).contents()
         return list(memory["money"])
