@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import re
-from typing import Any
-
-import pytest
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
 
 from headway.contract.agents import RunCommand
 from headway.contract.identity import Role
-from tests.integration.service.conftest import Agent, Harness, entry
+from headway.contract.simulations import JobComparison, SimulationRequest, SimulationResult
+from service.domain.cluster import Snapshot
+from service.http_settings import HttpSettings
+from service.usecases.simulation_ports import Wanted
+from service.usecases.simulations import run_next
+from tests.integration.service.conftest import Agent, Harness, entry, harness_of, make_settings
 from tests.integration.service.roles import OF_AGENTS, OPEN, Operation, operations, robot
 
 MINE, THEIRS = "azure", "crimson"
-READING_POSTS = {"plan_job": "", "recommend": "spec"}
-"""Operations that only read, and where their body has the job file."""
 
 
 async def two_tenants(harness: Harness) -> tuple[Agent, dict[str, dict[str, str]]]:
@@ -81,8 +84,41 @@ async def reading(harness: Harness) -> list[Operation]:
     ]
 
 
-async def test_no_answer_holds_anything_of_another_project(harness: Harness) -> None:
+async def test_what_is_another_projects_cannot_be_seen(harness: Harness) -> None:
     agent, names = await two_tenants(harness)
+    await no_answer_holds_anything_of_another_project(harness, agent, names)
+    await admins_of_everything_see_both(harness, agent, names)
+    await slots_and_changes_of_others_are_there_without_names(harness, names)
+    await asking_for_another_project_by_name_is_asking_for_nothing(harness, names)
+    for operation in ("plan_job", "recommend"):
+        await nobody_plans_with_what_another_project_has_learned(harness, names, operation)
+
+
+class Naming:
+    """Answers what-if questions with every job and its name."""
+
+    async def simulate(
+        self,
+        snapshot: Snapshot,
+        request: SimulationRequest,
+        ended_samples: Mapping[str, Sequence[float]],
+        wanted: Wanted,
+    ) -> SimulationResult:
+        jobs = [JobComparison(job_id=one.id, name=one.name, outcomes=[]) for one in snapshot.jobs.values()]
+        return SimulationResult(
+            at=snapshot.now,
+            seeds=request.seeds,
+            horizon_s=request.horizon_s,
+            outcomes=[],
+            jobs=jobs,
+            warnings=[f"{one.name} is of unknown length" for one in snapshot.jobs.values()],
+        )
+
+
+Names: TypeAlias = dict[str, dict[str, str]]
+
+
+async def no_answer_holds_anything_of_another_project(harness: Harness, agent: Agent, names: Names) -> None:
     mine, theirs = names[MINE], names[THEIRS]
     signs = {THEIRS, *(theirs[one] for one in ("job", "waits", "shared", "simulation_id", "token_id"))}
     asked, read = await reading(harness), 0
@@ -104,8 +140,7 @@ async def test_no_answer_holds_anything_of_another_project(harness: Harness) -> 
     assert read >= 20, "most of them were read"
 
 
-async def test_admins_of_everything_see_both(harness: Harness) -> None:
-    agent, names = await two_tenants(harness)
+async def admins_of_everything_see_both(harness: Harness, agent: Agent, names: Names) -> None:
     about = [
         one
         for one in await reading(harness)
@@ -119,8 +154,7 @@ async def test_admins_of_everything_see_both(harness: Harness) -> None:
         assert THEIRS in text, operation.id
 
 
-async def test_slots_and_changes_of_others_are_there_without_names(harness: Harness) -> None:
-    _, names = await two_tenants(harness)
+async def slots_and_changes_of_others_are_there_without_names(harness: Harness, names: Names) -> None:
     headers = bearer(names[MINE]["token"])
     (node,) = (await harness.client.get("/api/v1/nodes", headers=headers)).json()["items"]
     holders = sorted((slot["job_name"] or "") for slot in node["slots"])
@@ -131,8 +165,7 @@ async def test_slots_and_changes_of_others_are_there_without_names(harness: Harn
     assert sum(len(one["changes"]) for one in everything) == 2
 
 
-async def test_asking_for_another_project_by_name_is_asking_for_nothing(harness: Harness) -> None:
-    _, names = await two_tenants(harness)
+async def asking_for_another_project_by_name_is_asking_for_nothing(harness: Harness, names: Names) -> None:
     headers = bearer(names[MINE]["token"])
     for path in (
         f"jobs?project={THEIRS}",
@@ -154,9 +187,9 @@ async def test_asking_for_another_project_by_name_is_asking_for_nothing(harness:
     }
 
 
-@pytest.mark.parametrize("operation", ["plan_job", "recommend"])
-async def test_nobody_plans_with_what_another_project_has_learned(harness: Harness, operation: str) -> None:
-    _, names = await two_tenants(harness)
+async def nobody_plans_with_what_another_project_has_learned(
+    harness: Harness, names: Names, operation: str
+) -> None:
     path = {"plan_job": "plans", "recommend": "recommendations"}[operation]
     for project, status in ((THEIRS, 404), (MINE, 200)):
         spec: dict[str, Any] = {"name": "runs", "run": "python -V", "project": project}
@@ -166,8 +199,7 @@ async def test_nobody_plans_with_what_another_project_has_learned(harness: Harne
         assert THEIRS not in answer.text.replace(f"'{THEIRS}'", "")
 
 
-async def test_one_name_in_two_projects(harness: Harness) -> None:
-    _, names = await two_tenants(harness)
+async def one_name_is_two_jobs(harness: Harness, names: Names) -> None:
     for project in (MINE, THEIRS):
         found = await harness.client.get("/api/v1/jobs/shared-name", headers=bearer(names[project]["token"]))
         assert found.json()["id"] == names[project]["shared"]
@@ -177,8 +209,7 @@ async def test_one_name_in_two_projects(harness: Harness) -> None:
         assert (await harness.job(names[project]["shared"])).state == "CANCELLED"
 
 
-async def test_budgets_are_set_by_admins_of_their_project(harness: Harness) -> None:
-    _, names = await two_tenants(harness)
+async def budgets_are_set_by_admins_of_their_project(harness: Harness, names: Names) -> None:
     headers = bearer(names[MINE]["token"])
     wanted = {"usd": 1, "period": "day", "project": THEIRS}
     assert (await harness.client.put("/api/v1/budgets/new", json=wanted, headers=headers)).status_code == 404
@@ -195,8 +226,14 @@ async def test_budgets_are_set_by_admins_of_their_project(harness: Harness) -> N
     assert (await harness.client.delete("/api/v1/budgets/new", headers=headers)).status_code == 204
 
 
-async def test_what_if_answers_are_for_those_who_see_the_same(harness: Harness) -> None:
+async def test_names_budgets_and_what_if_answers_are_of_a_project(harness: Harness) -> None:
     _, names = await two_tenants(harness)
+    await what_if_answers_are_for_those_who_see_the_same(harness, names)
+    await one_name_is_two_jobs(harness, names)
+    await budgets_are_set_by_admins_of_their_project(harness, names)
+
+
+async def what_if_answers_are_for_those_who_see_the_same(harness: Harness, names: Names) -> None:
     headers = bearer(names[MINE]["token"])
     foreign = {"changes": [{"change": "drop_job", "job": f"{THEIRS}-waits"}]}
     by_id = {"changes": [{"change": "drop_job", "job": names[THEIRS]["waits"]}]}
@@ -205,7 +242,8 @@ async def test_what_if_answers_are_for_those_who_see_the_same(harness: Harness) 
         assert (
             await harness.client.post("/api/v1/simulations", json=question, headers=headers)
         ).status_code == 422
-    await harness.scheduler.simulate()
+    while await run_next(harness.service.database, Naming(), usd_per_slot_h={}, now=harness.clock.now):
+        pass
     seen = await harness.client.get(f"/api/v1/simulations/{names[MINE]['simulation_id']}", headers=headers)
     assert seen.json()["status"] == "done", seen.text
     assert {one["name"] for one in seen.json()["result"]["jobs"]} == {
@@ -217,3 +255,18 @@ async def test_what_if_answers_are_for_those_who_see_the_same(harness: Harness) 
     other = f"/api/v1/simulations/{names[THEIRS]['simulation_id']}"
     assert (await harness.client.post(f"{other}/cancel", headers=headers)).status_code == 404
     assert (await harness.client.get(other)).status_code == 200
+
+
+async def test_metrics_ask_for_their_token_where_there_is_one(
+    database_url: str, redis_url: str, tmp_path: Path
+) -> None:
+    http = HttpSettings(metrics_token="of-monitoring")
+    settings = make_settings(database_url, redis_url, f"file://{tmp_path}/storage", http=http)
+    async with harness_of(settings) as harness:
+        for headers, status in (
+            ({"Authorization": ""}, 401),
+            ({}, 401),
+            (bearer("of-monitoring"), 200),
+        ):
+            answer = await harness.client.get("/metrics", headers=headers)
+            assert answer.status_code == status
