@@ -96,7 +96,7 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=8)
     parser.add_argument("--count", type=int, default=1000, help="requests of a turn")
     parser.add_argument("--users", type=int, default=5000)
-    parser.add_argument("--tokens", type=int, default=100, help="of these users, that are used")
+    parser.add_argument("--tokens", type=int, default=8, help="of these users, that are used")
     arguments = parser.parse_args()
     tokens = [new_token() for _ in range(max(arguments.users, arguments.tokens))]
     with tempfile.TemporaryDirectory() as folder:
@@ -108,6 +108,7 @@ def main() -> None:
                 "HEADWAY_REDIS_URL": redis.url(),
                 "HEADWAY_STORAGE_URL": f"file://{data}/storage",
                 "HEADWAY_API_TOKEN": TOKEN,
+                "HEADWAY_RATE_PER_S": "0",  # one token sends all that the service can take
                 "HEADWAY_PORT": str(port),
             }
             subprocess.run(
