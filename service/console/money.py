@@ -109,7 +109,7 @@ def money_page(
     return MoneyPage(
         total=_spent("total", "In all", total),
         headline=f"{usd(total.usd)} since {by_project.from_:%-d %B}, {percent(_useful(total))} of it useful training.",
-        budgets=tuple(_card(one, days.get(one.name, ())) for one in budgets),
+        budgets=tuple(_card(one, days.get(one.name, ()), by_project.to) for one in budgets),
         projects=tuple(
             _spent(one.key or "-", one.label or "no job", one) for one in _dearest(by_project.groups)
         ),
@@ -153,7 +153,7 @@ def _spent(key: str, label: str, one: Usage) -> Spent:
     return Spent(key, label, usd(one.usd), percent(_useful(one)), f"{one.slot_h:,.1f}", tuple(shares))
 
 
-def _card(one: BudgetView, days: Sequence[UsageGroup]) -> BudgetCard:
+def _card(one: BudgetView, days: Sequence[UsageGroup], now: datetime) -> BudgetCard:
     per = {
         BudgetKind.HOURLY_CAP: "an hour, at every moment",
         BudgetKind.LONG_RUN: "an hour on average, in the long run",
@@ -170,23 +170,23 @@ def _card(one: BudgetView, days: Sequence[UsageGroup]) -> BudgetCard:
         used=min(1.0, now_usd / one.usd) if one.usd else None,
         spent=usd(now_usd),
         left=usd(one.remaining_usd),
-        rate=f"{usd(one.usd_per_h)} an hour now",
+        rate=f"{usd(one.usd_per_h)} an hour",
         forecast=usd(one.forecast_usd),
         price=f"one more dollar an hour was worth {number(price.price)} in the latest round" if price else "",
         message=one.message,
         tone="bad" if one.over or one.exhausted else "warn" if one.exhausted_at is not None else "good",
-        chart=_burn_down(one, days) if one.kind is BudgetKind.PERIOD and one.period_to else None,
+        chart=_burn_down(one, days, now) if one.kind is BudgetKind.PERIOD and one.period_to else None,
     )
 
 
-def _burn_down(one: BudgetView, days: Sequence[UsageGroup]) -> Chart:
+def _burn_down(one: BudgetView, days: Sequence[UsageGroup], now: datetime) -> Chart:
     """What is left of a budget at the end of each day of its period, against an even pace."""
     assert one.period_to is not None, "asked of budgets for a period only"
     left, points = one.usd, [(one.period_from, one.usd)]
     for group in sorted(days, key=lambda day: day.key):
         left -= group.usd
         at = datetime.fromisoformat(group.key).replace(tzinfo=one.period_from.tzinfo) + timedelta(days=1)
-        points.append((min(at, one.period_to), left))
+        points.append((min(at, one.period_to, now), left))
     data = {
         "x": [at.timestamp() for at, _ in points],
         "y": [round(value, 6) for _, value in points],

@@ -192,7 +192,7 @@ const KINDS = {
       tables.push([[x.at(-1), to], [y.at(-1), forecast]]);
       series.push(line("if it goes on", colors.bad, { dash: [2, 3], spanGaps: true }));
     }
-    return { data: window.uPlot.join(tables), options: options(colors, series, { time: true, scales: { y: { range: (_, low, high) => [Math.min(0, low ?? 0), (high ?? usd) * 1.05] } } }) };
+    return { data: window.uPlot.join(tables), options: options(colors, series, { time: true, scales: { y: { range: [0, usd * 1.05] } } }) };
   },
 };
 
