@@ -64,7 +64,7 @@ async def _create_admin(name: str, given: str | None, *, migrate_first: bool) ->
         problem = await schema_problem(service.database.engine)
         if problem is not None:
             raise SettingsError(problem)
-        token, now = given or new_token(), datetime.now(UTC)
+        token, now = new_token() if given is None else given, datetime.now(UTC)
         told = on_command_line(service.database, "create-admin", lambda: datetime.now(UTC), target=name)
         async with told.begin() as tx:
             await make_admin(
