@@ -53,7 +53,7 @@ def test_agents_need_no_permanent_join_token_but_machines_do() -> None:
 
 
 @pytest.mark.parametrize(("value", "on"), [("", True), ("on", True), (" OFF ", False)])
-def test_nodes_have_users_of_redis_unless_that_is_switched_off(value: str, on: bool) -> None:  # noqa: FBT001
+def test_nodes_have_users_of_redis_unless_that_is_switched_off(value: str, on: bool) -> None:
     assert read_settings({**REQUIRED, "HEADWAY_REDIS_ACL": value}).redis_acl is on
 
 
