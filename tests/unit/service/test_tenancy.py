@@ -152,7 +152,7 @@ def test_quotas_that_say_nothing_change_nothing(snapshot: Snapshot, name: str) -
 @given(tenancies(), st.sampled_from(list(POLICIES)))
 @settings(max_examples=25)
 def test_no_project_has_more_than_it_may_have_at_most(snapshot: Snapshot, name: str) -> None:
-    found, _ = settled(snapshot, name, 4)
+    found, _ = settled(snapshot, name, 3)
     for project, slots in held_by(found).items():
         most = found.projects[project].quota.max_slots
         assert most is None or slots <= most
@@ -174,7 +174,7 @@ def test_nobody_loses_the_least_that_is_within_a_guarantee(snapshot: Snapshot, n
 
 
 @given(tenancies(), st.sampled_from(list(POLICIES)))
-@settings(max_examples=25)
+@settings(max_examples=12)
 def test_a_project_within_its_guarantee_gets_its_jobs_started(snapshot: Snapshot, name: str) -> None:
     """Within a few rounds. Which of its jobs have what is guaranteed to it, and for how long, is the policy's affair."""
     due = {project: {one.id for one in least_within(snapshot, project)} for project in snapshot.projects}
@@ -247,7 +247,7 @@ def test_a_guarantee_is_for_the_growth_of_its_jobs_too_as_long_as_others_can_shr
 def test_a_lowered_quota_makes_jobs_smaller_before_it_stops_one() -> None:
     jobs = [(job(f"s{index}", SPEECH, 1, 8, held=8), 8) for index in range(2)]
     for name in POLICIES:
-        found, _ = settled(cluster(2, jobs, {SPEECH: quota(most=4)}), name)
+        found, _ = settled(cluster(2, jobs, {SPEECH: quota(most=4)}), name, 3)
         assert held_by(found)[SPEECH] <= 4
         assert all(found.slots_held_by(one.id) for one, _ in jobs), name
 
