@@ -7,6 +7,7 @@ import hashlib
 import io
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -372,6 +373,8 @@ class AgentProcess:
         for pid in launchers(self.state):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(FileNotFoundError):
+            shutil.rmtree((self.state / "scratch").readlink(), ignore_errors=True)
 
 
 @contextlib.contextmanager
