@@ -37,7 +37,9 @@ class NodeState(StrEnum):
 class DeviceHealth(BaseModel):
     """What NVML says of a GPU; all None on a CPU slot."""
 
-    model_config = ConfigDict(frozen=True)  # so that a default is shared, and not copied for each of thousands of slots
+    model_config = ConfigDict(
+        frozen=True
+    )  # so that a default is shared, and not copied for each of thousands of slots
 
     temperature_c: int | None = None
     memory_used_bytes: int | None = None
