@@ -41,12 +41,12 @@ demo-money: $(READY)  ## rent machines of this host under a budget, lose two of 
 
 test: $(READY)  ## run the tests (half an hour on two cores)
 	$(BIN)/python -m pytest tests/unit -n 2
-	$(BIN)/python -m pytest $(STORES) -n 2
+	$(BIN)/python -m pytest $(STORES) -n 2 -m 'not long'
 	$(BIN)/python -m pytest $(STACKS) -n 2 --dist loadfile
 	$(BIN)/python -m pytest tests $(addprefix --ignore=,tests/unit $(STORES) $(STACKS)) -m 'not long' --durations=10
 
-test-long: $(READY)  ## run the tests that continuous integration has no time for (two minutes)
-	$(BIN)/python -m pytest tests/e2e -m long
+test-long: $(READY)  ## run the tests that continuous integration has no time for (some minutes)
+	$(BIN)/python -m pytest tests -m long
 
 check: lint types imports sizes pins pages audit  ## lint, types, import rules, sizes, pins, generated pages, known vulnerabilities
 
