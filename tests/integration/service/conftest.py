@@ -17,6 +17,7 @@ from redis.asyncio import Redis
 
 from headway.contract.agents import COMMAND_FIELD, COMMANDS, AnyCommand, JoinReply, ReportReply, RunCommand
 from headway.contract.jobs import JobView
+from service.adapters.postgres.clock import DatabaseClock
 from service.adapters.redis import RedisCommandQueue, connect
 from service.adapters.simulator import ProcessSimulator
 from service.loops.scheduler import Intervals, Scheduler
@@ -161,10 +162,24 @@ def join_body(name: str, slots: int = 2, kind: str = "cpu", instance: str | None
     }
 
 
+class SkippingClock(DatabaseClock):
+    """The database's time, and what tests skip of it."""
+
+    def __init__(self, service: Service, clock: Clock) -> None:
+        super().__init__(service.database.time)
+        self._clock = clock
+
+    def now(self) -> datetime:
+        return super().now() + self._clock.skipped
+
+
 @asynccontextmanager
-async def harness_of(settings: Settings) -> AsyncIterator[Harness]:
+async def harness_of(settings: Settings, *, api_skips: bool = False) -> AsyncIterator[Harness]:
+    """The service; with `api_skips`, what is skipped of time is skipped for its API too."""
     service = Service(settings)
     clock = Clock()
+    if api_skips:
+        service.clock = SkippingClock(service, clock)
     scheduler = Scheduler(
         transactions=service.database,
         queue=RedisCommandQueue(connect(settings.redis_url)),

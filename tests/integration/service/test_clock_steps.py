@@ -47,7 +47,7 @@ class Times:
         """In steps: the API beats, these agents report, and the scheduler looks who is silent."""
         for _ in range(int(seconds / 2)):
             await self.go(timedelta(seconds=2))
-            await self.harness.service._beat()
+            await self.harness.service.beat()
             for agent in agents:
                 await agent.report()
             await self.harness.scheduler.expire()
@@ -100,13 +100,13 @@ async def test_replicas_hear_of_a_step_one_after_another(harness: Harness, step:
 
     harness.clock.skipped += step
     await nobody_is_lost()
-    await harness.service._beat()
+    await harness.service.beat()
     await agent.report()
     await nobody_is_lost()
     await times.go(step)
     await agent.report()
     await nobody_is_lost()
-    await harness.service._beat()
+    await harness.service.beat()
     await nobody_is_lost()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from service.api.access import Reach
 from service.domain.errors import Forbidden
 from tests.integration.service.conftest import Harness
 from tests.integration.service.roles import OF_AGENTS, OPEN, ask, prepare
@@ -42,7 +43,12 @@ async def test_a_role_that_is_too_small_or_elsewhere_is_refused(harness: Harness
             )
             if answer.status_code == 403:
                 assert answer.json()["code"] == Forbidden.code
-            if who.project == "blue" and operation.about_red and who.is_enough_for(operation):
+            if (
+                who.project == "blue"
+                and operation.about_red
+                and operation.reach == Reach.PROJECT
+                and who.is_enough_for(operation)
+            ):
                 assert answer.status_code == 404, f"{operation.id} tells {who.name} that it exists"
                 assert hidden not in answer.text
     assert tried > 200
