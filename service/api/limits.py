@@ -159,8 +159,10 @@ class Limits:
             return
         path: str = scope["path"]
         is_bundle = path.startswith("/api/v1/bundles")
-        agent = path.startswith("/api/v1/agents")
-        most = self._bundle_bytes if is_bundle else REPORT_BYTES if agent else JSON_BYTES
+        of_agents = path.startswith("/api/v1/agents")
+        # A join token is shown by many agents at once: they are as many bearers, and not one that asks much.
+        agent = of_agents and path != "/api/v1/agents"
+        most = self._bundle_bytes if is_bundle else REPORT_BYTES if of_agents else JSON_BYTES
         token, length = _shown(scope)
         body = _Body(receive, most)
         if length > most:
@@ -196,7 +198,7 @@ class Limits:
                 address,
                 agent=agent,
                 # Agents are looked at where they are worked on; all others where it is asked who they are.
-                known=0 < status < 300 if agent else PRINCIPAL in scope,
+                known=0 < status < 300 if scope["path"].startswith("/api/v1/agents") else PRINCIPAL in scope,
                 refused=status == 401,
                 received_bytes=body.received,
             )
