@@ -226,6 +226,9 @@ class Rig:
         command += ["--own-jobs", "--state-dir", str(self.agent_state(name))]
         env = {key: value for key, value in os.environ.items() if not key.startswith("HEADWAY_")}
         env["HEADWAY_JOIN_TOKEN"] = self._join_token
+        env["HEADWAY_ISOLATION"] = (
+            "none"  # what ranks say of themselves for the checker lies outside of their folders
+        )
         program = Program(command, env, self.logs / f"{name}.log", grace_s=_AGENT_GRACE_S)
         self._run(name, program)
 

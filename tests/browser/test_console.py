@@ -137,8 +137,13 @@ def test_everything_works_without_scripts(training: None, visit: Visit, stack: L
     with stack.client() as client:
         spec = {"name": "plain", "run": "python -V", "elastic": {"min": 64}}
         job = client.submit(JobSpec.model_validate(spec))
+        link = page.get_by_role("link", name="plain", exact=True)
         page.goto(f"{stack.url}/jobs")
-        page.get_by_role("link", name="plain", exact=True).click()
+        for _ in range(20):  # a list is a moment old, and nothing brings it up to date here
+            if link.count():
+                break
+            page.reload()
+        link.click()
         page.get_by_role("button", name="Cancel").click()
         expect(page.locator("h1")).to_contain_text("Cancel plain?")
         page.get_by_role("button", name="Yes, cancel").click()

@@ -171,7 +171,9 @@ def test_two_of_each(replicas: Replicas, patient: PatientJob) -> None:
     join_token = replicas.env["HEADWAY_JOIN_TOKEN"]
     with Client(other_url, cluster.stack.token, patience_s=60) as other:
         cluster.until(other.ready, "the second API to answer")
-    environment = {"PATH": os.environ["PATH"], "HOME": os.environ["HOME"], "HEADWAY_JOIN_TOKEN": join_token}
+    kept = ("PATH", "HOME", "HEADWAY_ISOLATION")
+    environment = {name: os.environ[name] for name in kept if name in os.environ}
+    environment["HEADWAY_JOIN_TOKEN"] = join_token
     replicas.run("agent-far", agent, environment)
     replicas.scheduler("scheduler-2")
     first_port = int(cluster.stack.url.rpartition(":")[2])
