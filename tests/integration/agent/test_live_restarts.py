@@ -95,6 +95,8 @@ def test_an_agent_that_dies_after_a_slot_was_released(stub: StubService, agent: 
     job, old, new = _grow(stub)
     job.order(2, (1, 0), (2, 2))
     stub.wait_for(lambda: job.slots_released(1) == [1])
+    told = len(stub.reports)
+    stub.wait_for(lambda: len(stub.reports) > told)  # it has the answer: what it has said is not said again
     agent.kill()
     agent.start()
     stub.wait_for(lambda: len(stub.joins) == 2)
