@@ -35,11 +35,9 @@ class NodeState(StrEnum):
 
 
 class DeviceHealth(BaseModel):
-    """What NVML says of a GPU; all None on a CPU slot."""
+    """What NVML says of a GPU; all None on a CPU slot. Frozen, so that thousands of slots share one default."""
 
-    model_config = ConfigDict(
-        frozen=True
-    )  # so that a default is shared, and not copied for each of thousands of slots
+    model_config = ConfigDict(frozen=True)
 
     temperature_c: int | None = None
     memory_used_bytes: int | None = None

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from headway.contract.agents import SlotView
 from headway.contract.health import FaultCause, FaultGrade
 from headway.contract.jobs import Reason
+from headway.local.postgres import EmbeddedPostgres
 from service.adapters.postgres.database import Database
 from service.domain.health import Quarantine
 from tests.e2e.conftest import Cluster, PatientJob
@@ -74,7 +75,7 @@ async def _store(cluster: Cluster, quarantine: Quarantine) -> None:
     async def silent(*_: object) -> None:
         """No bell rings."""
 
-    database = Database(cluster.stack._database(), silent)
+    database = Database(EmbeddedPostgres(cluster.stack.data / "postgres").url(), silent)
     async with database.begin() as tx:
         assert await tx.quarantines.save(quarantine)
     await database.close()
