@@ -110,14 +110,7 @@ class JobPage:
 
     def contents(self) -> list[Content]:
         """Its pieces."""
-        drawn = [
-            piece
-            for chart in self.charts
-            for piece in (
-                Piece(f"data-{chart.name}", "chart_data", chart),
-                Piece(f"words-{chart.name}", "chart_words", chart),
-            )
-        ]
+        drawn = [piece for chart in self.charts for piece in chart.pieces()]
         return [
             Piece("job-head", "job_head", self.head),
             Piece("job-facts", "facts", ("job-facts", self.facts)),

@@ -10,6 +10,7 @@ from typing import Any
 from headway.contract.decisions import ExplanationView
 from headway.contract.forecasts import ConfigurationForecast, ForecastView, KeptForecast, Mark
 from headway.contract.jobs import EventView, JobView
+from service.console.pieces import Piece
 from service.console.text import NONE, between, duration, minute, number, percent, plural, short, stamp, usd
 from service.usecases.records import SizeChange
 
@@ -26,6 +27,12 @@ class Chart:
     words: str
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
+
+    def pieces(self) -> tuple[Piece, Piece]:
+        """Its data for whoever draws it, and the sentence and table for who does not see it."""
+        return Piece(f"data-{self.name}", "chart_data", self), Piece(
+            f"words-{self.name}", "chart_words", self
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,14 +55,7 @@ class RoundsPage:
 
     def contents(self) -> list[Content]:
         """Its pieces."""
-        drawn = [
-            piece
-            for chart in self.charts
-            for piece in (
-                Piece(f"data-{chart.name}", "chart_data", chart),
-                Piece(f"words-{chart.name}", "chart_words", chart),
-            )
-        ]
+        drawn = [piece for chart in self.charts for piece in chart.pieces()]
         rows = tuple(Piece(f"round-{row.id}", "round_row", row) for row in self.rows)
         return [*drawn, Piece("no-rounds", "no_rounds", not rows), Listing("rounds", rows)]
 
