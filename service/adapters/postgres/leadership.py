@@ -112,9 +112,10 @@ class PostgresLeadership:
 
     async def _acquire(self) -> int | None:
         connection = await self._connected()
+        asked_s = self._clock_s()
         before = await connection.fetchrow(_WHO_LEADS)
         if not await connection.fetchval("SELECT pg_try_advisory_lock($1)", _LOCK):
-            await self._end_if_stale(connection, before)
+            await self._end_if_stale(connection, before, asked_s)
             return None
         try:
             # A commit of the leader before that hangs holds the row; it has had its time.
@@ -138,13 +139,17 @@ class PostgresLeadership:
             self._connection.add_termination_listener(lambda _: gone.set())
         return self._connection
 
-    async def _end_if_stale(self, connection: asyncpg.Connection, row: asyncpg.Record | None) -> None:
-        """End the leader's connections once its row has said the same for too long, by this process's own clock."""
+    async def _end_if_stale(
+        self, connection: asyncpg.Connection, row: asyncpg.Record | None, asked_s: float
+    ) -> None:
+        """End the leader's connections once its row has said the same for too long, by this process's own clock.
+
+        The row is as old as the question: whatever time this process has stood still for since then does not count.
+        """
         said = None if row is None else (row["term"], row["renewed_at"])
-        now_s = self._clock_s()
         if self._seen is None or self._seen[0] != said:
-            self._seen = (said, now_s)
-        if now_s - self._seen[1] < self._bound_s:
+            self._seen = (said, self._clock_s())
+        if asked_s - self._seen[1] < self._bound_s:
             return
         for holder in await connection.fetch(_LOCK_HOLDER, _LOCK):
             await self._end_sessions(connection, holder["pid"], holder["application_name"])
