@@ -89,7 +89,7 @@ def first_paint_ms(url: str) -> float | None:
             for path in PAGES:
                 page.goto(url + path)
                 paint = page.wait_for_function(
-                    "performance.getEntriesByName('first-contentful-paint')[0]?.startTime"
+                    "() => performance.getEntriesByName('first-contentful-paint')[0]?.startTime"
                 ).json_value()
                 worst = max(worst, paint) if turn else 0.0
         browser.close()
