@@ -11,7 +11,8 @@ import typer
 from rich.console import Group
 from rich.text import Text
 
-from headway.cli import jobfile, render_decisions
+from headway import jobfile
+from headway.cli import render_decisions
 from headway.cli.context import Format, JobName, Output, OwnProject, ProjectName, of
 from headway.contract.decisions import ParameterValue, RoundView
 from headway.contract.jobs import Page

@@ -12,7 +12,8 @@ from rich.console import RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from headway.cli import jobfile, render
+from headway import jobfile
+from headway.cli import render
 from headway.cli.context import Cli, Format, JobName, Output, OwnProject, ProjectName, of
 from headway.cli.waiting import EXIT_CODES, wait
 from headway.client import Client

@@ -8,7 +8,8 @@ from typing import Annotated, Any, Literal
 import typer
 from pydantic import ValidationError
 
-from headway.cli import jobfile, render_rental
+from headway import jobfile
+from headway.cli import render_rental
 from headway.cli.context import Format, Output, OwnProject, of
 from headway.contract.markets import Market
 from headway.contract.recommendations import Objective, RecommendationRequest, SpeedHint

@@ -12,7 +12,8 @@ from pydantic import BaseModel, ValidationError
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.text import Text
 
-from headway.cli import jobfile, render_whatif
+from headway import jobfile
+from headway.cli import render_whatif
 from headway.cli.context import Cli, Format, Output, of
 from headway.client import Client
 from headway.contract.decisions import PolicyRequest

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import yaml
 
-from headway.cli.jobfile import JobFileError, parse
 from headway.contract.forecasts import Mark, PlanView
 from headway.contract.spec import JobSpec
+from headway.jobfile import JobFileError, parse
 from service.console.job_curves import OptionRow
 from service.console.text import NONE, between, plural, short, usd
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway.cli.jobfile import JobFileError, load, parse
+from headway.jobfile import JobFileError, load, parse
 
 GOOD = """\
 name: digits
