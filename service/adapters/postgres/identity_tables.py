@@ -101,6 +101,20 @@ join_tokens = Table(
     CheckConstraint("uses_left >= 0", name="uses_left_not_negative"),
 )
 
+storage_tickets = Table(
+    "storage_tickets",
+    metadata,
+    Column("sha256", Text, primary_key=True),
+    Column("node_id", Text, ForeignKey("nodes.id", ondelete="CASCADE"), nullable=False),
+    Column("job_id", Text, ForeignKey("jobs.id", ondelete="CASCADE"), nullable=False),
+    Column("generation", Integer, nullable=False),
+    Column("expires_at", Moment, nullable=False),
+    Index("ix_storage_tickets_node_id", "node_id"),
+    Index("ix_storage_tickets_job_id", "job_id"),
+    Index("ix_storage_tickets_expires_at", "expires_at"),
+)
+"""With what ranks on a node have requests for their job's checkpoints signed, as digests."""
+
 logins = Table(
     "logins",
     metadata,

@@ -77,6 +77,7 @@ jobs = Table(
     Column("growth_failures", Integer, nullable=False, server_default="0"),
     Column("grow_after", Moment),
     Column("progress", JSONB, nullable=False, server_default=text("'{}'::jsonb")),
+    Column("traceparent", Text),
     Column("submitted_at", Moment, nullable=False),
     Column("state_since", Moment, nullable=False),
     Column("started_at", Moment),
@@ -119,6 +120,7 @@ nodes = Table(
     Column("previous_token_sha256", Text),
     Column("token_since", Moment),
     Column("join_token_id", Text),
+    Column("container_engine", Text),
     Column("state", Text, nullable=False),
     Column("wanted_state", Text, nullable=False),
     Column("message", Text, nullable=False, server_default=""),
@@ -139,7 +141,8 @@ nodes = Table(
 )
 """`machine_id` is null for hosts that nobody rented, and `usd_per_slot_h` where the prices by device kind hold.
 `reclaim_at` is when a spot machine is taken away, once that is known. `token_since` is when the node's token was used for the
-first time: until then the previous one works too. `join_token_id` is null for those that joined with the permanent one.
+first time: until then the previous one works too. `join_token_id` is null for those that joined with the permanent one,
+`container_engine` for hosts that cannot start containers.
 """
 
 allocations = Table(
