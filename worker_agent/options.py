@@ -61,7 +61,7 @@ class Options:
 
 def parse(argv: Sequence[str], env: Mapping[str, str]) -> Options:
     """Options from arguments and environment. Ends the program with code 2 on wrong usage."""
-    parser = _parser(env)
+    parser = parser_of(env)
     args = parser.parse_args(argv)
     if not args.url:
         parser.error("--url (or HEADWAY_URL) is missing: where is the service?")
@@ -111,7 +111,8 @@ def own_address(url: str) -> str:
     return address
 
 
-def _parser(env: Mapping[str, str]) -> argparse.ArgumentParser:
+def parser_of(env: Mapping[str, str]) -> argparse.ArgumentParser:
+    """The options; their reference page is made from it."""
     parser = argparse.ArgumentParser(
         prog="headway agent",
         description="Offer the slots of this host to a Headway service.",
