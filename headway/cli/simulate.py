@@ -34,7 +34,9 @@ _Seeds = Annotated[int, typer.Option(min=1, help="repeat with so many seeds of n
 _Live = Annotated[
     bool, typer.Option("--live-resize/--restart", help="running jobs change in place, or by a restart")
 ]
-_Law = Annotated[str, typer.Option(metavar="LAW", help="speedup of jobs without profiles; or amdahl:0.95")]
+_Law = Annotated[
+    str, typer.Option("--law", metavar="LAW", help="speedup of jobs without profiles; or amdahl:0.95")
+]
 _Profiles = Annotated[
     Path | None,
     typer.Option(metavar="DIR", help="measured profiles, a folder for each application of the jobs"),
