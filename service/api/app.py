@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 from fastapi import FastAPI
-from fastapi_offline import FastAPIOffline
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.api import (
@@ -32,6 +31,7 @@ from service.api import (
     recommendations,
     secrets,
     simulations,
+    storage,
     tokens,
     usage,
     users,
@@ -43,6 +43,8 @@ from service.api.headers import SecurityHeaders
 from service.api.limits import Limits, Rates
 from service.api.pressure import Gates, Pressure
 from service.api.quick import QuickReports
+from service.api.reference import Description, install_reference
+from service.api.request_times import RequestTimes
 from service.usecases.audit import Refusals
 from service.usecases.expire import LATE_SHARE
 from service.usecases.heartbeat import Heartbeats
@@ -62,8 +64,13 @@ def create_app(context: ApiContext, background: Callable[[], AbstractAsyncContex
         async with background(), telling_of_floods(context, refusals):
             yield
 
-    app: FastAPI = FastAPIOffline(
-        title="Headway", version=health.VERSION, description=_DESCRIPTION, lifespan=lifespan
+    # The description and its pages are put in below; those of FastAPI load from the internet.
+    app = FastAPI(
+        title="Headway",
+        version=health.VERSION,
+        description=_DESCRIPTION,
+        lifespan=lifespan,
+        openapi_url=None,
     )
     app.state.context = context
     app.state.identities = Identities(context.transactions, context.api_token, context.now)
@@ -73,6 +80,7 @@ def create_app(context: ApiContext, background: Callable[[], AbstractAsyncContex
     modules = (
         agents,  # asked for most often, and looked up in this order
         node_credentials,
+        storage,
         jobs,
         nodes,
         join_tokens,
@@ -99,6 +107,7 @@ def create_app(context: ApiContext, background: Callable[[], AbstractAsyncContex
         app.include_router(module.router)
     problems.install(app)
     describe(app)
+    install_reference(app, Description(app.openapi))
     app.state.gates = Gates(late_s=context.silence_s * LATE_SHARE)
     app.add_middleware(QuickReports, heartbeats=app.state.heartbeats, lease_s=context.lease_s)
     app.add_middleware(Pressure, gates=app.state.gates)
@@ -110,6 +119,7 @@ def create_app(context: ApiContext, background: Callable[[], AbstractAsyncContex
         trusted_proxies=context.http.trusted_proxies,
     )
     app.add_middleware(SecurityHeaders, secure=context.http.secure)
+    app.add_middleware(RequestTimes, registry=context.registry)
     app.add_middleware(RequestId)
     return app
 

@@ -9,7 +9,7 @@ from typing import Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-_DOCS: Final = frozenset({"/docs", "/redoc", "/docs/oauth2-redirect"})
+_DOCS: Final = frozenset({"/docs", "/redoc"})
 """Pages of FastAPI, whose scripts stand in them."""
 _EVERYWHERE: Final = (
     (b"x-content-type-options", b"nosniff"),

@@ -1,0 +1,89 @@
+"""The API's description at `/openapi.json`, to be tried at `/docs` and read at `/redoc`: all of it from this host."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from collections.abc import Callable
+from importlib.resources import files
+from typing import Any, Final
+
+from fastapi import FastAPI, Request
+from fastapi.openapi.docs import get_redoc_html, get_swagger_ui_html
+from starlette.responses import HTMLResponse, Response
+from starlette.staticfiles import StaticFiles
+
+_URL: Final = "/openapi.json"
+_ASSETS: Final = "/static-offline-docs"
+_ICON: Final = "/static/icon.svg"
+_SHOWN: Final = {
+    "displayRequestDuration": True,
+    "filter": True,
+    "docExpansion": "none",  # a hundred routes by their parts, not one after the other
+    "defaultModelsExpandDepth": -1,
+    "validatorUrl": None,  # nobody else is asked what they think of it
+}
+"""What Swagger UI is told."""
+
+
+class Description:
+    """The description as bytes. Making it takes a second, so it is made once, when it is first asked for, and in a thread: what
+    else the event loop has to do, such as heartbeats, does not wait.
+
+    Args:
+        make: gives the document.
+    """
+
+    def __init__(self, make: Callable[[], dict[str, Any]]) -> None:
+        self._make = make
+        self._made: asyncio.Task[tuple[bytes, str]] | None = None
+
+    async def served(self) -> tuple[bytes, str]:
+        """Its bytes and their entity tag."""
+        if self._made is None:
+            self._made = asyncio.create_task(asyncio.to_thread(self._bytes))
+            self._made.add_done_callback(self._forget_failure)
+        return await asyncio.shield(self._made)  # whoever hangs up does not take it from the others
+
+    def _bytes(self) -> tuple[bytes, str]:
+        text = json.dumps(self._make(), ensure_ascii=False, separators=(",", ":")).encode()
+        return text, f'"{hashlib.sha256(text).hexdigest()[:32]}"'
+
+    def _forget_failure(self, made: asyncio.Task[tuple[bytes, str]]) -> None:
+        if made.cancelled() or made.exception() is not None:
+            self._made = None
+
+
+def install_reference(app: FastAPI, description: Description) -> None:
+    """The three pages and what they load."""
+    app.mount(_ASSETS, StaticFiles(directory=str(files("fastapi_offline") / "static")))
+
+    @app.get(_URL, include_in_schema=False)
+    async def openapi(request: Request) -> Response:
+        text, tag = await description.served()
+        headers = {"ETag": tag, "Cache-Control": "no-cache"}
+        if request.headers.get("if-none-match") == tag:
+            return Response(status_code=304, headers=headers)
+        return Response(text, media_type="application/json", headers=headers)
+
+    @app.get("/docs", include_in_schema=False)
+    async def docs() -> HTMLResponse:
+        return get_swagger_ui_html(
+            openapi_url=_URL,
+            title=f"{app.title}: try the API",
+            swagger_js_url=f"{_ASSETS}/swagger-ui-bundle.js",
+            swagger_css_url=f"{_ASSETS}/swagger-ui.css",
+            swagger_favicon_url=_ICON,
+            swagger_ui_parameters=_SHOWN,
+        )
+
+    @app.get("/redoc", include_in_schema=False)
+    async def redoc() -> HTMLResponse:
+        return get_redoc_html(
+            openapi_url=_URL,
+            title=f"{app.title}: the API",
+            redoc_js_url=f"{_ASSETS}/redoc.standalone.js",
+            with_google_fonts=False,
+            redoc_favicon_url=_ICON,
+        )
