@@ -24,6 +24,7 @@ from fastapi import FastAPI
 from redis.exceptions import RedisError
 from sqlalchemy.exc import SQLAlchemyError
 
+from headway.tracing import Sends
 from service.adapters.keyring import ring_of
 from service.adapters.oidc import provider_of
 from service.adapters.postgres.clock import SAMPLE_EVERY_S, DatabaseClock
@@ -52,6 +53,7 @@ from service.loops.renting import Rents
 from service.loops.runner import Loop, run_loop
 from service.loops.scheduler import Intervals, Scheduler
 from service.settings import RentalSettings, Settings, SettingsError, read_settings
+from service.telemetry import collector_of, telemetry
 from service.usecases.expire import API_FRESH_S
 from service.usecases.identify import Identities
 from service.usecases.node_ports import NodeAccess
@@ -76,7 +78,9 @@ def wall_now() -> datetime:
 class Service:
     """The adapters of one process, and what is built on them."""
 
-    def __init__(self, settings: Settings, providers: Sequence[Provider] = ()) -> None:
+    def __init__(
+        self, settings: Settings, providers: Sequence[Provider] = (), spans: Sends | None = None
+    ) -> None:
         self.settings = settings
         self.providers = providers
         trust(settings.http.ca_file)
@@ -85,11 +89,13 @@ class Service:
         self.process_id = secrets.token_hex(8)
         self.holder = f"headway {socket.gethostname()[:24]} {os.getpid()} {self.process_id}"
         """Who this is, in the database's list of sessions and as the leader."""
+        self.telemetry = telemetry(lambda: self.clock.now(), spans)  # noqa: PLW0108  # there is no clock yet
         self.database = Database(
             settings.database_url,
             self._ring,
             holder=self.holder,
             share_half_life_s=settings.share_half_life_s,
+            tell=self.telemetry.tell,
         )
         self.clock = DatabaseClock(self.database.time)
         acl = RedisAcl(self.redis, settings.agent_redis_url)
@@ -156,6 +162,8 @@ class Service:
             provider=provider_of(settings.http),
             keys=ring_of(settings.secrets),
         )
+            registry=self.telemetry.registry,
+            begin_trace=self.telemetry.begin_trace,
         app = create_app(context, self._api_background)
         self._lateness = app.state.gates.lateness
         self._identities = app.state.identities
@@ -260,6 +268,7 @@ class Service:
         await self.database.close()
         await self.redis.aclose()
 
+        self.telemetry.close()
 
 def _brief(error: BaseException) -> str:
     return f"{type(error).__name__}: {str(error).splitlines()[0][:200] if str(error) else ''}".rstrip(": ")
@@ -333,7 +342,8 @@ async def run_scheduler(service: Service) -> None:
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
     scheduling = asyncio.create_task(service.schedule())
     stopped = asyncio.create_task(stopping.wait())
-    await _until_one_ends(scheduling, stopped)
+    with service.telemetry.exposed(service.settings.metrics_listen):
+        await _until_one_ends(scheduling, stopped)
 
 
 async def run_all(service: Service) -> None:

@@ -1,8 +1,7 @@
 """Between the service and an agent: joining, commands (Redis), reports (HTTP).
 
-Every command and every report entry names the generation it is about. A command is delivered at
-least once and handled idempotently; a report entry carries a sequence number so that a repeated
-batch is counted once.
+Every command and every report entry names the generation it is about. A command is delivered at least once and handled
+idempotently; a report entry carries a sequence number so that a repeated batch is counted once.
 """
 
 from __future__ import annotations
@@ -148,6 +147,8 @@ class RunCommand(BaseModel):
     """The container image that ranks run in; None: they are processes of the host."""
     secrets: list[str] = Field(default_factory=list)
     """Names of environment variables whose values the agent asks for at launch, see `contract.credentials.SecretsRequest`."""
+    traceparent: str | None = None
+    """The span that this is part of (W3C Trace Context); None: nobody traces the job."""
 
 
 class Member(BaseModel):
@@ -180,6 +181,7 @@ class OrderCommand(BaseModel):
     members: list[Member]
     lost: bool
     batch: BatchOrder | None = None
+    traceparent: str | None = None
 
 
 class StopCommand(BaseModel):
@@ -197,6 +199,7 @@ class StopCommand(BaseModel):
     grace_s: float
     dump_stacks: bool = False
     """Have every rank write where its threads are to its log, before it is sent anything else."""
+    traceparent: str | None = None
 
 
 AnyCommand: TypeAlias = RunCommand | OrderCommand | StopCommand
@@ -329,9 +332,7 @@ def _is_newer(entry: object) -> bool:
 
 
 class ReportRequest(BaseModel):
-    """A batch of news, and the renewal of the lease. Sent when there is news, at least every
-    `report_every_s`.
-    """
+    """A batch of news, and the renewal of the lease. Sent when there is news, at least every `report_every_s`."""
 
     instance: str
     acknowledged: list[str] = Field(default_factory=list)

@@ -13,11 +13,13 @@ from typing import Annotated, Protocol, TypeAlias
 
 from fastapi import Depends, Header, Query, Request, Security
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from prometheus_client import CollectorRegistry
 
 from service.api import auditing
 from service.api.pressure import Gates
 from service.domain.errors import WrongToken
 from service.http_settings import HttpSettings
+from service.usecases.facts import BegunTrace
 from service.usecases.heartbeat import Heartbeats
 from service.usecases.join import digest_token
 from service.usecases.node_credentials import authenticate
@@ -51,6 +53,10 @@ class Readiness(Protocol):
         ...
 
 
+def no_trace(_: str, __: str | None) -> None:
+    """Nobody collects traces."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiContext:
     """Everything that the routes use."""
@@ -77,6 +83,10 @@ class ApiContext:
     http: HttpSettings = field(default_factory=HttpSettings)
     provider: IdentityProvider | None = None
     """Where people sign in; None: with tokens only."""
+    registry: CollectorRegistry = field(default_factory=CollectorRegistry)
+    """What this process counts of itself."""
+    begin_trace: Callable[[str, str | None], BegunTrace | None] = no_trace
+    """The trace of a job that is submitted, by its id and the `traceparent` of the request; None: it is not traced."""
 
 
 async def context_of(request: Request) -> ApiContext:

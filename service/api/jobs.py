@@ -44,14 +44,20 @@ router = APIRouter(
 
 @router.post("", operation_id="submit_job", status_code=201, response_model=JobView, **needs(Role.USER))
 async def submit_job(
-    context: Context, caller: Caller, spec: JobSpec, idempotency_key: IdempotencyKey = None
+    request: Request, context: Context, caller: Caller, spec: JobSpec, idempotency_key: IdempotencyKey = None
 ) -> Response:
     """Submit a job. With an `Idempotency-Key`, the same request again returns the job of the first."""
     caller.require(Role.USER, spec.project)
     now = context.now()
     async with context.transactions.begin() as tx:
         submitted = await submit(
-            tx, spec, caller=caller, job_id=new_id("j", now), idempotency_key=idempotency_key, now=now
+            tx,
+            spec,
+            caller=caller,
+            job_id=job_id,
+            idempotency_key=idempotency_key,
+            now=now,
+            trace=context.begin_trace(job_id, request.headers.get("traceparent")),
         )
     headers = {"Location": f"/api/v1/jobs/{submitted.job.id}"}
     return as_json(_fresh_view(submitted.job), 201 if submitted.created else 200, headers)

@@ -34,8 +34,8 @@ router = APIRouter(tags=["health"])
 
 @router.get("/metrics", operation_id="metrics", dependencies=[Depends(require_monitor)])
 async def metrics(request: Request, context: Context) -> Response:
-    """The cluster as it is, how good the predictions of the last day were, what was spent this month, and whom this process
-    has turned away.
+    """The cluster as it is, how good the predictions of the last day were, what was spent this month, and what this process
+    has done.
     """
     since = context.now() - SCORED_FOR
     async with context.transactions.begin() as tx:
@@ -57,7 +57,8 @@ async def metrics(request: Request, context: Context) -> Response:
     registry.register(_Predictions(errors))
     registry.register(_Forecasts(forecasts))
     registry.register(_Quarantines(Counter(one.cause for one in confined)))
-    return Response(generate_latest(registry), media_type=CONTENT_TYPE_PLAIN_0_0_4)
+    text = generate_latest(registry) + generate_latest(context.registry)
+    return Response(text, media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
 
 class _Leader(Collector):

@@ -30,7 +30,7 @@ class Cluster(Collector):
         now = self._figures
         yield _by("headway_jobs", "Jobs that have not ended.", ("state", "reason"), now.jobs)
         text = "How long the pending job waits that has waited longest."
-        yield GaugeMetricFamily("headway_queue_wait_seconds", text, value=now.oldest_waiting_s)
+        yield GaugeMetricFamily("headway_queue_oldest_seconds", text, value=now.oldest_waiting_s)
 
     def _hosts(self) -> Iterator[Metric]:
         now = self._figures
@@ -46,7 +46,7 @@ class Cluster(Collector):
         text = "Commands that no agent has acknowledged yet."
         yield GaugeMetricFamily("headway_commands_waiting", text, value=now.commands_waiting)
         text = "How long the command waits that has waited longest to be acknowledged."
-        yield GaugeMetricFamily("headway_command_ack_latency_seconds", text, value=now.oldest_command_s)
+        yield GaugeMetricFamily("headway_commands_oldest_seconds", text, value=now.oldest_command_s)
 
     def _rounds(self) -> Iterator[Metric]:
         now = self._figures

@@ -68,9 +68,11 @@ async def submit_or_plan(request: Request, context: Context, caller: Caller, des
             return _submit_page(request, caller, desk, {**values, "plan": plan_of(view)})
         caller.require(Role.USER, spec.project)
         now = context.now()
+        job_id = new_id("j", now)
+        trace = context.begin_trace(job_id, request.headers.get("traceparent"))
         async with context.transactions.begin() as tx:
             submitted = await submit(
-                tx, spec, caller=caller, job_id=new_id("j", now), idempotency_key=None, now=now
+                tx, spec, caller=caller, job_id=job_id, idempotency_key=None, now=now, trace=trace
             )
     except HeadwayError as error:
         return _submit_page(

@@ -97,6 +97,8 @@ class Job:
     grow_after: datetime | None = None
     """No newcomers are started before this time."""
     progress: JobProgress = field(default_factory=JobProgress)
+    traceparent: str | None = None
+    """Where its trace began, as W3C Trace Context writes it; None: it is not traced."""
     submitted_at: datetime
     state_since: datetime
     started_at: datetime | None = None

@@ -19,10 +19,11 @@ from service.domain.lifecycle import JobEvent, allows
 from service.domain.membership import exits_to_judge, first_members
 from service.domain.ranks import layout
 from service.domain.retries import Failure, gist, has_got_on, poison, with_failure
+from service.usecases.facts import Preempted
 from service.usecases.marks import score_forecasts
 from service.usecases.orders import Launch, choose_ports, crew_of, send_runs, stop_generation
 from service.usecases.ports import Transaction
-from service.usecases.records import AllocationRecord, Bell, Prediction
+from service.usecases.records import AllocationRecord, Bell, NodeRecord, Prediction
 from service.usecases.transition import record, transition
 
 
@@ -81,11 +82,23 @@ async def start_generation(
         reason=reason,
         message=message,
         now=now,
-        data={"slots": size_of(allocation), "nodes": {nodes[n].name: list(s) for n, s in allocation.items()}},
+        data={"round_id": round_id, **_placed(job, allocation, nodes, now)},
     )
     await tx.allocations.add(record_)
     await send_runs(tx, started, record_, ranks, launch, now, address=first.address)
     return started
+
+
+def _placed(
+    job: Job, allocation: Allocation, nodes: Mapping[str, NodeRecord], now: datetime
+) -> dict[str, object]:
+    """What the event of a start says: what the job got, and how long it has waited for it."""
+    waited_s = max(0.0, (now - job.state_since).total_seconds())
+    return {
+        "slots": size_of(allocation),
+        "nodes": {nodes[node].name: list(slots) for node, slots in allocation.items()},
+        **({"waited_s": waited_s} if job.state is JobState.PENDING else {}),
+    }
 
 
 async def vacate(
@@ -211,6 +224,7 @@ async def _wait_again(tx: Transaction, job: Job, now: datetime) -> Job:
         reason = Reason.BUDGET if job.reason is Reason.BUDGET else Reason.USER_REQUEST
         return await pause_now(tx, job, now, reason=reason)
     again = replace(job, preemptions=job.preemptions + 1)
+    tx.tell(Preempted(job.reason))
     return await transition(tx, again, JobEvent.REQUEUE, reason=job.reason, message=job.message, now=now)
 
 
@@ -238,6 +252,8 @@ async def _recover(tx: Transaction, job: Job, verdict: Verdict, held: tuple[str,
         user_errors=job.user_errors + (verdict.ending is Ending.USER_ERROR),
         preemptions=job.preemptions + (verdict.ending is Ending.STOPPED),
     )
+    if verdict.ending is Ending.STOPPED:
+        tx.tell(Preempted(reason))
     if verdict.ending in {Ending.INFRASTRUCTURE, Ending.USER_ERROR, Ending.HOPELESS}:
         failure = await _failure(tx, job, reason, message, held)
         if has_got_on(job.failures, failure):

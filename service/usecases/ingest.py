@@ -67,7 +67,8 @@ async def ingest(
         raise WrongToken(f"node {node.name} now belongs to another agent; stop this one or rename it.")
     if report.unread:
         log.warning("newer_agent", node=node.name, version=node.agent_version, unread=report.unread)
-    await tx.commands.acknowledge({node.id: report.acknowledged}, now)
+    for taken in await tx.commands.acknowledge({node.id: report.acknowledged}, now):
+        tx.tell(taken)
     fresh = [entry for entry in report.entries if entry.sequence > node.last_sequence]
     news = [entry for entry in fresh if not isinstance(entry, NodeEntry)]
     notices = [entry for entry in fresh if isinstance(entry, InterruptionNotice)]

@@ -88,6 +88,7 @@ async def prepare(
         "to": size_of(target),
         "nodes": {nodes[node].name: list(slots) for node, slots in target.items()},
         "newcomers": sum(len(part.ranks) for part in parts),
+        "round_id": round_id,
     }
     job = replace(job, newest_generation=generation, switch=switch)
     job = await transition(tx, job, JobEvent.PREPARE, reason=reason, message=message, now=now, data=data)
@@ -183,6 +184,7 @@ async def complete_switch(tx: Transaction, job: Job, message: Switched, now: dat
         "from": size_of(before.allocation),
         "to": size_of(coming.slots),
         "how": how,
+        "lost": switch.lost,
         "prepare_s": switch.prepare_s,
         "pause_s": message.pause_s,
         "ready_s": max(switch.ready_s.values(), default=0.0),

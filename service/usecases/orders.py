@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Literal
 
 from headway.contract.agents import BatchOrder, OrderCommand, RunCommand, StopCommand
+from headway.tracing import SpanRef
 from service.domain.jobs import Allocation, Job
 from service.domain.membership import Crew, Members, Store, nodes_of
 from service.domain.ranks import NodeRanks, choose_port
@@ -66,7 +67,8 @@ async def send_runs(
     hung = hung_limits(spec.hung_after)
     runs = [
         RunCommand(
-            command_id=f"{job.id}.{record.generation}.run.{part.node_id}",
+            command_id=(command_id := f"{job.id}.{record.generation}.run.{part.node_id}"),
+            traceparent=command_span(job, command_id),
             job_id=job.id,
             job_name=job.name,
             generation=record.generation,
@@ -108,6 +110,12 @@ async def send_runs(
     tx.ring(Bell.COMMANDS)
 
 
+def command_span(job: Job, command_id: str) -> str | None:
+    """The span of a command, which its agent adds to."""
+    trace = SpanRef.parse(job.traceparent)
+    return None if trace is None else str(trace.child("command", command_id))
+
+
 def batch_order(job: Job) -> BatchOrder | None:
     """What steps are to take from the next order on: what its switch is about, or as much as now. None where they always
     take as many.
@@ -129,7 +137,8 @@ async def send_order(
     told = sorted(running | set(nodes_of(members)))
     orders = [
         OrderCommand(
-            command_id=f"{job.id}.{generation}.order.{node_id}",
+            command_id=(command_id := f"{job.id}.{generation}.order.{node_id}"),
+            traceparent=command_span(job, command_id),
             job_id=job.id,
             generation=generation,
             store_addr=address,
@@ -175,8 +184,10 @@ async def stop_start(tx: Transaction, job: Job, generation: int, held: Allocatio
 def _stop(
     job: Job, generation: int, node_id: str, mode: StopMode, *, oldest: int, dump_stacks: bool = False
 ) -> StopCommand:
+    command_id = f"{job.id}.{generation}.stop-{mode}.{node_id}"
     return StopCommand(
-        command_id=f"{job.id}.{generation}.stop-{mode}.{node_id}",
+        command_id=command_id,
+        traceparent=command_span(job, command_id),
         job_id=job.id,
         generation=generation,
         oldest=oldest,

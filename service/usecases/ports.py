@@ -22,6 +22,7 @@ from service.domain.membership import Born
 from service.usecases.audit_ports import Audit
 from service.usecases.console_ports import ConsoleQueries
 from service.usecases.diagnosis_ports import Diagnostics
+from service.usecases.facts import CommandTaken, Fact
 from service.usecases.health_ports import Quarantines
 from service.usecases.identity_ports import AccessQueries, Bearers, Members, Projects, Tokens, Users
 from service.usecases.money_ports import Budgets, Ledger, MoneyQueries
@@ -232,8 +233,10 @@ class Commands(Protocol):
         """Commands by the ids of their nodes, to be pushed after commit in this order."""
         ...
 
-    async def acknowledge(self, command_ids: Mapping[str, Sequence[str]], now: datetime) -> None:
-        """Nodes, by id, have taken these up."""
+    async def acknowledge(
+        self, command_ids: Mapping[str, Sequence[str]], now: datetime
+    ) -> list[CommandTaken]:
+        """Nodes, by id, have taken these up; those that they have not said of before."""
         ...
 
     async def take_due(self, now: datetime, push_again_s: float, limit: int) -> list[PendingCommand]:
@@ -246,6 +249,10 @@ class History(Protocol):
 
     async def event(self, event: Event) -> None:
         """Something happened."""
+        ...
+
+    async def vacated_at(self, job_id: str) -> datetime | None:
+        """When the job was asked to leave its slots for others, if it has not trained, failed or waited since."""
         ...
 
     async def exit(self, job_id: str, generation: int, exit_: RankExit, now: datetime) -> None:
@@ -365,6 +372,10 @@ class Transaction(Protocol):
         """Ring after commit. `about` names the job that events or logs are about."""
         ...
 
+
+    def tell(self, fact: Fact) -> None:
+        """Tell whoever watches after commit."""
+        ...
 
 class Transactions(Protocol):
     """Where transactions come from. Raises Unavailable when the database does not answer."""

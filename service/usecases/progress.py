@@ -64,6 +64,8 @@ async def _note(tx: Transaction, job: Job, before: JobProgress, message: Message
     match message:
         case FirstStep() if message.rank == 0:
             again = progress.lost_samples - before.lost_samples
+            vacated_at = await tx.history.vacated_at(job.id)
+            stood = {} if vacated_at is None else {"stood_s": max(0.0, (now - vacated_at).total_seconds())}
             await record(
                 tx,
                 job,
@@ -74,7 +76,7 @@ async def _note(tx: Transaction, job: Job, before: JobProgress, message: Message
                 if before.samples
                 else "training begins",
                 now=datetime.fromtimestamp(message.at_s, UTC),
-                data={"samples": message.samples, "rank": message.rank, **_lost(before, again)},
+                data={"samples": message.samples, "rank": message.rank, **_lost(before, again), **stood},
             )
         case Restored():
             lost = progress.lost_samples - before.lost_samples

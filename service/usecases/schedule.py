@@ -20,6 +20,7 @@ from service.domain.errors import InvalidField
 from service.domain.policies.policy import Policy
 from service.domain.policies.registry import DEFAULT, policy
 from service.usecases.apply import apply_plan
+from service.usecases.facts import Decided
 from service.usecases.nodes import finish_drain
 from service.usecases.orders import Launch
 from service.usecases.ports import Transactions
@@ -70,7 +71,9 @@ async def run_round(
         await tx.decisions.store(told, round_id, now)
         if plan.decisions:
             times = {**times, **plan.times, "took_s": clock_s() - began_s}
-            await tx.decisions.record_round(round_view(plan, changes, round_id=round_id, times=times))
+            view = round_view(plan, changes, round_id=round_id, times=times)
+            await tx.decisions.record_round(view)
+            tx.tell(Decided(view))
         if state != snapshot.policy_state:
             await tx.cluster_settings.carry_over(snapshot.policy, state, now)
     drained = []

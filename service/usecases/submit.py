@@ -12,6 +12,7 @@ from headway.contract.spec import JobSpec, Resize
 from service.domain.access import Principal
 from service.domain.errors import IdempotencyConflict, InvalidField
 from service.domain.jobs import Job
+from service.usecases.facts import Accepted, BegunTrace
 from service.usecases.ports import Transaction
 from service.usecases.records import Bell, Submitted
 from service.usecases.secrets import check_secrets, credentials_in
@@ -25,8 +26,9 @@ async def submit(
     job_id: str,
     idempotency_key: str | None,
     now: datetime,
+    trace: BegunTrace | None = None,
 ) -> Submitted:
-    """The stored job; the one stored before when the idempotency key was used for the same spec.
+    """The stored job; the one stored before when the idempotency key was used for the same spec. `trace`: it is traced.
 
     Raises:
         InvalidField: an unknown device or project, or a bundle or script that the caller has not uploaded.
@@ -44,6 +46,7 @@ async def submit(
         message="; ".join(["waits for the next round", *_without_effect(spec), *_hints(spec)]),
         submitted_at=now,
         state_since=now,
+        traceparent=None if trace is None else trace.traceparent,
     )
     digest = hashlib.sha256(spec.model_dump_json(by_alias=True).encode()).hexdigest()
     submitted = await tx.jobs.insert(job, idempotency_key=idempotency_key, request_digest=digest)
@@ -54,6 +57,7 @@ async def submit(
         )
     if submitted.created:
         tx.ring(Bell.ROUND)
+        tx.tell(Accepted(job, trace))
     return submitted
 
 

@@ -127,7 +127,8 @@ async def take_in_together(tx: Transaction, news: Sequence[QuickNews], now: date
     ]
     await _say_all(tx, jobs, {one.heartbeat.node_id: fresh[one.heartbeat.node_id] for one in taken}, now)
     acknowledged = {one.heartbeat.node_id: one.acknowledged for one in taken if one.acknowledged}
-    await tx.commands.acknowledge(acknowledged, now)
+    for command in await tx.commands.acknowledge(acknowledged, now):
+        tx.tell(command)
     kept = []
     for one in taken:
         sequences = (said.entry.sequence for said in one.training)

@@ -9,6 +9,7 @@ from typing import Any
 from headway.contract.jobs import Reason
 from service.domain.jobs import Job
 from service.domain.lifecycle import JobEvent, advance
+from service.usecases.facts import Happened
 from service.usecases.ports import Transaction
 from service.usecases.records import Bell, Event
 
@@ -57,4 +58,5 @@ async def record(
         data=data or {},
     )
     await tx.history.event(event)
+    tx.tell(Happened(job, event))
     tx.ring(Bell.EVENTS, job.id)

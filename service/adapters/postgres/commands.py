@@ -11,6 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from headway.contract.agents import AnyCommand, NodeState
 from service.adapters.postgres.tables import commands, nodes
+from service.usecases.facts import CommandTaken
 from service.usecases.records import PendingCommand
 
 _ADD = text(
@@ -29,8 +30,11 @@ _ADD = text(
 _ACKNOWLEDGE = text(
     """
     UPDATE commands SET acknowledged_at = :now
-    FROM unnest(CAST(:nodes AS text[]), CAST(:ids AS text[])) AS said(node, id)
-    WHERE commands.id = said.id AND commands.node_id = said.node AND acknowledged_at IS NULL
+    FROM unnest(CAST(:nodes AS text[]), CAST(:ids AS text[])) AS said(node, id), jobs
+    WHERE commands.id = said.id AND commands.node_id = said.node AND acknowledged_at IS NULL AND jobs.id = commands.job_id
+    RETURNING commands.id AS command_id, commands.node_id, commands.body->>'kind' AS kind, commands.job_id, jobs.project,
+        jobs.reason, commands.generation, commands.body->>'traceparent' AS traceparent, commands.created_at,
+        commands.acknowledged_at
     """
 )
 
@@ -56,12 +60,17 @@ class PostgresCommands:
         if rows:
             await self._connection.execute(_ADD, {"rows": json.dumps(rows), "now": now})
 
-    async def acknowledge(self, command_ids: Mapping[str, Sequence[str]], now: datetime) -> None:
-        """Nodes have taken these up."""
+    async def acknowledge(
+        self, command_ids: Mapping[str, Sequence[str]], now: datetime
+    ) -> list[CommandTaken]:
+        """Nodes have taken these up; those that they have not said of before."""
         said = [(node, command) for node, ids in command_ids.items() for command in ids]
-        if said:
-            nodes_, ids_ = ([pair[column] for pair in said] for column in (0, 1))
-            await self._connection.execute(_ACKNOWLEDGE, {"nodes": nodes_, "ids": ids_, "now": now})
+        if not said:
+            return []
+        nodes_, ids_ = ([pair[column] for pair in said] for column in (0, 1))
+        values = {"nodes": nodes_, "ids": ids_, "now": now}
+        rows = (await self._connection.execute(_ACKNOWLEDGE, values)).mappings()
+        return [CommandTaken(**row) for row in rows]
 
     async def take_due(self, now: datetime, push_again_s: float, limit: int) -> list[PendingCommand]:
         """Unacknowledged commands that were never pushed, or not for `push_again_s`; marked pushed.

@@ -77,6 +77,7 @@ from service.usecases import (
 from service.usecases.console_ports import ConsoleQueries
 from service.usecases.diagnosis_ports import Diagnostics
 from service.usecases.monitoring_ports import Monitoring
+from service.usecases.facts import Fact, Tell, tell_nobody
 from service.usecases.records import Bell
 
 Ring = Callable[[Bell, str], Awaitable[None]]
@@ -157,11 +158,16 @@ class PostgresTransaction:
         self.rung: dict[tuple[Bell, str], None] = {}
 
     def ring(self, bell: Bell, about: str = "") -> None:
+        self.told: list[Fact] = []
         """Ring after commit."""
         self.rung[(bell, about)] = None
 
 
 _SESSION = {
+    def tell(self, fact: Fact) -> None:
+        """Tell whoever watches after commit."""
+        self.told.append(fact)
+
     # A process that stands still in a transaction must not keep rows from all others for ever.
     "idle_in_transaction_session_timeout": "30s",
 }
@@ -182,6 +188,7 @@ class Database:
         share_half_life_s: float = SHARE_HALF_LIFE_S,
     ) -> None:
         self.engine: AsyncEngine = create_async_engine(
+        tell: Tell = tell_nobody,
             sqlalchemy_url(url),
             pool_size=pool_size,
             max_overflow=0,
@@ -196,6 +203,7 @@ class Database:
         self._ring = ring
         self._share_half_life_s = share_half_life_s
 
+        self._tell = tell
     def begin(self) -> AbstractAsyncContextManager[ports.Transaction]:
         """A transaction that commits when its block ends without an error, and then rings its bells.
 
@@ -227,6 +235,8 @@ class Database:
             await self._ring(bell, about)
 
     async def time(self) -> datetime:
+        for fact in tx.told:
+            self._tell(fact)
         """What the database's clock says. Raises Unavailable."""
         with _told_plainly():
             async with self.engine.connect() as connection:

@@ -43,6 +43,14 @@ _MEASURE = text(
 )
 """Uneven ranks come to share steps in other ways, and noise is smoothed already: of both the last one counts."""
 
+_LAST_TURN = text(
+    """
+    SELECT at, kind, data FROM events
+    WHERE job_id = :job AND kind IN ('fail_rank', 'first_step', 'pause', 'requeue', 'submit', 'switch', 'vacate')
+    ORDER BY sequence DESC LIMIT 1
+    """
+)
+
 
 class PostgresHistory:
     """Implements `usecases.ports.History`."""
@@ -64,6 +72,12 @@ class PostgresHistory:
                 data=dict(event.data),
             )
         )
+
+    async def vacated_at(self, job_id: str) -> datetime | None:
+        """When the job was asked to leave its slots for others, if it has not trained, failed or waited since."""
+        row = (await self._connection.execute(_LAST_TURN, {"job": job_id})).first()
+        moves = row is not None and row.kind == "vacate" and row.data.get("to", 0) > 0
+        return row.at if row is not None and moves else None
 
     async def exit(self, job_id: str, generation: int, exit_: RankExit, now: datetime) -> None:
         """A rank ended. The first report of a rank counts."""

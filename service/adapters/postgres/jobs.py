@@ -29,9 +29,9 @@ _INSERT = text(
         SELECT name FROM projects WHERE name = :project FOR KEY SHARE
     ), job AS (
         INSERT INTO jobs (id, project, name, job_class, spec, idempotency_key, request_digest,
-                          state, reason, message, submitted_at, state_since)
+                          state, reason, message, traceparent, submitted_at, state_since)
         SELECT :id, project.name, :name, :job_class, CAST(:spec AS jsonb), :idempotency_key, :request_digest,
-               :state, :reason, :message, CAST(:now AS timestamptz), CAST(:now AS timestamptz)
+               :state, :reason, :message, :traceparent, CAST(:now AS timestamptz), CAST(:now AS timestamptz)
         FROM project
         ON CONFLICT (project, idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING
         RETURNING id
@@ -81,6 +81,7 @@ def row_to_job(row: Row[Any]) -> Job:
         growth_failures=row.growth_failures,
         grow_after=row.grow_after,
         progress=JobProgress.model_validate(row.progress),
+        traceparent=row.traceparent,
         submitted_at=row.submitted_at,
         state_since=row.state_since,
         started_at=row.started_at,
@@ -135,6 +136,7 @@ class PostgresJobs:
             "state": job.state,
             "reason": job.reason,
             "message": job.message,
+            "traceparent": job.traceparent,
             "now": job.submitted_at,
             **self._told.take(),
         }

@@ -32,6 +32,7 @@ _SLOT = agents.SlotInfo(
     health=agents.DeviceHealth(temperature_c=61, memory_used_bytes=1 << 30, ecc_uncorrected=0),
 )
 _MEMBER = agents.Member(rank=0, node_id="n01", slot=3, born_generation=5, born_rank=1)
+_TRACEPARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 _SAID = {"rank": 1, "generation": 7, "at_s": 1_763_726_400.25}
 
 COMMANDS: tuple[BaseModel, ...] = (
@@ -42,12 +43,15 @@ COMMANDS: tuple[BaseModel, ...] = (
         store_port=20002, live=True, joins=True, global_batch=256, start_global_batch=512, max_global_batch=1024,
         max_local_batch=64, lr_rule="sqrt", checkpoint_uri="s3://bucket/checkpoints/j", checkpoint_every_s=30.0,
         checkpoint_keep=3, grace_s=60.0, hung_after_s=600.0, hung_factor=10.0, hung_when_still=True,
-        secrets=["WANDB_API_KEY"],
+        secrets=["WANDB_API_KEY"], traceparent=_TRACEPARENT,
         cpus_per_slot=4.0, memory_per_slot_bytes=1 << 34, image="registry.example/train:1",
     ),
     agents.OrderCommand(
         **_JOB, command_id="c2", store_addr="10.0.0.1", store_port=20002, members=[_MEMBER], lost=True,
-        batch=agents.BatchOrder(global_batch=512),
+        batch=agents.BatchOrder(global_batch=512), traceparent=_TRACEPARENT,
+    ),
+    agents.StopCommand(
+        **_JOB, command_id="c3", oldest=5, mode="checkpoint", grace_s=60.0, dump_stacks=True, traceparent=_TRACEPARENT
     ),
     agents.StopCommand(**_JOB, command_id="c3", oldest=5, mode="checkpoint", grace_s=60.0, dump_stacks=True),
 )  # fmt: skip

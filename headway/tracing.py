@@ -1,0 +1,146 @@
+"""Traces of jobs, where a collector is named (`OTEL_EXPORTER_OTLP_ENDPOINT`) and `headway[traces]` is installed. Service and
+agents each send their own spans.
+
+A span's id follows from its trace and from what it is about. So whoever adds to a trace knows its parent without being told, and
+the same thing told twice is one span. Nothing of OpenTelemetry is imported unless traces are sent.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from importlib.util import find_spec
+from typing import Any, Protocol
+
+ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
+TRACES_ENDPOINT = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"
+_TRACEPARENT = re.compile(r"00-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})")
+"""W3C Trace Context, version 00."""
+_SAMPLED = 1
+_FLUSH_MS = 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class SpanRef:
+    """A span, as others name it: 32 and 16 hexadecimal digits."""
+
+    trace_id: str
+    span_id: str
+
+    @classmethod
+    def parse(cls, traceparent: str | None) -> SpanRef | None:
+        """From a `traceparent`; None where there is none, where it is not one, or where its sender does not record it."""
+        found = _TRACEPARENT.fullmatch(traceparent or "")
+        if found is None or not int(found[3], 16) & _SAMPLED:
+            return None
+        return cls(found[1], found[2])
+
+    def __str__(self) -> str:
+        """As a `traceparent`."""
+        return f"00-{self.trace_id}-{self.span_id}-01"
+
+    def child(self, *about: str | int) -> SpanRef:
+        """The span of the same trace that is about this."""
+        return SpanRef(self.trace_id, _digest(self.trace_id, *about)[:16])
+
+
+def trace_of(job_id: str) -> SpanRef:
+    """Where the trace of a job begins that nobody has begun before it came here."""
+    trace_id = _digest("trace", job_id)[:32]
+    return SpanRef(trace_id, _digest(trace_id, "submit")[:16])
+
+
+def _digest(*about: str | int) -> str:
+    return hashlib.sha256("\0".join(map(str, about)).encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """Something that took its time. `attributes` hold no secrets: no environment, no arguments of scripts."""
+
+    name: str
+    ref: SpanRef
+    parent: SpanRef | None
+    began_at: datetime
+    ended_at: datetime
+    attributes: Mapping[str, str | int | float | bool]
+    failed: bool = False
+
+
+class Sends(Protocol):
+    """Where spans go."""
+
+    def send(self, span: Span) -> None:
+        """Send it soon."""
+
+    def close(self) -> None:
+        """Send what is left."""
+
+
+class Otlp:
+    """Sends spans to a collector by OTLP over HTTP, from a thread of its own. What a collector does not take is lost.
+
+    Args:
+        service_name: the program, as the collector is to call it.
+        instance: which of them this is.
+    """
+
+    def __init__(self, service_name: str, instance: str, version: str) -> None:
+        # Only who sends traces has these, and only they wait for the import.
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter  # noqa: PLC0415
+        from opentelemetry.sdk.resources import Resource  # noqa: PLC0415
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415
+
+        self._processor = BatchSpanProcessor(OTLPSpanExporter())
+        self._resource = Resource.create(
+            {"service.name": service_name, "service.instance.id": instance, "service.version": version}
+        )
+
+    def send(self, span: Span) -> None:
+        """Send it with the next batch."""
+        from opentelemetry.sdk.trace import ReadableSpan  # noqa: PLC0415
+        from opentelemetry.trace import Status, StatusCode  # noqa: PLC0415
+
+        began_ns, ended_ns = (int(at.timestamp() * 1e6) * 1000 for at in (span.began_at, span.ended_at))
+        self._processor.on_end(
+            ReadableSpan(
+                name=span.name,
+                context=_context(span.ref),
+                parent=None if span.parent is None else _context(span.parent),
+                resource=self._resource,
+                attributes=dict(span.attributes),
+                status=Status(StatusCode.ERROR if span.failed else StatusCode.UNSET),
+                start_time=began_ns,
+                end_time=max(began_ns, ended_ns),
+            )
+        )
+
+    def close(self) -> None:
+        """Send what is left, within two seconds."""
+        self._processor.force_flush(_FLUSH_MS)
+        self._processor.shutdown()  # type: ignore[no-untyped-call]
+
+
+def _context(ref: SpanRef) -> Any:
+    from opentelemetry.trace import SpanContext, TraceFlags  # noqa: PLC0415
+
+    return SpanContext(
+        trace_id=int(ref.trace_id, 16),
+        span_id=int(ref.span_id, 16),
+        is_remote=True,
+        trace_flags=TraceFlags(TraceFlags.SAMPLED),
+    )
+
+
+def wanted(env: Mapping[str, str]) -> bool:
+    """Whether the environment names a collector."""
+    named = env.get(TRACES_ENDPOINT) or env.get(ENDPOINT)
+    return bool(named) and env.get("OTEL_SDK_DISABLED", "").lower() != "true"
+
+
+def installed() -> bool:
+    """Whether `headway[traces]` is."""
+    return all(find_spec(name) is not None for name in ("opentelemetry", "opentelemetry.sdk"))

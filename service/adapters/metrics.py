@@ -1,0 +1,129 @@
+"""What this process has seen happen, as counters and histograms for monitoring: the sum over all processes is what happened."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.gc_collector import GCCollector
+from prometheus_client.process_collector import ProcessCollector
+
+from headway.contract.decisions import RoundView
+from service.domain.lifecycle import JobEvent
+from service.usecases.facts import CommandTaken, Decided, Fact, Happened, Preempted
+from service.usecases.records import Event
+
+_ROUND_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+_GAP = (0.0, 1e-4, 1e-3, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 1.0)
+_ACK_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
+_PAUSE_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 15.0, 30.0, 60.0, 120.0, 300.0)
+_WAIT_S = (0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 14_400.0, 43_200.0, 86_400.0, 604_800.0)
+
+
+def process_registry() -> CollectorRegistry:
+    """Of one process: its memory, processor time and files, and the work of its collector of garbage."""
+    registry = CollectorRegistry(auto_describe=True)
+    ProcessCollector(registry=registry)
+    GCCollector(registry=registry)
+    return registry
+
+
+class FactMetrics:
+    """Hears of facts (`usecases.facts`). No label names a job: a name would stay for as long as the process lives."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._round = _histogram(
+            registry,
+            "headway_scheduling_cycle_duration_seconds",
+            "A scheduling round, from the snapshot to the record.",
+            _ROUND_S,
+        )
+        self._gap = _histogram(
+            registry,
+            "headway_scheduling_cycle_gap_ratio",
+            "How far from the best a round's choice was at most.",
+            _GAP,
+        )
+        self._status = Counter(
+            "headway_solver_status",
+            "Rounds, by what the solver said of its choice: optimal, within_gap or limit.",
+            ("status",),
+            registry=registry,
+        )
+        self._wait = _histogram(
+            registry,
+            "headway_queue_wait_seconds",
+            "How long a job had waited when it was given slots.",
+            _WAIT_S,
+            "project",
+        )
+        self._resizes = Counter(
+            "headway_resizes",
+            "Changes of a job's slots that were carried out, by direction (grow, shrink, move) and how (live, restart).",
+            ("direction", "how"),
+            registry=registry,
+        )
+        self._pause = _histogram(
+            registry,
+            "headway_resize_duration_seconds",
+            "A change of a job's slots, by how it was made and phase: `prepare` until the switch was ordered, while training goes on;"
+            " `pause` while no step is taken.",
+            _PAUSE_S,
+            "how",
+            "phase",
+        )
+        self._preemptions = Counter(
+            "headway_preemptions",
+            "Jobs that were stopped before their end and had to wait, by cause.",
+            ("cause",),
+            registry=registry,
+        )
+        self._acknowledged = _histogram(
+            registry,
+            "headway_command_ack_latency_seconds",
+            "From the moment that a command to an agent was written to its acknowledgement, by kind.",
+            _ACK_S,
+            "kind",
+        )
+
+    def hear(self, fact: Fact) -> None:
+        """Count it."""
+        match fact:
+            case CommandTaken():
+                took_s = (fact.acknowledged_at - fact.created_at).total_seconds()
+                self._acknowledged.labels(fact.kind).observe(max(0.0, took_s))
+            case Decided():
+                self._decided(fact.round)
+            case Preempted():
+                self._preemptions.labels(str(fact.cause)).inc()
+            case Happened():
+                self._happened(fact.event, fact.job.spec.project)
+
+    def _decided(self, round_: RoundView) -> None:
+        self._round.observe(round_.took_s)
+        self._gap.observe(round_.gap)
+        self._status.labels(round_.status).inc()
+
+    def _happened(self, event: Event, project: str) -> None:
+        data = event.data
+        match event.kind:
+            case JobEvent.ALLOCATE if "waited_s" in data:
+                self._wait.labels(project).observe(data["waited_s"])
+            case JobEvent.VACATE if data.get("to"):
+                self._resizes.labels(_direction(data["from"], data["to"]), "restart").inc()
+            case JobEvent.SWITCH:
+                how = "loss" if data["lost"] else "restart" if data["how"] == "checkpoint" else "live"
+                if how != "loss":
+                    self._resizes.labels(_direction(data["from"], data["to"]), how).inc()
+                    self._pause.labels(how, "prepare").observe(data["prepare_s"])
+                self._pause.labels(how, "pause").observe(data["pause_s"])
+            case "first_step" if "stood_s" in data:
+                self._pause.labels("restart", "pause").observe(data["stood_s"])
+
+
+def _direction(before: int, after: int) -> str:
+    return "grow" if after > before else "shrink" if after < before else "move"
+
+
+def _histogram(
+    registry: CollectorRegistry, name: str, text: str, buckets: tuple[float, ...], *labels: str
+) -> Histogram:
+    return Histogram(name, text, labels, buckets=buckets, registry=registry)

@@ -1,0 +1,83 @@
+"""What watches a process of the service, put together: what it counts, and where the traces of jobs go."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from importlib.metadata import version
+
+import structlog
+from prometheus_client import CollectorRegistry
+
+from headway import tracing
+from headway.errors import HeadwayError
+from headway.exposing import Bind, listen
+from service.adapters.metrics import FactMetrics, process_registry
+from service.adapters.traces import JobTraces
+from service.environment import SettingsError
+from service.usecases.facts import BegunTrace, Tell, tell_all
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Telemetry:
+    """Of one process. `spans` is None where nobody collects traces."""
+
+    registry: CollectorRegistry
+    tell: Tell
+    traces: JobTraces | None = None
+    spans: tracing.Sends | None = None
+
+    def begin_trace(self, job_id: str, traceparent: str | None) -> BegunTrace | None:
+        """See `ApiContext.begin_trace`."""
+        return None if self.traces is None else self.traces.begin(job_id, traceparent)
+
+    @contextmanager
+    def exposed(self, bind: Bind | None) -> Iterator[None]:
+        """Answer `/metrics` there until the block ends, in a process that has no API.
+
+        Raises:
+            SettingsError: the address cannot be listened at.
+        """
+        if bind is None:
+            yield
+            return
+        try:
+            listener = listen(bind, self.registry)
+        except HeadwayError as error:
+            raise SettingsError(f"HEADWAY_METRICS_LISTEN: {error}") from error
+        try:
+            yield
+        finally:
+            listener.close()
+
+    def close(self) -> None:
+        """Send what is left of traces."""
+        if self.spans is not None:
+            self.spans.close()
+
+
+def telemetry(now: Callable[[], datetime], spans: tracing.Sends | None = None) -> Telemetry:
+    """Counts, and sends the spans of jobs where there is somebody to take them."""
+    registry = process_registry()
+    counts = FactMetrics(registry)
+    if spans is None:
+        return Telemetry(registry, counts.hear)
+    traces = JobTraces(spans, now)
+    return Telemetry(registry, tell_all([counts.hear, traces.hear]), traces, spans)
+
+
+def collector_of(env: Mapping[str, str], role: str) -> tracing.Sends | None:
+    """Where the environment wants traces sent; None, and a word in the log, where what sends them is not installed."""
+    if not tracing.wanted(env):
+        return None
+    if not tracing.installed():
+        log.warning(
+            "no_traces", why="OpenTelemetry is not installed", what_next="pip install 'headway[traces]'"
+        )
+        return None
+    return tracing.Otlp(f"headway-{role}", f"{os.uname().nodename}-{os.getpid()}", version("headway"))
