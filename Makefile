@@ -87,7 +87,7 @@ reference: $(READY)  ## rewrite the pages of docs/reference that follow from the
 	$(BIN)/python -m tools.reference
 
 dist: $(READY)  ## build the wheel and the source distribution into dist/
-	$(BIN)/python -m build --outdir dist
+	$(BIN)/python -m build --no-isolation --outdir dist
 
 bench: $(READY)  ## run every benchmark; each prints one JSON object
 	@for script in $$(grep -le --json benchmarks/[a-z]*.py); do \
