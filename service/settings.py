@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from headway.contract.devices import parse_prices
+from headway.exposing import Bind
 from service.environment import SettingsError, number_of, path_of, switch_of, text_of
 from service.http_settings import HttpSettings, read_http_settings
 
@@ -75,7 +76,11 @@ class Settings:
     redis_acl: bool = True
     """Whether every node has a user of Redis of its own."""
     storage_role: str = ""
-    """The role from which ranks get keys for their checkpoints; empty: they use what their hosts have."""
+    """The role from which ranks get keys for their checkpoints; empty: they get none."""
+    storage_signed: bool = False
+    """Whether the service signs the requests of ranks to the storage; else they use a role's keys, or what their hosts have."""
+    metrics_listen: Bind | None = None
+    """Where a scheduler that has no API beside it answers `/metrics`; None: nowhere."""
     share_half_life_s: float = 7 * 86_400.0
     """After so long, slots that a project has used count half for its share."""
     rental: RentalSettings = RentalSettings()
@@ -109,11 +114,21 @@ def read_settings(env: Mapping[str, str]) -> Settings:
         usd_per_slot_h=_prices(env, "HEADWAY_PRICES"),
         redis_acl=switch_of(env, "HEADWAY_REDIS_ACL", default=True),
         storage_role=env.get("HEADWAY_STORAGE_ROLE", "").strip(),
+        storage_signed=switch_of(env, "HEADWAY_STORAGE_SIGNED", default=False),
+        metrics_listen=_metrics_listen(env),
         share_half_life_s=number_of(env, "HEADWAY_SHARE_HALF_LIFE_D", 7, 0.04, 366) * 86_400.0,
         rental=_rental(env, http.public_url),
         http=http,
         secrets=_secrets(env),
     )
+
+
+def _metrics_listen(env: Mapping[str, str]) -> Bind | None:
+    text = env.get("HEADWAY_METRICS_LISTEN", "").strip()
+    try:
+        return Bind.parse(text) if text else None
+    except ValueError as error:
+        raise SettingsError(f"HEADWAY_METRICS_LISTEN: {error}.") from None
 
 
 def _secrets(env: Mapping[str, str]) -> SecretSettings:
