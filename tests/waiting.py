@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 
-async def until(condition: Callable[[], bool | Awaitable[bool]], within_s: float = 10.0) -> None:
-    """Wait, a little at a time, until it holds.
+async def until(condition: Callable[[], bool | Awaitable[bool]], within_s: float = 60.0) -> None:
+    """Wait, a little at a time, until it holds. The end is for what hangs; it measures nothing.
 
     Raises:
         TimeoutError: it does not within `within_s`.

@@ -105,7 +105,7 @@ async def test_two_deliverers_share_the_work(stored: Database) -> None:
     await add(stored, *range(200))
     async with stored.begin() as one, stored.begin() as other:
         first = await one.commands.take_due(NOW, AGAIN_S, 50)
-        second = await asyncio.wait_for(other.commands.take_due(NOW, AGAIN_S, 50), 5)
+        second = await asyncio.wait_for(other.commands.take_due(NOW, AGAIN_S, 50), 60)
     assert (len(first), len(second)) == (50, 50)
     assert not {*ids(first)} & {*ids(second)}
 

@@ -19,7 +19,7 @@ from headway.contract.jobs import TERMINAL_STATES, EventView, JobState, JobView
 from headway.contract.spec import JobSpec
 from headway.local.stack import LocalStack
 
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 SCRIPTS = Path(__file__).parent / "scripts"
 
 

@@ -40,7 +40,7 @@ class Throne:
 
 
 async def leading(throne: Throne, work: Callable[[int], Awaitable[None]]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await lead(throne, work)
 
 

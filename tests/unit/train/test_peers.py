@@ -18,7 +18,7 @@ from headway.train.peers import Peers, PeersLost, Superseded, leave_mark
 NOWHERE = "127.0.0.1:1"
 """No store: a connection is refused."""
 LONG = timedelta(seconds=60)
-SOON_S = 10.0
+SOON_S = 30.0
 
 
 def order(store: str) -> Order:
