@@ -26,6 +26,7 @@ from service.usecases.rental_ports import JoinBy
 from tests.conformance.aws import Fault
 from tests.conformance.ec2_rig import Ec2Rig
 from tests.conformance.test_providers import ec2_rig
+from tests.waiting import until
 
 JOIN = JoinBy(url="https://headway.example:8123", token="one-time", node_name="rented-1")
 LASTS = 1000
@@ -165,8 +166,13 @@ async def test_an_answer_that_takes_too_long(ec2: Ec2Rig) -> None:
     machine = machine_of(ec2)
     with pytest.raises(Unavailable, match="nobody knows"):
         await provider.launch(machine, JOIN)
-    answer.set()
     patient = Ec2Provider(settings, ec2.clients, lambda: datetime.now(UTC))
+
+    async def carried_out() -> bool:
+        return len(await patient.list()) == 1
+
+    await until(carried_out)
+    answer.set()
     found = await patient.launch(machine, JOIN)
     assert [one.external_id for one in await patient.list()] == [found.external_id]
 

@@ -19,7 +19,7 @@ from service.domain.errors import Unavailable
 from service.usecases.records import Bell, PendingCommand
 from tests.waiting import until
 
-WITHIN_S = 10.0
+WITHIN_S = 60.0
 
 
 @pytest_asyncio.fixture
@@ -141,20 +141,18 @@ async def test_a_hearer_is_woken_again_and_again(two: tuple[RedisBells, RedisBel
 
 
 async def test_many_rings_are_sent_as_one(redis_url: str, two: tuple[RedisBells, RedisBells]) -> None:
-    here, there = two
+    here, _ = two
     async with connect(redis_url) as client, client.pubsub(ignore_subscribe_messages=True) as everything:
         await everything.psubscribe("*")
-        while await everything.get_message(timeout=0.05):
-            pass
-        async with there.heard((Bell.ROUND, "")) as event:
-            for _ in range(1000):
-                await here.ring(Bell.ROUND)
-            await here.ring(Bell.EVENTS, "last")
-            await asyncio.wait_for(event.wait(), WITHIN_S)
-        sent = []
-        while (message := await everything.get_message(timeout=0.2)) is not None:
-            sent.append(message["data"])
-        assert len(sent) == 2
+        for _ in range(1000):
+            await here.ring(Bell.ROUND)
+        await here.ring(Bell.EVENTS, "last")
+        sent: list[bytes] = []
+        async with asyncio.timeout(WITHIN_S):
+            while b"last" not in b"".join(sent):
+                message = await everything.get_message(timeout=WITHIN_S)
+                sent += [] if message is None else [message["data"]]
+        assert len([one for one in sent if b"probe" not in one]) == 2
 
 
 async def test_a_hearer_that_left_is_forgotten(two: tuple[RedisBells, RedisBells]) -> None:
@@ -198,7 +196,8 @@ async def test_bells_are_heard_again_when_redis_is_back(own_redis: EmbeddedRedis
 async def test_ringing_never_waits_for_redis() -> None:
     client = connect("redis://127.0.0.1:9")
     bells = RedisBells(client)
-    await asyncio.wait_for(bells.ring(Bell.ROUND), 0.1)
+    with pytest.raises(StopIteration):
+        bells.ring(Bell.ROUND).send(None)  # it ends without having given way once
     async with bells.running(), bells.heard((Bell.ROUND, "")) as event:
         await bells.ring(Bell.ROUND)
         await asyncio.wait_for(event.wait(), WITHIN_S)
