@@ -19,7 +19,10 @@ from tests.chaos.test_lost_node import HERE, SILENCE_S, THERE, OtherHost
 from tests.e2e.conftest import Cluster, PatientJob, living_ranks
 from tests.fake_metadata import FakeMetadata
 
-NOTICE_S = 20.0
+NOTICE_S = 120.0
+"""As much as EC2 gives. The agent stops by itself what is still there when the grace of its job is left."""
+SHORT_NOTICE_S = 30.0
+"""Half of it is the service's."""
 pytestmark = pytest.mark.timeout(300)  # a notice has to run out, beside all that is started
 
 
@@ -123,7 +126,7 @@ def test_with_a_service_that_hangs_the_agent_saves_the_job(
     cluster.client.uncordon(HERE)
     known = patient.view().progress.samples
     with hanging(cluster):
-        deadline = provider.take_away(NOTICE_S)
+        deadline = provider.take_away(SHORT_NOTICE_S)
         cluster.until(lambda: not living_ranks(cluster.stack.data, patient.id), "its ranks to end")
         assert datetime.now(UTC) < deadline
         spot.die()

@@ -47,6 +47,14 @@ def _start_counter(stub: StubService, job: str, ranks: int = 2) -> list[int]:
     return [_pid(stub.wait_log(job, "line 5", rank)) for rank in range(ranks)]
 
 
+def shorten_lease(stub: StubService, lease_s: float) -> None:
+    """Only once the ranks run, so that no start is too slow for it. Returns when the agent knows."""
+    with stub.changed:
+        stub.lease_s = lease_s
+        told = len(stub.reports)
+    stub.wait_for(lambda: len(stub.reports) > told + 1)
+
+
 def test_a_killed_agent_comes_back_to_its_ranks(
     stub: StubService, make_agent: MakeAgent, tmp_path: Path
 ) -> None:
@@ -115,10 +123,11 @@ def test_an_agent_that_owns_its_jobs_takes_them_along(
 
 
 def test_ranks_die_with_the_lease_even_without_an_agent(stub: StubService, make_agent: MakeAgent) -> None:
-    stub.lease_s, stub.report_every_s = 2.0, 0.3
+    stub.report_every_s = 0.3
     agent = make_agent()
     agent.start()
     pids = _start_counter(stub, "job")
+    shorten_lease(stub, 2.0)
     agent.kill()
     wait_until(lambda: not any(alive(pid) for pid in pids))
     agent.start()
@@ -128,12 +137,14 @@ def test_ranks_die_with_the_lease_even_without_an_agent(stub: StubService, make_
 def test_ranks_die_with_the_lease_when_the_service_is_away_and_work_goes_on_after(
     stub: StubService, make_agent: MakeAgent
 ) -> None:
-    stub.lease_s, stub.report_every_s = 1.5, 0.3
+    stub.report_every_s = 0.3
     agent = make_agent()
     agent.start()
     pids = _start_counter(stub, "job")
+    shorten_lease(stub, 1.5)
     stub.answering = False
     wait_until(lambda: not any(alive(pid) for pid in pids))
+    stub.lease_s = 30.0
     stub.answering = True
     assert {end.signal for end in stub.exits("job").values()} == {9}
     stub.run("next", "true")

@@ -171,7 +171,7 @@ def test_ranks_that_step_or_are_being_stopped_are_left_alone(shared: StubService
     deaf = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + LOCK
     start(shared, "deaf", deaf, hung_after_s=1.5)
     shared.send_stop("deaf", grace_s=4.0)
-    start(shared, "steps", steps, first_slot=1)
+    start(shared, "steps", steps, first_slot=1, hung_after_s=3.0)
     shared.released("deaf")
     assert not shared.of("deaf", RanksHung)
     assert not shared.of("steps", RanksHung)

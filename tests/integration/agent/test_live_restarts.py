@@ -11,6 +11,7 @@ import pytest
 
 from headway.contract.agents import RankMessage, RanksStarted, Released
 from tests.integration.agent.stub import AgentProcess, StubService, alive, launchers, wait_until
+from tests.integration.agent.test_agent_life import shorten_lease
 from tests.integration.agent.test_live import LiveJob
 
 MakeAgent = Callable[..., AgentProcess]
@@ -139,8 +140,8 @@ def test_a_launcher_that_dies_takes_the_ranks_and_all_of_them_are_accounted_for(
 
 
 def test_ranks_of_all_runs_die_with_the_lease(stub: StubService, agent: AgentProcess) -> None:
-    stub.lease_s = 2.0
     job, old, new = _grow(stub)
+    shorten_lease(stub, 2.0)
     agent.kill()
     wait_until(lambda: not any(alive(pid) for pids in (*old.values(), *new.values()) for pid in pids))
     agent.start()

@@ -69,7 +69,7 @@ def test_without_the_service_the_agent_stops_its_ranks_in_time(
     start(stub, "job", grace_s=5.0)
     with stub.changed:
         stub.answering = False
-    at = fake.take_away(10)
+    at = fake.take_away(16)
     state = agent.state / "runs" / "job" / "1"
     wait_until((state / "gone").exists)
     assert datetime.now(UTC) < at
