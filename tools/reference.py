@@ -1,4 +1,5 @@
-"""Write the pages of docs/reference/ that follow from the code: reasons, errors, the command line, the job file's schema, the API.
+"""Write the pages of docs/reference/ that follow from the code: reasons, errors, the command line, settings, the environment of
+ranks, the job file's fields and schema, the API.
 
 Run as `python -m tools.reference`; with `--check` it writes nothing and exits 1 if a page is not what it would write. A change
 of the API that breaks its clients is refused, unless `--break` says that it is meant.
@@ -7,7 +8,6 @@ of the API that breaks its clients is refused, unless `--break` says that it is 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -19,11 +19,9 @@ from typer.core import TyperGroup
 
 from headway.cli.main import app
 from headway.contract.meanings import ERRORS, REASONS, Meaning
-from headway.contract.spec import JobSpec
-from tools import openapi, roles
+from tools import environment, jobfile, openapi, roles, settings
 
 FOLDER = Path(__file__).parent.parent / "docs" / "reference"
-_SCHEMA_ID = "https://json-schema.org/draft/2020-12/schema"
 
 
 def pages() -> dict[str, str]:
@@ -40,8 +38,11 @@ def pages() -> dict[str, str]:
             ERRORS,
         ),
         "cli.md": "\n".join(_command_line()),
-        "job.schema.json": json.dumps(_schema(), indent=2) + "\n",
+        "job.schema.json": jobfile.dump(),
+        "job-fields.md": jobfile.page(),
+        "environment.md": environment.page(),
         "openapi.json": openapi.page(),
+        "settings.md": settings.page(),
         "roles.md": roles.page(openapi.document()),
     }
 
@@ -52,11 +53,6 @@ def _meanings(title: str, lead: str, meanings: Mapping[str, Meaning]) -> str:
         f"## {code}\n\n{one.means}\n\n**What to do.** {one.do}\n" for code, one in sorted(meanings.items())
     ]
     return "\n".join(parts)
-
-
-def _schema() -> dict[str, object]:
-    """Editors show what may stand in a job file: `# yaml-language-server: $schema=job.schema.json` in its first line."""
-    return {"$schema": _SCHEMA_ID, **JobSpec.model_json_schema(by_alias=True)}
 
 
 def _command_line() -> Iterator[str]:
@@ -122,8 +118,13 @@ def main() -> int:
     if broken:
         sys.stdout.writelines(f"breaks clients of the API: {line}\n" for line in broken)
         return 1
+    try:
+        written = pages()
+    except settings.Undocumented as error:
+        sys.stdout.write(f"{error}\n")
+        return 1
     stale = []
-    for name, text in pages().items():
+    for name, text in written.items():
         page = FOLDER / name
         if page.is_file() and page.read_text() == text:
             continue

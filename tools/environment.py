@@ -1,0 +1,75 @@
+"""docs/reference/environment.md: what a rank finds in its environment, by having the agent's own function make one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from headway.contract import runtime
+from headway.contract.agents import RankSlot, RunCommand
+from tools.settings import Undocumented
+from tools.variables import RANK
+from worker_agent.environment import rank_env
+
+_COMMAND = RunCommand(
+    command_id="c1",
+    job_id="j1m80qv0bbpgxqs5hgn4",
+    job_name="digits",
+    generation=3,
+    attempt=1,
+    restart_count=0,
+    run="python digits.py",
+    bundle=None,
+    env={},
+    ranks=[RankSlot(rank=2, local_rank=0, slot=0), RankSlot(rank=3, local_rank=1, slot=1)],
+    world_size=4,
+    node_rank=1,
+    node_count=2,
+    master_addr="10.0.0.7",
+    master_port=20001,
+    hosts_store=False,
+    joins=True,
+    global_batch=256,
+    start_global_batch=512,
+    max_global_batch=1024,
+    max_local_batch=64,
+    lr_rule="adascale",
+    checkpoint_uri="s3://bucket/headway/checkpoints/j1m80qv0bbpgxqs5hgn4",
+    checkpoint_every_s=300,
+    checkpoint_keep=3,
+    grace_s=60,
+)
+"""The second rank of two on the second host of two, with every field set that a variable is made from."""
+
+
+def page() -> str:
+    """The page. Raises Undocumented."""
+    env = rank_env(
+        _COMMAND,
+        _COMMAND.ranks[1],
+        base={},
+        control=Path("/var/lib/headway/…"),
+        devices="GPU-5f2c…,GPU-91aa…",
+        threads=4,
+        agent_keeps_store=True,
+    )
+    names = {value for name, value in vars(runtime).items() if name.startswith("ENV_")} | env.keys()
+    if wrong := sorted(names ^ RANK.keys()):
+        raise Undocumented(f"tools/variables.py: RANK and what ranks get do not agree on {', '.join(wrong)}.")
+    rows = [f"| `{name}` | {_shown(env.get(name))} | {means} |" for name, means in RANK.items()]
+    return "\n".join([_LEAD, "| variable | example | meaning |", "| --- | --- | --- |", *rows, "", _TAIL])
+
+
+def _shown(value: str | None) -> str:
+    return f"`{value}`" if value else ""
+
+
+_LEAD = """# Environment of a rank
+
+What every process of a job finds: all that `torchrun` sets, so that scripts for it run unchanged, and Headway's own. The job file's `env` and `secrets` come
+beside them and cannot replace them, but for the two that say so. The example is of rank 3 of four on two hosts.
+"""
+
+_TAIL = """Of the agent's own environment a rank gets `PATH`, locale (`LANG`, `LC_*`, `TZ`), `LD_LIBRARY_PATH`, `VIRTUAL_ENV`, `CONDA_PREFIX`, `SSL_CERT_*`, what begins with `NCCL_`,
+`GLOO_`, `UCX_`, `FI_`, `CUDA_` or `NVIDIA_`, and what `headway agent --pass-env` names. `HOME` and `TMPDIR` are folders of the job. No credential of the service
+reaches it. Headway's library reads none of the launcher's variables `PET_*`.
+"""

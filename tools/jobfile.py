@@ -1,0 +1,158 @@
+"""The job file for editors and for people: its JSON schema with descriptions, and a table of fields, types, defaults and bounds.
+
+What a field means stands once, in the tables of docs/job-file.md; a field without a row there is an error.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from headway.contract.spec import JobSpec
+from tools.settings import Undocumented
+
+_PAGE = Path(__file__).parent.parent / "docs" / "job-file.md"
+_SCHEMA_ID = "https://json-schema.org/draft/2020-12/schema"
+_HEADING = re.compile(r"^## (?:`(?P<part>\w+)`|(?P<top>Top level)|.*)")
+_ROW = re.compile(r"^\| `(?P<name>\w+)` \| .* \| (?P<means>[^|]+) \|$")
+_SIZE = {"type": "string", "pattern": r"^\d+(\.\d+)?\s*([KMGT]iB|[KMGT]?B)?$"}
+_DURATION = {"type": "string", "pattern": r"^\d+(\.\d+)?\s*(ms|s|m|h|d)?$"}
+_AS_TEXT = {
+    "resources.memory_per_slot": ("size", _SIZE),
+    "checkpoint.every": ("duration", _DURATION),
+    "checkpoint.grace_s": ("duration", _DURATION),
+    "hung_after": ("duration", _DURATION),
+}
+"""Numbers that people write with a unit (`contract.quantities`), which pydantic's schema does not know of."""
+_LINK = re.compile(r"\[([^\]]+)\]\([^)]+\)")
+
+
+def schema() -> dict[str, Any]:
+    """The schema, as `# yaml-language-server: $schema=job.schema.json` in the first line of a job file has editors read it."""
+    found: dict[str, Any] = {"$schema": _SCHEMA_ID, **JobSpec.model_json_schema(by_alias=True)}
+    meanings = _meanings()
+    for path, one in _fields(found):
+        if path not in meanings:
+            raise Undocumented(f"docs/job-file.md has no row for the field `{path}`: write one.")
+        if path in _AS_TEXT:
+            options = [_plain(option) for option in one.pop("anyOf", None) or [_moved(one)]]
+            one["anyOf"] = [*options, _AS_TEXT[path][1]]
+        one["description"] = meanings[path]
+    if stale := sorted(meanings.keys() - {path for path, _ in _fields(found)}):
+        raise Undocumented(f"docs/job-file.md has a row for {', '.join(stale)}, which no job file may have.")
+    return found
+
+
+def page() -> str:
+    """The table of fields."""
+    found = schema()
+    rows = [
+        f"| `{path}` | {_type(path, one, found)} | {_default(one)} | {_bounds(one)} |"
+        for path, one in _fields(found)
+    ]
+    return "\n".join([_LEAD, "| field | type | default | bounds |", "| --- | --- | --- | --- |", *rows, ""])
+
+
+_LEAD = """# Fields of the job file
+
+Made from [the JSON schema](job.schema.json), by which the service checks a job file. What each field means is in [the job file](../job-file.md). Put this into the first
+line of a job file, with the path to the schema, and editors with a YAML language server complete fields and explain them:
+
+```yaml
+# yaml-language-server: $schema=job.schema.json
+```
+"""
+
+
+def dump() -> str:
+    """The schema as it is kept."""
+    return json.dumps(schema(), indent=2, ensure_ascii=False) + "\n"
+
+
+def _moved(one: dict[str, Any]) -> dict[str, Any]:
+    """The type and bounds of a field, taken out of it."""
+    return {key: one.pop(key) for key in ("type", "ge", "le", "gt") if key in one}
+
+
+def _plain(option: dict[str, Any]) -> dict[str, Any]:
+    """With JSON schema's own names for bounds, which pydantic leaves out where it validates first."""
+    names = {"ge": "minimum", "le": "maximum", "gt": "exclusiveMinimum"}
+    return {names.get(key, key): value for key, value in option.items()}
+
+
+def _meanings() -> dict[str, str]:
+    """By the path of the field."""
+    found, part = {}, None
+    for line in _PAGE.read_text().splitlines():
+        if heading := _HEADING.match(line):
+            part = "" if heading["top"] else f"{heading['part']}." if heading["part"] else None
+        elif part is not None and (row := _ROW.match(line)):
+            found[part + row["name"]] = _LINK.sub(r"\1", row["means"]).replace("`", "").strip()
+    return found
+
+
+def _fields(found: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every field with its path. A part of the file is none itself, its fields are."""
+    for name, one in found["properties"].items():
+        part = _definition(one, found).get("properties")
+        if part is None:
+            yield name, one
+        else:
+            yield from ((f"{name}.{inner}", each) for inner, each in part.items())
+
+
+def _definition(one: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
+    """What a reference refers to, or the thing itself."""
+    defined: dict[str, Any] = found["$defs"][one["$ref"].rpartition("/")[2]] if "$ref" in one else one
+    return defined
+
+
+def _options(one: dict[str, Any]) -> list[dict[str, Any]]:
+    return [option for option in one.get("anyOf", [one]) if option.get("type") != "null"]
+
+
+def _type(path: str, one: dict[str, Any], found: dict[str, Any]) -> str:
+    if path not in _AS_TEXT:
+        return " or ".join(dict.fromkeys(_option(_definition(option, found)) for option in _options(one)))
+    words = [_option(option) for option in _options(one) if "const" in option or "enum" in option]
+    return " or ".join([*words, _AS_TEXT[path][0]])
+
+
+def _option(option: dict[str, Any]) -> str:
+    if "enum" in option or "const" in option:
+        return ", ".join(f"`{value}`" for value in option.get("enum", [option.get("const")]))
+    kinds = {
+        "array": "list",
+        "object": "map",
+        "string": "text",
+        "integer": "whole number",
+        "date-time": "time with zone",
+    }
+    kind = str(option.get("format") or option.get("type") or "value")
+    return kinds.get(kind, kind)
+
+
+def _default(one: dict[str, Any]) -> str:
+    value = one.get("default")
+    return "" if value is None else f"`{json.dumps(value)}`" if not isinstance(value, str) else f"`{value}`"
+
+
+def _bounds(one: dict[str, Any]) -> str:
+    said = []
+    for option in _options(one):
+        low, high, above = (option.get(name) for name in ("minimum", "maximum", "exclusiveMinimum"))
+        said += (
+            [f"above {above:g}"]
+            if above is not None
+            else [f"at least {low:,.10g}"]
+            if low is not None
+            else []
+        )
+        said += [f"at most {high:,.10g}"] if high is not None else []
+        said += [f"at most {option['maxLength']:,} characters"] if "maxLength" in option else []
+        if "pattern" in option and option not in (_SIZE, _DURATION):
+            said.append(f"`{option['pattern']}`".replace("|", "\\|"))
+    return ", ".join(said)
