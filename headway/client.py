@@ -23,6 +23,7 @@ from headway._access import AccessCalls
 from headway._calls import given
 from headway._http import ApiError, Http, ServiceUnavailableError, Timer
 from headway._join_tokens import JoinTokenCalls
+from headway._logs import LogCalls
 from headway._money import MoneyCalls
 from headway._secrets import SecretCalls
 from headway._simulations import SimulationCalls
@@ -39,7 +40,6 @@ from headway.contract.jobs import (
     EventView,
     JobState,
     JobView,
-    LogChunk,
     MetricPoint,
     Page,
     ResizeRequest,
@@ -58,7 +58,7 @@ _RECOMMENDATION_TIMEOUT_S = 120.0
 """Hundreds of small integer programs: a second or two, more on a busy host."""
 
 
-class Client(MoneyCalls, SecretCalls, AccessCalls, JoinTokenCalls, SimulationCalls):
+class Client(LogCalls, MoneyCalls, SecretCalls, AccessCalls, JoinTokenCalls, SimulationCalls):
     """One service, as one user.
 
     A request that meets a service that is away (no connection, 502, 503, 504, 429) is tried again for
@@ -229,24 +229,6 @@ class Client(MoneyCalls, SecretCalls, AccessCalls, JoinTokenCalls, SimulationCal
             event = EventView.model_validate_json(received.data)
             query["after"] = str(event.sequence)
             yield event
-
-    def logs(
-        self, job: str, *, after: str | None = None, rank: int | None = None, tail: int | None = None
-    ) -> Iterator[LogChunk]:
-        """Output of the ranks so far; of one `rank`, and only the last `tail` lines, when given."""
-        params = {"after": after, "rank": rank, "tail": tail}
-        return self._pages(_job(job, "logs"), Page[LogChunk], params)
-
-    def follow_logs(
-        self, job: str, *, after: str | None = None, rank: int | None = None, tail: int | None = None
-    ) -> Iterator[LogChunk]:
-        """The same, and what is written from now on, until the job is over."""
-        query = given({"after": after, "rank": rank, "tail": tail})
-        for received in self._http.follow(_job(job, "logs"), query):
-            chunk = LogChunk.model_validate_json(received.data)
-            query.pop("tail", None)
-            query["after"] = chunk.cursor
-            yield chunk
 
     def wait(self, job: str, *, every_s: float = 1.0, outage_s: float = 600.0) -> Iterator[JobView]:
         """The job as it is now and then every `every_s`, the last time when it is over.

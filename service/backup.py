@@ -92,7 +92,7 @@ def _said(done: Restored) -> list[str]:
 
 
 async def _missing_bundles(service: Service, done: Restored) -> list[str]:
-    present = {key async for key in service.storage.list("bundles/")}
+    present = {one.key async for one in service.storage.entries("bundles/")}
     missing = [digest for digest in done.bundles if bundle_key(digest) not in present]
     if not missing:
         return []

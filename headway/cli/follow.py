@@ -11,6 +11,8 @@ from headway.cli import render
 from headway.cli.context import Cli, Format, JobName, Output, ProjectName, of, to_json
 from headway.contract.jobs import EventView, LogChunk, Page
 
+LONGEST_LINE = 1 << 20
+"""Characters. More is not held back to wait for the line's end."""
 _Follow = Annotated[bool, typer.Option("--follow", "-f", help="go on until the job is over")]
 
 
@@ -18,18 +20,36 @@ def logs(
     context: typer.Context,
     job: JobName,
     follow: _Follow = False,
+    tail: Annotated[
+        int | None,
+        typer.Option(min=1, max=10_000, help="begin with the last N lines, of 2 MiB in all at most"),
+    ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option(
+            help="what arrived within 10m, 2h or 1d, or from a time on, such as 2026-03-10T12:00:00Z"
+        ),
+    ] = None,
     rank: Annotated[
         int | None, typer.Option(min=0, help="of this rank only, without the rank before each line")
     ] = None,
-    tail: Annotated[int | None, typer.Option(min=1, help="begin with the last N lines")] = None,
+    attempt: Annotated[
+        int | None, typer.Option(min=1, help="of this start of the job only, with all sizes that it had")
+    ] = None,
+    generation: Annotated[int | None, typer.Option(min=1, help="of this generation only")] = None,
     project: ProjectName = None,
     output: Output = Format.TABLE,
 ) -> None:
-    """Show what a job's ranks print."""
+    """Show what a job's ranks print, in the order in which it arrived.
+
+    It comes from storage, where agents put it as it is printed: a running job's newest lines are seconds old, and those of a job
+    that has ended or a rank that is gone are kept. What was left out, since a rank printed too much, or is not kept any more, is
+    said in its place.
+    """
     cli = of(context)
     with cli.connect_in(project) as client:
         read = client.follow_logs if follow else client.logs
-        chunks = read(job, rank=rank, tail=tail)
+        chunks = read(job, rank=rank, tail=tail, since=since, attempt=attempt, generation=generation)
         try:
             _show_logs(cli, chunks, output, prefixed=rank is None, follow=follow)
         except KeyboardInterrupt:
@@ -71,18 +91,24 @@ def _show_logs(cli: Cli, chunks: Iterable[LogChunk], output: Format, *, prefixed
         for chunk in chunks:
             typer.echo(chunk.model_dump_json())
     else:
-        cli.show(output, Page[LogChunk](items=list(chunks)), "")
+        typer.echo('{"items":[', nl=False)  # a page, written as it comes: it can be longer than memory
+        for number, chunk in enumerate(chunks):
+            typer.echo(("," if number else "") + chunk.model_dump_json(), nl=False)
+        typer.echo('],"next_cursor":null}')
 
 
 def lines(chunks: Iterable[LogChunk], *, prefixed: bool) -> Iterator[str]:
     """Whole lines from pieces of the output of several ranks; each begins with its rank when `prefixed`.
 
-    A rank's piece may end anywhere; what is left of a line at the end comes last.
+    A rank's piece may end anywhere; what is left of a line at the end comes last. A line that is longer than any screen is shown
+    in parts, as it comes.
     """
     rest: dict[tuple[int, int], str] = {}
     for chunk in chunks:
         key = (chunk.generation, chunk.rank)
         *whole, rest[key] = (rest.get(key, "") + chunk.text).split("\n")
+        if len(rest[key]) > LONGEST_LINE:
+            whole.append(rest.pop(key))
         for line in whole:
             yield _prefix(chunk.rank, prefixed=prefixed) + line
     for (_, rank), line in sorted(rest.items()):

@@ -58,22 +58,6 @@ class ObjectStorage:
         except (BaseError, OSError) as error:
             raise _unavailable(error) from error
 
-    async def list(self, prefix: str, *, after: str | None = None) -> AsyncIterator[str]:
-        """Keys under `prefix` in ascending order, those after `after` only.
-
-        A folder lists in no order, so its names are sorted here; object stores list sorted.
-        """
-        try:
-            if self._local is not None:
-                for key in await asyncio.to_thread(_sorted_names, self._local, prefix, after):
-                    yield key
-                return
-            async for batch in obstore.list(self._store, prefix=prefix, offset=after, chunk_size=_CHUNK):
-                for entry in sorted(batch, key=lambda one: one["path"]):
-                    yield entry["path"]
-        except (BaseError, OSError) as error:
-            raise _unavailable(error) from error
-
     async def delete(self, key: str) -> None:
         """Remove an object; one that is absent is no error."""
         try:
@@ -96,14 +80,17 @@ class ObjectStorage:
         except (BaseError, OSError) as error:
             raise _unavailable(error) from error
 
-    async def entries(self, prefix: str) -> AsyncIterator[Stored]:
-        """Objects under a prefix, by key."""
+    async def entries(self, prefix: str, *, after: str | None = None) -> AsyncIterator[Stored]:
+        """Objects under a prefix in the order of their keys, those after the key `after` only.
+
+        A folder lists in no order, so its names are sorted here; object stores list sorted.
+        """
         try:
             if self._local is not None:
-                for stored in await asyncio.to_thread(_sorted_files, self._local, prefix):
+                for stored in await asyncio.to_thread(_sorted_files, self._local, prefix, after):
                     yield stored
                 return
-            async for batch in obstore.list(self._store, prefix=prefix, chunk_size=_CHUNK):
+            async for batch in obstore.list(self._store, prefix=prefix, offset=after, chunk_size=_CHUNK):
                 for entry in sorted(batch, key=lambda one: one["path"]):
                     yield Stored(entry["path"], entry["size"], entry["last_modified"])
         except (BaseError, OSError) as error:
@@ -118,8 +105,8 @@ class ObjectStorage:
                 raise _unavailable(error) from error
             return
         keys: list[str] = []
-        async for key in self.list(prefix):
-            keys.append(key)
+        async for stored in self.entries(prefix):
+            keys.append(stored.key)
             if len(keys) == _CHUNK:
                 await self.delete_all(keys)
                 keys = []
@@ -150,23 +137,19 @@ _HALF_WRITTEN = re.compile(r"#\d+$")
 """LocalStore writes an object beside its place first, under its name and a number, and then renames it."""
 
 
-def _sorted_names(root: Path, prefix: str, after: str | None) -> list[str]:
-    files = (path for path in (root / prefix).rglob("*") if path.is_file())
-    names = sorted(str(path.relative_to(root)) for path in files if not _HALF_WRITTEN.search(path.name))
-    return [name for name in names if after is None or name > after]
-
-
-def _sorted_files(root: Path, prefix: str) -> list[Stored]:
+def _sorted_files(root: Path, prefix: str, after: str | None) -> list[Stored]:
+    """Only of those that are wanted is more read than the name: a job's log can have 200,000 pieces."""
+    names = (os.path.join(folder, name) for folder, _, files in os.walk(root / prefix) for name in files)  # noqa: PTH118
+    skipped = len(str(root)) + 1
+    keys = [name[skipped:] for name in names if not _HALF_WRITTEN.search(name)]
     found = []
-    for path in (root / prefix).rglob("*"):
+    for key in sorted(key for key in keys if after is None or key > after):
         try:
-            stat = path.stat()
+            stat = (root / key).stat()
         except FileNotFoundError:
             continue  # deleted just now
-        if path.is_file() and not _HALF_WRITTEN.search(path.name):
-            at = datetime.fromtimestamp(stat.st_mtime, UTC)
-            found.append(Stored(str(path.relative_to(root)), stat.st_size, at))
-    return sorted(found, key=lambda one: one.key)
+        found.append(Stored(key, stat.st_size, datetime.fromtimestamp(stat.st_mtime, UTC)))
+    return found
 
 
 def _subfolders(folder: Path) -> list[str]:

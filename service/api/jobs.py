@@ -24,11 +24,13 @@ from headway.contract.jobs import (
 from headway.contract.spec import JobSpec
 from service.api.access import Caller, OwnJob, SeenJob, needs
 from service.api.context import Context, Cursor, IdempotencyKey, Limit, new_id
+from service.api.log_streams import Wanted, filter_of, follow_logs, log_page, since_of
 from service.api.problems import PROBLEM
 from service.api.render import as_json, as_page, as_stream, wants_stream
-from service.api.streams import follow_events, follow_logs, log_page
+from service.api.streams import follow_events
 from service.domain.errors import InvalidField
 from service.domain.jobs import Job
+from service.domain.logs import CURSOR
 from service.usecases import control
 from service.usecases.explanations import explain_job
 from service.usecases.forecasts import forecast_job
@@ -49,6 +51,7 @@ async def submit_job(
     """Submit a job. With an `Idempotency-Key`, the same request again returns the job of the first."""
     caller.require(Role.USER, spec.project)
     now = context.now()
+    job_id = new_id("j", now)
     async with context.transactions.begin() as tx:
         submitted = await submit(
             tx,
@@ -216,24 +219,44 @@ async def list_events(
     return as_page(request, page)
 
 
+_LogCursor = Annotated[str | None, Query(max_length=4096, pattern=f"^{CURSOR.pattern}$")]
+
+
 @router.get("/{job}/logs", operation_id="read_logs", response_model=Page[LogChunk], **needs(Role.VIEWER))
 async def read_job_logs(
     request: Request,
     context: Context,
     job: SeenJob,
-    after: Annotated[str | None, Query(pattern=r"^[0-9]+-[0-9]+-[0-9]+-[0-9]+$")] = None,
+    after: _LogCursor = None,
     rank: Annotated[int | None, Query(ge=0)] = None,
+    generation: Annotated[int | None, Query(ge=1, description="Of this generation only")] = None,
+    attempt: Annotated[int | None, Query(ge=1, description="Of this start of the job only")] = None,
+    since: Annotated[
+        str | None,
+        Query(
+            max_length=64,
+            description="Received within this time, `10m`, or from a moment on, `2026-03-10T12:00:00Z`",
+        ),
+    ] = None,
     tail: Annotated[int | None, Query(ge=1, le=10_000, description="Only the last lines")] = None,
     limit: Limit = 100,
-    cursor: Annotated[str | None, Query(pattern=r"^[0-9]+-[0-9]+-[0-9]+-[0-9]+$")] = None,
+    cursor: _LogCursor = None,
 ) -> Response:
     """Output of the ranks in the order of its arrival; with `Accept: text/event-stream` as it comes."""
-    job_id = (await _view(context, job)).id
-    after = cursor or after
+    view = await _view(context, job)
     if wants_stream(request):
-        after = request.headers.get("last-event-id") or after
-        return as_stream(follow_logs(context, job_id, after, rank, tail))
-    return as_page(request, await log_page(context, job_id, after, rank, tail, limit))
+        given = request.headers.get("last-event-id")
+        cursor = given if given is not None and CURSOR.fullmatch(given) else cursor
+    wanted = Wanted(
+        job=view,
+        filter=await filter_of(context, view, rank=rank, generation=generation, attempt=attempt),
+        cursor=cursor or after,
+        since=since_of(since, context.now()),
+        tail=tail,
+    )
+    if wants_stream(request):
+        return as_stream(follow_logs(context, wanted))
+    return as_page(request, await log_page(context, wanted, limit))
 
 
 def _number(text: str | None) -> int:

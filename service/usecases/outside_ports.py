@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Protocol
 
 from service.usecases.records import PendingCommand
+from service.usecases.retention_ports import Stored
 
 
 class CommandQueue(Protocol):
@@ -27,8 +28,8 @@ class Storage(Protocol):
         """An object. Raises NotFound, Unavailable."""
         ...
 
-    def list(self, prefix: str, *, after: str | None = None) -> AsyncIterator[str]:
-        """Keys under `prefix` in ascending order, those after `after` only."""
+    def entries(self, prefix: str, *, after: str | None = None) -> AsyncIterator[Stored]:
+        """Objects under `prefix` in the order of their keys, those after the key `after` only. Raises Unavailable."""
         ...
 
     async def delete(self, key: str) -> None:

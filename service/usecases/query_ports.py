@@ -41,6 +41,10 @@ class HistoryQueries(Protocol):
         """Events after a sequence number, oldest first."""
         ...
 
+    async def starts(self, job_id: str) -> list[int]:
+        """The first generation of each start of the job that its history still has, oldest first."""
+        ...
+
     async def metrics(self, job_id: str, *, after: int, limit: int) -> Page[MetricPoint]:
         """Reported values after a cursor, oldest first."""
         ...

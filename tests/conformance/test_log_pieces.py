@@ -1,17 +1,38 @@
-"""Pieces of a log that were sent again, since no answer came, are read once, and nothing between them is lost."""
+"""The output of ranks, stored in pieces and read again: in pages, from its end, and while pieces go."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headway.contract.jobs import LogChunk
 from service.adapters.storage import ObjectStorage
-from service.usecases.logs import append_log, read_logs
+from service.domain.logs import LogFilter, LogReading
+from service.usecases.logs import TAIL_BYTES, append_log, last_logs, micros_of, read_logs
+from tests.conformance.test_storage import storage
+
+__all__ = ["storage"]
 
 NOW = datetime(2026, 3, 10, tzinfo=UTC)
+BEGAN = NOW - timedelta(days=30)
+ALL = LogFilter()
+
+
+async def put(objects: ObjectStorage, at: datetime, data: bytes, *, rank: int = 0, offset: int = 0) -> None:
+    await append_log(objects, "j1", generation=1, rank=rank, offset=offset, data=data, now=at)
+
+
+async def read(objects: ObjectStorage, reading: LogReading | None = None) -> list[LogChunk]:
+    return [chunk async for chunk in read_logs(objects, "j1", reading or LogReading(ALL))]
+
+
+def text(chunks: Iterable[LogChunk]) -> str:
+    return "".join(chunk.text for chunk in chunks)
 
 
 @given(st.lists(st.tuples(st.integers(1, 9), st.booleans()), max_size=12))
@@ -26,9 +47,78 @@ async def every_byte_is_read_once(pieces: list[tuple[int, bool]]) -> None:
     log = bytes(97 + number % 26 for number in range(200))
     for number, (size, answered) in enumerate(pieces):
         now, data = NOW + timedelta(seconds=number), log[offset : offset + size]
-        await append_log(objects, "j1", generation=1, rank=0, offset=offset, data=data, now=now)
+        await put(objects, now, data, offset=offset)
         stored = max(stored, offset + size)
         offset += size if answered else 0
-    read = [chunk async for chunk in read_logs(objects, "j1")]
-    assert "".join(chunk.text for chunk in read) == log[:stored].decode()
-    assert [chunk.offset for chunk in read] == sorted({chunk.offset for chunk in read})
+    chunks = await read(objects)
+    assert text(chunks) == log[:stored].decode()
+    assert [chunk.offset for chunk in chunks] == sorted({chunk.offset for chunk in chunks})
+
+
+async def test_reading_on_begins_behind_the_cursor_and_since_at_a_moment(storage: ObjectStorage) -> None:
+    for number in range(4):
+        await put(storage, NOW + timedelta(minutes=number), b"%d\n" % number, offset=2 * number)
+        await put(
+            storage, NOW + timedelta(minutes=number, seconds=1), b"r%d\n" % number, rank=1, offset=3 * number
+        )
+    chunks = await read(storage)
+    assert text(chunks) == "0\nr0\n1\nr1\n2\nr2\n3\nr3\n"
+    for number, chunk in enumerate(chunks):
+        assert text(await read(storage, LogReading(ALL, cursor=chunk.cursor))) == text(chunks[number + 1 :])
+    since = LogReading(LogFilter(rank=1), since_us=micros_of(NOW + timedelta(minutes=2)))
+    assert text(await read(storage, since)) == "r2\nr3\n"
+
+
+async def test_the_last_lines_are_found_wherever_they_are(storage: ObjectStorage) -> None:
+    assert (await last_logs(storage, "j1", ALL, lines=3, began=BEGAN, now=NOW))[0] == []
+    lines = [b"line %d\n" % number for number in range(30)]
+    offset = 0
+    for days, line in zip(range(30, 0, -1), lines, strict=True):
+        await put(storage, NOW - timedelta(days=days), line, offset=offset)
+        offset += len(line)
+    for count in (1, 2, 29, 30, 31):
+        chunks, reading = await last_logs(storage, "j1", ALL, lines=count, began=BEGAN, now=NOW)
+        assert text(chunks) == b"".join(lines[-count:]).decode()
+        assert await read(storage, reading) == [], "reading on begins behind them"
+    await put(storage, NOW, b"more\n", offset=offset)
+    assert text(await read(storage, reading)) == "more\n"
+
+
+async def test_last_lines_that_are_very_long_are_cut_with_a_word() -> None:
+    objects = ObjectStorage("memory:///")
+    for number in range(5):
+        await put(objects, NOW + timedelta(seconds=number), b"%d" % number * (1 << 20), offset=number << 20)
+    chunks, _ = await last_logs(objects, "j1", ALL, lines=10, began=NOW, now=NOW + timedelta(minutes=1))
+    said, _, rest = text(chunks).partition("\n")
+    assert said.startswith("[headway] The last 10 lines are more than 2 MiB")
+    assert rest == "3" * (TAIL_BYTES // 2) + "4" * (TAIL_BYTES // 2)
+
+
+async def test_bytes_that_are_no_text_are_shown_as_far_as_they_are() -> None:
+    objects = ObjectStorage("memory:///")
+    await put(objects, NOW, bytes(range(256)))
+    (chunk,) = await read(objects)
+    assert chunk.text.isprintable() is False
+    assert chunk.text.endswith("\N{REPLACEMENT CHARACTER}")
+    assert LogChunk.model_validate_json(chunk.model_dump_json()) == chunk
+
+
+class Forgetful(ObjectStorage):
+    """Deletes what it was asked to list, as retention may at any time."""
+
+    async def get(self, key: str) -> bytes:
+        if key.endswith("-000000000000"):
+            await self.delete(key)
+        return await super().get(key)
+
+
+@pytest.mark.parametrize("lines", [None, 5])
+async def test_what_is_deleted_while_it_is_read_is_told(lines: int | None) -> None:
+    objects = Forgetful("memory:///")
+    await put(objects, NOW, b"gone\n")
+    await put(objects, NOW + timedelta(seconds=1), b"here\n", offset=5)
+    if lines is None:
+        chunks = await read(objects)
+    else:
+        chunks, _ = await last_logs(objects, "j1", ALL, lines=lines, began=NOW, now=NOW)
+    assert text(chunks) == "[headway] 5 bytes are not kept any more.\nhere\n"

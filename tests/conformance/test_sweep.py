@@ -15,6 +15,7 @@ from service.adapters.postgres.database import Database
 from service.adapters.storage import ObjectStorage
 from service.api.context import new_id
 from service.domain.errors import Unavailable
+from service.domain.logs import LogFilter, LogReading
 from service.usecases.logs import append_log, log_prefix, read_logs, received_at
 from service.usecases.records import BundleRecord
 from service.usecases.retain import retain
@@ -148,8 +149,10 @@ async def test_a_log_whose_beginning_is_gone_says_so(rank: int | None) -> None:
         )
     pieces = [one.key async for one in objects.entries(log_prefix("j1"))]
     await objects.delete_all(pieces[:2])
-    chunks = [chunk async for chunk in read_logs(objects, "j1", rank=rank)]
+    wanted = LogFilter(rank=rank)
+    chunks = [chunk async for chunk in read_logs(objects, "j1", LogReading(wanted))]
     assert chunks[0].text.startswith("[headway] The first 6 bytes of what this rank wrote are not kept")
     assert "".join(chunk.text for chunk in chunks).endswith("2.\n3.\n")
-    after = [chunk.text async for chunk in read_logs(objects, "j1", after=chunks[0].cursor, rank=rank)]
+    reading = LogReading(wanted, cursor=chunks[0].cursor)
+    after = [chunk.text async for chunk in read_logs(objects, "j1", reading)]
     assert after == ["3.\n"], "whoever reads on has been told"

@@ -42,6 +42,7 @@ from service.adapters.postgres.tables import (
 )
 from service.domain.cluster import SlotKey
 from service.domain.health import Quarantine
+from service.domain.lifecycle import JobEvent
 from service.usecases.records import JobFilter, JobRef
 
 _FOREIGN = ("", "another project")
@@ -171,6 +172,13 @@ class PostgresHistoryQueries:
             for row in rows[:limit]
         ]
         return Page(items=items, next_cursor=str(items[-1].sequence) if len(rows) > limit else None)
+
+    async def starts(self, job_id: str) -> list[int]:
+        """The first generation of each start of the job that its history still has, oldest first."""
+        starts = select(events.c.generation).where(
+            events.c.job_id == job_id, events.c.kind == JobEvent.ALLOCATE.value
+        )
+        return list((await self._connection.execute(starts.order_by(events.c.sequence))).scalars())
 
     async def metrics(self, job_id: str, *, after: int, limit: int) -> Page[MetricPoint]:
         """Reported values after a cursor, oldest first."""

@@ -29,6 +29,7 @@ from service.loops.scheduler import Scheduler
 from service.usecases.outside_ports import CommandQueue, Storage
 from service.usecases.ports import Transaction, Transactions
 from service.usecases.records import PendingCommand
+from service.usecases.retention_ports import Stored
 from tests.integration.service.cloud import Crash
 from tests.integration.service.conftest import TOKEN, Clock, Harness
 
@@ -175,9 +176,9 @@ class MortalStorage:
     async def get(self, key: str) -> bytes:
         return await self.real.get(key)
 
-    async def list(self, prefix: str, *, after: str | None = None) -> AsyncIterator[str]:
-        async for key in self.real.list(prefix, after=after):
-            yield key
+    async def entries(self, prefix: str, *, after: str | None = None) -> AsyncIterator[Stored]:
+        async for stored in self.real.entries(prefix, after=after):
+            yield stored
 
     async def delete(self, key: str) -> None:
         await self.real.delete(key)

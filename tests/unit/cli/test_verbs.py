@@ -3,6 +3,7 @@ from __future__ import annotations
 import io
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -11,6 +12,7 @@ from rich.console import Console
 from typer.testing import CliRunner, Result
 
 from headway.cli.context import Cli
+from headway.cli.follow import LONGEST_LINE, lines
 from headway.cli.main import app
 from headway.cli.waiting import wait
 from headway.contract.agents import NodeState, NodeView
@@ -298,3 +300,38 @@ def test_why_a_job_failed_is_said_once(service: StubService, job_file: str):
 
 def test_no_verb_shows_the_help():
     assert "submit" in CliRunner().invoke(app, []).output
+
+
+def test_logs_are_asked_for_by_rank_start_and_time(service: StubService):
+    service.on("GET /api/v1/jobs/digits/logs", page())
+    result = run(service, "logs", "digits", "--since", "10m", "--attempt", "2", "--tail", "5", "--rank", "1")
+    assert dict(service.requests[0].url.params) == {"since": "10m", "attempt": "2", "tail": "5", "rank": "1"}
+    assert "No output" in result.stderr
+    run(service, "logs", "digits", "--generation", "3")
+    assert dict(service.requests[1].url.params) == {"generation": "3"}
+
+
+def test_logs_for_programs_are_one_page_written_as_it_comes(service: StubService):
+    chunks = [
+        LogChunk(cursor=f"{n}-1-0-0", at=NOW, generation=1, rank=0, offset=n, text=str(n)) for n in range(3)
+    ]
+    service.on("GET /api/v1/jobs/digits/logs", page(*chunks[:2], next_cursor="1-1-0-0"), page(chunks[2]))
+    shown = Page[LogChunk].model_validate_json(run(service, "logs", "digits", "-o", "json").stdout)
+    assert shown == Page[LogChunk](items=chunks)
+
+
+def test_a_line_without_an_end_is_not_held_back_for_ever():
+    def pieces() -> Iterator[LogChunk]:
+        for number in range(40):
+            yield LogChunk(
+                cursor=f"{number}-1-0-0",
+                at=NOW,
+                generation=1,
+                rank=0,
+                offset=number << 18,
+                text="x" * (1 << 18),
+            )
+
+    shown = list(lines(pieces(), prefixed=False))
+    assert "".join(shown) == "x" * (40 << 18)
+    assert max(map(len, shown)) <= LONGEST_LINE + (1 << 18)
