@@ -37,7 +37,7 @@ from service.adapters.redis import RedisBells, RedisCommandQueue, connect, strea
 from service.adapters.redis_acl import RedisAcl, SharedQueue
 from service.adapters.simulator import ProcessSimulator
 from service.adapters.storage import ObjectStorage
-from service.adapters.storage_access import storage_keys
+from service.adapters.storage_access import storage_keys, storage_signer
 from service.api.app import create_app
 from service.api.context import ApiContext, new_id
 from service.api.pressure import Lateness
@@ -101,6 +101,7 @@ class Service:
         acl = RedisAcl(self.redis, settings.agent_redis_url)
         self.queue_access = acl if settings.redis_acl else SharedQueue(settings.agent_redis_url)
         self.storage_keys = storage_keys(settings, os.environ)
+        self.storage_signer = storage_signer(settings, os.environ)
         self.storage = ObjectStorage(settings.storage_url)
         self.launch = Launch(checkpoint_root=f"{settings.storage_url}/checkpoints")
         self._lateness = Lateness(math.inf)
@@ -149,7 +150,7 @@ class Service:
             api_token=settings.api_token,
             join_token=settings.join_token,
             agent_redis_url=settings.agent_redis_url,
-            access=NodeAccess(queue=self.queue_access, storage=self.storage_keys),
+            access=NodeAccess(queue=self.queue_access, storage=self.storage_keys, signer=self.storage_signer),
             stream_of=stream_of,
             lease_s=settings.lease_s,
             report_every_s=min(settings.silence_s / 4, settings.lease_s / 4, 3.0),
@@ -161,9 +162,9 @@ class Service:
             http=settings.http,
             provider=provider_of(settings.http),
             keys=ring_of(settings.secrets),
-        )
             registry=self.telemetry.registry,
             begin_trace=self.telemetry.begin_trace,
+        )
         app = create_app(context, self._api_background)
         self._lateness = app.state.gates.lateness
         self._identities = app.state.identities
@@ -267,8 +268,8 @@ class Service:
         """Close every connection."""
         await self.database.close()
         await self.redis.aclose()
-
         self.telemetry.close()
+
 
 def _brief(error: BaseException) -> str:
     return f"{type(error).__name__}: {str(error).splitlines()[0][:200] if str(error) else ''}".rstrip(": ")
@@ -377,7 +378,7 @@ def main(argv: Sequence[str]) -> int:
     configure_log()
     try:
         settings = read_settings(os.environ)
-        service = Service(settings, providers_of(settings, os.environ))
+        service = Service(settings, providers_of(settings, os.environ), collector_of(os.environ, role))
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_run(service, role))
     except (SettingsError, HeadwayServiceError, ValueError) as error:

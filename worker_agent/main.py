@@ -39,7 +39,7 @@ from worker_agent.records import tidy
 from worker_agent.reporter import Reporter
 from worker_agent.secrets import RunSecrets
 from worker_agent.service_api import Membership, ServiceApi
-from worker_agent.storage_keys import StorageKeys
+from worker_agent.storage_keys import StorageKeys, signing_place
 from worker_agent.supervisor import Supervisor
 
 _log = structlog.get_logger()
@@ -84,7 +84,9 @@ class Agent:
         keys = NodeKeys(api, membership, self._state.credentials, options.token)
         self._outbox = Outbox(self._state.outbox)
         secrets = RunSecrets(api.secrets)
-        storage = StorageKeys(api.storage_access, self._state, self._stopping)
+        storage = StorageKeys(
+            api.storage_access, signing_place(api.url, os.environ), self._state, self._stopping
+        )
         self._shipper = LogShipper(api, self._stopping, secrets=secrets)
         self._link = LauncherLink(self._state, environment)
         self._supervisor = Supervisor(

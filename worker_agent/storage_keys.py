@@ -1,5 +1,5 @@
-"""Keys for the checkpoints of the runs on this node: asked for at launch, renewed while a run goes on, left in its control
-folder. They reach the objects of that job and no others, and for an hour at most.
+"""Keys for the checkpoints of the runs on this node, or tickets to have requests signed: asked for at launch, renewed while a run
+goes on, left in its control folder. They reach the objects of that job and no others, and for an hour at most.
 """
 
 from __future__ import annotations
@@ -7,11 +7,14 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import structlog
 
+from headway._tls import CA_FILE
 from headway.contract.credentials import StorageAccess
 from headway.contract.runtime import STORAGE_FILE
 from headway.errors import HeadwayError
@@ -29,11 +32,28 @@ _READABLE_MODE = 0o640
 """Ranks with a user of their own read it by their group."""
 
 
+@dataclass(frozen=True, slots=True)
+class SigningPlace:
+    """Where ranks have requests signed: the service's URL, and certificates (PEM) that it and the store may have."""
+
+    service_url: str
+    ca_pem: str = ""
+
+
+def signing_place(service_url: str, env: Mapping[str, str]) -> SigningPlace:
+    """The place as this agent reaches it. The file of certificates was read before, so that it can be (`trusted_by`)."""
+    ca_file = env.get(CA_FILE, "").strip()
+    return SigningPlace(service_url, Path(ca_file).read_text() if ca_file else "")
+
+
 class StorageKeys:
     """What is known of keys is in the folders of runs, so that a restarted agent goes on with it."""
 
-    def __init__(self, ask: Ask, state: StateFolder, stopping: threading.Event) -> None:
+    def __init__(
+        self, ask: Ask, signing: SigningPlace, state: StateFolder, stopping: threading.Event
+    ) -> None:
         self._ask = ask
+        self._signing = signing
         self._state = state
         self._stopping = stopping
 
@@ -45,13 +65,15 @@ class StorageKeys:
             Refused: the run is not this node's (any more).
             OSError: they cannot be written.
         """
-        keys = self._ask(job_id, generation).credentials
+        access = self._ask(job_id, generation)
+        keys = access.ticket or access.credentials
         if keys is None:
             return
+        place = {} if access.ticket is None else asdict(self._signing)
         now_s = time.time()
         renew_at_s = now_s + (keys.expires_at.timestamp() - now_s) * _RENEWED_AFTER
         folder.control.mkdir(mode=0o700, exist_ok=True)
-        text = json.dumps({**keys.model_dump(mode="json"), "renew_at_s": renew_at_s})
+        text = json.dumps({**keys.model_dump(mode="json"), **place, "renew_at_s": renew_at_s})
         write_text(folder.control / STORAGE_FILE, text, _READABLE_MODE)
 
     def run(self) -> None:

@@ -45,12 +45,17 @@ class Storage(Protocol):
 def open_storage(uri: str, keys: Path | None = None) -> Storage:
     """The storage at a URI: `file:///folder` (or a bare path), `s3://`, `gs://`, `az://`, ….
 
-    An object store takes its credentials and endpoint from a file, `keys`, which is read again before they expire; without
-    one from the provider's usual environment variables.
+    An object store takes its credentials and endpoint from a file, `keys`, which is read again before they expire, or has the
+    service sign its requests if there is a ticket in that file; without one it takes them from the provider's usual
+    environment variables.
     """
     parts = urlsplit(uri)
     if parts.scheme in {"", "file"}:
         return Folder(Path(unquote(parts.path)).absolute())
+    if keys is not None and "ticket" in json.loads(keys.read_text()):
+        from headway.train.signed import SignedStore  # noqa: PLC0415  # which few jobs need
+
+        return SignedStore(uri, keys)
     return ObjectStore(uri, keys)
 
 

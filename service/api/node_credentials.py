@@ -13,7 +13,8 @@ from service.api.context import Context, Credentials, digest_of, require_node
 from service.api.problems import PROBLEM
 from service.api.render import as_json
 from service.usecases.join import digest_token
-from service.usecases.node_credentials import renew, storage_access
+from service.usecases.node_credentials import renew
+from service.usecases.storage_access import storage_access
 
 router = APIRouter(
     prefix="/api/v1/agents",
@@ -43,6 +44,6 @@ async def renew_credentials(context: Context, credentials: Credentials, node_id:
 async def get_storage_access(
     context: Context, node_id: Annotated[str, Depends(require_node)], wanted: StorageRequest
 ) -> Response:
-    """Short-lived keys for the checkpoints of a job that the node runs, and for nothing else."""
-    access = await storage_access(context.transactions, context.access.storage, node_id, wanted)
+    """Short-lived keys for the checkpoints of a job that the node runs, and for nothing else; or a ticket to have requests signed."""
+    access = await storage_access(context.transactions, context.access, node_id, wanted, context.now())
     return as_json(access, headers=_NOT_KEPT)

@@ -6,12 +6,10 @@ from datetime import datetime
 
 import structlog
 
-from headway.contract.credentials import StorageAccess, StorageRequest
 from service.domain.credentials import Standing
 from service.domain.errors import NotFound, WrongToken
-from service.usecases.node_ports import HeldRuns, QueueAccess, StorageKeys
+from service.usecases.node_ports import HeldRuns, QueueAccess
 from service.usecases.ports import Transaction, Transactions
-from service.usecases.retain import checkpoint_prefix
 
 log = structlog.get_logger()
 
@@ -82,21 +80,6 @@ async def check_held(runs: HeldRuns, node_id: str, job_id: str, generation: int)
     """Raise NotFound unless the node has, or had, a slot for this generation of the job."""
     if not await runs.held(node_id, job_id, generation):
         raise NotFound(f"this node has not run generation {generation} of a job {job_id}.")
-
-
-async def storage_access(
-    transactions: Transactions, keys: StorageKeys, node_id: str, wanted: StorageRequest
-) -> StorageAccess:
-    """Keys for the checkpoints of a job that the node runs, and for nothing else.
-
-    Raises:
-        NotFound: the node does not run this generation.
-        Unavailable: the provider does not answer.
-    """
-    async with transactions.begin() as tx:
-        await check_holds(tx.held_runs, node_id, wanted.job_id, wanted.generation)
-    made = await keys.keys_for(checkpoint_prefix(wanted.job_id), f"{node_id}-{wanted.generation}")
-    return StorageAccess(credentials=made)
 
 
 async def forget_gone(transactions: Transactions, queue: QueueAccess) -> int:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
-from headway.contract.credentials import StorageCredentials
+from headway.contract.credentials import StorageCall, StorageCredentials
 from headway.contract.identity import JoinTokenView
 from service.domain.credentials import NodeTokens
 
@@ -112,9 +112,45 @@ class StorageKeys(Protocol):
         ...
 
 
+class StorageSigner(Protocol):
+    """Signs requests to the object storage with keys that stay here."""
+
+    async def sign(self, prefix: str, calls: Sequence[StorageCall], valid_s: int) -> list[str]:
+        """The URL of each request, for what lies under a prefix that ends in `/`. Raises Unavailable: there are no keys now."""
+        ...
+
+    def uri_of(self, prefix: str) -> str:
+        """Where the prefix is, as ranks name it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ticket:
+    """For what somebody may have requests signed: the checkpoints of a job, as long as the node runs this generation of it."""
+
+    node_id: str
+    job_id: str
+    generation: int
+    expires_at: datetime
+
+
+class StorageTickets(Protocol):
+    """Tickets, as digests."""
+
+    async def add(self, sha256: str, ticket: Ticket, now: datetime) -> None:
+        """A new one. Those that have expired go."""
+        ...
+
+    async def find(self, sha256: str) -> Ticket | None:
+        """The one with this digest, expired or not."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeAccess:
     """What agents reach besides the API."""
 
     queue: QueueAccess
     storage: StorageKeys
+    signer: StorageSigner | None = None
+    """Where ranks have their requests signed, in place of keys."""

@@ -27,7 +27,7 @@ from service.usecases.health_ports import Quarantines
 from service.usecases.identity_ports import AccessQueries, Bearers, Members, Projects, Tokens, Users
 from service.usecases.money_ports import Budgets, Ledger, MoneyQueries
 from service.usecases.monitoring_ports import Monitoring
-from service.usecases.node_ports import HeldRuns, JoinTokens, NodeCredentials
+from service.usecases.node_ports import HeldRuns, JoinTokens, NodeCredentials, StorageTickets
 from service.usecases.query_ports import DecisionQueries, HistoryQueries, JobQueries, NodeQueries
 from service.usecases.records import (
     AllocationRecord,
@@ -334,6 +334,7 @@ class Transaction(Protocol):
     node_credentials: NodeCredentials
     join_tokens: JoinTokens
     held_runs: HeldRuns
+    storage_tickets: StorageTickets
     machines: Machines
     leases: Leases
     silence: Silence
@@ -372,10 +373,10 @@ class Transaction(Protocol):
         """Ring after commit. `about` names the job that events or logs are about."""
         ...
 
-
     def tell(self, fact: Fact) -> None:
         """Tell whoever watches after commit."""
         ...
+
 
 class Transactions(Protocol):
     """Where transactions come from. Raises Unavailable when the database does not answer."""

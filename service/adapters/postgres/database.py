@@ -45,6 +45,7 @@ from service.adapters.postgres.node_credentials import (
     PostgresHeldRuns,
     PostgresJoinTokens,
     PostgresNodeCredentials,
+    PostgresStorageTickets,
 )
 from service.adapters.postgres.nodes import PostgresNodes, PostgresSilence
 from service.adapters.postgres.quarantines import PostgresQuarantines
@@ -76,8 +77,8 @@ from service.usecases import (
 )
 from service.usecases.console_ports import ConsoleQueries
 from service.usecases.diagnosis_ports import Diagnostics
-from service.usecases.monitoring_ports import Monitoring
 from service.usecases.facts import Fact, Tell, tell_nobody
+from service.usecases.monitoring_ports import Monitoring
 from service.usecases.records import Bell
 
 Ring = Callable[[Bell, str], Awaitable[None]]
@@ -121,6 +122,7 @@ class PostgresTransaction:
         self.node_credentials: node_ports.NodeCredentials = PostgresNodeCredentials(connection)
         self.join_tokens: node_ports.JoinTokens = PostgresJoinTokens(connection)
         self.held_runs: node_ports.HeldRuns = PostgresHeldRuns(connection)
+        self.storage_tickets: node_ports.StorageTickets = PostgresStorageTickets(connection)
         self.machines: rental_ports.Machines = PostgresMachines(connection)
         self.leases: ports.Leases = PostgresLeases(connection)
         self.silence: ports.Silence = PostgresSilence(connection)
@@ -156,18 +158,18 @@ class PostgresTransaction:
         self.secrets: secret_ports.Secrets = PostgresSecrets(connection)
         self.secret_rotation: secret_ports.SecretRotation = PostgresSecrets(connection)
         self.rung: dict[tuple[Bell, str], None] = {}
+        self.told: list[Fact] = []
 
     def ring(self, bell: Bell, about: str = "") -> None:
-        self.told: list[Fact] = []
         """Ring after commit."""
         self.rung[(bell, about)] = None
 
-
-_SESSION = {
     def tell(self, fact: Fact) -> None:
         """Tell whoever watches after commit."""
         self.told.append(fact)
 
+
+_SESSION = {
     # A process that stands still in a transaction must not keep rows from all others for ever.
     "idle_in_transaction_session_timeout": "30s",
 }
@@ -186,9 +188,9 @@ class Database:
         holder: str = "headway",
         pool_size: int = 16,
         share_half_life_s: float = SHARE_HALF_LIFE_S,
+        tell: Tell = tell_nobody,
     ) -> None:
         self.engine: AsyncEngine = create_async_engine(
-        tell: Tell = tell_nobody,
             sqlalchemy_url(url),
             pool_size=pool_size,
             max_overflow=0,
@@ -201,9 +203,9 @@ class Database:
             },
         )
         self._ring = ring
+        self._tell = tell
         self._share_half_life_s = share_half_life_s
 
-        self._tell = tell
     def begin(self) -> AbstractAsyncContextManager[ports.Transaction]:
         """A transaction that commits when its block ends without an error, and then rings its bells.
 
@@ -233,10 +235,10 @@ class Database:
                 await connection.commit()
         for bell, about in tx.rung:
             await self._ring(bell, about)
-
-    async def time(self) -> datetime:
         for fact in tx.told:
             self._tell(fact)
+
+    async def time(self) -> datetime:
         """What the database's clock says. Raises Unavailable."""
         with _told_plainly():
             async with self.engine.connect() as connection:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -11,9 +12,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.elements import ColumnElement
 
 from headway.contract.identity import JoinTokenView
-from service.adapters.postgres.identity_tables import join_tokens
+from service.adapters.postgres.identity_tables import join_tokens, storage_tickets
 from service.adapters.postgres.tables import jobs, nodes, slot_grants
 from service.domain.credentials import NodeTokens
+from service.usecases.node_ports import Ticket
 
 _EXPIRED_KEPT = timedelta(days=7)
 _TOKENS = (nodes.c.id, nodes.c.token_sha256, nodes.c.previous_token_sha256, nodes.c.token_since)
@@ -155,6 +157,28 @@ class PostgresHeldRuns:
     async def _any(self, *conditions: ColumnElement[bool]) -> bool:
         found = await self._connection.execute(select(exists().where(*conditions)))
         return bool(found.scalar_one())
+
+
+class PostgresStorageTickets:
+    """Implements `usecases.node_ports.StorageTickets`."""
+
+    def __init__(self, connection: AsyncConnection) -> None:
+        self._connection = connection
+
+    async def add(self, sha256: str, ticket: Ticket, now: datetime) -> None:
+        """A new one, in place of those that have expired."""
+        await self._connection.execute(delete(storage_tickets).where(storage_tickets.c.expires_at < now))
+        await self._connection.execute(insert(storage_tickets).values(sha256=sha256, **asdict(ticket)))
+
+    async def find(self, sha256: str) -> Ticket | None:
+        """The one with this digest."""
+        query = select(storage_tickets).where(storage_tickets.c.sha256 == sha256)
+        row = (await self._connection.execute(query)).first()
+        if row is None:
+            return None
+        return Ticket(
+            node_id=row.node_id, job_id=row.job_id, generation=row.generation, expires_at=row.expires_at
+        )
 
 
 def _grant(node_id: str, job_id: str, generation: int) -> ColumnElement[bool]:

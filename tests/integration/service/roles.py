@@ -24,6 +24,7 @@ OF_AGENTS = frozenset(
         "append_log",
         "renew_credentials",
         "storage_access",
+        "sign_storage",
         "has_bundle",
         "download_bundle",
     }

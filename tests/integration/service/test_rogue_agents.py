@@ -165,7 +165,7 @@ async def test_it_gets_nothing_of_a_job_that_it_does_not_run(scene: Scene) -> No
     theirs = await scene.ask(f"bundles/{scene.bundle}", method="GET", token=honest.node_token)
     assert theirs.content == await scene.harness.service.storage.get(bundle_key(scene.bundle))
     mine = await scene.ask(f"agents/{rogue}/storage", {"job_id": scene.own.job_id, "generation": 1})
-    assert mine.json() == {"credentials": None}, "a folder needs no keys"
+    assert mine.json() == {"credentials": None, "ticket": None}, "a folder needs no keys"
     assert (await scene.ask(f"agents/{rogue}/storage", {**wanted, "generation": 0})).status_code == 422
     assert (
         await scene.ask(f"agents/{rogue}/storage", {"job_id": "../x", "generation": 1})

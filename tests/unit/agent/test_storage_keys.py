@@ -13,9 +13,10 @@ from headway.contract.credentials import StorageAccess, StorageCredentials
 from headway.contract.runtime import STORAGE_FILE
 from worker_agent.folders import RunFolder, StateFolder
 from worker_agent.service_api import Refused, Unreachable
-from worker_agent.storage_keys import StorageKeys
+from worker_agent.storage_keys import SigningPlace, StorageKeys
 
 HOUR = timedelta(hours=1)
+PLACE = SigningPlace("https://headway.example.com", "PEM")
 
 
 class Service:
@@ -56,7 +57,7 @@ def state(tmp_path: Path) -> StateFolder:
 
 @pytest.fixture
 def keys(service: Service, state: StateFolder) -> StorageKeys:
-    return StorageKeys(service.ask, state, threading.Event())
+    return StorageKeys(service.ask, PLACE, state, threading.Event())
 
 
 @pytest.fixture

@@ -53,7 +53,6 @@ COMMANDS: tuple[BaseModel, ...] = (
     agents.StopCommand(
         **_JOB, command_id="c3", oldest=5, mode="checkpoint", grace_s=60.0, dump_stacks=True, traceparent=_TRACEPARENT
     ),
-    agents.StopCommand(**_JOB, command_id="c3", oldest=5, mode="checkpoint", grace_s=60.0, dump_stacks=True),
 )  # fmt: skip
 
 ENTRIES: tuple[BaseModel, ...] = (
@@ -96,8 +95,16 @@ HTTP: tuple[BaseModel, ...] = (
         credentials=credentials.StorageCredentials(
             uri="s3://bucket/checkpoints/j01arz3ndek", endpoint_url="https://store:9000", region="eu-1",
             access_key_id="key", secret_access_key="secret", session_token="token", expires_at=_AT,
-        )
+        ),
+        ticket=credentials.StorageTicket(uri="s3://bucket/checkpoints/j01arz3ndek", ticket="ticket", expires_at=_AT),
     ),
+    credentials.SignRequest(
+        calls=[
+            credentials.StorageCall(do="list"),
+            credentials.StorageCall(do="part", key="step/0-0.safetensors", upload_id="u1", part=1),
+        ]
+    ),
+    credentials.SignReply(urls=["https://store:9000/bucket/key?X-Amz-Signature=signature"], expires_at=_AT),
     agents.ReportRequest(
         instance="0123456789abcdef", acknowledged=["c1"], entries=[], holding=[agents.Holding(**_JOB)], slots=[_SLOT]
     ),
