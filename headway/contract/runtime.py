@@ -16,7 +16,7 @@ import json
 import signal
 import sys
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar, TypeAlias, TypeGuard
+from typing import Any, ClassVar, Literal, TypeAlias, TypeGuard
 
 ENV_JOB_ID = "HEADWAY_JOB_ID"
 ENV_JOB_NAME = "HEADWAY_JOB_NAME"
@@ -34,10 +34,15 @@ ENV_CHECKPOINT_EVERY_S = "HEADWAY_CHECKPOINT_EVERY_S"
 """Seconds between periodic checkpoints; unset means the library chooses from the measured cost."""
 ENV_CHECKPOINT_KEEP = "HEADWAY_CHECKPOINT_KEEP"
 ENV_CONTROL = "HEADWAY_CONTROL"
+ENV_PROJECT = "HEADWAY_PROJECT"
+ENV_TRACKERS = "HEADWAY_TRACKERS"
+"""Where values of `run.report` go beside the service: `TrackerName`s with commas between."""
 ENV_JOINS = "HEADWAY_JOINS"
 """Set for a newcomer: `HEADWAY_GENERATION` is the one that it will join, and training runs without it so far."""
 ENV_MEMBER = "HEADWAY_MEMBER"
 """`member_id` of the process; whatever it starts inherits it, which is how its agent finds what it left behind."""
+
+TrackerName: TypeAlias = Literal["tensorboard", "mlflow"]
 
 STORAGE_FILE = "storage.json"
 """In the control folder, where the service gives keys for checkpoints: `contract.credentials.StorageCredentials` as JSON. The

@@ -8,7 +8,17 @@ from pathlib import Path
 from typing import get_args
 
 from headway.contract import orders, runtime
+from headway.contract.runtime import TrackerName
 from headway.train.learning_rate import Rule
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """The job that a rank belongs to."""
+
+    id: str
+    name: str
+    project: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +51,10 @@ class Environment:
     """The job's bound of a micro-batch, which overrides the script's."""
     lr_rule: Rule = "none"
     """How the learning rate follows the global batch."""
+    trackers: tuple[TrackerName, ...] = ()
+    """Where reports go beside the service."""
+    job: Job | None = None
+    """Whose rank this is; None outside Headway."""
 
     @property
     def live(self) -> bool:
@@ -87,6 +101,8 @@ class Environment:
             most_global_batch=_integer(env, runtime.ENV_MAX_GLOBAL_BATCH, 0, least=1) or None,
             max_local_batch=_integer(env, runtime.ENV_MAX_LOCAL_BATCH, 0, least=1) or None,
             lr_rule=_rule(env.get(runtime.ENV_LR_RULE) or "none"),
+            trackers=_trackers(env.get(runtime.ENV_TRACKERS, "")),
+            job=_job(env),
         )
 
 
@@ -95,6 +111,22 @@ def _rule(text: str) -> Rule:
         if text == rule:
             return rule  # type: ignore[no-any-return]
     raise ValueError(f"{runtime.ENV_LR_RULE} is {text!r}; it must be one of {', '.join(get_args(Rule))}")
+
+
+def _trackers(text: str) -> tuple[TrackerName, ...]:
+    named = dict.fromkeys(one.strip() for one in text.split(",") if one.strip())
+    known = {name: name for name in get_args(TrackerName)}
+    for name in named:
+        if name not in known:
+            raise ValueError(f"{runtime.ENV_TRACKERS} names {name!r}; it must be some of {', '.join(known)}")
+    return tuple(known[name] for name in named)
+
+
+def _job(env: Mapping[str, str]) -> Job | None:
+    job_id, name = env.get(runtime.ENV_JOB_ID), env.get(runtime.ENV_JOB_NAME)
+    if not job_id or not name:
+        return None
+    return Job(job_id, name, env.get(runtime.ENV_PROJECT) or "default")
 
 
 def _store(env: Mapping[str, str]) -> str | None:

@@ -16,7 +16,7 @@ from headway.contract.runtime import EXIT_RETRY, Restored
 from headway.train.batching import Batching
 from headway.train.control import Mailbox
 from headway.train.handover import hand_over, signature
-from headway.train.output import complain, flush
+from headway.train.output import complain, ending, flush
 from headway.train.peers import Peers, PeersLost, Superseded
 from headway.train.replica import Place, Replica
 from headway.train.saving import Saver
@@ -188,5 +188,6 @@ def leave_for_retry(sentence: str) -> NoReturn:
 
 def leave(code: int) -> NoReturn:
     """End the process with its output written, and without the tear-down that torch's threads may not survive."""
+    ending.come()
     flush()
     os._exit(code)

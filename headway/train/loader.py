@@ -41,6 +41,10 @@ class Loader:
         self._num_workers = num_workers
         self._collate_fn = collate_fn
         self._training: Training | None = None
+        self.within_step = False
+        """Whether the script works at a step, rather than between two of them."""
+        self.ends_epoch = False
+        """Whether the batch that was handed out last is this rank's last one of the epoch."""
 
     @property
     def steps_per_epoch(self) -> int:
@@ -65,9 +69,32 @@ class Loader:
             batches = fetcher.batches()
             for step in training.split.steps(training.place.position.samples, self.dataset_samples):
                 if training.begin_step(step, indices):
-                    yield from _step(training, step, batches, indices)
+                    yield from self._step(training, step, batches, indices)
                 if training.plan != plan:
                     break  # what was fetched ahead is of the plan before
+
+    def _step(
+        self, training: Training, step: Step, batches: Iterator[Any], indices: NDArray[np.int64]
+    ) -> Iterator[Any]:
+        try:
+            last = len(step.micro_batches) - 1
+            for number, micro_batch in enumerate(step.micro_batches):
+                batch = next(batches)
+                training.gradients.begin(
+                    len(micro_batch),
+                    global_batch=len(step.batch),
+                    first=number == 0,
+                    last=number == last,
+                )
+                self.within_step = True
+                self.ends_epoch = number == last and step.batch.stop == self.dataset_samples
+                yield batch
+        except GeneratorExit:  # the script left its loop; it may have taken the step before
+            training.abandon_step(step, indices)
+            raise
+        finally:
+            self.within_step = False
+        training.end_step(step, indices)
 
     def fetcher(self, micro_batches: Any, generator: torch.Generator) -> Iterable[Any]:
         """The samples of micro-batches, collated. Iterating anew asks `micro_batches` again."""
@@ -85,26 +112,6 @@ class Loader:
     def on_device(self, batch: Any) -> Any:
         """The batch where the model is."""
         return batch if self._device.type == "cpu" else _to_device(batch, self._device)
-
-
-def _step(
-    training: Training, step: Step, batches: Iterator[Any], indices: NDArray[np.int64]
-) -> Iterator[Any]:
-    try:
-        last = len(step.micro_batches) - 1
-        for number, micro_batch in enumerate(step.micro_batches):
-            batch = next(batches)
-            training.gradients.begin(
-                len(micro_batch),
-                global_batch=len(step.batch),
-                first=number == 0,
-                last=number == last,
-            )
-            yield batch
-    except GeneratorExit:  # the script left its loop; it may have taken the step before
-        training.abandon_step(step, indices)
-        raise
-    training.end_step(step, indices)
 
 
 class _Fetcher:

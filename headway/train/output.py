@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 
 
@@ -23,3 +25,27 @@ def flush() -> None:
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError):
             stream.flush()
+
+
+class Ending:
+    """What is to be done before this process ends, however it does. Each action is done once."""
+
+    def __init__(self) -> None:
+        self._actions: list[Callable[[], None]] = []
+        self._registered = False
+
+    def before(self, action: Callable[[], None]) -> None:
+        """Have `action` done, the last one given first."""
+        if not self._registered:
+            atexit.register(self.come)
+        self._registered = True
+        self._actions.append(action)
+
+    def come(self) -> None:
+        """The process ends now."""
+        while self._actions:
+            self._actions.pop()()
+
+
+ending = Ending()
+"""Of this process: it has one end."""

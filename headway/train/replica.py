@@ -55,15 +55,29 @@ class Place:
     """Of the epoch before this one. It goes from rank to rank with the place: whoever was to tell of it may be lost."""
     exact_epochs: int | None = 0
     """How many epochs before this one had every sample exactly once; None as in `Audit`."""
+    steps: int = 0
+    """Optimizer steps since the job began. Of a checkpoint that does not say, since then."""
 
     @property
     def samples(self) -> int:
         """Committed samples since the job began."""
         return self.position.epoch * (self.dataset_samples or 0) + self.position.samples
 
+    @property
+    def first_step(self) -> int:
+        """The first step that is still to be reported on from here: at the end of an epoch the last one once more, since
+        the script has its report after the epoch before it.
+        """
+        return self.steps + (not 0 < self.position.samples == self.dataset_samples)
+
     def advance(self, samples: int, trained: Ledger) -> Place:
         """After a step over `samples` more, of all ranks."""
-        return replace(self, position=self.position.advance(samples), ledger=self.ledger + trained)
+        return replace(
+            self,
+            position=self.position.advance(samples),
+            ledger=self.ledger + trained,
+            steps=self.steps + 1,
+        )
 
     def next_epoch(self) -> Place:
         """At the start of the epoch after this one."""
@@ -165,6 +179,7 @@ class Replica:
             place["dataset_samples"],
             place["seed"],
             exact_epochs=place.get("exact_epochs"),
+            steps=place.get("steps", 0),
         )
 
     @property

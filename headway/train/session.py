@@ -24,11 +24,12 @@ from headway.train.environment import Environment
 from headway.train.gradients import Gradients, OncePerBatch, step_once_per_batch
 from headway.train.loader import Loader
 from headway.train.memory import keep_freed_memory, touch
-from headway.train.output import complain, show
+from headway.train.output import complain, ending, show
 from headway.train.replica import Place, Replica, Stateful
 from headway.train.saving import Saver
 from headway.train.storage import open_storage
 from headway.train.team import Team
+from headway.train.trackers import Report, senders
 from headway.train.training import Training
 
 _HELD_BESIDE_PARAMETERS = 4
@@ -51,6 +52,7 @@ def init(*, timeout_s: float = 300.0) -> Run:
 
     Raises:
         ValueError: a variable of the environment has a wrong value.
+        TrackerUnavailable: the job asks for a tracker whose package is not installed, or without its address.
     """
     environment = Environment.read(os.environ)
     stop = StopRequest()
@@ -89,7 +91,10 @@ class Run:
         self._began_s = time.perf_counter()
         self._training: Training | None = None
         self._loader: Loader | None = None
-        self._entered = False
+        self._entered = self._complete = False
+        self._senders = senders(environment.trackers, environment)
+        for sender in self._senders:
+            ending.before(lambda sender=sender: sender.close(complete=self._complete))  # type: ignore[misc]
 
     @property
     def rank(self) -> int:
@@ -243,6 +248,7 @@ class Run:
             yield epoch
             training.end_epoch(epoch)
         training.complete()
+        self._complete = True
 
     @property
     def accumulating(self) -> bool:
@@ -270,8 +276,26 @@ class Run:
             complain(f"the metric {name} is {values.pop(name)} and is left out")
         place = self._training.place if self._training is not None else Place()
         self._mailbox.send(Metrics, epoch=place.position.epoch, samples=place.samples, values=values)
+        self._track(place, values)
         shown = "  ".join(f"{name} {value:.6g}" for name, value in values.items())
         show(f"epoch {place.position.epoch}  samples {place.samples:,}  {shown}")
+
+    def _track(self, place: Place, values: dict[str, float]) -> None:
+        """Have the values written by the trackers that the job asks for."""
+        if not self._senders or not values:
+            return
+        report = Report(
+            step=place.steps + (self._loader is not None and self._loader.within_step),
+            first_step=self._training.first_step if self._training is not None else 0,
+            epoch=place.position.epoch,
+            samples=place.samples,
+            generation=self.generation,
+            world_size=self.world_size,
+            at_s=time.time(),
+            values=values,
+        )
+        for sender in self._senders:
+            sender.put(report)
 
 
 def _checked_length(dataset: Dataset[Any], seed: int, *sizes: int | None) -> int:

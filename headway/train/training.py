@@ -40,7 +40,7 @@ class Training:
     """How far this rank is with `replica`, and what it does about it between steps.
 
     Members may change in every method that begins or ends a step or an epoch; `plan` counts the changes of what the
-    next step is. A method that ends the process says so.
+    next step is, `first_step` is the first one of these members. A method that ends the process says so.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Training:
         began_s: float,
     ) -> None:
         self.place = Place()
-        self.plan = 0
+        self.plan = self.first_step = 0
         self.gradients = gradients
         self._replica = replica
         self._team = team
@@ -294,7 +294,7 @@ class Training:
     def _train_with(self, peers: Peers) -> None:
         """The state is the same as that of these peers: average with them."""
         self.gradients.replicate(peers)
-        self._boundary, self._measured = Boundary(peers), ()
+        self._boundary, self._measured, self.first_step = Boundary(peers), (), self.place.first_step
         self._reporter.forget()
         self.plan += 1
 

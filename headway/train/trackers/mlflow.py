@@ -1,0 +1,121 @@
+"""One MLflow run per job, whoever is its rank 0."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from headway.train.environment import Job
+from headway.train.trackers.sender import Report
+
+# The package would tell its makers of its use; a rank talks to the server that it is given, and to nobody else.
+os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+
+from mlflow.entities import Metric, Param, RunTag
+from mlflow.tracking import MlflowClient
+
+if TYPE_CHECKING:
+    from mlflow.entities import Run
+
+METRICS_AT_ONCE = 1000
+"""MLflow takes no more in one request."""
+_JOB_ID = "headway.job_id"
+_NOT_IN_A_NAME = re.compile(r"[^\w. /:-]")
+
+
+class MlflowRun:
+    """The run of a job, found by the job's id. Outside Headway each process has a run of its own.
+
+    The server is the one that `MLFLOW_TRACKING_URI` names, the experiment that of `MLFLOW_EXPERIMENT_NAME`, or one named
+    after the job's project. `params` are noted as the run is made.
+
+    Raises:
+        MlflowException: the server does not answer, or refuses.
+    """
+
+    def __init__(self, job: Job | None, params: Mapping[str, str]) -> None:
+        self._client = MlflowClient()
+        self._last_steps: dict[str, int] = {}
+        self._members: tuple[int, int] | None = None
+        run = self._find(job)
+        self._goes_on = run is not None
+        self._id = (run or self._make(job, params)).info.run_id
+        if self._goes_on:
+            self._client.set_terminated(self._id, "RUNNING")
+
+    def write(self, reports: Sequence[Report]) -> None:
+        """Log what is new: a step that was done again after a loss stays as it was first reported.
+
+        Raises:
+            MlflowException: the server does not answer, or refuses.
+        """
+        metrics = [
+            Metric(_name(name), value, int(report.at_s * 1000), report.step)
+            for report in reports
+            for name, value in report.values.items()
+        ]
+        for start in range(0, len(metrics), METRICS_AT_ONCE):
+            new = [
+                one for one in metrics[start : start + METRICS_AT_ONCE] if one.step > self._last_step(one.key)
+            ]
+            self._client.log_batch(self._id, metrics=new, tags=self._changed_tags(reports[-1]))
+            for one in new:
+                self._last_steps[one.key] = max(one.step, self._last_steps[one.key])
+            self._members = (reports[-1].generation, reports[-1].world_size)
+
+    def close(self, *, complete: bool) -> None:
+        """The run is over when training is; until then whoever comes next goes on with it.
+
+        Raises:
+            MlflowException: the server does not answer, or refuses.
+        """
+        if complete:
+            self._client.set_terminated(self._id, "FINISHED")
+
+    def _find(self, job: Job | None) -> Run | None:
+        if job is None:
+            return None
+        experiment = self._experiment(job)
+        runs = self._client.search_runs(
+            [experiment],
+            f"tags.`{_JOB_ID}` = '{job.id}'",
+            order_by=["attributes.start_time ASC"],
+            max_results=1,
+        )
+        return runs[0] if runs else None
+
+    def _make(self, job: Job | None, params: Mapping[str, str]) -> Run:
+        tags = {_JOB_ID: job.id, "headway.job": job.name, "headway.project": job.project} if job else {}
+        run = self._client.create_run(
+            self._experiment(job), tags=tags, run_name=job.name if job is not None else None
+        )
+        self._client.log_batch(run.info.run_id, params=[Param(*pair) for pair in params.items()])
+        return run
+
+    def _experiment(self, job: Job | None) -> str:
+        """Its id."""
+        name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or (job.project if job is not None else "default")
+        found = self._client.get_experiment_by_name(name)
+        return str(found.experiment_id if found is not None else self._client.create_experiment(name))
+
+    def _last_step(self, key: str) -> int:
+        """The last step that the run has a value of `key` for; -1 if none."""
+        if key not in self._last_steps:
+            history = self._client.get_metric_history(self._id, key) if self._goes_on else []
+            self._last_steps[key] = max((one.step for one in history), default=-1)
+        return self._last_steps[key]
+
+    def _changed_tags(self, report: Report) -> list[RunTag]:
+        if self._members == (report.generation, report.world_size):
+            return []
+        return [
+            RunTag("headway.generation", str(report.generation)),
+            RunTag("headway.size", str(report.world_size)),
+        ]
+
+
+def _name(metric: str) -> str:
+    """As MLflow takes it: one refused name would hold up all that comes after it."""
+    return _NOT_IN_A_NAME.sub("_", metric)

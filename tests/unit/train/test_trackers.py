@@ -1,0 +1,208 @@
+"""Reports on their way to trackers, and TensorBoard's files as TensorBoard reads them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headway.train.storage import open_storage
+from headway.train.trackers import sender as sending
+from headway.train.trackers.sender import Report, Sender
+from headway.train.trackers.tensorboard import EventFiles, _masked_crc, _varint
+from tests.unit.train.test_session import make_run, numbers, prepared
+
+FIRST = Report(
+    step=1, first_step=1, epoch=0, samples=8, generation=1, world_size=2, at_s=1e9, values={"loss": 1.0}
+)
+
+
+def at(step: int, *, generation: int = 1, first_step: int = 1, **values: float) -> Report:
+    return replace(FIRST, step=step, generation=generation, first_step=first_step, values=values)
+
+
+def curves(folder: Path) -> dict[str, list[tuple[int, float]]]:
+    """What TensorBoard shows: for each tag the steps and the values."""
+    reader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    events = reader.EventAccumulator(str(folder), size_guidance={"scalars": 0})
+    events.Reload()
+    return {
+        tag: [(event.step, event.value) for event in events.Scalars(tag)] for tag in events.Tags()["scalars"]
+    }
+
+
+class Kept:
+    """A tracker that keeps what it gets, unless `fails` says that it is away."""
+
+    def __init__(self, *, fails: Callable[[], bool] = lambda: False) -> None:
+        self.reports: list[Report] = []
+        self.closed: list[bool] = []
+        self.tries = threading.Semaphore(0)
+        self._fails = fails
+
+    def write(self, reports: Sequence[Report]) -> None:
+        failed = self._fails()
+        self.tries.release()
+        if failed:
+            raise OSError("nobody answers")
+        self.reports += reports
+
+    def close(self, *, complete: bool) -> None:
+        self.closed.append(complete)
+
+
+def test_reports_arrive_in_order_and_the_tracker_is_closed() -> None:
+    kept = Kept()
+    sender = Sender("kept", lambda: kept)
+    for step in range(2000):
+        sender.put(at(step))
+    sender.close(complete=True)
+    assert [report.step for report in kept.reports] == list(range(2000))
+    assert kept.closed == [True]
+
+
+def test_nothing_is_opened_without_a_report() -> None:
+    def never() -> Kept:
+        raise AssertionError("it was opened")
+
+    Sender("kept", never).close(complete=True)
+
+
+def test_a_tracker_that_was_away_gets_what_it_missed(capsys: pytest.CaptureFixture[str]) -> None:
+    away = threading.Event()
+    away.set()
+    kept = Kept(fails=away.is_set)
+    sender = Sender("kept", lambda: kept)
+    sender.put(at(1))
+    assert kept.tries.acquire(timeout=30)
+    sender.put(at(2))
+    away.clear()
+    sender.close(complete=False)
+    assert [report.step for report in kept.reports] == [1, 2]
+    assert (
+        "kept takes no reports, and is asked again later: OSError: nobody answers" in capsys.readouterr().err
+    )
+
+
+def test_what_did_not_arrive_is_said_at_the_end(capsys: pytest.CaptureFixture[str]) -> None:
+    kept = Kept(fails=lambda: True)
+    sender = Sender("kept", lambda: kept)
+    sender.put(at(1))
+    sender.close(complete=True)
+    assert "1 reports did not reach kept" in capsys.readouterr().err
+    assert kept.closed == []
+
+
+def test_a_tracker_that_never_answers_holds_up_nobody(capsys: pytest.CaptureFixture[str]) -> None:
+    gate, entered = threading.Event(), threading.Event()
+
+    def hang() -> bool:
+        entered.set()
+        gate.wait()
+        return False
+
+    sender = Sender("kept", lambda: Kept(fails=hang))
+    sender.put(at(0))
+    assert entered.wait(30)
+    for step in range(sending.MOST_WAITING + 5):
+        sender.put(at(step))
+    sender.close(complete=True, within_s=0.0)
+    assert f"{sending.MOST_WAITING + 6} reports did not reach kept" in capsys.readouterr().err
+    gate.set()
+
+
+@pytest.mark.parametrize("scheme", ["file", "memory"])
+def test_tensorboard_shows_one_curve_over_generations(scheme: str, tmp_path: Path) -> None:
+    place: Any = tmp_path if scheme == "file" else open_storage("memory:///")
+    first, second = EventFiles(place), EventFiles(place)
+    first.write([at(1, loss=3.0), at(2, loss=2.0, accuracy=0.5)])
+    first.write([at(3, loss=1.5)])
+    first.close(complete=False)
+    # The second one begins at the checkpoint after step 2, on another host; the third in the same process, at step 4.
+    second.write([at(3, loss=1.25, generation=2, first_step=3)])
+    second.write([at(4, loss=1.0, generation=4, first_step=4), at(5, loss=1e39, generation=4, first_step=4)])
+    second.close(complete=True)
+    if scheme == "memory":
+        for key in place.keys():  # noqa: SIM118  # not a dictionary
+            (tmp_path / key).parent.mkdir(exist_ok=True)
+            (tmp_path / key).write_bytes(place.get(key))
+    assert len(list((tmp_path / "tensorboard").iterdir())) == 3
+    shown = curves(tmp_path / "tensorboard")
+    assert shown["accuracy"] == [(2, 0.5)]
+    assert shown["loss"] == [(1, 3.0), (2, 2.0), (3, 1.25), (4, 1.0), (5, float("inf"))]
+
+
+def test_event_files_that_cannot_be_stored_are_tried_again(tmp_path: Path) -> None:
+    (tmp_path / "tensorboard").write_text("in the way")
+    files = EventFiles(tmp_path)
+    files.write([at(1, loss=3.0)])
+    with pytest.raises(OSError, match="tensorboard"):
+        files.write([at(2, loss=2.0)])
+    (tmp_path / "tensorboard").unlink()
+    files.write([at(2, loss=2.0)])
+    assert curves(tmp_path / "tensorboard")["loss"] == [(1, 3.0), (2, 2.0)]
+
+
+def test_the_crc_is_castagnoli_s() -> None:
+    crc = 0xE3069283  # of "123456789", RFC 3720 and every table of CRCs
+    assert _masked_crc(b"123456789") == ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+@given(st.integers(0, 2**63 - 1))
+def test_integers_are_protobuf_s(value: int) -> None:
+    encoded = _varint(value)
+    assert sum((byte & 0x7F) << 7 * place for place, byte in enumerate(encoded)) == value
+    assert [byte >> 7 for byte in encoded] == [1] * (len(encoded) - 1) + [0]
+
+
+def train(
+    epochs: int, *, stop_at: int | None = None, tracker: str = "tensorboard", **environment: Any
+) -> None:
+    """Train as a script does, up to the step `stop_at`, from the checkpoint if there is one. Three steps to an epoch."""
+    run = make_run(trackers=(tracker,), **environment)
+    model, optimizer = prepared(run)
+    loader = run.loader(numbers(12), global_batch=4)
+    step = 3 * run._training.place.position.epoch  # type: ignore[union-attr]
+    for epoch in run.epochs(epochs):
+        for (x,) in loader:
+            loss = model(x).mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            step += 1
+            run.report(loss=step * 1.0)
+            if step == stop_at:
+                break
+        if step == stop_at:
+            break
+        run.report(epoch=epoch * 1.0)
+    for sender in run._senders:
+        sender.close(complete=run._complete)
+
+
+def test_a_run_that_is_restored_goes_on_with_its_curve(tmp_path: Path) -> None:
+    """Three steps to an epoch. The first process is lost in step 5 of 9 with the end of the first epoch as its last
+    checkpoint, so that the second one does step 4 and 5 again.
+    """
+    kept = {"checkpoint_uri": str(tmp_path)}
+    train(1, generation=1, **kept)
+    train(3, generation=2, stop_at=5, **kept)
+    train(3, generation=3, **kept)
+    shown = curves(tmp_path / "tensorboard")
+    assert shown["loss"] == [(step, float(step)) for step in range(1, 10)]
+    assert shown["epoch"] == [(3, 0.0), (6, 1.0), (9, 2.0)]
+
+
+def test_a_report_before_training_is_of_step_0(tmp_path: Path) -> None:
+    run = make_run(trackers=("tensorboard",), checkpoint_uri=str(tmp_path))
+    run.report(parameters=torch.tensor(7.0))
+    for sender in run._senders:
+        sender.close(complete=False)
+    assert curves(tmp_path / "tensorboard") == {"parameters": [(0, 7.0)]}
