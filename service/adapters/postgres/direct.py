@@ -1,12 +1,13 @@
 """Statements that are sent many times a second, given to the driver as they are.
 
 An expression that is built, compiled and read back costs a process ten times what the driver takes for the same statement, and a
-service that hears thousands of agents is bound by that. So what is sent for every report, start and read is plain SQL with
-`$1`. It belongs to the transaction of its connection like everything else, and fails with the same errors.
+service that hears thousands of agents is bound by that. So what is sent for every report, start and read is plain SQL. It
+belongs to the transaction of its connection like everything else, and fails with the same errors.
 """
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import asyncpg
@@ -24,27 +25,46 @@ class Row(asyncpg.Record):  # type: ignore[misc]  # which says nothing of its ty
             raise AttributeError(name) from None
 
 
-async def fetch(connection: AsyncConnection, statement: str, *values: Any) -> list[Row]:
-    """The rows of one statement, with a value for each of `$1`, `$2`... JSON goes in as text, and comes out as objects.
+class Statement:
+    """SQL with `:name` where values go. JSON goes in as text; it comes out as objects."""
+
+    def __init__(self, sql: str) -> None:
+        names: list[str] = []
+
+        def number(found: re.Match[str]) -> str:
+            if found[1] not in names:
+                names.append(found[1])
+            return f"${names.index(found[1]) + 1}"
+
+        self.sql = _NAME.sub(number, sql)
+        self.names = tuple(names)
+
+
+_NAME = re.compile(r"(?<!:):([a-z_][a-z0-9_]*)")
+
+
+async def fetch(connection: AsyncConnection, statement: Statement, **values: Any) -> list[Row]:
+    """The rows of a statement.
 
     Raises:
         DBAPIError: as `connection.execute` does.
     """
+    numbered = [values[name] for name in statement.names]
     sync = connection.sync_connection
     assert sync is not None, "the connection is open"
     if not sync.in_transaction():
         sync.begin()  # sends nothing yet
     pooled = sync.connection
     for note in sync.dispatch.before_cursor_execute:
-        note(sync, None, statement, values, None, False)  # noqa: FBT003
+        note(sync, None, statement.sql, numbered, None, False)  # noqa: FBT003
     adapted: Any = pooled.dbapi_connection
     driver: Any = pooled.driver_connection
     try:
         if adapted._transaction is None:  # noqa: SLF001 - what its own cursors do
             await adapted._start_transaction()  # noqa: SLF001
-        rows: list[Row] = await driver.fetch(statement, *values, record_class=Row)
+        rows: list[Row] = await driver.fetch(statement.sql, *numbered, record_class=Row)
     except Exception as error:
-        await greenlet_spawn(_raise_as_usual, sync, adapted, error, statement)
+        await greenlet_spawn(_raise_as_usual, sync, adapted, error, statement.sql)
         raise
     except BaseException as error:  # nobody waits for the answer any more
         await greenlet_spawn(sync.invalidate, error)

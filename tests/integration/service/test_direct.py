@@ -8,11 +8,15 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
-from service.adapters.postgres.direct import fetch
+from service.adapters.postgres.direct import Statement, fetch
 from tests.integration.service.conftest import Harness
 from tests.integration.service.counting import statements
 
-_ADD = "INSERT INTO policies_tried (name) VALUES ($1) RETURNING name"
+_ADD = Statement("INSERT INTO policies_tried (name) VALUES (:name) RETURNING name")
+_ONE = Statement("SELECT 1 AS one")
+_PID = Statement("SELECT pg_backend_pid() AS pid")
+_END = Statement("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid = :pid")
+_SLEEP = Statement("SELECT pg_sleep(60)")
 
 
 @pytest.fixture
@@ -24,40 +28,41 @@ async def table(harness: Harness) -> str:
 
 async def _names(harness: Harness, table: str) -> list[str]:
     async with harness.service.database.engine.connect() as connection:
-        return [row.name for row in await fetch(connection, f"SELECT name FROM {table} ORDER BY name")]
+        return [
+            row.name for row in await fetch(connection, Statement(f"SELECT name FROM {table} ORDER BY name"))
+        ]
 
 
 async def test_it_is_committed_and_rolled_back_with_the_others(harness: Harness, table: str) -> None:
     async with harness.service.database.engine.begin() as connection:
-        (row,) = await fetch(connection, _ADD, "first")
+        (row,) = await fetch(connection, _ADD, name="first")
         await connection.execute(text(f"INSERT INTO {table} VALUES ('second')"))
     assert (row.name, row["name"], tuple(row)) == ("first", "first", ("first",))
     async with harness.service.database.engine.connect() as connection:
-        await fetch(connection, _ADD, "third")
+        await fetch(connection, _ADD, name="third")
         await connection.rollback()
     assert await _names(harness, table) == ["first", "second"]
 
 
 async def test_a_conflict_is_the_same_error(harness: Harness, table: str) -> None:
     async with harness.service.database.engine.connect() as connection:
-        await fetch(connection, _ADD, "twice")
+        await fetch(connection, _ADD, name="twice")
         with pytest.raises(IntegrityError, match="policies_tried"):
-            await fetch(connection, _ADD, "twice")
+            await fetch(connection, _ADD, name="twice")
     assert await _names(harness, table) == []
 
 
 async def test_a_session_that_was_ended_is_given_up(harness: Harness) -> None:
-    end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid = $1"
     engine = harness.service.database.engine
     async with engine.connect() as connection:
-        (mine,) = await fetch(connection, "SELECT pg_backend_pid() AS pid")
+        (mine,) = await fetch(connection, _PID)
         async with engine.connect() as other:
-            await fetch(other, end, mine.pid)
+            await fetch(other, _END, pid=mine.pid)
         with pytest.raises(DBAPIError) as raised:
-            await fetch(connection, "SELECT 1")
+            await fetch(connection, _ONE)
     assert raised.value.connection_invalidated
     async with engine.connect() as connection:
-        (row,) = await fetch(connection, "SELECT 1 AS one")
+        (row,) = await fetch(connection, _ONE)
     assert row.one == 1
 
 
@@ -67,9 +72,9 @@ async def test_one_whose_answer_nobody_waits_for_leaves_the_pool_usable(harness:
 
     async def ask() -> None:
         async with engine.connect() as connection:
-            await fetch(connection, "SELECT 1")
+            await fetch(connection, _ONE)
             asked.set()
-            await fetch(connection, "SELECT pg_sleep(60)")
+            await fetch(connection, _SLEEP)
 
     task = asyncio.create_task(ask())
     await asked.wait()
@@ -77,12 +82,18 @@ async def test_one_whose_answer_nobody_waits_for_leaves_the_pool_usable(harness:
     with pytest.raises(asyncio.CancelledError):
         await task
     async with engine.connect() as connection:
-        (row,) = await fetch(connection, "SELECT 1 AS one")
+        (row,) = await fetch(connection, _ONE)
     assert row.one == 1
 
 
 async def test_it_is_counted(harness: Harness) -> None:
     with statements(harness.service.database) as sent:
         async with harness.service.database.engine.connect() as connection:
-            await fetch(connection, "SELECT 1")
-    assert sent == ["SELECT 1"]
+            await fetch(connection, _ONE)
+    assert sent == [_ONE.sql]
+
+
+def test_names_become_numbers_and_casts_stay() -> None:
+    statement = Statement("SELECT :b::int + :a WHERE :b > 0 AND x = CAST(:a_2 AS jsonb)")
+    assert statement.sql == "SELECT $1::int + $2 WHERE $1 > 0 AND x = CAST($3 AS jsonb)"
+    assert statement.names == ("b", "a", "a_2")
