@@ -7,11 +7,10 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import func, select, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from headway.contract.agents import NodeState
-from service.adapters.postgres.tables import nodes
+from service.adapters.postgres.direct import Statement, fetch
 from service.usecases.records import Heartbeat
 
 _SAID = """
@@ -40,7 +39,7 @@ _ORDINARY = f"""
 about it: such a node is left out, and so nobody waits for another. So is one that uses a new token for the first time, or the
 one before it.
 """
-_RENEW = text(
+_RENEW = Statement(
     f"""
     WITH {_SAID}, due AS MATERIALIZED (SELECT nodes.id, said.slots FROM {_ORDINARY})
     UPDATE nodes SET seen_at = :now, slots = coalesce(due.slots, nodes.slots)
@@ -48,14 +47,15 @@ _RENEW = text(
     RETURNING nodes.id
     """  # noqa: S608
 )
-_LOCK = text(f"WITH {_SAID} SELECT nodes.id, nodes.last_sequence FROM {_ORDINARY}")  # noqa: S608
-_KEEP = text(
+_LOCK = Statement(f"WITH {_SAID} SELECT nodes.id, nodes.last_sequence FROM {_ORDINARY}")  # noqa: S608
+_KEEP = Statement(
     f"""
     WITH {_SAID}
     UPDATE nodes SET seen_at = :now, slots = coalesce(said.slots, nodes.slots), last_sequence = said.sequence
     FROM said WHERE nodes.id = said.id
     """  # noqa: S608
 )
+_COUNT = Statement(f"SELECT count(*) AS number FROM nodes WHERE state <> '{NodeState.LOST}'")  # noqa: S608
 
 
 class PostgresLeases:
@@ -67,24 +67,23 @@ class PostgresLeases:
     async def renew(self, heartbeats: Sequence[Heartbeat], now: datetime) -> frozenset[str]:
         """Renew those that nothing is to be said about; returns the ids of their nodes."""
         said = json.dumps([_said(one) for one in heartbeats])
-        return frozenset((await self._connection.execute(_RENEW, {"said": said, "now": now})).scalars())
+        return frozenset(row.id for row in await fetch(self._connection, _RENEW, said=said, now=now))
 
     async def lock(self, heartbeats: Sequence[Heartbeat]) -> dict[str, int]:
         """Lock those that nothing is to be said about; by id, how far their news were taken in."""
         said = json.dumps([_said(one) for one in heartbeats])
-        rows = (await self._connection.execute(_LOCK, {"said": said})).all()
-        return {row.id: row.last_sequence for row in rows}
+        return {row.id: row.last_sequence for row in await fetch(self._connection, _LOCK, said=said)}
 
     async def keep(self, heartbeats: Sequence[tuple[Heartbeat, int]], now: datetime) -> None:
         """Renew locked ones, with how far their news were taken in."""
         if heartbeats:
             said = json.dumps([{**_said(one), "sequence": sequence} for one, sequence in heartbeats])
-            await self._connection.execute(_KEEP, {"said": said, "now": now})
+            await fetch(self._connection, _KEEP, said=said, now=now)
 
     async def count(self) -> int:
         """Nodes that have a lease."""
-        query = select(func.count()).select_from(nodes).where(nodes.c.state != NodeState.LOST)
-        return int((await self._connection.execute(query)).scalar_one())
+        (row,) = await fetch(self._connection, _COUNT)
+        return int(row.number)
 
 
 def _said(one: Heartbeat) -> dict[str, Any]:
