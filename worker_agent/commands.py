@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +16,7 @@ from pydantic import ValidationError
 from headway._tls import CA_FILE
 from headway.contract.agents import COMMAND_FIELD, COMMANDS, AnyCommand, JoinReply
 from headway.errors import HeadwayError
+from worker_agent.facts import Read, Tell, tell_nobody
 from worker_agent.service_api import Backoff, Membership
 
 _log = structlog.get_logger()
@@ -36,12 +38,18 @@ class CommandReader:
     """
 
     def __init__(
-        self, membership: Membership, renew: Renew, handle: Handle, stopping: threading.Event
+        self,
+        membership: Membership,
+        renew: Renew,
+        handle: Handle,
+        stopping: threading.Event,
+        tell: Tell = tell_nobody,
     ) -> None:
         self._membership = membership
         self._renew = renew
         self._handle = handle
         self._stopping = stopping
+        self._tell = tell
         self._backoff = Backoff(random.Random())
         self._away = False
 
@@ -94,6 +102,7 @@ class CommandReader:
         reply: Any = client.xread({stream: "0-0"}, count=_BATCH, block=int(_BLOCK_S * 1000))
         for entry_id, fields in _entries(reply):
             command = _parse(entry_id, fields)
+            self._tell(Read(command, _age_s(entry_id, time.time())))
             if command is not None:
                 self._handle(command)
             client.xdel(stream, entry_id)
@@ -106,6 +115,11 @@ def _entries(reply: Any) -> list[tuple[str, dict[str, str]]]:
     if isinstance(reply, dict):
         return [entry for batches in reply.values() for batch in batches for entry in batch]
     return [entry for _, entries in reply for entry in entries]
+
+
+def _age_s(entry_id: str, now_s: float) -> float:
+    """How long an entry has been in its stream: its id begins with the time of Redis's host, in milliseconds."""
+    return max(0.0, now_s - int(entry_id.partition("-")[0]) / 1000)
 
 
 def _parse(entry_id: str, fields: dict[str, str]) -> AnyCommand | None:

@@ -41,6 +41,7 @@ from worker_agent.secrets import RunSecrets
 from worker_agent.service_api import Membership, ServiceApi
 from worker_agent.storage_keys import StorageKeys, signing_place
 from worker_agent.supervisor import Supervisor
+from worker_agent.telemetry import RememberedHealth, Telemetry, WatchedCommands, WatchedLogs
 
 _log = structlog.get_logger()
 
@@ -79,29 +80,25 @@ class Agent:
         isolation = _isolation(options, self._state, environment)
         engine = engines.find(os.environ)
         self._stopping = threading.Event()
+        self._telemetry = Telemetry()
+        tell = self._telemetry.tell
         membership = Membership()
         api = ServiceApi(options.url, membership)
         keys = NodeKeys(api, membership, self._state.credentials, options.token)
-        self._outbox = Outbox(self._state.outbox)
+        self._outbox = Outbox(self._state.outbox, tell=tell)
         secrets = RunSecrets(api.secrets)
         storage = StorageKeys(
             api.storage_access, signing_place(api.url, os.environ), self._state, self._stopping
         )
-        self._shipper = LogShipper(api, self._stopping, secrets=secrets)
+        self._shipper = LogShipper(WatchedLogs(api, tell), self._stopping, secrets=secrets)
         self._link = LauncherLink(self._state, environment)
+        bundles = BundleCache(self._state.bundles, api.download_bundle)
         self._supervisor = Supervisor(
             state=self._state,
             link=self._link,
             outbox=self._outbox,
             shipper=self._shipper,
-            preparer=Preparer(
-                BundleCache(self._state.bundles, api.download_bundle),
-                isolation,
-                engine,
-                secrets,
-                storage,
-                self._stopping,
-            ),
+            preparer=Preparer(bundles, isolation, engine, secrets, storage, self._stopping),
             secrets=secrets,
             host=Host(slots, inventory.cpu_count(), environment, isolation, engine),
         )
@@ -112,6 +109,7 @@ class Agent:
             environment=environment,
             stopping=self._stopping,
         )
+        health = RememberedHealth(slots, partial(inventory.with_health, slots))
         self._reporter = Reporter(
             api=api,
             keys=keys,
@@ -119,17 +117,35 @@ class Agent:
             outbox=self._outbox,
             request=_join_request(options, self._identity, slots, engine),
             holding=self._supervisor.holding,
-            health=partial(inventory.with_health, slots),
+            health=health.look,
             probe=prober.ask,
             listener=self._supervisor,
             stopping=self._stopping,
+            tell=tell,
         )
-        self._commands = CommandReader(membership, keys.renew, self._supervisor.handle, self._stopping)
-        self._bodies = [self._reporter.run, self._commands.run, self._shipper.run, self._tidy, prober.run]
-        self._bodies.append(storage.run)
-        self._bodies += _watching(slots, self._outbox, self._stopping)
+        commands = self._commands(membership, keys)
+        self._bodies = [self._reporter.run, commands.run, self._shipper.run, self._tidy, prober.run]
+        self._bodies += [storage.run, *_watching(slots, self._outbox, self._stopping)]
         if options.metadata_url is not None:
             self._bodies.append(self._notices(options.metadata_url).run)
+        self._watch(health)
+
+    def _commands(self, membership: Membership, keys: NodeKeys) -> CommandReader:
+        tell, supervisor = self._telemetry.tell, self._supervisor
+        watched = WatchedCommands(supervisor.handle, supervisor.holding, tell)
+        return CommandReader(membership, keys.renew, watched.handle, self._stopping, tell)
+
+    def _watch(self, health: RememberedHealth) -> None:
+        """Serve metrics and send traces, where that was asked for."""
+        self._telemetry.trace(self._options.name)
+        if self._options.metrics_listen is not None:
+            self._telemetry.serve(
+                self._options.metrics_listen,
+                slots=health.last,
+                holding=self._supervisor.holding,
+                waiting=self._outbox.depth,
+                state=self._state,
+            )
 
     def _notices(self, metadata_url: str) -> NoticeWatcher:
         return NoticeWatcher(
@@ -159,6 +175,7 @@ class Agent:
             self._end_jobs()
         self._stopping.set()
         self._outbox.close()
+        self._telemetry.close()
         _log.info("agent ended", runs_left=len(self._supervisor.holding()))
 
     def _end_jobs(self) -> None:

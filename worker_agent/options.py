@@ -12,6 +12,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from headway.contract.spec import NAME_PATTERN
+from headway.exposing import Bind
 from worker_agent.folders import StateFolder
 from worker_agent.isolation import KINDS, Kind, UserIds
 from worker_agent.metadata import EC2_URL
@@ -57,6 +58,8 @@ class Options:
     """Folders that no job may look into, where jobs share the agent's user."""
     metadata_url: str | None = None
     """Where the provider announces that it takes the host away; None where it does not."""
+    metrics_listen: Bind | None = None
+    """Where to answer `/metrics`; None: nowhere."""
 
 
 def parse(argv: Sequence[str], env: Mapping[str, str]) -> Options:
@@ -86,6 +89,7 @@ def parse(argv: Sequence[str], env: Mapping[str, str]) -> Options:
         user_ids=args.user_ids,
         private=_private(env),
         metadata_url=_metadata_url(parser, env),
+        metrics_listen=args.metrics_listen,
     )
 
 
@@ -160,6 +164,14 @@ def parser_of(env: Mapping[str, str]) -> argparse.ArgumentParser:
         metavar="NAME,...",
         help="variables of the agent that ranks get too, such as AWS_PROFILE",
     )
+    add(
+        "--metrics-listen",
+        type=_bind,
+        default=env.get("HEADWAY_AGENT_METRICS_LISTEN") or None,
+        metavar="[ADDRESS:]PORT",
+        help="answer monitoring there, at /metrics; on loopback without an address (default: "
+        "$HEADWAY_AGENT_METRICS_LISTEN, or nowhere)",
+    )
     _add_isolation(parser, env)
     add("--own-jobs", action="store_true", help="stop the ranks, with a checkpoint, when the agent ends")
     return parser
@@ -203,6 +215,13 @@ def _positive(text: str) -> int:
     if not text.isdigit() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a positive number")
     return int(text)
+
+
+def _bind(text: str) -> Bind:
+    try:
+        return Bind.parse(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _kind(text: str) -> str:

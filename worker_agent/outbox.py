@@ -24,6 +24,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from headway.contract.agents import AnyEntry, RankMessage, ReportEntry
 from headway.contract.runtime import Metrics, Progress
+from worker_agent.facts import Noted, Tell, tell_nobody
 
 _log = structlog.get_logger()
 
@@ -50,9 +51,11 @@ class Outbox:
     Args:
         journal: the file.
         capacity: entries kept while the service is away; beyond it the oldest progress and metrics go.
+        tell: hears of every entry, once.
     """
 
-    def __init__(self, journal: Path, capacity: int = 20_000) -> None:
+    def __init__(self, journal: Path, capacity: int = 20_000, *, tell: Tell = tell_nobody) -> None:
+        self._tell = tell
         self._journal = journal
         self._capacity = capacity
         self._lock = threading.Lock()
@@ -82,6 +85,11 @@ class Outbox:
             self._compact_if_long()
             self._urgent = self._urgent or urgent
             self._news.notify()
+        self._tell(Noted(entry))
+
+    def depth(self) -> int:
+        """Entries that the service does not have yet."""
+        return len(self._entries)
 
     def acknowledge(self, command_id: str) -> None:
         """Tell the service that a command was taken up. Not kept on disk: it would be sent again."""

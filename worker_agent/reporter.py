@@ -12,6 +12,7 @@ import structlog
 from headway.contract.agents import AnyEntry, Holding, JoinReply, JoinRequest, SlotInfo
 from headway.contract.agents import ReportRequest as Request
 from worker_agent.credentials import NodeKeys
+from worker_agent.facts import Sent, Tell, tell_nobody
 from worker_agent.folders import boot_s
 from worker_agent.outbox import Outbox
 from worker_agent.service_api import Backoff, Membership, NotJoined, Refused, ServiceApi, Unreachable
@@ -59,6 +60,7 @@ class Reporter:
         probe: Callable[[Sequence[int]], None],
         listener: Listener,
         stopping: threading.Event,
+        tell: Tell = tell_nobody,
     ) -> None:
         self._api = api
         self._keys = keys
@@ -70,6 +72,7 @@ class Reporter:
         self._probe = probe
         self._listener = listener
         self._stopping = stopping
+        self._tell = tell
         self._backoff = Backoff(random.Random())
         self._limit = _BATCH
         self._health_due_s = boot_s() + _HEALTH_EVERY_S
@@ -162,8 +165,13 @@ class Reporter:
         try:
             reply = self._api.report(request)
         except Refused as error:
+            self._tell(Sent(None))
             self._drop_refused(entries, error)
             return
+        except (Unreachable, NotJoined):
+            self._tell(Sent(None))
+            raise
+        self._tell(Sent(sent_s + reply.lease_s))
         self._paced_s = reply.report_every_s
         self._limit = min(_BATCH, 2 * self._limit)
         self._outbox.delivered(entries, acknowledged)
