@@ -54,6 +54,34 @@ _DESCRIPTION = """Elastic PyTorch training on machines of your own: submit jobs,
 
 Errors are `application/problem+json` with a stable `code`. Listings are cursor pages."""
 
+_MODULES = (
+    agents,
+    node_credentials,
+    storage,
+    jobs,
+    nodes,
+    join_tokens,
+    machines,
+    cluster,
+    simulations,
+    recommendations,
+    offers,
+    budgets,
+    usage,
+    secrets,
+    tokens,
+    users,
+    projects,
+    audit,
+    diagnosis,
+    bundles,
+    auth,
+    health,
+    meanings,
+    metrics,
+)
+"""Whose routes there are, those that are asked for most often first: they are looked up in this order."""
+
 
 def create_app(context: ApiContext, background: Callable[[], AbstractAsyncContextManager[None]]) -> FastAPI:
     """The API over a context. `background` runs as long as the application does."""
@@ -77,33 +105,7 @@ def create_app(context: ApiContext, background: Callable[[], AbstractAsyncContex
     app.state.heartbeats = Heartbeats(
         context.transactions, context.now, usual_s=context.report_every_s, silence_s=context.silence_s
     )
-    modules = (
-        agents,  # asked for most often, and looked up in this order
-        node_credentials,
-        storage,
-        jobs,
-        nodes,
-        join_tokens,
-        machines,
-        cluster,
-        simulations,
-        recommendations,
-        offers,
-        budgets,
-        usage,
-        secrets,
-        tokens,
-        users,
-        projects,
-        audit,
-        diagnosis,
-        bundles,
-        auth,
-        health,
-        meanings,
-        metrics,
-    )
-    for module in modules:
+    for module in _MODULES:
         app.include_router(module.router)
     problems.install(app)
     describe(app)
