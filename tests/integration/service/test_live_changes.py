@@ -200,7 +200,7 @@ async def test_waits_get_longer_and_a_success_forgets_them(cast: Cast) -> None:
         await cast.die((generation, 1))
         after = (await cast.events("abandon"))[-1]
         assert f"in {wait_s} s" in after["message"]
-        cast.harness.clock.skipped = timedelta(seconds=wait_s - 1)
+        cast.harness.clock.skipped = timedelta(seconds=wait_s - 9)  # longer than any wait before it
         await cast.turn()
         assert cast.started(generation + 1) == {}
         cast.harness.clock.skipped = timedelta(seconds=wait_s + 1)
@@ -219,15 +219,15 @@ async def test_newcomers_that_are_too_slow(cast: Cast) -> None:
     await cast.join(alpha=2)
     await cast.begin(1)
     await cast.resize(2)
-    cast.harness.clock.skipped += timedelta(seconds=READY_WITHIN_S - 1)
+    cast.harness.clock.skipped += timedelta(seconds=READY_WITHIN_S - 60)
     await cast.harness.scheduler.expire()
     assert (await cast.job()).state is JobState.RESIZING
-    cast.harness.clock.skipped += timedelta(seconds=2)
+    cast.harness.clock.skipped += timedelta(seconds=61)
     await cast.harness.scheduler.expire()
     assert (await cast.job()).state is JobState.RESIZING, (
         "while no API is up, nobody could say that it was ready"
     )
-    await cast.api_was_up(for_s=HEARD_WITHIN_S - 1)
+    await cast.api_was_up(for_s=HEARD_WITHIN_S - 20)
     await cast.harness.scheduler.expire()
     assert (await cast.job()).state is JobState.RESIZING
     await cast.api_was_up(for_s=HEARD_WITHIN_S + 1)

@@ -190,7 +190,7 @@ async def test_one_that_waits_and_one_that_runs_are_cancelled(harness: Harness) 
     assert (await found(harness, running.id)).status is SimulationStatus.RUNNING
     answer = await harness.post(f"simulations/{running.id}/cancel")
     assert answer.json()["status"] == "cancelled"
-    await asyncio.wait_for(working, 5)
+    await asyncio.wait_for(working, 60)
     for one in (running, waiting):
         view = await found(harness, one.id)
         assert (view.status, view.message) == (SimulationStatus.CANCELLED, "was cancelled")

@@ -9,6 +9,7 @@ from headway.contract.jobs import JobState
 from service.loops.scheduler import Intervals
 from service.usecases.records import Bell
 from tests.integration.service.conftest import Harness
+from tests.waiting import until
 
 
 async def test_a_submit_wakes_a_round_and_its_command_is_delivered(harness: Harness) -> None:
@@ -18,11 +19,15 @@ async def test_a_submit_wakes_a_round_and_its_command_is_delivered(harness: Harn
         working = asyncio.create_task(slow.work())
         try:
             job = await harness.submit()
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 while (await harness.job()).state is not JobState.STARTING:
                     await rung.wait()
                     rung.clear()
-                await agent.redis.xread({agent.joined.stream: "0"}, block=5000)
+
+                async def delivered() -> bool:
+                    return await agent.redis.xlen(agent.joined.stream) > 0
+
+                await until(delivered)
                 commands = await agent.commands()
         finally:
             working.cancel()
