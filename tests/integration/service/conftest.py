@@ -17,6 +17,7 @@ from redis.asyncio import Redis
 
 from headway.contract.agents import COMMAND_FIELD, COMMANDS, AnyCommand, JoinReply, ReportReply, RunCommand
 from headway.contract.jobs import JobView
+from headway.tracing import Sends
 from service.adapters.postgres.clock import DatabaseClock
 from service.adapters.redis import RedisCommandQueue, connect
 from service.adapters.simulator import ProcessSimulator
@@ -174,9 +175,11 @@ class SkippingClock(DatabaseClock):
 
 
 @asynccontextmanager
-async def harness_of(settings: Settings, *, api_skips: bool = False) -> AsyncIterator[Harness]:
-    """The service; with `api_skips`, what is skipped of time is skipped for its API too."""
-    service = Service(settings)
+async def harness_of(
+    settings: Settings, *, api_skips: bool = False, spans: Sends | None = None
+) -> AsyncIterator[Harness]:
+    """The service; with `api_skips`, what is skipped of time is skipped for its API too. `spans`: where its traces go."""
+    service = Service(settings, spans=spans)
     clock = Clock()
     if api_skips:
         service.clock = SkippingClock(service, clock)
