@@ -76,8 +76,8 @@ class BundleCache:
                 total -= stat.st_size
 
 
-def extract(archive: Path, target: Path) -> None:
-    """Unpack into `target`; nothing gets out of it, no device, no foreign owner.
+def extract(archive: Path, target: Path, most_entries: int = UNPACKED_ENTRIES) -> None:
+    """Unpack into `target`; nothing gets out of it, no device, no foreign owner, no more than `most_entries`.
 
     Raises:
         BadBundle: see there.
@@ -85,7 +85,7 @@ def extract(archive: Path, target: Path) -> None:
     try:
         with (
             archive.open("rb") as packed,
-            members(packed, most_bytes=UNPACKED_BYTES, most_entries=UNPACKED_ENTRIES) as (tar, entries),
+            members(packed, most_bytes=UNPACKED_BYTES, most_entries=most_entries) as (tar, entries),
         ):
             for entry in entries:
                 tar.extract(entry, target, filter="data")

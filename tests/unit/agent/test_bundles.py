@@ -3,6 +3,7 @@ from __future__ import annotations
 import gzip
 import io
 import tarfile
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -120,16 +121,24 @@ def entry(name: str, **fields: object) -> tarfile.TarInfo:
         (packed((entry("su", mode=0o4755), b"x")), "rights of another user"),
         (packed((entry("dir", type=tarfile.DIRTYPE, mode=0o2777), b"")), "rights of another user"),
         (packed((entry("a", type=tarfile.SYMTYPE, linkname="/etc"), b""), (entry("a/x"), b"x")), "outside"),
-        (packed(*((entry(f"f{index}"), b"") for index in range(100_001))), "entries"),
         (packed((entry("x"), b"x"), headers={"comment": "x" * (8 << 20)}), "larger than any path"),
     ],
-    ids=["absolute", "up", "disk", "device", "pipe", "setuid", "setgid", "through a link", "count", "header"],
+    ids=["absolute", "up", "disk", "device", "pipe", "setuid", "setgid", "through a link", "header"],
 )
 def test_what_a_malicious_archive_holds_is_refused(tmp_path: Path, data: bytes, why: str) -> None:
     (tmp_path / "x.tar.gz").write_bytes(data)
     (tmp_path / "out").mkdir()
     with pytest.raises(BadBundle, match=why):
         extract(tmp_path / "x.tar.gz", tmp_path / "out")
+
+
+def test_an_archive_of_too_many_entries_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "x.tar.gz").write_bytes(packed(*((entry(f"f{index}"), b"") for index in range(11))))
+    for name, most in (("all", 11), ("too many", 10)):
+        (tmp_path / name).mkdir()
+        with pytest.raises(BadBundle, match="entries") if most == 10 else nullcontext():
+            extract(tmp_path / "x.tar.gz", tmp_path / name, most_entries=most)
+    assert len(list((tmp_path / "all").iterdir())) == 11
 
 
 def test_an_archive_that_claims_more_than_a_disk_holds_is_refused_at_once(tmp_path: Path) -> None:
