@@ -22,7 +22,7 @@ FLAGS = (
     "--disable-component-update",
     "--disable-sync",
 )
-PATIENCE_MS = 30_000
+PATIENCE_MS = 90_000
 SHOTS = Path(os.environ.get("HEADWAY_SCREENSHOTS", "build/screenshots"))
 """Kept by continuous integration."""
 

@@ -20,7 +20,7 @@ from benchmarks.faulting.network import Link, Network
 from headway.local.ports import HOST
 
 SHORT_S = 0.3
-LONG_S = 10.0
+LONG_S = 60.0
 
 
 class Echo(socketserver.BaseRequestHandler):

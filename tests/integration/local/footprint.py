@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-WAIT_S = 60.0
+WAIT_S = 120.0
 
 
 def until(condition: Callable[[], object], what: str) -> None:
