@@ -116,6 +116,11 @@ class Run:
         """The version number of the job's allocation; 0 outside Headway."""
         return self._team.generation
 
+    @property
+    def steps(self) -> int:
+        """Optimizer steps that the job has taken since it began."""
+        return self._training.place.steps if self._training is not None else 0
+
     def prepare(self, model: nn.Module, optimizer: Optimizer, *more: Any) -> tuple[Any, ...]:
         """Move the model to the device, continue from the newest checkpoint, and keep replicas equal.
 
