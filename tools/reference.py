@@ -1,4 +1,4 @@
-"""Write the pages of docs/reference/ that follow from the code: reasons, errors, the command line, settings, the environment of
+"""Write the pages of docs/reference/ and the pictures of docs/images/ that follow from the code: reasons, errors, the command line, settings, the environment of
 ranks, the job file's fields and schema, the API.
 
 Run as `python -m tools.reference`; with `--check` it writes nothing and exits 1 if a page is not what it would write. A change
@@ -19,9 +19,15 @@ from typer.core import TyperGroup
 
 from headway.cli.main import app
 from headway.contract.meanings import ERRORS, REASONS, Meaning
-from tools import environment, jobfile, openapi, roles, settings
+from tools import environment, jobfile, openapi, pictures, roles, settings
 
-FOLDER = Path(__file__).parent.parent / "docs" / "reference"
+DOCS = Path(__file__).parent.parent / "docs"
+
+
+def written() -> dict[str, str]:
+    """Every page and picture by its path in docs/. Raises Undocumented."""
+    found = {f"reference/{name}": text for name, text in pages().items()}
+    return found | {f"images/{name}": text for name, text in pictures.pictures().items()}
 
 
 def pages() -> dict[str, str]:
@@ -119,21 +125,21 @@ def main() -> int:
         sys.stdout.writelines(f"breaks clients of the API: {line}\n" for line in broken)
         return 1
     try:
-        written = pages()
+        current = written()
     except settings.Undocumented as error:
         sys.stdout.write(f"{error}\n")
         return 1
     stale = []
-    for name, text in written.items():
-        page = FOLDER / name
+    for name, text in current.items():
+        page = DOCS / name
         if page.is_file() and page.read_text() == text:
             continue
         stale.append(name)
         if not check:
-            FOLDER.mkdir(parents=True, exist_ok=True)
+            page.parent.mkdir(parents=True, exist_ok=True)
             page.write_text(text)
     said = "not current; run `make reference`" if check else "written"
-    sys.stdout.writelines(f"docs/reference/{name}: {said}\n" for name in stale)
+    sys.stdout.writelines(f"docs/{name}: {said}\n" for name in stale)
     return int(check and bool(stale))
 
 

@@ -120,9 +120,10 @@ def advance(job: Job, event: JobEvent, *, reason: Reason, message: str, now: dat
     )
 
 
-def diagram() -> str:
-    """The table as a mermaid state diagram; `docs/lifecycle.md` holds exactly this."""
-    lines = ["stateDiagram-v2", "    [*] --> PENDING"]
-    lines += [f"    {source} --> {target}: {event}" for (source, event), target in TRANSITIONS.items()]
-    lines += [f"    {state} --> [*]" for state in sorted(TERMINAL_STATES)]
+def table() -> str:
+    """The table as a table of Markdown: a row for every state; `docs/lifecycle.md` holds exactly this."""
+    lines = ["| state | what may happen, and the state then |", "| --- | --- |"]
+    for state in JobState:
+        steps = [f"{event}: {target}" for (source, event), target in TRANSITIONS.items() if source is state]
+        lines.append(f"| {state} | {', '.join(steps) or 'nothing'} |")
     return "\n".join(lines)
