@@ -30,16 +30,16 @@ class Holes:
         self._empty_to: dict[str, int] = {}
         self._unsupported = False
 
-    def empty(self, path: str, end: int) -> None:
-        """What lies before the byte `end` is needed no more."""
-        begin = self._empty_to.get(path, 0)
+    def empty(self, path: str, end: int, begin: int = 0) -> None:
+        """What lies before the byte `end`, and not before `begin`, is needed no more."""
+        begin += -begin % _BLOCK_BYTES
         end -= end % _BLOCK_BYTES
-        if self._unsupported or end - begin < self._step_bytes:
+        if self._unsupported or end - max(begin, self._empty_to.get(path, 0)) < self._step_bytes:
             return
         file = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
         try:
             # From the beginning: what an agent before this one emptied costs nothing to empty again.
-            failed = _libc.fallocate(file, _PUNCH_HOLE | _KEEP_SIZE, 0, end) != 0
+            failed = _libc.fallocate(file, _PUNCH_HOLE | _KEEP_SIZE, begin, end - begin) != 0
             number = ctypes.get_errno()
         finally:
             os.close(file)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import threading
@@ -33,9 +34,13 @@ TAIL_LINES = 20
 _TAIL_BYTES = 16 << 10
 _KEPT_BYTES = 1 << 20
 """So much of what was shipped stays on disk: the tail of a failure is read from it."""
+TURN_BYTES = 8 << 20
+"""So much of a rank's output is shipped before it is the next rank's turn."""
 _EVERY_S = 0.3
+_LOOK_S = 1.0
+"""So often files are kept short while the service is away."""
 _FROM_HERE = b"\n[headway] This rank wrote more than %d MiB within an hour. What it writes until the hour is over is left out.\n"
-_MISSING = b"[headway] %d bytes are missing here.\n"
+_MISSING = b"[headway] Truncated: %d bytes are missing here.\n"
 _NOTICES_BYTES = 1 << 10
 """More than both sentences take. They stand in the place of what is left out, and have its offsets."""
 
@@ -110,18 +115,21 @@ def tail(path: Path) -> list[str]:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shipped:
     """How far the output of a rank is. `since_s` is when the hour of its quota began (boot-time clock), `in_hour` how many
-    bytes were shipped within it, and `gap` where what is left out begins.
+    bytes were shipped within it, and `gap` where what is left out begins. `lost` are the first byte that was given up before it
+    was shipped, since there was too much of it, and the one behind the last.
     """
 
     offset: int = 0
     since_s: float = 0.0
     in_hour: int = 0
     gap: int | None = None
+    lost: tuple[int, int] | None = None
 
     @classmethod
     def from_json(cls, saved: Any) -> Shipped:
         """From the file; earlier versions wrote the offset alone."""
-        return cls(**saved) if isinstance(saved, dict) else cls(offset=saved or 0)
+        shipped = cls(**saved) if isinstance(saved, dict) else cls(offset=saved or 0)
+        return shipped if shipped.lost is None else replace(shipped, lost=(shipped.lost[0], shipped.lost[1]))
 
     def at(self, now_s: float) -> Shipped:
         """The same, in the hour that it is now. A clock that stands before the hour's begin is that of another boot."""
@@ -154,6 +162,8 @@ class LogShipper:
         self._woken = threading.Event()
         self._backoff = Backoff(random.Random())
         self._sizes: dict[Path, int] = {}
+        self._unsaved: dict[Path, Shipped] = {}
+        """What is to be written to the files of offsets."""
         self._pieces: dict[Path, tuple[float, float]] = {}
         """Of each log how many pieces may go at once, and when that was so."""
 
@@ -181,9 +191,41 @@ class LogShipper:
             try:
                 self.run_once()
             except (Unreachable, NotJoined):
-                self._stopping.wait(self._backoff.next_s())
+                self._wait_for_service(self._backoff.next_s())
             else:
                 self._backoff.reset()
+
+    def keep_short(self) -> None:
+        """Give up what ranks wrote beyond what can be shipped within an hour: while the service is away, or where it takes pieces
+        more slowly than a rank writes, the disk must not fill.
+        """
+        for run in self._watched():
+            self._keep_short(run)
+
+    def _keep_short(self, run: LoggedRun) -> None:
+        for rank in run.ranks:
+            with contextlib.suppress(FileNotFoundError):
+                size = run.folder.log(rank).stat().st_size
+                shipped = Shipped.from_json(read_json(run.folder.log_offset(rank)))
+                self._give_up(run, rank, size, shipped)
+
+    def _wait_for_service(self, wait_s: float) -> None:
+        while wait_s > 0:
+            self.keep_short()
+            self._stopping.wait(min(wait_s, _LOOK_S))
+            wait_s -= _LOOK_S
+
+    def _give_up(self, run: LoggedRun, rank: int, size: int, shipped: Shipped) -> Shipped:
+        """The same, without what is beyond the quota. A MiB stays on both sides: secrets at the edges are known by it."""
+        begin = shipped.offset + self._quota_bytes if shipped.lost is None else shipped.lost[0]
+        end = size - 2 * _KEPT_BYTES
+        if shipped.gap is not None or end - begin < self._quota_bytes // 4:
+            return shipped
+        if shipped.lost is None or end - shipped.lost[1] >= self._quota_bytes // 4:
+            shipped = replace(shipped, lost=(begin, end))
+            write_json(run.folder.log_offset(rank), asdict(shipped))  # before its bytes are gone
+            self._holes.empty(str(run.folder.log(rank)), end - _KEPT_BYTES, begin + _KEPT_BYTES)
+        return shipped
 
     def run_once(self) -> None:
         """Ship the news of every log once; a run that is over is shipped to its end and left.
@@ -197,6 +239,7 @@ class LogShipper:
             final = run.folder.name in over
             redactor = self._secrets.redactor(run.folder.name, has_secrets=run.has_secrets)
             if redactor is None:
+                self._keep_short(run)
                 continue
             for rank in run.ranks:
                 self._ship(run, rank, redactor, final=final)
@@ -221,11 +264,41 @@ class LogShipper:
         still = self._sizes.get(path) == size
         self._sizes[path] = size
         shipped = Shipped.from_json(read_json(run.folder.log_offset(rank))).at(self._now_s())
+        shipped = self._give_up(run, rank, size, shipped)
+        try:
+            shipped = self._ship_on(run, rank, redactor, size, shipped, final=final, still=still)
+        finally:
+            self._save(run.folder.log_offset(rank))
+        done = shipped.offset if shipped.gap is None else size
+        self._holes.empty(str(path), done - _KEPT_BYTES)
+        if final:
+            self._sizes.pop(path, None)
+            self._pieces.pop(path, None)
+            self._holes.forget(str(path))
+
+    def _ship_on(
+        self,
+        run: LoggedRun,
+        rank: int,
+        redactor: Redactor,
+        size: int,
+        shipped: Shipped,
+        *,
+        final: bool,
+        still: bool,
+    ) -> Shipped:
+        """Ship what is due of the first `size` bytes of a log. `still`: it has not grown since the last look."""
+        path = run.folder.log(rank)
+        turn = size if final else shipped.offset + TURN_BYTES
         with path.open("rb") as file:
             if shipped.gap is not None and (final or shipped.in_hour < self._quota_bytes):
                 shipped = self._end_gap(run, rank, file, size, shipped, final=final)
-            while shipped.gap is None and shipped.offset < size:
-                left = size - shipped.offset
+            while shipped.gap is None and shipped.offset < min(size, turn):
+                if shipped.lost is not None and shipped.offset >= shipped.lost[0]:
+                    shipped = self._skip_lost(run, rank, file, shipped, shipped.lost[1])
+                    continue
+                until = size if shipped.lost is None else shipped.lost[0]
+                left = until - shipped.offset
                 allowed = left if final and left <= LAST_WORDS_BYTES else self._quota_bytes - shipped.in_hour
                 if allowed <= 0:
                     if left < _NOTICES_BYTES:
@@ -235,20 +308,15 @@ class LogShipper:
                         shipped = self._end_gap(run, rank, file, size, shipped, final=True)
                     continue
                 file.seek(shipped.offset)
-                data = file.read(min(CHUNK_BYTES, allowed))
+                data = file.read(min(CHUNK_BYTES, allowed, left))
                 end = shipped.offset + len(data)
-                ends = len(data) == allowed < left or (end >= size and (final or still))
+                ends = len(data) == allowed < left or (end >= until and (final or still or until < size))
                 data = data[: cut(data, final=ends)]
                 data = _hide(redactor, file, shipped.offset, data, final=final)
                 if not data or not (final or self._may_go(path, len(data))):
                     break
                 shipped = self._post(run, rank, shipped, data)
-        done = shipped.offset if shipped.gap is None else size
-        self._holes.empty(str(path), done - _KEPT_BYTES)
-        if final:
-            self._sizes.pop(path, None)
-            self._pieces.pop(path, None)
-            self._holes.forget(str(path))
+        return shipped
 
     def _may_go(self, path: Path, size_bytes: int) -> bool:
         """Whether a piece may go now; small ones are saved up once there were many."""
@@ -275,9 +343,22 @@ class LogShipper:
         lines = file.read(max(0, size - from_))
         begin = (lines.find(b"\n") if final else lines.rfind(b"\n", 0, -1)) + 1
         resumed = from_ + begin
-        self._post(run, rank, shipped, _MISSING % (resumed - shipped.gap))
-        after = replace(shipped, offset=resumed, gap=None)
-        write_json(run.folder.log_offset(rank), asdict(after))
+        return self._resume(run, rank, shipped, shipped.gap, resumed)
+
+    def _skip_lost(self, run: LoggedRun, rank: int, file: BinaryIO, shipped: Shipped, end: int) -> Shipped:
+        """Go on with the first line behind what was given up."""
+        file.seek(end)
+        line_end = file.read(LAST_WORDS_BYTES).find(b"\n")
+        return self._resume(run, rank, shipped, shipped.offset, end + line_end + 1)
+
+    def _resume(self, run: LoggedRun, rank: int, shipped: Shipped, gap: int, resumed: int) -> Shipped:
+        """Say how much is missing from `gap` on, and go on at `resumed`."""
+        if shipped.lost is not None:
+            self._holes.forget(str(run.folder.log(rank)))  # what is before it was not emptied
+        within_line = b"\n" if shipped.gap is None else b""
+        self._post(run, rank, shipped, within_line + _MISSING % (resumed - gap))
+        after = replace(shipped, offset=resumed, gap=None, lost=None)
+        self._unsaved[run.folder.log_offset(rank)] = after
         return after
 
     def _post(self, run: LoggedRun, rank: int, shipped: Shipped, data: bytes) -> Shipped:
@@ -286,5 +367,13 @@ class LogShipper:
         except Refused as error:
             _log.warning("the service refused a piece of a log", run=run.folder.name, error=str(error))
         shipped = replace(shipped, offset=shipped.offset + len(data), in_hour=shipped.in_hour + len(data))
-        write_json(run.folder.log_offset(rank), asdict(shipped))
+        self._unsaved[run.folder.log_offset(rank)] = shipped
         return shipped
+
+    def _save(self, path: Path) -> None:
+        """Once for many pieces: where a disk is busy with what a rank writes, this waits for it. An agent that is killed before
+        ships some of them again, and they are read once.
+        """
+        shipped = self._unsaved.pop(path, None)
+        if shipped is not None:
+            write_json(path, asdict(shipped))

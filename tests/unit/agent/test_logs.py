@@ -15,6 +15,7 @@ from worker_agent.logs import (
     CHUNK_BYTES,
     PACE_S,
     TAIL_LINES,
+    TURN_BYTES,
     LoggedRun,
     LogShipper,
     cut,
@@ -31,10 +32,13 @@ class Sink:
         self.calls = 0
         self.error: Exception | None = None
 
-    def ship_log(self, job_id: str, generation: int, rank: int, offset: int, data: bytes) -> None:
+    def fail(self) -> None:
         self.calls += 1
         if self.error is not None:
             raise self.error
+
+    def ship_log(self, job_id: str, generation: int, rank: int, offset: int, data: bytes) -> None:
+        self.fail()
         log = self.data.setdefault(rank, bytearray())
         assert offset <= len(log), "no holes"
         log[offset : offset + len(data)] = data
@@ -133,6 +137,7 @@ class Pieces(Sink):
         self.pieces: list[tuple[int, bytes]] = []
 
     def ship_log(self, job_id: str, generation: int, rank: int, offset: int, data: bytes) -> None:
+        self.fail()
         if rank == 0:
             assert offset >= max((begin + len(piece) for begin, piece in self.pieces[-1:]), default=0)
             self.pieces.append((offset, data))
@@ -175,7 +180,7 @@ def test_a_flood_is_cut_off_with_a_word_and_does_not_fill_the_disk(run: LoggedRu
     made.run_once()
     assert tail(run.folder.log(0))[-1] == "the end", "the tail of a failure is still there"
     assert sink.text.endswith("Traceback\nthe end\n"), "and is shipped"
-    (missing,) = re.findall(r"\[headway\] (\d+) bytes are missing here", sink.text)
+    (missing,) = re.findall(r"\[headway\] Truncated: (\d+) bytes are missing here", sink.text)
     real = sum(len(data) for _, data in sink.pieces if b"[headway]" not in data)
     assert real + int(missing) == run.folder.log(0).stat().st_size, "every byte is there or counted"
     assert run.folder.shipped.exists()
@@ -221,6 +226,51 @@ def test_an_agent_that_is_started_again_knows_of_the_gap_and_of_the_hour(run: Lo
     assert sink.text.count("[headway]") == 3, "a new quota, since nobody knows of the hour"
 
 
+@pytest.mark.parametrize("starts_again", [False, True])
+def test_while_the_service_is_away_the_disk_does_not_fill(run: LoggedRun, starts_again: bool) -> None:
+    sink, clock = Pieces(), Hours()
+    sink.error = Unreachable("away")
+
+    def agent() -> LogShipper:
+        made = LogShipper(sink, threading.Event(), 8 * MIB, now_s=clock, holes=Holes(step_bytes=1 << 16))
+        made.watch(run)
+        return made
+
+    made = agent()
+    for _ in range(8):
+        flood(run, 12 * MIB)
+        made.keep_short()
+        with pytest.raises(Unreachable):
+            made.run_once()
+        made = agent() if starts_again else made
+    log = run.folder.log(0).stat()
+    assert log.st_size == 96 * MIB
+    assert log.st_blocks * 512 < 16 * MIB
+    sink.error = None
+    for _ in range(4):  # an hour's quota holds no more than what was kept
+        made.run_once()
+        clock.now_s += 3600
+    flood(run, MIB)
+    made.over(run.folder.name)
+    made.run_once()
+    assert b"\0" not in b"".join(data for _, data in sink.pieces), "nothing is read where it was given up"
+    counted = [int(found) for found in re.findall(r"Truncated: (\d+) bytes are missing here", sink.text)]
+    real = sum(len(data) for _, data in sink.pieces if b"[headway]" not in data)
+    assert len(counted) == 1
+    assert real + counted[0] == run.folder.log(0).stat().st_size, "every byte is there or counted"
+    assert {line for line in sink.text.splitlines() if "headway" not in line} <= {LINE.decode().strip(), ""}
+
+
+def test_a_rank_that_floods_leaves_its_neighbours_their_turn(run: LoggedRun) -> None:
+    sink = Sink()
+    made = shipper(sink, run, 40 * MIB)
+    flood(run, 3 * TURN_BYTES)
+    run.folder.log(1).write_bytes(b"me too\n")
+    made.run_once()
+    assert len(sink.data[0]) == TURN_BYTES
+    assert sink.data[1] == b"me too\n"
+
+
 def test_the_offset_of_an_earlier_version_is_understood(run: LoggedRun) -> None:
     run.folder.log(0).write_bytes(b"one\ntwo\n")
     run.folder.log_offset(0).write_text("4")
@@ -261,7 +311,7 @@ def test_every_byte_is_shipped_or_counted(
         clock.now_s += seconds
     made.over(folder.name)
     made.run_once()
-    missing = sum(int(found) for found in re.findall(r"\] (\d+) bytes are missing", sink.text))
+    missing = sum(int(found) for found in re.findall(r"Truncated: (\d+) bytes are missing", sink.text))
     real = sum(len(data) for _, data in sink.pieces if b"[headway]" not in data)
     size = folder.log(0).stat().st_size if folder.log(0).exists() else 0
     assert real + missing == size
