@@ -64,6 +64,10 @@ def test_submit_watch_resize_and_read(training: None, visit: Visit) -> None:
         arg=before,
     )
     expect(page.locator("#log")).to_contain_text("epoch")
+    page.get_by_label("Attempt").fill("1")
+    page.locator("#since").select_option("an hour ago")
+    expect(page.locator("#log")).to_contain_text("rank 0, generation 1")
+    expect(page.locator("#log-state")).to_have_text("following")
     visitor.shoot("job")
     page.get_by_label("Slots", exact=True).fill("2")
     page.get_by_role("button", name="Keep this size").click()

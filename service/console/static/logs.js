@@ -1,25 +1,28 @@
 // A job's log as it is written: the last lines first, then what comes, no more than a browser can hold.
 const TAIL = 500;
 const MOST_CHARACTERS = 400_000;
+const AGAIN_MS = 5000;
 
 export function followLog() {
   const log = document.getElementById("log");
   if (!log) return;
   const state = document.getElementById("log-state");
   const follow = document.getElementById("follow");
-  const rank = document.getElementById("rank");
+  const choices = ["rank", "attempt", "since"].map((name) => document.getElementById(name));
   let source = null;
+  let again = 0;
   let held = 0;
   let last = "";
 
   function open() {
     source?.close();
+    clearTimeout(again);
     log.replaceChildren();
     held = 0;
     last = "";
     const url = new URL(`/api/v1/jobs/${log.dataset.job}/logs`, location.href);
-    url.searchParams.set("tail", TAIL);
-    if (rank.value !== "") url.searchParams.set("rank", rank.value);
+    for (const choice of choices) if (choice.value !== "") url.searchParams.set(choice.id, choice.value);
+    if (!url.searchParams.has("since")) url.searchParams.set("tail", TAIL);
     state.textContent = "reading";
     source = new EventSource(url);
     source.addEventListener("open", () => (state.textContent = "following"));
@@ -29,12 +32,14 @@ export function followLog() {
       state.textContent = log.textContent ? "the job has ended" : "nothing was written";
     });
     source.addEventListener("error", () => {
-      state.textContent = "the log is away; trying again";
+      const refused = source.readyState === EventSource.CLOSED; // the browser does not try again by itself then
+      state.textContent = refused ? "there is no such log, or it is away; trying again" : "the log is away; trying again";
+      if (refused) again = setTimeout(open, AGAIN_MS);
     });
   }
 
   function add(chunk) {
-    const who = `rank ${chunk.rank}`;
+    const who = `rank ${chunk.rank}, generation ${chunk.generation}`;
     if (who !== last) {
       const from = document.createElement("span");
       from.className = "rank";
@@ -42,8 +47,9 @@ export function followLog() {
       log.append(from);
       last = who;
     }
-    log.append(chunk.text);
-    held += chunk.text.length;
+    const text = chunk.text.slice(-MOST_CHARACTERS);
+    log.append(text);
+    held += text.length;
     while (held > MOST_CHARACTERS) {
       if (log.firstChild.nodeType === Node.TEXT_NODE) held -= log.firstChild.length;
       log.firstChild.remove();
@@ -51,7 +57,7 @@ export function followLog() {
     if (follow.checked) log.scrollTop = log.scrollHeight;
   }
 
-  rank.addEventListener("change", open);
+  for (const choice of choices) choice.addEventListener("change", open);
   follow.addEventListener("change", () => follow.checked && (log.scrollTop = log.scrollHeight));
   log.addEventListener("wheel", () => {
     follow.checked = log.scrollTop + log.clientHeight >= log.scrollHeight - 8;
