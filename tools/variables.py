@@ -37,8 +37,8 @@ WAY_IN = {
     "HEADWAY_MAX_BUNDLE_MIB": "Largest upload of a job's folder, in MiB.",
     "HEADWAY_API_TOKEN": "Whoever bears it is an admin. Leave it unset where an admin was made with `python -m service create-admin`.",
     "HEADWAY_METRICS_TOKEN": "What monitoring shows as a bearer token to read `/metrics`; none: it is open.",
-    "HEADWAY_METRICS_LISTEN": "`HOST:PORT` at which a process without an API (a scheduler, an agent) answers `/metrics`; none: it does "
-    "not.",
+    "HEADWAY_METRICS_LISTEN": "`[ADDRESS:]PORT` at which a scheduler without an API beside it answers `/metrics`, on loopback without "
+    "an address; none: it does not ([monitoring](../monitoring.md)).",
 }
 
 SIGN_IN = {
@@ -97,6 +97,8 @@ AGENT = {
     "HEADWAY_ISOLATION": "How jobs are kept apart: `users`, `landlock`, `none`; else the strongest that works "
     "([isolation](../isolation.md)). `--isolation`.",
     "HEADWAY_USER_IDS": "`FIRST-LAST`: numbers of users that jobs may get. `--user-ids`.",
+    "HEADWAY_AGENT_METRICS_LISTEN": "`[ADDRESS:]PORT` at which the agent answers `/metrics`; none: it does not "
+    "([monitoring](../monitoring.md)). `--metrics-listen`.",
     "HEADWAY_PRIVATE": "Folders that no job may look into, separated by colons.",
     "HEADWAY_METADATA": "`ec2`: listen for notices that the provider takes the machine away.",
     "HEADWAY_METADATA_URL": "The same, of another service with EC2's paths.",

@@ -94,11 +94,12 @@ class Counts:
         self._hung = make.counter("hung_runs", "Runs whose ranks were found to hang.")
         self._faults = make.counter("device_faults", "What was noticed of devices, by cause.", "cause")
         self._checkpoint_bytes = make.counter("checkpoint_bytes", "Bytes of checkpoints that were completed.")
-        self._checkpoint_s = make.histogram(
-            "checkpoint_duration_seconds",
-            "Checkpoints, as the ranks that report here say: `blocking` is while training stood, `whole` until it was complete.",
-            _CHECKPOINT_S,
-            "phase",
+        self._checkpoint_s = Histogram(
+            "headway_checkpoint_duration_seconds",
+            "Checkpoints, as ranks here say: `blocking` while training stood for them, `whole` until they were complete.",
+            ("phase",),
+            buckets=_CHECKPOINT_S,
+            registry=registry,
         )
         self._log_bytes = make.counter(
             "log_bytes", "Output of ranks, by whether it was kept or left out.", "fate"

@@ -28,7 +28,7 @@ class Cluster(Collector):
 
     def _jobs(self) -> Iterator[Metric]:
         now = self._figures
-        yield _by("headway_jobs", "Jobs that have not ended.", ("state", "reason"), now.jobs)
+        yield _by("headway_jobs", "Jobs that have not ended.", ("state", "reason", "project"), now.jobs)
         text = "How long the pending job waits that has waited longest."
         yield GaugeMetricFamily("headway_queue_oldest_seconds", text, value=now.oldest_waiting_s)
 

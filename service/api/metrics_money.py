@@ -9,7 +9,7 @@ from datetime import datetime
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from headway.contract.money import Period
+from headway.contract.money import Category, Period
 from service.domain.rental.budgets import Budget, Standing, period_of
 from service.usecases.ports import Transaction
 from service.usecases.standing import standings
@@ -17,9 +17,12 @@ from service.usecases.standing import standings
 
 @dataclass(frozen=True, slots=True)
 class MoneyFigures:
-    """Dollars by project, market and category and slot-seconds lost by cause, of this month; and how budgets stand."""
+    """Dollars by project, market and category, and slot-seconds by what became of them and lost by cause, of this month; and how
+    budgets stand.
+    """
 
     spend_usd: Mapping[tuple[str, str, str], float]
+    slot_s: Mapping[Category, float]
     lost_slot_s: Mapping[str, float]
     budgets: Sequence[tuple[Budget, Standing]]
 
@@ -29,6 +32,7 @@ async def money_figures(tx: Transaction, now: datetime) -> MoneyFigures:
     month, _ = period_of(Period.MONTH, now)
     return MoneyFigures(
         spend_usd=await tx.money_queries.spend_by_label(month),
+        slot_s=await tx.money_queries.slot_s(month),
         lost_slot_s=await tx.money_queries.lost_slot_s(month),
         budgets=await standings(tx.budgets, tx.money_queries, now),
     )
@@ -58,6 +62,28 @@ class Money(Collector):
         for cause, seconds in self._figures.lost_slot_s.items():
             lost.add_metric((cause,), seconds)
         yield lost
+        yield from self._goodput()
+        yield from self._budgets()
+
+    def _goodput(self) -> Iterator[Metric]:
+        slots = CounterMetricFamily(
+            "headway_slot_seconds",
+            "Slot-seconds of this month, by what became of them.",
+            labels=("category",),
+        )
+        for category in Category:
+            slots.add_metric((category,), self._figures.slot_s.get(category, 0.0))
+        yield slots
+        held = sum(
+            seconds for category, seconds in self._figures.slot_s.items() if category is not Category.IDLE
+        )
+        yield GaugeMetricFamily(
+            "headway_goodput_ratio",
+            "Share of this month's slot-seconds with a job in which training was done that counts; 1 before the first.",
+            value=self._figures.slot_s.get(Category.USEFUL, 0.0) / held if held else 1.0,
+        )
+
+    def _budgets(self) -> Iterator[Metric]:
         remaining = GaugeMetricFamily(
             "headway_budget_remaining_dollars",
             "Of a budget for a period, until its end; of the others, of the dollars per hour.",

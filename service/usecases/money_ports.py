@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
-from headway.contract.money import BudgetRequest, GroupBy, LeaseBill, UsageGroup
+from headway.contract.money import BudgetRequest, Category, GroupBy, LeaseBill, UsageGroup
 from headway.contract.spec import OnBudget
 from service.domain.rental.budgets import Budget, JobSpend
 from service.domain.rental.ledger import Held, Lease, Place, Row
@@ -139,6 +139,10 @@ class MoneyQueries(Protocol):
 
     async def spend_by_label(self, since: datetime) -> dict[tuple[str, str, str], float]:
         """Dollars in the hours from `since` on, by project, market and category."""
+        ...
+
+    async def slot_s(self, since: datetime) -> dict[Category, float]:
+        """Slot-seconds that were paid for, by what became of them."""
         ...
 
     async def lost_slot_s(self, since: datetime) -> dict[str, float]:

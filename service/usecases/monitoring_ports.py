@@ -12,8 +12,8 @@ from typing import Protocol
 class ClusterFigures:
     """The cluster as it is now; what is counted of the past is of the last hour."""
 
-    jobs: Mapping[tuple[str, str], int]
-    """Jobs that have not ended, by state and reason."""
+    jobs: Mapping[tuple[str, str, str], int]
+    """Jobs that have not ended, by state, reason and project."""
     oldest_waiting_s: float
     """How long the job waits that has waited longest; 0 if none does."""
     nodes: Mapping[str, int]

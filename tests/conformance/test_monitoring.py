@@ -27,7 +27,7 @@ async def test_what_is_there_and_what_is_held(database: Database) -> None:
         await tx.grants.grant("j1", 1, {"a": (0,)}, NOW)
         figures = await tx.monitoring.cluster(later)
     assert sum(figures.jobs.values()) == 2
-    assert figures.jobs[JobState.PENDING, Reason.SUBMITTED] == 2
+    assert figures.jobs[JobState.PENDING, Reason.SUBMITTED, "default"] == 2
     assert figures.oldest_waiting_s == 30.0
     assert figures.nodes == {NodeState.READY: 2, NodeState.LOST: 1}
     assert figures.silent_s == 30.0

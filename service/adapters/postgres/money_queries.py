@@ -181,6 +181,14 @@ class PostgresMoneyQueries:
             " WHERE hour >= :since AND usd_per_slot_h IS NOT NULL GROUP BY 1, 2, 3 ORDER BY 1, 2, 3"
         )
         rows = (await self._connection.execute(query, {"since": since})).all()
+    async def slot_s(self, since: datetime) -> dict[Category, float]:
+        """Slot-seconds that were paid for, by what became of them."""
+        query = text(
+            "SELECT category, sum(slot_us) / 1000000.0 AS seconds FROM charges WHERE hour >= :since GROUP BY category"
+        )
+        rows = (await self._connection.execute(query, {"since": since})).all()
+        return {Category(row.category): float(row.seconds) for row in rows}
+
         return {(row.project, row.market, row.category): float(row.usd) for row in rows}
 
     async def lost_slot_s(self, since: datetime) -> dict[str, float]:

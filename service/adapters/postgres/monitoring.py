@@ -16,8 +16,8 @@ WITHIN = timedelta(hours=1)
 
 _JOBS = text(
     f"""
-    SELECT state, reason, count(*) AS jobs, min(state_since) AS since
-    FROM jobs WHERE NOT ({TERMINAL_SQL}) GROUP BY state, reason
+    SELECT state, reason, project, count(*) AS jobs, min(state_since) AS since
+    FROM jobs WHERE NOT ({TERMINAL_SQL}) GROUP BY state, reason, project
     """  # noqa: S608 - a condition of our own
 )
 _NODES = text("SELECT state, count(*) AS nodes, min(seen_at) AS seen_at FROM nodes GROUP BY state")
@@ -66,7 +66,7 @@ class PostgresMonitoring:
         waiting = [row.since for row in jobs if row.state == JobState.PENDING]
         heard = [row.seen_at for row in nodes if row.state != NodeState.LOST]
         return ClusterFigures(
-            jobs={(row.state, row.reason): row.jobs for row in jobs},
+            jobs={(row.state, row.reason, row.project): row.jobs for row in jobs},
             oldest_waiting_s=_age_s(min(waiting, default=None), now),
             nodes={row.state: row.nodes for row in nodes},
             silent_s=_age_s(min(heard, default=None), now),

@@ -177,7 +177,7 @@ def test_training_of_a_job_is_told_for_as_long_as_it_has_slots_here(host: Host) 
     assert sample(read, "job_samples_total", job_id="j1") == 640
     assert sample(read, "job_step_seconds_total", job_id="j1") == 4.0
     assert sample(read, "checkpoint_bytes_total") == 1000
-    assert sample(read, "checkpoint_duration_seconds_sum", phase="whole") == 2.0
+    assert read['headway_checkpoint_duration_seconds_sum{"phase": "whole"}'] == 2.0
     host.holding.clear()
     assert not [name for name in host.read() if "j1" in name]
 
