@@ -66,7 +66,32 @@ def described(document: dict[str, Any], known: Mapping[str, Mapping[str, Any]]) 
     order = list(TAGS)
     ordered = dict(sorted(paths.items(), key=lambda item: _place(item[1], order)))
     tags = [{"name": name, "description": text} for name, text in TAGS.items()]
-    return {**document, "servers": [{"url": "/"}], "tags": tags, "paths": ordered}
+    return {
+        **document,
+        "servers": [{"url": "/"}],
+        "tags": tags,
+        "paths": ordered,
+        "components": _for_generators(document["components"]),
+    }
+
+
+def _for_generators(value: Any) -> Any:
+    """The same, with one word of several alternatives as an enumeration of one: generators of clients take a constant there for
+    the only thing that there can be.
+    """
+    if isinstance(value, list):
+        return [_for_generators(one) for one in value]
+    if not isinstance(value, dict):
+        return value
+    made = {name: _for_generators(one) for name, one in value.items()}
+    if isinstance(made.get("anyOf"), list):
+        made["anyOf"] = [
+            {**{name: part for name, part in one.items() if name != "const"}, "enum": [one["const"]]}
+            if "const" in one
+            else one
+            for one in made["anyOf"]
+        ]
+    return made
 
 
 def _place(methods: Mapping[str, Any], order: list[str]) -> int:

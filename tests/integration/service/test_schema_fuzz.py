@@ -4,7 +4,6 @@ is one that the description has.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,6 @@ from typing import Any
 import httpx
 import pytest
 import schemathesis
-import uvicorn
 from hypothesis import HealthCheck, Phase, given, settings
 from schemathesis.checks import not_a_server_error
 from schemathesis.core.failures import FailureGroup
@@ -24,9 +22,9 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from headway.contract.identity import Role
-from headway.local.ports import free_port
 from service.main import Service
 from tests.integration.service.conftest import TOKEN, make_settings
+from tests.integration.service.serving import serving
 
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 EXAMPLES = 2
@@ -44,24 +42,13 @@ class Api:
 @pytest.fixture
 def api(database_url: str, redis_url: str, tmp_path: Path) -> Iterator[Api]:
     """A service with a job, that answers until the test is over."""
-    port = free_port()
     service = Service(make_settings(database_url, redis_url, f"file://{tmp_path}/storage"))
     app = service.app()
     document = app.openapi()
-    config = uvicorn.Config(
-        app, host="127.0.0.1", port=port, log_config=None, access_log=False, timeout_graceful_shutdown=1
-    )
-    server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    base = f"http://127.0.0.1:{port}"
-    with httpx.Client(
-        transport=httpx.HTTPTransport(retries=8), base_url=base, headers=bearer(TOKEN)
-    ) as client:
-        client.post("/api/v1/jobs", json={"name": "job", "run": "python -V"}).raise_for_status()
-    yield Api(base, document)
-    server.should_exit = True
-    thread.join()
+    with serving(app) as base:
+        with httpx.Client(base_url=base, headers=bearer(TOKEN)) as client:
+            client.post("/api/v1/jobs", json={"name": "job", "run": "python -V"}).raise_for_status()
+        yield Api(base, document)
 
 
 def bearer(token: str) -> dict[str, str]:
