@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 import redis as redis_client
+import structlog
 from hypothesis import settings
 
 from headway.local.postgres import EmbeddedPostgres
@@ -27,6 +28,13 @@ settings.register_profile(
     in os.environ,  # there, red must mean that the change broke it; searching is for everywhere else
 )
 settings.load_profile("headway")
+# As the programs log, who configure it at their start: rich's tracebacks, the default, take seconds for an error of SQLAlchemy.
+structlog.configure(
+    processors=[
+        *structlog.get_config()["processors"][:-1],
+        structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback),
+    ]
+)
 
 
 @pytest.fixture(scope="session")
