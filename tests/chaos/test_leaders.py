@@ -159,6 +159,7 @@ class EachInTurn(httpx.BaseTransport):
         self._network.close()
 
 
+@pytest.mark.long  # the fault run has two of each as well
 def test_two_of_each(replicas: Replicas, patient: PatientJob) -> None:
     """Two APIs, with agents that report to the one or the other, two schedulers, of which the leader is killed, and a client
     that talks to both APIs in turn.

@@ -45,7 +45,9 @@ def counting(make: Callable[..., Job], *arguments: object, **env: str) -> Job:
     return job
 
 
-@pytest.mark.parametrize("seed", range(16))
+@pytest.mark.parametrize(
+    "seed", [*range(6), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(6, 16))]
+)
 def test_random_stops_kills_and_sizes(job: Callable[..., Job], seed: int) -> None:
     rng = random.Random(seed)
     samples, batch, epochs = rng.randint(10, 70), rng.randint(1, 24), rng.randint(1, 3)

@@ -140,7 +140,9 @@ def test_a_newcomer_is_told_to_stop_while_it_waits(counting: Callable[..., Live]
     assert_exact(live)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize(
+    "seed", [*range(5), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(5, 12))]
+)
 def test_random_changes_and_losses(counting: Callable[..., Live], seed: int) -> None:
     rng = random.Random(seed)
     samples, batch = rng.randint(20, 60), rng.randint(2, 20)

@@ -122,7 +122,14 @@ def is_replaced(stack: LocalStack, name: str, pid: int | None) -> bool:
     return stack.programs[name].alive() and stack.programs[name].pid != pid
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize(
+    "number",
+    [
+        pytest.param(signal.SIGINT, marks=pytest.mark.long),
+        signal.SIGTERM,
+        pytest.param(signal.SIGHUP, marks=pytest.mark.long),
+    ],
+)
 def test_a_signal_stops_everything_in_order(data: Path, number: signal.Signals):
     with up(data, "--agents", "0") as process:
         process.send_signal(number)
