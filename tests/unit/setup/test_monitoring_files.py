@@ -12,6 +12,11 @@ from typing import Any
 import pytest
 import yaml
 
+from service.adapters.metrics import FactMetrics, process_registry
+from service.api.request_times import RequestTimes
+from worker_agent.folders import StateFolder
+from worker_agent.metrics import Seen, agent_registry
+
 ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / "deploy" / "monitoring"
 ALERTS: list[dict[str, Any]] = [
@@ -25,26 +30,52 @@ QUERIES = [rule["expr"] for rule in ALERTS] + [
 ]
 
 
-def metrics() -> set[str]:
-    """Every name that the sources give to a metric, with the endings that its type adds."""
+ENDINGS = ("_total", "_count", "_sum", "_bucket")
+HIDDEN = {"headway_budget_remaining_dollars"}
+"""The share says it for budgets of all kinds."""
+
+
+async def _no_app(*_: object) -> None:
+    """Nobody asks it anything."""
+
+
+def named(folder: Path) -> set[str]:
+    """Every name of ours: what the sources say of those that are looked at, and the registries of those that are counted."""
     sources = "".join(file.read_text() for file in (ROOT / "service" / "api").glob("metrics*.py"))
-    named = set(re.findall(r'"(headway_[a-z_]+)"', sources))
-    return named | {f"{name}{ending}" for name in named for ending in ("_total", "_count")}
+    of_service = process_registry()
+    FactMetrics(of_service)
+    RequestTimes(_no_app, of_service)
+    seen = Seen(slots=list, holding=list, waiting=lambda: 0, state=StateFolder(folder))
+    of_agent, _ = agent_registry(seen)
+    families = [one.name for registry in (of_service, of_agent) for one in registry.collect()]
+    ours = {name for name in families if name.startswith("headway_")}
+    return ours | set(re.findall(r'"(headway_[a-z_]+)"', sources))
 
 
-@pytest.mark.parametrize("query", QUERIES)
-def test_a_query_asks_for_what_there_is(query: str) -> None:
-    asked = set(re.findall(r"headway_[a-z_]+", query))
-    assert asked
-    assert asked <= metrics()
+def plain(name: str) -> str:
+    """The name without the ending that its type adds."""
+    return next((name.removesuffix(ending) for ending in ENDINGS if name.endswith(ending)), name)
 
 
-def test_every_metric_is_on_the_dashboard() -> None:
-    shown = {name for query in QUERIES for name in re.findall(r"headway_[a-z_]+", query)}
-    shown |= {name.removesuffix("_total") for name in shown}
-    named = {name for name in metrics() if not name.endswith(("_total", "_count"))}
-    hidden = {"headway_budget_remaining_dollars"}  # the share says it for budgets of all kinds
-    assert named - shown == hidden
+def test_queries_ask_for_what_there_is(tmp_path: Path) -> None:
+    there = named(tmp_path)
+    for query in QUERIES:
+        asked = set(re.findall(r"headway_[a-z_]+", query))
+        assert asked, query
+        assert {one for one in asked if not {one, plain(one)} & there} == set(), query
+
+
+def test_every_metric_is_on_the_dashboard(tmp_path: Path) -> None:
+    asked = {name for query in QUERIES for name in re.findall(r"headway_[a-z_]+", query)}
+    assert named(tmp_path) - asked - {plain(one) for one in asked} == HIDDEN
+
+
+def test_names_end_with_a_base_unit_or_count_things(tmp_path: Path) -> None:
+    """As Prometheus wants them: no milliseconds, no percent, no `_total` of what may fall."""
+    for name in named(tmp_path):
+        assert not re.search(
+            r"_(ms|millis|milliseconds|minutes|hours|percent|mb|kb|gb|total|count)$", name
+        ), name
 
 
 @pytest.mark.parametrize("rule", ALERTS, ids=lambda rule: rule["alert"])
