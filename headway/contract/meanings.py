@@ -34,6 +34,10 @@ REASONS: Mapping[Reason, Meaning] = MappingProxyType(
             "No host of this cluster has a device of the kinds that the job accepts, or not as many as its smallest size.",
             "`headway nodes` lists what there is. Change `resources.devices` or `elastic.min`, or add such a host.",
         ),
+        Reason.NO_CONTAINER_ENGINE: Meaning(
+            "The job runs in an image, and no host in service with devices that it accepts has a container engine.",
+            "Start Docker or Podman on such a host, and its agent again, which looks for an engine when it starts; or take `image` out.",
+        ),
         Reason.QUOTA: Meaning(
             "The job's project holds as many slots as it may.",
             "Wait until another job of the project ends or shrinks, or ask an admin to raise the quota "

@@ -19,6 +19,8 @@ class Node:
     """A host. `slots` maps slot index to device kind. `usd_per_slot_h` is None where the prices by device kind hold;
     `reclaim_at` is when a spot machine is taken away, once that is known.
 
+    `containers`: whether it has a container engine, which jobs with an image need.
+
     `quarantined` slots have a bad device, and the sentence says what is wrong with it. They are not among `slots`, as if
     the node had them no more: nobody gets them, and whoever is there must leave.
     """
@@ -30,6 +32,7 @@ class Node:
     market: Market = Market.ON_DEMAND
     usd_per_slot_h: float | None = None
     reclaim_at: datetime | None = None
+    containers: bool = True
     quarantined: Mapping[int, str] = field(default_factory=dict)
 
     @property
@@ -176,6 +179,30 @@ def allocation_of(keys: Iterable[SlotKey]) -> dict[str, tuple[int, ...]]:
     return {node: tuple(sorted(allocation[node])) for node in sorted(allocation)}
 
 
+def _pools_of(nodes: Iterable[Node], jobs: Iterable[Job]) -> dict[tuple[str, Market, bool], Pool]:
+    """The pools of nodes. Where only some nodes of a kind can start containers, they are a pool of their own as long as a job
+    needs that: any other job could not lie in both.
+    """
+    able: dict[tuple[str, Market], set[bool]] = {}
+    present: dict[tuple[str, Market], set[bool]] = {}
+    for node in nodes:
+        for kind in set(node.slots.values()):
+            able.setdefault((kind, node.market), set()).add(node.containers)
+            if node.state is not NodeState.LOST:
+                present.setdefault((kind, node.market), set()).add(node.containers)
+    with_image = [job.spec for job in jobs if job.spec.image is not None]
+    found: dict[tuple[str, Market, bool], Pool] = {}
+    for (kind, market), known in able.items():
+        here = present.get((kind, market), known)
+        apart = len(here) > 1 and any(Pool(kind, market).serves(spec) for spec in with_image)
+        for containers in (False, True):
+            together = Pool(kind, market, containers=all(here))
+            found[kind, market, containers] = (
+                Pool(kind, market, containers=containers, apart=containers) if apart else together
+            )
+    return found
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
     """One consistent picture of the cluster at `now`. `held` says which job holds a slot."""
@@ -209,12 +236,15 @@ class Snapshot:
     """`held` the other way round: job id to its slots, in a stable order."""
     free: tuple[SlotKey, ...] = field(init=False)
     """Slots that nobody holds of nodes that take jobs, in a stable order."""
+    pools: Mapping[tuple[str, Market, bool], Pool] = field(init=False)
+    """By device kind, market, and whether a node can start containers."""
 
     def __post_init__(self) -> None:
         holdings: dict[str, list[SlotKey]] = {}
         for key in sorted(self.held, key=lambda key: (key.node_id, key.slot)):
             holdings.setdefault(self.held[key], []).append(key)
         object.__setattr__(self, "holdings", {job: tuple(keys) for job, keys in holdings.items()})
+        object.__setattr__(self, "pools", _pools_of(self.nodes.values(), self.jobs.values()))
         # Once: a round looks at them several times, and thousands of nodes have many.
         taking = sorted((node for node in self.nodes.values() if node.takes_jobs), key=lambda node: node.id)
         slots = (SlotKey(node.id, slot) for node in taking for slot in sorted(node.slots))
@@ -232,7 +262,11 @@ class Snapshot:
     def pool_of(self, key: SlotKey) -> Pool | None:
         """The pool of a slot; None for a slot that its node no longer reports."""
         kind = self.kind_of(key)
-        return Pool(kind, self.nodes[key.node_id].market) if kind else None
+        return self.pool_on(self.nodes[key.node_id], kind) if kind else None
+
+    def pool_on(self, node: Node, kind: str) -> Pool:
+        """The pool of the slots of a kind on a node."""
+        return self.pools[kind, node.market, node.containers]
 
     def usd_per_slot_h_of(self, node: Node, kind: str) -> float:
         """Dollars per hour of a slot of a kind on a node; 0 where nobody gave a price."""

@@ -1,4 +1,4 @@
-"""Pools: slots of one device kind that are paid for in one way."""
+"""Pools: slots of one device kind that are paid for in one way, and that differ in nothing else that a job could need."""
 
 from __future__ import annotations
 
@@ -13,20 +13,31 @@ from headway.contract.spec import JobSpec
 class Pool:
     """A device kind on a market. Whatever is learned of speed is learned of the kind; room, price and risk are the
     pool's.
+
+    `containers`: whether its nodes can start containers. `apart`: there are others of the kind on the market that cannot, and
+    some job needs it.
     """
 
     kind: str
     market: Market = Market.ON_DEMAND
+    containers: bool = True
+    apart: bool = False
 
     @property
     def name(self) -> str:
-        """For people, rows and prices: `a100`, or `a100 (spot)`."""
+        """For people, rows and prices: `a100`, `a100 (spot)`, or `a100 (containers)`."""
+        return self.priced_as + (" (containers)" if self.apart else "")
+
+    @property
+    def priced_as(self) -> str:
+        """The name by which prices and risks are known."""
         return pool_name(self.kind, self.market)
 
     def serves(self, spec: JobSpec) -> bool:
         """Whether a job may have slots of it."""
         devices = spec.resources.devices
-        return (not devices or self.kind in devices) and spec.market in {"mixed", self.market.value}
+        runs = self.containers or spec.image is None
+        return runs and (not devices or self.kind in devices) and spec.market in {"mixed", self.market.value}
 
 
 def anchor_in(parts: Mapping[Pool, int]) -> int:

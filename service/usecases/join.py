@@ -156,6 +156,7 @@ def _fresh(request: JoinRequest, node_id: str, token: str, now: datetime) -> Nod
         last_port=request.last_port,
         slots=tuple(request.slots),
         agent_version=request.agent_version,
+        container_engine=request.container_engine,
         joined_at=now,
         seen_at=now,
     )

@@ -93,6 +93,8 @@ class NodeRecord:
     """When a spot machine is taken away, once that is known."""
     join_token_id: str | None = None
     """The join token with which its agent joined, if it was not the permanent one."""
+    container_engine: str | None = None
+    """What starts containers there; None: nothing."""
 
 
 @dataclass(frozen=True, slots=True)

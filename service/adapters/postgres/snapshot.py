@@ -83,7 +83,7 @@ SERVED = text(
 it have ended: it is prepared while they train, or given up. What is not kept any more counts in all of them together.
 """
 
-_NODES = text("SELECT id, name, state, slots, market, usd_per_slot_h, reclaim_at FROM nodes")
+_NODES = text("SELECT id, name, state, slots, market, usd_per_slot_h, reclaim_at, container_engine FROM nodes")
 
 
 async def take_snapshot(
@@ -146,6 +146,7 @@ def _node(row: Row[Any], confined: Mapping[int, str]) -> Node:
         market=Market(row.market),
         usd_per_slot_h=row.usd_per_slot_h,
         reclaim_at=row.reclaim_at,
+        containers=row.container_engine is not None,
         quarantined=confined,
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -227,7 +227,7 @@ def _mixes(
     names = list(rooms)
     found: set[tuple[int, int, int, int]] = set()
     for spot, room in enumerate(rooms.values()):
-        anchor_pool = Pool(room.pool.kind)
+        anchor_pool = replace(room.pool, market=Market.ON_DEMAND)
         if room.pool.market is not Market.SPOT or anchor_pool.name not in rooms:
             continue
         firm, anchors = names.index(anchor_pool.name), rooms[anchor_pool.name].slots

@@ -9,7 +9,6 @@ from datetime import datetime
 
 from headway.contract.agents import NodeState
 from headway.contract.jobs import JobState
-from headway.contract.markets import pool_name
 from headway.contract.spec import Resize
 from service.domain.cluster import SlotKey, Snapshot, allocation_of
 from service.domain.failures import LONGEST_BACKOFF_S, LONGEST_GROWTH_BACKOFF_S
@@ -118,7 +117,7 @@ def holding_of(job: Job, snapshot: Snapshot) -> Holding:
     private: dict[str, int] = {}
     for key in keepable:
         node = snapshot.nodes[key.node_id]
-        pool = pool_name(kind or "", node.market)
+        pool = snapshot.pool_on(node, kind or "").name
         by_pool.setdefault(pool, []).append(key)
         if node.state is NodeState.CORDONED:
             private[pool] = private.get(pool, 0) + 1

@@ -23,7 +23,8 @@ def allowed_by_spec(jobs: Sequence[Job], holdings: Mapping[str, Holding], column
     everybody = (columns.private == 0).all(axis=1)
     known: dict[object, BoolArray] = {}
     for row, job in enumerate(jobs):
-        key = (job.spec.elastic, job.spec.resources.devices, job.spec.market, job.pinned_size)
+        image = job.spec.image is not None
+        key = (job.spec.elastic, job.spec.resources.devices, job.spec.market, job.pinned_size, image)
         if key not in known:
             closed = np.array([not pool.serves(job.spec) for pool in columns.pools], dtype=np.bool_)
             known[key] = ~(uses & closed).any(axis=1) & np.isin(slots, job.sizes)

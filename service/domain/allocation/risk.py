@@ -47,7 +47,7 @@ def kept_share(
     A job that changes in place and has an anchor goes on without what it lost, after a pause of `pause_s`; any other falls
     back to its checkpoint, and takes `restart_s` to start.
     """
-    hazards = [max(0.0, hazard_per_h.get(pool.name, 0.0)) for pool in columns.pools]
+    hazards = [max(0.0, hazard_per_h.get(pool.priced_as, 0.0)) for pool in columns.pools]
     if not any(hazards):
         return None
     losses_per_h = np.zeros(len(columns.parts))

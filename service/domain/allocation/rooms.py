@@ -33,7 +33,7 @@ def rooms_of(snapshot: Snapshot, holdings: Mapping[str, Holding]) -> dict[str, R
     members: dict[Pool, list[Node]] = {}
     for node in sorted(snapshot.nodes.values(), key=lambda node: node.id):
         for kind in node.slots.values():
-            pool = Pool(kind, node.market)
+            pool = snapshot.pool_on(node, kind)
             of_pool = slots.setdefault(pool, {})
             if not members.get(pool) or members[pool][-1] is not node:
                 members.setdefault(pool, []).append(node)

@@ -60,7 +60,7 @@ def census_of(round_: Round, choices: Choices, left: Iterable[SlotKey]) -> Censu
     return Census(
         any_node=any(node.state is not NodeState.LOST for node in nodes),
         in_service=Counter(
-            Pool(kind, node.market) for node in nodes if node.takes_jobs for kind in node.slots.values()
+            snapshot.pool_on(node, kind) for node in nodes if node.takes_jobs for kind in node.slots.values()
         ),
         left=Counter(pool for pool in map(snapshot.pool_of, left) if pool is not None),
         holders=_holders(snapshot),
@@ -90,6 +90,12 @@ def why_wait(case: Case, census: Census) -> Sentence:
         return Sentence(
             Reason.NO_SUCH_DEVICE,
             f"no node in service has {' or '.join(wanted)}; there is: {there}{census.confined}",
+        )
+    if job.spec.image is not None and not any(pool.containers for pool in present if pool.kind in wanted):
+        return Sentence(
+            Reason.NO_CONTAINER_ENGINE,
+            f"the job runs in an image, and no node in service with {' or '.join(wanted) or 'slots'} has a container engine; "
+            "start Docker or Podman on one, and its agent again",
         )
     need = slots_of(min(job.sizes), None)
     serving = {pool: count for pool, count in present.items() if pool.serves(job.spec)}

@@ -117,7 +117,19 @@ def _with_expected(snapshot: Snapshot, fleet: Fleet) -> Snapshot:
 
 
 def _plus(snapshot: Snapshot, nodes: Sequence[Node]) -> Snapshot:
-    return replace(snapshot, nodes={**snapshot.nodes, **{node.id: node for node in nodes}})
+    return replace(
+        snapshot, nodes={**snapshot.nodes, **{node.id: _as_known(snapshot, node) for node in nodes}}
+    )
+
+
+def _as_known(snapshot: Snapshot, coming: Node) -> Node:
+    """A node that might be, as those of its kinds have turned out: without an engine if none of them has one."""
+    alike = [
+        node.containers
+        for node in snapshot.nodes.values()
+        if node.market is coming.market and set(node.slots.values()) & set(coming.slots.values())
+    ]
+    return replace(coming, containers=any(alike) or not alike)
 
 
 def _prices(base: Snapshot, candidates: Sequence[Candidate]) -> dict[str, float]:

@@ -15,6 +15,7 @@ from redis.exceptions import AuthenticationError
 from headway.contract.agents import JoinReply, NodeState
 from headway.contract.credentials import NodeCredentials
 from headway.contract.identity import NewJoinToken
+from headway.contract.jobs import JobState, Reason
 from tests.integration.service.conftest import JOIN_TOKEN, Harness, join_body
 
 
@@ -27,7 +28,7 @@ async def make_token(harness: Harness, **wanted: Any) -> NewJoinToken:
 async def try_join(harness: Harness, token: str, name: str = "alpha", **changes: Any) -> httpx.Response:
     return await harness.client.post(
         "/api/v1/agents",
-        json=join_body(name, **changes),
+        json={**join_body(name), **changes},
         headers={"Authorization": f"Bearer {token}"},
     )
 
@@ -184,3 +185,19 @@ async def test_a_node_that_was_forgotten_loses_its_access(harness: Harness) -> N
     async with Redis.from_url(node.redis_url) as client:
         with pytest.raises(AuthenticationError):
             await client.ping()
+
+
+async def test_a_job_with_an_image_waits_for_a_host_with_a_container_engine(harness: Harness) -> None:
+    await harness.join("alpha")
+    await harness.submit("imaged", image="registry.example.com/train:1")
+    await harness.turn()
+    waiting = await harness.job("imaged")
+    assert (waiting.state, waiting.reason) == (JobState.PENDING, Reason.NO_CONTAINER_ENGINE)
+    await joined(harness, JOIN_TOKEN, "beta", container_engine="podman")
+    await harness.turn()
+    started = await harness.job("imaged")
+    assert list(started.allocation) == ["beta"]
+    async with harness.service.database.begin() as tx:
+        node = await tx.nodes.find("beta")
+    assert node is not None
+    assert node.container_engine == "podman"
