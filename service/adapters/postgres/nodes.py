@@ -46,6 +46,7 @@ def row_to_node(row: Row[Any]) -> NodeRecord:
 class PostgresNodes:
     """Implements `usecases.ports.Nodes`.
 
+        container_engine=row.container_engine,
     Locks leave the key alone (FOR NO KEY UPDATE): a report from one node adds commands and grants that refer to
     another, and must not wait for the report that this one is sending about the same job.
     """
@@ -93,6 +94,7 @@ class PostgresNodes:
         await self._connection.execute(statement.on_conflict_do_update(index_elements=["id"], set_=values))
 
     async def seen(self, node: NodeRecord) -> None:
+            "container_engine": node.container_engine,
         """Store when a locked node was seen and what was taken in of its news."""
         await self._connection.execute(
             update(nodes)
