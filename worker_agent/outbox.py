@@ -128,6 +128,11 @@ class Outbox:
             self._urgent = len(self._entries) > len(entries)
             return entries, list(self._acknowledged)
 
+    def replace_first(self, entry: AnyEntry) -> None:
+        """Send this in place of the oldest entry. The journal keeps what it was: it may be smaller next time as well."""
+        with self._lock:
+            self._entries[0] = entry
+
     def delivered(self, entries: Sequence[AnyEntry], acknowledged: Sequence[str]) -> None:
         """The service has these."""
         with self._lock:

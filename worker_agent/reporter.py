@@ -16,6 +16,7 @@ from worker_agent.facts import Sent, Tell, tell_nobody
 from worker_agent.folders import boot_s
 from worker_agent.outbox import Outbox
 from worker_agent.service_api import Backoff, Membership, NotJoined, Refused, ServiceApi, Unreachable
+from worker_agent.slimming import slimmed
 
 _log = structlog.get_logger()
 
@@ -24,6 +25,8 @@ BATCH_WINDOW_S = 0.03
 _BATCH = 500
 _HEALTH_EVERY_S = 30.0
 _RENEWAL_AGAIN_S = 60.0
+_TOO_LARGE = 413
+_INVALID = 422
 
 
 class Listener(Protocol):
@@ -179,10 +182,21 @@ class Reporter:
         self._probe(reply.probe)
 
     def _drop_refused(self, entries: Sequence[AnyEntry], error: Refused) -> None:
-        """Find the entry that the service cannot take by sending one at a time, and drop it."""
-        if error.status != 422 or not entries:
+        """Find the entry that the service cannot take by sending fewer at a time. What is too large goes on without its long
+        parts; what cannot be taken even so is dropped, so that it holds up nothing behind it.
+        """
+        if error.status not in {_TOO_LARGE, _INVALID} or not entries:
             raise Unreachable(f"The service refused a report with {error.status}: {error}")
-        if len(entries) == 1:
-            _log.error("the service refused an entry; dropping it", entry=entries[0], error=str(error))
+        if len(entries) > 1:
+            self._limit = len(entries) // 2 if error.status == _TOO_LARGE else 1
+            return
+        entry = entries[0]
+        smaller = slimmed(entry) if error.status == _TOO_LARGE else None
+        named = {"entry": entry.kind, "sequence": entry.sequence, "error": str(error)}
+        if smaller is None:
+            _log.error("the service cannot take an entry; dropping it", **named)
             self._outbox.delivered(entries, ())
+        else:
+            _log.warning("an entry is too large for the service; sending it without its long parts", **named)
+            self._outbox.replace_first(smaller)
         self._limit = 1
