@@ -1,5 +1,5 @@
-"""Write the pages of docs/reference/ and the pictures of docs/images/ that follow from the code: reasons, errors, the command line, settings, the environment of
-ranks, the job file's fields and schema, the API.
+"""Write the pages of docs/reference/ and the pictures of docs/images/ that follow from the code: reasons, errors, the command line, settings, metrics, the
+environment of ranks, the job file's fields and schema, the API.
 
 Run as `python -m tools.reference`; with `--check` it writes nothing and exits 1 if a page is not what it would write. A change
 of the API that breaks its clients is refused, unless `--break` says that it is meant.
@@ -19,7 +19,7 @@ from typer.core import TyperGroup
 
 from headway.cli.main import app
 from headway.contract.meanings import ERRORS, REASONS, Meaning
-from tools import environment, jobfile, openapi, pictures, roles, settings
+from tools import environment, jobfile, metrics, openapi, pictures, roles, settings
 
 DOCS = Path(__file__).parent.parent / "docs"
 
@@ -48,6 +48,7 @@ def pages() -> dict[str, str]:
         "job-fields.md": jobfile.page(),
         "environment.md": environment.page(),
         "openapi.json": openapi.page(),
+        "metrics.md": metrics.page(),
         "settings.md": settings.page(),
         "roles.md": roles.page(openapi.document()),
     }

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Literal
 
@@ -19,9 +20,10 @@ from prometheus_client.registry import Collector
 from headway.contract.health import FaultCause
 from service.api.context import Context, require_monitor
 from service.api.metrics_cluster import Cluster
-from service.api.metrics_money import Money, money_figures
+from service.api.metrics_money import Money, MoneyFigures, money_figures
 from service.api.pressure import Gates, Traffic
 from service.domain.perf.marks import AT_SUBMIT, ON_THE_WAY
+from service.usecases.monitoring_ports import ClusterFigures
 from service.usecases.records import PredictionErrors
 
 SCORED_FOR = timedelta(days=1)
@@ -49,16 +51,38 @@ async def metrics(request: Request, context: Context) -> Response:
         confined = await tx.quarantines.open()
         leader = await tx.decision_queries.leader()
         cluster = await tx.monitoring.cluster(context.now())
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(_TurnedAway(request.app.state.gates))
-    registry.register(_Leader(*leader))
-    registry.register(Cluster(cluster))
-    registry.register(Money(money))
-    registry.register(_Predictions(errors))
-    registry.register(_Forecasts(forecasts))
-    registry.register(_Quarantines(Counter(one.cause for one in confined)))
-    text = generate_latest(registry) + generate_latest(context.registry)
+    causes = Counter(one.cause for one in confined)
+    figures = Figures(
+        leader=leader, cluster=cluster, money=money, errors=errors, forecasts=forecasts, confined=causes
+    )
+    text = generate_latest(figures.registry(request.app.state.gates)) + generate_latest(context.registry)
     return Response(text, media_type=CONTENT_TYPE_PLAIN_0_0_4)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """What was looked up for one answer."""
+
+    leader: tuple[int, float]
+    """The term, and the seconds since it was renewed."""
+    cluster: ClusterFigures
+    money: MoneyFigures
+    errors: PredictionErrors
+    forecasts: Mapping[tuple[Literal["time", "cost"], float], PredictionErrors]
+    confined: Mapping[FaultCause, int]
+    """Slots in quarantine."""
+
+    def registry(self, gates: Gates) -> CollectorRegistry:
+        """As metrics, with whom this process has turned away."""
+        registry = CollectorRegistry(auto_describe=False)
+        registry.register(_TurnedAway(gates))
+        registry.register(_Leader(*self.leader))
+        registry.register(Cluster(self.cluster))
+        registry.register(Money(self.money))
+        registry.register(_Predictions(self.errors))
+        registry.register(_Forecasts(self.forecasts))
+        registry.register(_Quarantines(self.confined))
+        return registry
 
 
 class _Leader(Collector):

@@ -1,0 +1,129 @@
+"""docs/reference/metrics.md: what `/metrics` of every program has, read from the registries that the programs themselves make."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import Metric
+
+from service.api.metrics import OF, Figures
+from service.api.metrics_money import MoneyFigures
+from service.api.pressure import Gates
+from service.api.request_times import RequestTimes
+from service.domain.perf.marks import AT_SUBMIT, ON_THE_WAY
+from service.telemetry import telemetry
+from service.usecases.monitoring_ports import ClusterFigures
+from service.usecases.records import PredictionErrors
+from worker_agent.folders import StateFolder
+from worker_agent.metrics import Seen, agent_registry
+
+_NO_ERRORS = PredictionErrors(count=0, ratios=(math.nan,) * 3, coverage=math.nan)
+_NOTHING = Figures(
+    leader=(0, 0.0),
+    cluster=ClusterFigures(
+        jobs={},
+        oldest_waiting_s=0.0,
+        nodes={},
+        silent_s=0.0,
+        slots={},
+        commands_waiting=0,
+        oldest_command_s=0.0,
+        round_s=(0.0, 0.0),
+        gap=0.0,
+        changes={},
+    ),
+    money=MoneyFigures(spend_usd={}, lost_slot_s={}, slot_s={}, budgets=()),
+    errors=_NO_ERRORS,
+    forecasts={(of, share): _NO_ERRORS for of in OF for share in (AT_SUBMIT, ON_THE_WAY)},
+    confined={},
+)
+"""An empty cluster has the names and labels of a full one."""
+_UNITS = {"seconds": "s", "bytes": "bytes", "dollars": "USD", "ratio": "", "celsius": "°C"}
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """One metric, as a row of the page."""
+
+    name: str
+    kind: str
+    labels: tuple[str, ...]
+    means: str
+
+    @property
+    def unit(self) -> str:
+        """As the name says it."""
+        words = self.name.removesuffix("_total").split("_")
+        return next((_UNITS[word] for word in reversed(words) if word in _UNITS), "")
+
+    def __str__(self) -> str:
+        """The row."""
+        labels = ", ".join(f"`{label}`" for label in self.labels)
+        means = " ".join(self.means.split()).replace("|", "\\|")
+        return f"| `{self.name}` | {self.kind} | {labels} | {self.unit} | {means} |"
+
+
+def described(registry: CollectorRegistry) -> list[Described]:
+    """What is in a registry, whatever made it, by name."""
+    return sorted(_described(registry), key=lambda one: one.name)
+
+
+def _described(registry: CollectorRegistry) -> Iterator[Described]:
+    for collector in list(registry._collector_to_names):  # noqa: SLF001 - there is no other way to ask a counter for its labels
+        of_counter = tuple(getattr(collector, "_labelnames", ()))
+        for metric in collector.collect():
+            name = f"{metric.name}_total" if metric.type == "counter" else metric.name
+            yield Described(name, metric.type, of_counter or _labels(metric), metric.documentation)
+
+
+def _labels(metric: Metric) -> tuple[str, ...]:
+    """Those of a family, or what its samples have, without the ones that its type makes."""
+    given: Iterable[str] = getattr(metric, "_labelnames", ()) or sorted(
+        {label for sample in metric.samples for label in sample.labels}
+    )
+    return tuple(label for label in given if label not in {"quantile", "le"})
+
+
+def page() -> str:
+    """The page."""
+    with tempfile.TemporaryDirectory() as folder:
+        seen = Seen(slots=lambda: (), holding=lambda: (), waiting=lambda: 0, state=StateFolder(Path(folder)))
+        sections = [
+            ("The cluster", _CLUSTER, described(_NOTHING.registry(Gates()))),
+            ("A process of the service", _PROCESS, described(_process())),
+            ("An agent", _AGENT, described(agent_registry(seen)[0])),
+        ]
+    parts = [_LEAD]
+    for title, lead, rows in sections:
+        head = ["| metric | type | labels | unit | meaning |", "| --- | --- | --- | --- | --- |"]
+        own = [str(row) for row in rows if row.name.startswith("headway_")]
+        parts.append("\n".join([f"## {title}\n\n{lead}\n", *head, *own, ""]))
+    return "\n".join(parts)
+
+
+def _process() -> CollectorRegistry:
+    registry = telemetry(lambda: datetime.now(UTC)).registry
+    RequestTimes(_nobody, registry)
+    return registry
+
+
+async def _nobody(*_: object) -> None:
+    """An application that is never called."""
+
+
+_LEAD = """# Metrics
+
+`GET /metrics` of the API answers in the text format of Prometheus; a scheduler without an API and an agent do so at the address in their setting
+([settings](settings.md)). How to scrape, a dashboard and alerts are in `deploy/monitoring`. Beside what stands here each process has the usual `process_*` and, the service,
+`python_gc_*`.
+"""
+_CLUSTER = """Looked up in the database when somebody asks, so every API says the same: take the `max` over them, not the sum. What is said of money and of
+losses begins anew with every calendar month. `headway_http_rejected_total` is of the process alone."""
+_PROCESS = "Counted by each process as it happens: the sum over all processes is what happened."
+_AGENT = "Of one host."
