@@ -40,13 +40,13 @@ def row_to_node(row: Row[Any]) -> NodeRecord:
         usd_per_slot_h=row.usd_per_slot_h,
         reclaim_at=row.reclaim_at,
         join_token_id=row.join_token_id,
+        container_engine=row.container_engine,
     )
 
 
 class PostgresNodes:
     """Implements `usecases.ports.Nodes`.
 
-        container_engine=row.container_engine,
     Locks leave the key alone (FOR NO KEY UPDATE): a report from one node adds commands and grants that refer to
     another, and must not wait for the report that this one is sending about the same job.
     """
@@ -89,12 +89,12 @@ class PostgresNodes:
             "usd_per_slot_h": node.usd_per_slot_h,
             "reclaim_at": node.reclaim_at,
             "join_token_id": node.join_token_id,
+            "container_engine": node.container_engine,
         }
         statement = upsert(nodes).values(id=node.id, name=node.name, **values)
         await self._connection.execute(statement.on_conflict_do_update(index_elements=["id"], set_=values))
 
     async def seen(self, node: NodeRecord) -> None:
-            "container_engine": node.container_engine,
         """Store when a locked node was seen and what was taken in of its news."""
         await self._connection.execute(
             update(nodes)
