@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import time
 from collections.abc import Callable, Iterator, Sized
@@ -14,7 +13,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import Dataset, IterableDataset
 
-from headway.contract.runtime import Hello, Metrics
+from headway.contract.runtime import Hello
 from headway.preemption import StopRequest
 from headway.train.batching import Batching, Bounds
 from headway.train.checkpoint import Checkpoints, Schedule
@@ -24,12 +23,11 @@ from headway.train.environment import Environment
 from headway.train.gradients import Gradients, OncePerBatch, step_once_per_batch
 from headway.train.loader import Loader
 from headway.train.memory import keep_freed_memory, touch
-from headway.train.output import complain, ending, show
 from headway.train.replica import Place, Replica, Stateful
 from headway.train.saving import Saver
 from headway.train.storage import open_storage
 from headway.train.team import Team
-from headway.train.trackers import Report, senders
+from headway.train.telling import Teller
 from headway.train.training import Training
 
 _HELD_BESIDE_PARAMETERS = 4
@@ -91,10 +89,8 @@ class Run:
         self._began_s = time.perf_counter()
         self._training: Training | None = None
         self._loader: Loader | None = None
-        self._entered = self._complete = False
-        self._senders = senders(environment.trackers, environment)
-        for sender in self._senders:
-            ending.before(lambda sender=sender: sender.close(complete=self._complete))  # type: ignore[misc]
+        self._entered = False
+        self._teller = Teller(mailbox, environment)
 
     @property
     def rank(self) -> int:
@@ -253,7 +249,7 @@ class Run:
             yield epoch
             training.end_epoch(epoch)
         training.complete()
-        self._complete = True
+        self._teller.complete = True
 
     @property
     def accumulating(self) -> bool:
@@ -275,32 +271,16 @@ class Run:
         """
         if not self.is_main:
             return
-        values = {name: _number(value) for name, value in metrics.items()}
-        infinite = [name for name, value in values.items() if not math.isfinite(value)]
-        for name in infinite:
-            complain(f"the metric {name} is {values.pop(name)} and is left out")
         place = self._training.place if self._training is not None else Place()
-        self._mailbox.send(Metrics, epoch=place.position.epoch, samples=place.samples, values=values)
-        self._track(place, values)
-        shown = "  ".join(f"{name} {value:.6g}" for name, value in values.items())
-        show(f"epoch {place.position.epoch}  samples {place.samples:,}  {shown}")
-
-    def _track(self, place: Place, values: dict[str, float]) -> None:
-        """Have the values written by the trackers that the job asks for."""
-        if not self._senders or not values:
-            return
-        report = Report(
+        self._teller.tell(
+            {name: _number(value) for name, value in metrics.items()},
             step=place.steps + (self._loader is not None and self._loader.within_step),
             first_step=self._training.first_step if self._training is not None else 0,
             epoch=place.position.epoch,
             samples=place.samples,
             generation=self.generation,
             world_size=self.world_size,
-            at_s=time.time(),
-            values=values,
         )
-        for sender in self._senders:
-            sender.put(report)
 
 
 def _checked_length(dataset: Dataset[Any], seed: int, *sizes: int | None) -> int:

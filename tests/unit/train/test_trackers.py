@@ -183,8 +183,7 @@ def train(
         if step == stop_at:
             break
         run.report(epoch=epoch * 1.0)
-    for sender in run._senders:
-        sender.close(complete=run._complete)
+    run._teller.close()
 
 
 def test_a_run_that_is_restored_goes_on_with_its_curve(tmp_path: Path) -> None:
@@ -203,6 +202,5 @@ def test_a_run_that_is_restored_goes_on_with_its_curve(tmp_path: Path) -> None:
 def test_a_report_before_training_is_of_step_0(tmp_path: Path) -> None:
     run = make_run(trackers=("tensorboard",), checkpoint_uri=str(tmp_path))
     run.report(parameters=torch.tensor(7.0))
-    for sender in run._senders:
-        sender.close(complete=False)
+    run._teller.close()
     assert curves(tmp_path / "tensorboard") == {"parameters": [(0, 7.0)]}
