@@ -6,15 +6,16 @@ import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 
-from sqlalchemy import or_, select, text, update
+from sqlalchemy import or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from headway.contract.agents import AnyCommand, NodeState
+from service.adapters.postgres.direct import Statement, fetch
 from service.adapters.postgres.tables import commands, nodes
 from service.usecases.facts import CommandTaken
 from service.usecases.records import PendingCommand
 
-_ADD = text(
+_ADD = Statement(
     """
     INSERT INTO commands (id, node_id, job_id, generation, body, created_at)
     SELECT id, node_id, job_id, generation, body, :now
@@ -27,7 +28,7 @@ _ADD = text(
     """
 )
 
-_ACKNOWLEDGE = text(
+_ACKNOWLEDGE = Statement(
     """
     UPDATE commands SET acknowledged_at = :now
     FROM unnest(CAST(:nodes AS text[]), CAST(:ids AS text[])) AS said(node, id), jobs
@@ -58,7 +59,7 @@ class PostgresCommands:
             for node_id, command in commands
         ]
         if rows:
-            await self._connection.execute(_ADD, {"rows": json.dumps(rows), "now": now})
+            await fetch(self._connection, _ADD, rows=json.dumps(rows), now=now)
 
     async def acknowledge(
         self, command_ids: Mapping[str, Sequence[str]], now: datetime
@@ -68,8 +69,7 @@ class PostgresCommands:
         if not said:
             return []
         nodes_, ids_ = ([pair[column] for pair in said] for column in (0, 1))
-        values = {"nodes": nodes_, "ids": ids_, "now": now}
-        rows = (await self._connection.execute(_ACKNOWLEDGE, values)).mappings()
+        rows = await fetch(self._connection, _ACKNOWLEDGE, nodes=nodes_, ids=ids_, now=now)
         return [CommandTaken(**row) for row in rows]
 
     async def take_due(self, now: datetime, push_again_s: float, limit: int) -> list[PendingCommand]:

@@ -14,16 +14,17 @@ from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from headway.contract.decisions import RoundView
+from service.adapters.postgres.direct import Statement, fetch
 from service.adapters.postgres.snapshot import take_snapshot
 from service.adapters.postgres.tables import cluster_settings, rounds
 from service.adapters.postgres.tenants import SHARE_HALF_LIFE_S
 from service.domain.cluster import PolicySetting, Snapshot
 from service.usecases.records import DecisionRecord
 
-_STORE = text(
+_STORE = Statement(
     """
     INSERT INTO decisions (job_id, round_id, decided_at, action, reason, message, options)
-    SELECT told.job_id, :round_id, :now, told.action, told.reason, told.message, told.options
+    SELECT told.job_id, CAST(:round_id AS text), CAST(:now AS timestamptz), told.action, told.reason, told.message, told.options
     FROM jsonb_to_recordset(CAST(:told AS jsonb))
         AS told(job_id text, action text, reason text, message text, options jsonb)
     JOIN jobs ON jobs.id = told.job_id
@@ -64,9 +65,7 @@ class PostgresDecisions:
             for one in sorted(decisions, key=lambda one: one.job_id)
         ]
         if told:
-            await self._connection.execute(
-                _STORE, {"told": json.dumps(told), "round_id": round_id, "now": now}
-            )
+            await fetch(self._connection, _STORE, told=json.dumps(told), round_id=round_id, now=now)
 
     async def record_round(self, round_: RoundView) -> None:
         """A round, in the place of the one before if that changed nothing."""

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Row, and_, delete, func, insert, select, text, tuple_, update
+from sqlalchemy import delete
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from headway.contract.agents import Member
 from headway.contract.jobs import Reason
+from service.adapters.postgres.direct import Statement, fetch
 from service.adapters.postgres.tables import allocations, slot_grants
 from service.domain.jobs import Allocation, size_of
 from service.domain.membership import first_members
 from service.domain.ranks import layout
 from service.usecases.records import AllocationRecord, Prediction
 
-_HELD = slot_grants.c.released_at.is_(None)
-_GRANT = text(
+_GRANT = Statement(
     """
     INSERT INTO slot_grants (node_id, slot, job_id, generation, granted_at)
     SELECT node, slot, :job, :generation, :now
@@ -31,11 +32,69 @@ _GRANT = text(
 )
 """In one order, so that two who want the same slots do not wait for one another."""
 
-_LOAD = text(
+_HELD = Statement(
     """
-    SELECT allocations.* FROM allocations
+    SELECT generation, node_id, slot FROM slot_grants WHERE job_id = :job AND released_at IS NULL
+    ORDER BY generation, node_id, slot
+    """
+)
+_ON_NODE = Statement(
+    "SELECT DISTINCT job_id, generation FROM slot_grants WHERE node_id = :node AND released_at IS NULL"
+)
+_RELEASE = Statement(
+    """
+    UPDATE slot_grants SET released_at = :now
+    WHERE job_id = :job AND generation = :generation AND released_at IS NULL
+        AND (CAST(:node AS text) IS NULL OR node_id = :node) AND (CAST(:slots AS int[]) IS NULL OR slot = ANY(:slots))
+    RETURNING node_id, slot
+    """
+)
+_PASS_ON = Statement(
+    """
+    INSERT INTO slot_grants (node_id, slot, job_id, generation, granted_at)
+    SELECT node, slot, :job, :generation, :now
+    FROM unnest(CAST(:nodes AS text[]), CAST(:slots AS int[])) AS wanted(node, slot)
+    ORDER BY node, slot
+    """
+)
+_COLUMNS = ", ".join(f"allocations.{column.name}" for column in allocations.columns)
+_ADD = Statement(
+    """
+    INSERT INTO allocations (job_id, generation, slots, size, device_kind, first_node, master_port, members, stores, reason,
+        message, round_id, granted_at, predicted_samples_per_s, predicted_low, predicted_high)
+    VALUES (:job_id, :generation, :slots, :size, :device_kind, :first_node, :master_port, :members, :stores, :reason,
+        :message, :round_id, :granted_at, :predicted_samples_per_s, :predicted_low, :predicted_high)
+    """
+)
+_LOAD = Statement(
+    f"""
+    SELECT {_COLUMNS} FROM allocations
     JOIN unnest(CAST(:jobs AS text[]), CAST(:generations AS int[])) AS wanted(job_id, generation)
         USING (job_id, generation)
+    """  # noqa: S608 - names of our own
+)
+_OF_HELD = Statement(
+    f"""
+    SELECT {_COLUMNS} FROM allocations WHERE job_id = :job
+        AND generation IN (SELECT generation FROM slot_grants WHERE job_id = :job AND released_at IS NULL)
+    """  # noqa: S608
+)
+_NODE_STARTED = Statement(
+    """
+    UPDATE allocations SET started_nodes = started_nodes + 1 WHERE job_id = :job AND generation = :generation
+    RETURNING started_nodes
+    """
+)
+_END = Statement(
+    """
+    UPDATE allocations SET ended_at = coalesce(ended_at, CAST(:now AS timestamptz))
+    WHERE job_id = :job AND generation = :generation
+    """
+)
+_PORTS = Statement(
+    """
+    SELECT node_id, stores, first_node, master_port FROM slot_grants JOIN allocations USING (job_id, generation)
+    WHERE node_id = ANY(:nodes) AND released_at IS NULL
     """
 )
 
@@ -58,7 +117,7 @@ class PostgresGrants:
             "generation": generation,
             "now": now,
         }
-        granted = list((await self._connection.execute(_GRANT, values)).scalars())
+        granted = [row.id for row in await fetch(self._connection, _GRANT, **values)]
         if len(granted) == len(wanted):
             return True
         await self._connection.execute(delete(slot_grants).where(slot_grants.c.id.in_(granted)))
@@ -66,25 +125,16 @@ class PostgresGrants:
 
     async def held(self, job_id: str) -> dict[int, Allocation]:
         """What the job holds, by generation."""
-        query = (
-            select(slot_grants.c.generation, slot_grants.c.node_id, slot_grants.c.slot)
-            .where(slot_grants.c.job_id == job_id, _HELD)
-            .order_by(slot_grants.c.generation, slot_grants.c.node_id, slot_grants.c.slot)
-        )
         held: dict[int, dict[str, tuple[int, ...]]] = {}
-        for generation, node, slot in (await self._connection.execute(query)).all():
+        for generation, node, slot in await fetch(self._connection, _HELD, job=job_id):
             of_generation = held.setdefault(generation, {})
             of_generation[node] = (*of_generation.get(node, ()), slot)
         return {generation: dict(nodes) for generation, nodes in held.items()}
 
     async def on_node(self, node_id: str) -> set[tuple[str, int]]:
         """(job id, generation) of everything that holds slots on the node."""
-        query = (
-            select(slot_grants.c.job_id, slot_grants.c.generation)
-            .where(slot_grants.c.node_id == node_id, _HELD)
-            .distinct()
-        )
-        return {(row.job_id, row.generation) for row in (await self._connection.execute(query)).all()}
+        rows = await fetch(self._connection, _ON_NODE, node=node_id)
+        return {(row.job_id, row.generation) for row in rows}
 
     async def release(
         self,
@@ -98,31 +148,28 @@ class PostgresGrants:
         next_generation: int | None = None,
     ) -> bool:
         """Free slots, if there are any; those in `carry_over` pass to the next generation at once."""
-        freed = and_(slot_grants.c.job_id == job_id, slot_grants.c.generation == generation, _HELD)
-        if node_id is not None:
-            freed = and_(freed, slot_grants.c.node_id == node_id)
-        if slots is not None:
-            freed = and_(freed, slot_grants.c.slot.in_(slots))
-        statement = (
-            update(slot_grants)
-            .where(freed)
-            .values(released_at=now)
-            .returning(slot_grants.c.node_id, slot_grants.c.slot)
+        released = await fetch(
+            self._connection,
+            _RELEASE,
+            job=job_id,
+            generation=generation,
+            node=node_id,
+            slots=None if slots is None else list(slots),
+            now=now,
         )
-        released = (await self._connection.execute(statement)).all()
         passed_on = [
-            {
-                "node_id": node,
-                "slot": slot,
-                "job_id": job_id,
-                "generation": next_generation or generation + 1,
-                "granted_at": now,
-            }
-            for node, slot in released
-            if slot in carry_over.get(node, ())
+            (row.node_id, row.slot) for row in released if row.slot in carry_over.get(row.node_id, ())
         ]
         if passed_on:
-            await self._connection.execute(insert(slot_grants), passed_on)
+            await fetch(
+                self._connection,
+                _PASS_ON,
+                job=job_id,
+                generation=next_generation or generation + 1,
+                nodes=[node for node, _ in passed_on],
+                slots=[slot for _, slot in passed_on],
+                now=now,
+            )
         return bool(released)
 
 
@@ -136,103 +183,72 @@ class PostgresAllocations:
 
     async def add(self, allocation: AllocationRecord) -> None:
         """A generation starts."""
-        await self._connection.execute(
-            insert(allocations).values(
-                job_id=allocation.job_id,
-                generation=allocation.generation,
-                slots={node: list(slots) for node, slots in allocation.slots.items()},
-                size=size_of(allocation.slots),
-                device_kind=allocation.device_kind,
-                first_node=allocation.first_node,
-                master_port=allocation.master_port,
-                members=[member.model_dump() for member in allocation.members],
-                stores=dict(allocation.stores),
-                reason=allocation.reason,
-                message=allocation.message,
-                round_id=allocation.round_id,
-                granted_at=allocation.granted_at,
-                **_predicted(allocation.predicted),
-            )
+        await fetch(
+            self._connection,
+            _ADD,
+            job_id=allocation.job_id,
+            generation=allocation.generation,
+            slots=json.dumps(allocation.slots),
+            size=size_of(allocation.slots),
+            device_kind=allocation.device_kind,
+            first_node=allocation.first_node,
+            master_port=allocation.master_port,
+            members=json.dumps([member.model_dump() for member in allocation.members]),
+            stores=json.dumps(dict(allocation.stores)),
+            reason=allocation.reason,
+            message=allocation.message,
+            round_id=allocation.round_id,
+            granted_at=allocation.granted_at,
+            **_predicted(allocation.predicted),
         )
 
     async def get(self, job_id: str, generation: int) -> AllocationRecord | None:
         """The allocation of one generation."""
-        known = self._read.get((job_id, generation))
-        if known is not None:
-            return known
-        query = select(allocations).where(_key(job_id, generation))
-        row = (await self._connection.execute(query)).first()
-        if row is None:
-            return None
-        return self._read.setdefault((job_id, generation), _record(row))
+        await self.load([(job_id, generation)])
+        return self._read.get((job_id, generation))
 
     async def load(self, generations: Collection[tuple[str, int]]) -> None:
         """Read these at once."""
         unread = [one for one in generations if one not in self._read]
         if unread:
             wanted = {"jobs": [job for job, _ in unread], "generations": [number for _, number in unread]}
-            rows = (await self._connection.execute(_LOAD, wanted)).all()
+            rows = await fetch(self._connection, _LOAD, **wanted)
             self._read |= {(row.job_id, row.generation): _record(row) for row in rows}
 
     async def stores(self, job_id: str) -> dict[tuple[str, int], int]:
         """Ports of the stores that nodes keep for a job, by node id and the generation of the start."""
-        held = select(slot_grants.c.generation).where(slot_grants.c.job_id == job_id, _HELD).scalar_subquery()
-        query = select(allocations).where(allocations.c.job_id == job_id, allocations.c.generation.in_(held))
-        records = [_record(row) for row in (await self._connection.execute(query)).all()]
+        records = [_record(row) for row in await fetch(self._connection, _OF_HELD, job=job_id)]
         return {(node, one.generation): port for one in records for node, port in one.stores.items()}
 
     async def node_started(self, job_id: str, generation: int) -> int:
         """One more node has started its ranks."""
-        statement = (
-            update(allocations)
-            .where(_key(job_id, generation))
-            .values(started_nodes=allocations.c.started_nodes + 1)
-            .returning(allocations.c.started_nodes)
-        )
-        return int((await self._connection.execute(statement)).scalar_one())
+        (row,) = await fetch(self._connection, _NODE_STARTED, job=job_id, generation=generation)
+        return int(row.started_nodes)
 
     async def end(self, job_id: str, generation: int, now: datetime) -> None:
         """The generation trains no longer."""
-        await self._connection.execute(
-            update(allocations)
-            .where(_key(job_id, generation))
-            .values(ended_at=func.coalesce(allocations.c.ended_at, now))
-        )
+        await fetch(self._connection, _END, job=job_id, generation=generation, now=now)
 
     async def ports_in_use(self, node_ids: Sequence[str]) -> dict[str, set[int]]:
         """Ports on which stores are kept, by node: as long as any process of their start is there."""
         if not node_ids:
             return {}
-        query = (
-            select(
-                slot_grants.c.node_id,
-                allocations.c.stores,
-                allocations.c.first_node,
-                allocations.c.master_port,
-            )
-            .join(
-                slot_grants,
-                and_(
-                    slot_grants.c.job_id == allocations.c.job_id,
-                    slot_grants.c.generation == allocations.c.generation,
-                ),
-            )
-            .where(slot_grants.c.node_id.in_(node_ids), _HELD)
-        )
         used: dict[str, set[int]] = {}
-        for node, stores, first_node, master_port in (await self._connection.execute(query)).all():
+        for node, stores, first_node, master_port in await fetch(
+            self._connection, _PORTS, nodes=list(node_ids)
+        ):
             ports = {first_node: master_port} if stores is None else stores
             if node in ports:
                 used.setdefault(node, set()).add(ports[node])
         return used
 
 
-def _predicted(prediction: Prediction | None) -> dict[str, float]:
-    """The columns of a prediction; none where it is no number that can be scored."""
+def _predicted(prediction: Prediction | None) -> dict[str, float | None]:
+    """The columns of a prediction; null where it is no number that can be scored."""
     if prediction is None or not all(
         map(math.isfinite, (prediction.samples_per_s, prediction.low, prediction.high))
     ):
-        return {}
+        return dict.fromkeys(("predicted_samples_per_s", "predicted_low", "predicted_high"))
     return {
         "predicted_samples_per_s": prediction.samples_per_s,
         "predicted_low": prediction.low,
@@ -240,7 +256,7 @@ def _predicted(prediction: Prediction | None) -> dict[str, float]:
     }
 
 
-def _record(row: Row[Any]) -> AllocationRecord:
+def _record(row: Any) -> AllocationRecord:
     slots = {node: tuple(indices) for node, indices in row.slots.items()}
     if row.members is None:  # from before members could change in place
         members = first_members(layout(slots, previous_first=row.first_node), row.generation)
@@ -265,7 +281,3 @@ def _record(row: Row[Any]) -> AllocationRecord:
         if row.predicted_samples_per_s is None
         else Prediction(row.predicted_samples_per_s, row.predicted_low, row.predicted_high),
     )
-
-
-def _key(job_id: str, generation: int):  # type: ignore[no-untyped-def]  # noqa: ANN202 - a SQL expression
-    return tuple_(allocations.c.job_id, allocations.c.generation) == tuple_(job_id, generation)

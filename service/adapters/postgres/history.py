@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import insert, select, text
-from sqlalchemy.dialects.postgresql import insert as upsert
+from sqlalchemy import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from service.adapters.postgres.tables import events, metrics, rank_exits
+from service.adapters.postgres.direct import Statement, fetch
+from service.adapters.postgres.tables import metrics, rank_exits
 from service.domain.failures import RankExit
 from service.domain.jobs import size_of
 from service.domain.membership import Born
@@ -20,7 +20,27 @@ from service.usecases.records import Event, Measured, Reported
 
 _SUMS = ("steps", "step_s_sum", "step_s_squares", "sync_s_sum")
 _LAST_KNOWN = ("gradient_sqr", "gradient_var")
-_MEASURE = text(
+_EVENT = Statement(
+    """
+    INSERT INTO events (job_id, at, kind, state, reason, message, generation, data)
+    VALUES (:job_id, :at, :kind, :state, :reason, :message, :generation, :data)
+    """
+)
+_EXITS = Statement(
+    f"""
+    SELECT {", ".join(column.name for column in rank_exits.columns)} FROM rank_exits
+    WHERE job_id = :job_id AND generation >= :oldest ORDER BY generation, rank
+    """  # noqa: S608 - names of our own
+)
+_EXIT = Statement(
+    """
+    INSERT INTO rank_exits (job_id, generation, rank, exit_code, signal, stopped_by_agent, completed, log_tail,
+        start_error, at)
+    VALUES (:job_id, :generation, :rank, :exit_code, :signal, :stopped_by_agent, :completed, :log_tail, :start_error, :at)
+    ON CONFLICT DO NOTHING
+    """
+)
+_MEASURE = Statement(
     """
     INSERT INTO measurements (job_id, generation, global_batch, device_kind, slots, nodes, steps, step_s_sum,
         step_s_squares, sync_s_sum, local_batch, accumulation, gradient_sqr, gradient_var, updated_at)
@@ -43,7 +63,7 @@ _MEASURE = text(
 )
 """Uneven ranks come to share steps in other ways, and noise is smoothed already: of both the last one counts."""
 
-_LAST_TURN = text(
+_LAST_TURN = Statement(
     """
     SELECT at, kind, data FROM events
     WHERE job_id = :job AND kind IN ('fail_rank', 'first_step', 'pause', 'requeue', 'submit', 'switch', 'vacate')
@@ -60,28 +80,30 @@ class PostgresHistory:
 
     async def event(self, event: Event) -> None:
         """Something happened."""
-        await self._connection.execute(
-            insert(events).values(
-                job_id=event.job_id,
-                at=event.at,
-                kind=event.kind,
-                state=event.state,
-                reason=event.reason,
-                message=event.message,
-                generation=event.generation,
-                data=dict(event.data),
-            )
+        await fetch(
+            self._connection,
+            _EVENT,
+            job_id=event.job_id,
+            at=event.at,
+            kind=event.kind,
+            state=event.state,
+            reason=event.reason,
+            message=event.message,
+            generation=event.generation,
+            data=json.dumps(dict(event.data)),
         )
 
     async def vacated_at(self, job_id: str) -> datetime | None:
         """When the job was asked to leave its slots for others, if it has not trained, failed or waited since."""
-        row = (await self._connection.execute(_LAST_TURN, {"job": job_id})).first()
-        moves = row is not None and row.kind == "vacate" and row.data.get("to", 0) > 0
-        return row.at if row is not None and moves else None
+        rows = await fetch(self._connection, _LAST_TURN, job=job_id)
+        moved: list[datetime] = [one.at for one in rows if one.kind == "vacate" and one.data.get("to", 0) > 0]
+        return moved[0] if moved else None
 
     async def exit(self, job_id: str, generation: int, exit_: RankExit, now: datetime) -> None:
         """A rank ended. The first report of a rank counts."""
-        statement = upsert(rank_exits).values(
+        await fetch(
+            self._connection,
+            _EXIT,
             job_id=job_id,
             generation=generation,
             rank=exit_.rank,
@@ -89,19 +111,13 @@ class PostgresHistory:
             signal=exit_.signal,
             stopped_by_agent=exit_.stopped_by_agent,
             completed=exit_.completed,
-            log_tail=list(exit_.log_tail),
+            log_tail=json.dumps(exit_.log_tail),
             start_error=exit_.start_error,
             at=now,
         )
-        await self._connection.execute(statement.on_conflict_do_nothing())
 
     async def exits(self, job_id: str, oldest: int) -> dict[Born, RankExit]:
         """How processes ended that were started for generation `oldest` or newer ones, by who they were."""
-        query = (
-            select(rank_exits)
-            .where(rank_exits.c.job_id == job_id, rank_exits.c.generation >= oldest)
-            .order_by(rank_exits.c.generation, rank_exits.c.rank)
-        )
         return {
             (row.generation, row.rank): RankExit(
                 rank=row.rank,
@@ -112,7 +128,7 @@ class PostgresHistory:
                 log_tail=tuple(row.log_tail),
                 start_error=row.start_error,
             )
-            for row in (await self._connection.execute(query)).all()
+            for row in await fetch(self._connection, _EXITS, job_id=job_id, oldest=oldest)
         }
 
     async def measure(self, measured: Sequence[Measured], now: datetime) -> None:
@@ -127,7 +143,7 @@ class PostgresHistory:
             if _is_finite(both):
                 rows[key] = both
         if rows:
-            await self._connection.execute(_MEASURE, {"rows": json.dumps(list(rows.values())), "now": now})
+            await fetch(self._connection, _MEASURE, rows=json.dumps(list(rows.values())), now=now)
 
     async def report(self, reported: Sequence[Reported]) -> None:
         """Values that scripts reported. Values that JSON cannot carry are left out."""

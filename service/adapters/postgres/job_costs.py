@@ -5,37 +5,35 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import Row, bindparam, text
-from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.ext.asyncio import AsyncConnection
-from sqlalchemy.types import Text
 
 from headway.contract.jobs import TERMINAL_STATES, JobCost, JobProgress, JobState
+from service.adapters.postgres.direct import Statement, fetch
 from service.adapters.postgres.money_queries import PostgresMoneyQueries
 from service.domain.rental.budgets import JobSpend, expected_usd
 
-_USD_PER_H = text(
+_USD_PER_H = Statement(
     """
     SELECT slot_grants.job_id, sum(leases.usd_per_slot_h) AS usd
     FROM slot_grants JOIN leases
         ON leases.open AND leases.node_id = slot_grants.node_id AND leases.slots @> to_jsonb(slot_grants.slot)
-    WHERE slot_grants.released_at IS NULL AND slot_grants.job_id = ANY(:jobs)
+    WHERE slot_grants.released_at IS NULL AND slot_grants.job_id = ANY(CAST(:jobs AS text[]))
     GROUP BY slot_grants.job_id
     """
-).bindparams(bindparam("jobs", type_=ARRAY(Text)))
+)
 
 
-async def costs_of_jobs(connection: AsyncConnection, rows: Sequence[Row[Any]]) -> dict[str, JobCost]:
+async def costs_of_jobs(connection: AsyncConnection, rows: Sequence[Any]) -> dict[str, JobCost]:
     """By job id, of rows of `jobs`; those that nothing was charged to are left out."""
     begun = [row.id for row in rows if row.generation > 0]
     if not begun:
         return {}
     spend = await PostgresMoneyQueries(connection).job_spend(begun)
-    rates = {row.job_id: row.usd for row in (await connection.execute(_USD_PER_H, {"jobs": begun})).all()}
+    rates = {row.job_id: row.usd for row in await fetch(connection, _USD_PER_H, jobs=begun)}
     return {row.id: _cost(row, spend[row.id], rates.get(row.id)) for row in rows if row.id in spend}
 
 
-def _cost(row: Row[Any], spent: JobSpend, usd_per_h: float | None) -> JobCost:
+def _cost(row: Any, spent: JobSpend, usd_per_h: float | None) -> JobCost:
     progress = JobProgress.model_validate(row.progress)
     ended = JobState(row.state) in TERMINAL_STATES
     limit = (row.spec.get("goal") or {}).get("max_cost_usd")

@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from pydantic import TypeAdapter
-from sqlalchemy import Row, bindparam, select, text, update
+from sqlalchemy import select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from headway.contract.jobs import JobProgress, JobState, Reason
 from headway.contract.spec import JobSpec
 from service.adapters.postgres import audit
+from service.adapters.postgres.direct import Row, Statement, fetch
 from service.adapters.postgres.tables import TERMINAL_SQL, jobs
 from service.domain.errors import InvalidField, NameTaken, NotFound
 from service.domain.jobs import Job, Switch, class_of
@@ -23,7 +24,7 @@ from service.usecases.records import Submitted
 
 _SWITCH: TypeAdapter[Switch] = TypeAdapter(Switch)
 _FAILURES: TypeAdapter[tuple[Failure, ...]] = TypeAdapter(tuple[Failure, ...])
-_INSERT = text(
+_INSERT = Statement(
     """
     WITH project AS (
         SELECT name FROM projects WHERE name = :project FOR KEY SHARE
@@ -47,15 +48,32 @@ _INSERT = text(
 """Job, idempotency key, first event and who did it in one statement: a submit is one round trip. Its project is there, and stays until
 the commit.
 """
-_SAVE_PROGRESS = text(
+_SAVE_PROGRESS = Statement(
     """
     UPDATE jobs SET progress = said.progress
     FROM jsonb_to_recordset(CAST(:said AS jsonb)) AS said(id text, progress jsonb) WHERE jobs.id = said.id
     """
 )
+COLUMNS = ", ".join(column.name for column in jobs.columns)
+_LOCK_MANY = f"SELECT {COLUMNS} FROM jobs WHERE id = ANY(:jobs) ORDER BY id FOR UPDATE"  # noqa: S608 - names of our own
+_LOCKED = Statement(_LOCK_MANY)
+_LOCKED_OF_FREE = Statement(f"{_LOCK_MANY} SKIP LOCKED")
+_SAVED = (
+    "state", "reason", "message", "generation", "newest_generation", "attempt", "allocation", "target", "live", "switch",
+    "pinned_size", "pause_requested", "preemptions", "infrastructure_failures", "user_errors", "failures", "retry_at",
+    "samples_at_loss", "growth_failures", "grow_after", "progress", "state_since", "started_at", "finished_at",
+)  # fmt: skip
+_SAVE = Statement(f"UPDATE jobs SET {', '.join(f'{name} = :{name}' for name in _SAVED)} WHERE id = :id")  # noqa: S608
+_FIND = f"""
+    SELECT {COLUMNS} FROM jobs
+    WHERE (id = :job OR name = :job) AND (CAST(:projects AS text[]) IS NULL OR project = ANY(:projects))
+    ORDER BY id = :job DESC, ({TERMINAL_SQL}), submitted_at DESC LIMIT 1
+"""  # noqa: S608
+_FOUND = Statement(_FIND)
+_FOUND_LOCKED = Statement(f"{_FIND} FOR UPDATE")
 
 
-def row_to_job(row: Row[Any]) -> Job:
+def row_to_job(row: Any) -> Job:
     """The job in a row of `jobs`."""
     return Job(
         id=row.id,
@@ -95,24 +113,16 @@ def _allocation(value: dict[str, list[int]]) -> dict[str, tuple[int, ...]]:
 
 async def find_row(
     connection: AsyncConnection, job_id: str, *, lock: bool = False, projects: frozenset[str] | None = None
-) -> Row[Any]:
+) -> Row:
     """The job by id, or by name: the live one, else the newest; of some projects alone where these are given.
 
     Raises:
         NotFound: there is none.
     """
-    for column in (jobs.c.id, jobs.c.name):
-        query = (
-            select(jobs)
-            .where(column == job_id)
-            .order_by(text(f"({TERMINAL_SQL})"), jobs.c.submitted_at.desc())
-            .limit(1)
-        )
-        if projects is not None:
-            query = query.where(jobs.c.project.in_(projects))
-        row = (await connection.execute(query.with_for_update() if lock else query)).first()
-        if row is not None:
-            return row
+    statement = _FOUND_LOCKED if lock else _FOUND
+    seen = None if projects is None else list(projects)
+    for row in await fetch(connection, statement, job=job_id, projects=seen):
+        return row
     raise NotFound(f"no job has the id or name {job_id!r}; `headway ps -a` lists them.")
 
 
@@ -141,14 +151,14 @@ class PostgresJobs:
             **self._told.take(),
         }
         try:
-            stored = (await self._connection.execute(_INSERT, values)).first()
+            stored = await fetch(self._connection, _INSERT, **values)
         except IntegrityError as error:
             return await self._explain_conflict(error, job, idempotency_key)
-        if stored is None:
+        if not stored:
             raise InvalidField(
                 "project", f"{no_project(job.spec.project)}, or set another `project` in the job file"
             )
-        if stored.id is not None:
+        if stored[0].id is not None:
             return Submitted(job, request_digest, created=True)
         return await self._submitted_before(job.spec.project, idempotency_key)
 
@@ -186,8 +196,8 @@ class PostgresJobs:
         """Those of the jobs that exist, locked in the order of their ids; without those that are locked, if not to `wait`."""
         if not job_ids:
             return {}
-        query = select(jobs).where(jobs.c.id.in_(job_ids)).order_by(jobs.c.id)
-        rows = (await self._connection.execute(query.with_for_update(skip_locked=not wait))).all()
+        statement = _LOCKED if wait else _LOCKED_OF_FREE
+        rows = await fetch(self._connection, statement, jobs=list(job_ids))
         return {row.id: row_to_job(row) for row in rows}
 
     async def save_progress(self, jobs: Sequence[Job]) -> None:
@@ -195,7 +205,7 @@ class PostgresJobs:
         said = [
             f'{{"id": {json.dumps(job.id)}, "progress": {job.progress.model_dump_json()}}}' for job in jobs
         ]
-        await self._connection.execute(_SAVE_PROGRESS, {"said": f"[{', '.join(said)}]"})
+        await fetch(self._connection, _SAVE_PROGRESS, said=f"[{', '.join(said)}]")
 
     async def switching(self) -> list[Job]:
         """Jobs whose members are to change in place, locked, but for those that somebody else has locked."""
@@ -205,36 +215,32 @@ class PostgresJobs:
 
     async def save(self, job: Job) -> None:
         """Store a locked job."""
-        statement = (
-            update(jobs)
-            .where(jobs.c.id == bindparam("job_id"))
-            .values(
-                state=job.state,
-                reason=job.reason,
-                message=job.message,
-                generation=job.generation,
-                newest_generation=job.newest_generation,
-                attempt=job.attempt,
-                allocation={node: list(slots) for node, slots in job.allocation.items()},
-                target=None
-                if job.target is None
-                else {node: list(slots) for node, slots in job.target.items()},
-                live=job.live,
-                switch=None if job.switch is None else _SWITCH.dump_python(job.switch, mode="json"),
-                pinned_size=job.pinned_size,
-                pause_requested=job.pause_requested,
-                preemptions=job.preemptions,
-                infrastructure_failures=job.infrastructure_failures,
-                user_errors=job.user_errors,
-                failures=_FAILURES.dump_python(job.failures, mode="json"),
-                retry_at=job.retry_at,
-                samples_at_loss=job.samples_at_loss,
-                growth_failures=job.growth_failures,
-                grow_after=job.grow_after,
-                progress=json.loads(job.progress.model_dump_json()),
-                state_since=job.state_since,
-                started_at=job.started_at,
-                finished_at=job.finished_at,
-            )
+        await fetch(
+            self._connection,
+            _SAVE,
+            id=job.id,
+            state=job.state,
+            reason=job.reason,
+            message=job.message,
+            generation=job.generation,
+            newest_generation=job.newest_generation,
+            attempt=job.attempt,
+            allocation=json.dumps(job.allocation),
+            target=None if job.target is None else json.dumps(job.target),
+            live=job.live,
+            switch=None if job.switch is None else _SWITCH.dump_json(job.switch).decode(),
+            pinned_size=job.pinned_size,
+            pause_requested=job.pause_requested,
+            preemptions=job.preemptions,
+            infrastructure_failures=job.infrastructure_failures,
+            user_errors=job.user_errors,
+            failures=_FAILURES.dump_json(job.failures).decode(),
+            retry_at=job.retry_at,
+            samples_at_loss=job.samples_at_loss,
+            growth_failures=job.growth_failures,
+            grow_after=job.grow_after,
+            progress=job.progress.model_dump_json(),
+            state_since=job.state_since,
+            started_at=job.started_at,
+            finished_at=job.finished_at,
         )
-        await self._connection.execute(statement, {"job_id": job.id})

@@ -11,10 +11,9 @@ from typing import Final
 
 import asyncpg
 import structlog
-from sqlalchemy import select, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from service.adapters.postgres.reliability_tables import leadership
+from service.adapters.postgres.direct import Statement, fetch
 from service.domain.errors import Superseded, Unavailable
 
 log = structlog.get_logger()
@@ -46,7 +45,8 @@ _END_SESSIONS = """
       AND (pid = $1 OR (application_name = $2 AND $2 <> ''))
 """
 
-_WROTE_NOTHING = text("SELECT pg_current_xact_id_if_assigned() IS NULL")
+_WROTE_NOTHING = Statement("SELECT pg_current_xact_id_if_assigned() IS NULL AS nothing")
+_NEWEST = Statement("SELECT term FROM leadership FOR SHARE")
 
 
 async def check_term(connection: AsyncConnection, term: int) -> None:
@@ -58,9 +58,10 @@ async def check_term(connection: AsyncConnection, term: int) -> None:
     Raises:
         Superseded: a newer term has begun.
     """
-    if (await connection.execute(_WROTE_NOTHING)).scalar_one():
+    (wrote,) = await fetch(connection, _WROTE_NOTHING)
+    if wrote.nothing:
         return
-    newest = await connection.scalar(select(leadership.c.term).with_for_update(read=True))
+    newest = next((row.term for row in await fetch(connection, _NEWEST)), None)
     if newest != term:
         raise Superseded(
             f"another scheduler leads, in term {newest}; what term {term} wanted was not written"

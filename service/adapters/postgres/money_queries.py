@@ -7,12 +7,11 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
-from sqlalchemy import Row, bindparam, text
-from sqlalchemy.dialects.postgresql import ARRAY
+from sqlalchemy import Row, text
 from sqlalchemy.ext.asyncio import AsyncConnection
-from sqlalchemy.types import Text
 
 from headway.contract.money import Category, GroupBy, LeaseBill, UsageGroup
+from service.adapters.postgres.direct import Statement, fetch
 from service.adapters.postgres.tables import TERMINAL_SQL
 from service.domain.rental.budgets import JobSpend
 from service.usecases.money_ports import LimitedJob
@@ -72,6 +71,12 @@ _HOLDERS = text(
     SELECT DISTINCT job_id FROM slot_grants JOIN jobs ON jobs.id = job_id
     WHERE released_at IS NULL AND (CAST(:project AS text) IS NULL OR project = :project) ORDER BY job_id
     """
+)
+_JOB_SPEND = Statement(
+    f"""
+    SELECT charges.job_id, {_SUMS}, bool_or(usd_per_slot_h IS NULL) AS unpriced
+    FROM {_FROM} WHERE charges.job_id = ANY(CAST(:jobs AS text[])) GROUP BY charges.job_id
+    """  # noqa: S608
 )
 
 
@@ -133,18 +138,11 @@ class PostgresMoneyQueries:
 
     async def job_spend(self, job_ids: Collection[str]) -> dict[str, JobSpend]:
         """What jobs have cost so far."""
-        query = text(
-            f"""
-            SELECT charges.job_id, {_SUMS}, bool_or(usd_per_slot_h IS NULL) AS unpriced
-            FROM {_FROM} WHERE charges.job_id = ANY(:jobs) GROUP BY charges.job_id
-            """  # noqa: S608
-        ).bindparams(bindparam("jobs", type_=ARRAY(Text)))
-        rows = (await self._connection.execute(query, {"jobs": list(job_ids)})).all()
         return {
             row.job_id: JobSpend(
                 float(row.useful_usd), float(row.resize_usd), float(row.lost_usd), bool(row.unpriced)
             )
-            for row in rows
+            for row in await fetch(self._connection, _JOB_SPEND, jobs=list(job_ids))
         }
 
     async def limited_jobs(self) -> list[LimitedJob]:
@@ -181,6 +179,8 @@ class PostgresMoneyQueries:
             " WHERE hour >= :since AND usd_per_slot_h IS NOT NULL GROUP BY 1, 2, 3 ORDER BY 1, 2, 3"
         )
         rows = (await self._connection.execute(query, {"since": since})).all()
+        return {(row.project, row.market, row.category): float(row.usd) for row in rows}
+
     async def slot_s(self, since: datetime) -> dict[Category, float]:
         """Slot-seconds that were paid for, by what became of them."""
         query = text(
@@ -188,8 +188,6 @@ class PostgresMoneyQueries:
         )
         rows = (await self._connection.execute(query, {"since": since})).all()
         return {Category(row.category): float(row.seconds) for row in rows}
-
-        return {(row.project, row.market, row.category): float(row.usd) for row in rows}
 
     async def lost_slot_s(self, since: datetime) -> dict[str, float]:
         """Slot-seconds lost, by cause."""

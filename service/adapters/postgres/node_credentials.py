@@ -7,17 +7,25 @@ from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Row, and_, delete, exists, func, insert, or_, select, update
+from sqlalchemy import and_, delete, exists, func, insert, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.elements import ColumnElement
 
 from headway.contract.identity import JoinTokenView
+from service.adapters.postgres.direct import Row, Statement, fetch
 from service.adapters.postgres.identity_tables import join_tokens, storage_tickets
 from service.adapters.postgres.tables import jobs, nodes, slot_grants
 from service.domain.credentials import NodeTokens
 from service.usecases.node_ports import Ticket
 
 _EXPIRED_KEPT = timedelta(days=7)
+_OF_NODE = Statement("SELECT token_sha256, previous_token_sha256, token_since FROM nodes WHERE id = :node")
+_HAD = Statement(
+    """
+    SELECT bool_or(released_at IS NULL) AS now FROM slot_grants
+    WHERE node_id = :node AND job_id = :job AND generation = :generation HAVING count(*) > 0
+    """
+)
 _TOKENS = (nodes.c.id, nodes.c.token_sha256, nodes.c.previous_token_sha256, nodes.c.token_since)
 
 
@@ -37,8 +45,8 @@ class PostgresNodeCredentials:
 
     async def of(self, node_id: str) -> NodeTokens | None:
         """Those of a node."""
-        row = (await self._connection.execute(select(*_TOKENS).where(nodes.c.id == node_id))).first()
-        return None if row is None else _tokens(row)
+        rows = await fetch(self._connection, _OF_NODE, node=node_id)
+        return _tokens(rows[0]) if rows else None
 
     async def node_of(self, sha256: str) -> tuple[str, NodeTokens] | None:
         """The node that has, or had, this token."""
@@ -115,7 +123,7 @@ class PostgresJoinTokens:
         return (await self._connection.execute(statement)).first() is not None
 
 
-def _view(row: Row[Any]) -> JoinTokenView:
+def _view(row: Any) -> JoinTokenView:
     return JoinTokenView(
         id=row.id,
         name=row.name,
@@ -134,11 +142,11 @@ class PostgresHeldRuns:
 
     async def holds(self, node_id: str, job_id: str, generation: int) -> bool:
         """Whether it has a slot now."""
-        return await self._any(_grant(node_id, job_id, generation), slot_grants.c.released_at.is_(None))
+        return any(row.now for row in await self._had(node_id, job_id, generation))
 
     async def held(self, node_id: str, job_id: str, generation: int) -> bool:
         """Whether it has a slot or had one."""
-        return await self._any(_grant(node_id, job_id, generation))
+        return bool(await self._had(node_id, job_id, generation))
 
     async def needs_bundle(self, node_id: str, digest: str) -> bool:
         """Whether a job on the node starts from it."""
@@ -153,6 +161,10 @@ class PostgresHeldRuns:
         """Those that exist."""
         query = select(nodes.c.id).where(nodes.c.id == func.any(list(node_ids)))
         return set((await self._connection.execute(query)).scalars())
+
+    async def _had(self, node_id: str, job_id: str, generation: int) -> list[Row]:
+        """One row if it has, or had, a slot: whether it has one now."""
+        return await fetch(self._connection, _HAD, node=node_id, job=job_id, generation=generation)
 
     async def _any(self, *conditions: ColumnElement[bool]) -> bool:
         found = await self._connection.execute(select(exists().where(*conditions)))
@@ -179,11 +191,3 @@ class PostgresStorageTickets:
         return Ticket(
             node_id=row.node_id, job_id=row.job_id, generation=row.generation, expires_at=row.expires_at
         )
-
-
-def _grant(node_id: str, job_id: str, generation: int) -> ColumnElement[bool]:
-    return and_(
-        slot_grants.c.node_id == node_id,
-        slot_grants.c.job_id == job_id,
-        slot_grants.c.generation == generation,
-    )

@@ -6,18 +6,24 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, and_, case, func, or_, select, text, update
+from sqlalchemy import ColumnElement, and_, case, func, or_, select, text, update
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from headway.contract.agents import NodeState, SlotInfo
 from headway.contract.markets import Market
+from service.adapters.postgres.direct import Statement, fetch
 from service.adapters.postgres.tables import api_processes, nodes, slot_grants
 from service.domain.errors import NotFound
 from service.usecases.records import NodeRecord
 
+_COLUMNS = ", ".join(column.name for column in nodes.columns)
+_LOCK = Statement(f"SELECT {_COLUMNS} FROM nodes WHERE id = :node OR name = :node FOR NO KEY UPDATE")  # noqa: S608
+_MANY = Statement(f"SELECT {_COLUMNS} FROM nodes WHERE id = ANY(:nodes)")  # noqa: S608
+_SEEN = Statement("UPDATE nodes SET seen_at = :seen_at, last_sequence = :last_sequence WHERE id = :node")
 
-def row_to_node(row: Row[Any]) -> NodeRecord:
+
+def row_to_node(row: Any) -> NodeRecord:
     """The node in a row of `nodes`."""
     return NodeRecord(
         id=row.id,
@@ -56,11 +62,10 @@ class PostgresNodes:
 
     async def lock(self, node_id: str) -> NodeRecord:
         """The node by id or name, locked."""
-        query = select(nodes).where(or_(nodes.c.id == node_id, nodes.c.name == node_id))
-        row = (await self._connection.execute(query.with_for_update(key_share=True))).first()
-        if row is None:
+        rows = await fetch(self._connection, _LOCK, node=node_id)
+        if not rows:
             raise NotFound(f"no node has the id or name {node_id!r}; `headway nodes` lists them.")
-        return row_to_node(row)
+        return row_to_node(rows[0])
 
     async def find(self, name: str) -> NodeRecord | None:
         """The node of that name, locked."""
@@ -96,11 +101,8 @@ class PostgresNodes:
 
     async def seen(self, node: NodeRecord) -> None:
         """Store when a locked node was seen and what was taken in of its news."""
-        await self._connection.execute(
-            update(nodes)
-            .where(nodes.c.id == node.id)
-            .values(seen_at=node.seen_at, last_sequence=node.last_sequence)
-        )
+        values = {"node": node.id, "seen_at": node.seen_at, "last_sequence": node.last_sequence}
+        await fetch(self._connection, _SEEN, **values)
 
     async def device_kinds(self) -> set[str]:
         """Kinds of slots of all nodes."""
@@ -111,7 +113,7 @@ class PostgresNodes:
         """Nodes by id."""
         if not node_ids:
             return {}
-        rows = (await self._connection.execute(select(nodes).where(nodes.c.id.in_(node_ids)))).all()
+        rows = await fetch(self._connection, _MANY, nodes=list(node_ids))
         return {row.id: row_to_node(row) for row in rows}
 
 

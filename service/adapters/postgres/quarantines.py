@@ -6,16 +6,23 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Row, or_, select, update
+from sqlalchemy import or_, select, update
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from headway.contract.health import FaultCause, FaultGrade
+from service.adapters.postgres.direct import Statement, fetch
 from service.adapters.postgres.reliability_tables import quarantines
 from service.domain.cluster import SlotKey
 from service.domain.health import Quarantine
 
 _OPEN = quarantines.c.released_at.is_(None)
+_OPEN_ON = Statement(
+    f"""
+    SELECT {", ".join(column.name for column in quarantines.columns)} FROM quarantines
+    WHERE released_at IS NULL AND (CAST(:nodes AS text[]) IS NULL OR node_id = ANY(:nodes)) ORDER BY node_id, slot
+    """  # noqa: S608 - names of our own
+)
 
 
 class PostgresQuarantines:
@@ -39,10 +46,8 @@ class PostgresQuarantines:
 
     async def open(self, node_ids: Sequence[str] | None = None) -> list[Quarantine]:
         """Those that are open, by node and slot."""
-        query = select(quarantines).where(_OPEN).order_by(quarantines.c.node_id, quarantines.c.slot)
-        if node_ids is not None:
-            query = query.where(quarantines.c.node_id.in_(node_ids))
-        return [_quarantine(row) for row in (await self._connection.execute(query)).all()]
+        wanted = None if node_ids is None else list(node_ids)
+        return [_quarantine(row) for row in await fetch(self._connection, _OPEN_ON, nodes=wanted)]
 
     async def save(self, quarantine: Quarantine) -> bool:
         """Store a new one (without an id), or a known one; False where the slot is in another one already."""
@@ -74,7 +79,7 @@ class PostgresQuarantines:
         return (await self._connection.execute(insertion)).first() is not None
 
 
-def _quarantine(row: Row[Any]) -> Quarantine:
+def _quarantine(row: Any) -> Quarantine:
     return Quarantine(
         id=row.id,
         node_id=row.node_id,

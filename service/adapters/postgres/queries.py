@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
+from functools import cache
 from typing import Any
 
-from sqlalchemy import Row, select, text, tuple_
+from sqlalchemy import select, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from headway.contract.agents import NodeState, NodeView, SlotInfo, SlotView
@@ -27,13 +28,13 @@ from headway.contract.jobs import (
 from headway.contract.markets import Market
 from headway.contract.spec import JobSpec
 from service.adapters.postgres.cursors import read_cursor, write_cursor
+from service.adapters.postgres.direct import Row, Statement, fetch
 from service.adapters.postgres.job_costs import costs_of_jobs
-from service.adapters.postgres.jobs import find_row
+from service.adapters.postgres.jobs import COLUMNS, find_row
 from service.adapters.postgres.money_tables import ENDED_SQL, machines
 from service.adapters.postgres.quarantines import PostgresQuarantines
 from service.adapters.postgres.tables import (
     TERMINAL_SQL,
-    decisions,
     events,
     jobs,
     metrics,
@@ -47,6 +48,26 @@ from service.usecases.records import JobFilter, JobRef
 
 _FOREIGN = ("", "another project")
 """Whoever holds a slot and is not to be seen."""
+_LISTED = {
+    "state": "state = :state",
+    "name": "name = :name",
+    "project": "project = :project",
+    "projects": "project = ANY(CAST(:projects AS text[]))",
+    "live": f"NOT ({TERMINAL_SQL})",
+    "after": "(submitted_at, id) < (:after_at, :after_id)",
+}
+_DECISION = Statement(
+    "SELECT action, reason, message, round_id, decided_at, options FROM decisions WHERE job_id = :job"
+)
+_NODE_NAMES = Statement("SELECT id, name FROM nodes WHERE id = ANY(CAST(:nodes AS text[]))")
+
+
+@cache
+def _listing(by: frozenset[str]) -> Statement:
+    """Of jobs, by these of `_LISTED`."""
+    where = " AND ".join(condition for name, condition in _LISTED.items() if name in by) or "true"
+    order = "ORDER BY submitted_at DESC, id DESC LIMIT :most"
+    return Statement(f"SELECT {COLUMNS} FROM jobs WHERE {where} {order}")  # noqa: S608 - words of our own
 
 
 class PostgresJobQueries:
@@ -62,20 +83,19 @@ class PostgresJobQueries:
 
     async def list_jobs(self, filters: JobFilter, *, limit: int, cursor: str | None) -> Page[JobView]:
         """Jobs, newest first."""
-        query = select(jobs).order_by(jobs.c.submitted_at.desc(), jobs.c.id.desc()).limit(limit + 1)
-        if filters.state is not None:
-            query = query.where(jobs.c.state == filters.state)
-        if filters.name is not None:
-            query = query.where(jobs.c.name == filters.name)
-        if filters.project is not None:
-            query = query.where(jobs.c.project == filters.project)
-        if filters.projects is not None:
-            query = query.where(jobs.c.project.in_(filters.projects))
-        if filters.live_only:
-            query = query.where(text(f"NOT ({TERMINAL_SQL})"))
-        if cursor is not None:
-            query = query.where(tuple_(jobs.c.submitted_at, jobs.c.id) < tuple_(*read_cursor(cursor)))
-        rows = (await self._connection.execute(query)).all()
+        after = None if cursor is None else read_cursor(cursor)
+        values: dict[str, Any] = {
+            "state": filters.state,
+            "name": filters.name,
+            "project": filters.project,
+            "projects": None if filters.projects is None else list(filters.projects),
+            "live": True if filters.live_only else None,
+            "after": after,
+        }
+        by = frozenset(name for name, value in values.items() if value is not None)
+        if after is not None:
+            values |= {"after_at": after[0], "after_id": after[1]}
+        rows = await fetch(self._connection, _listing(by), most=limit + 1, **values)
         names = await self._node_names(rows)
         costs = await costs_of_jobs(self._connection, rows[:limit])
         last = rows[limit - 1] if len(rows) > limit else None
@@ -93,9 +113,7 @@ class PostgresJobQueries:
     async def explain(self, job_id: str) -> ExplainView:
         """The last decision about a job; before the first one, its state."""
         row = await find_row(self._connection, job_id)
-        decision = (
-            await self._connection.execute(select(decisions).where(decisions.c.job_id == row.id))
-        ).first()
+        decision = next(iter(await fetch(self._connection, _DECISION, job=row.id)), None)
         settled = decision is None or row.state not in {JobState.PENDING, JobState.RUNNING}
         return ExplainView(
             job_id=row.id,
@@ -109,15 +127,14 @@ class PostgresJobQueries:
             options=[SizeOption.model_validate(one) for one in decision.options] if decision else [],
         )
 
-    async def _node_names(self, rows: list[Row[Any]] | Any) -> dict[str, str]:
-        wanted = {node for row in rows for node in row.allocation}
+    async def _node_names(self, rows: Sequence[Row]) -> dict[str, str]:
+        wanted = sorted({node for row in rows for node in row.allocation})
         if not wanted:
             return {}
-        found = await self._connection.execute(select(nodes.c.id, nodes.c.name).where(nodes.c.id.in_(wanted)))
-        return {row.id: row.name for row in found.all()}
+        return {row.id: row.name for row in await fetch(self._connection, _NODE_NAMES, nodes=wanted)}
 
 
-def _view(row: Row[Any], names: Mapping[str, str], cost: JobCost | None) -> JobView:
+def _view(row: Row, names: Mapping[str, str], cost: JobCost | None) -> JobView:
     return JobView(
         id=row.id,
         name=row.name,
@@ -248,7 +265,7 @@ def _quarantine_view(one: Quarantine | None) -> QuarantineView | None:
 
 
 def _node_view(
-    row: Row[Any],
+    row: Any,
     holders: Mapping[tuple[str, int], tuple[str, str]],
     confined: Mapping[SlotKey, Quarantine],
     now: datetime,
