@@ -375,8 +375,8 @@ def main(argv: Sequence[str]) -> int:
         "role", choices=sorted(ROLES), help="migrate once, then run api and scheduler, or all"
     )
     role = parser.parse_args(argv).role
-    configure_log()
     try:
+        configure_log(os.environ)
         settings = read_settings(os.environ)
         service = Service(settings, providers_of(settings, os.environ), collector_of(os.environ, role))
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

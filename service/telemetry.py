@@ -18,6 +18,7 @@ from headway.exposing import Bind, listen
 from service.adapters.metrics import FactMetrics, process_registry
 from service.adapters.traces import JobTraces
 from service.environment import SettingsError
+from service.log import log_fact
 from service.usecases.facts import BegunTrace, Tell, tell_all
 
 log = structlog.get_logger()
@@ -66,9 +67,9 @@ def telemetry(now: Callable[[], datetime], spans: tracing.Sends | None = None) -
     registry = process_registry()
     counts = FactMetrics(registry)
     if spans is None:
-        return Telemetry(registry, counts.hear)
+        return Telemetry(registry, tell_all([counts.hear, log_fact]))
     traces = JobTraces(spans, now)
-    return Telemetry(registry, tell_all([counts.hear, traces.hear]), traces, spans)
+    return Telemetry(registry, tell_all([counts.hear, log_fact, traces.hear]), traces, spans)
 
 
 def collector_of(env: Mapping[str, str], role: str) -> tracing.Sends | None:

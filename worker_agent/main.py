@@ -8,14 +8,16 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from functools import partial
+from typing import Any
 
 import structlog
 
 from headway.contract.agents import JoinRequest, SlotInfo
 from headway.contract.redaction import without_credentials
 from headway.errors import HeadwayError
+from headway.log_lines import log_as_json, wants_json
 from headway.processes import keep_to_itself
 from worker_agent import VERSION, control_groups, engines, inventory
 from worker_agent.bundles import BundleCache
@@ -54,7 +56,11 @@ _TIDY_EVERY_S = 60.0
 def main(argv: Sequence[str]) -> int:
     """Run the agent until a signal; returns its exit code."""
     options = parse(argv, os.environ)
-    configure_logging()
+    try:
+        configure_logging(os.environ, options.name)
+    except HeadwayError as error:
+        sys.stderr.write(f"headway agent: {error}\n")
+        return EXIT_REFUSED
     keep_to_itself()
     if sys.platform != "linux":
         sys.stderr.write("headway agent: the agent needs Linux, for its process groups and signals.\n")
@@ -207,21 +213,36 @@ class Agent:
         threading.Thread(target=guarded, daemon=True).start()
 
 
-def configure_logging() -> None:
-    """For people on a terminal, as JSON lines otherwise; both to stderr."""
+def configure_logging(env: Mapping[str, str], node: str) -> None:
+    """For people on a terminal, as JSON lines otherwise, or as the environment asks; both to stderr.
+
+    Raises:
+        HeadwayError: it asks for something else.
+    """
     tty = sys.stderr.isatty()
-    renderer = structlog.dev.ConsoleRenderer() if tty else structlog.processors.JSONRenderer()
+    if wants_json(env, default=not tty):
+        log_as_json(sys.stderr, partial(_with_ids, node))
+        return
+    renderer = structlog.dev.ConsoleRenderer(colors=tty, exception_formatter=structlog.dev.plain_traceback)
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="%H:%M:%S" if tty else "iso", utc=not tty),
-            structlog.processors.format_exc_info,
+            structlog.processors.TimeStamper(fmt="%H:%M:%S", utc=False),
             lambda logger, name, event: without_credentials(str(renderer(logger, name, event))),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
     )
+
+
+def _with_ids(node: str, _: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """The line with the ids by which the service's lines are found: a run is a generation of a job."""
+    event["node_name"] = node
+    job, slash, generation = str(event.get("run", "")).partition("/")
+    if slash and generation.isdecimal():
+        event.update(job=job, generation=int(generation))
+    return event
 
 
 def _join_request(

@@ -17,6 +17,7 @@ from functools import partial
 from typing import Protocol
 
 import structlog
+from structlog.contextvars import bound_contextvars
 
 from headway.contract.agents import AnyCommand, Holding, OrderCommand, RunCommand, StopCommand
 from worker_agent import orders
@@ -207,19 +208,18 @@ class Supervisor:
         self._runs.remove(run)
         _log.info("released", run=run.folder.name)
 
-    # Commands.
-
     def _take(self, command: AnyCommand) -> None:
-        try:
-            match command:
-                case RunCommand():
-                    self._take_run(command)
-                case OrderCommand():
-                    self._take_order(command)
-                case StopCommand():
-                    self._take_stop(command)
-        except ValueError as error:
-            _log.error("ignored a command", command=command.command_id, error=str(error))
+        with bound_contextvars(command=command.command_id):
+            try:
+                match command:
+                    case RunCommand():
+                        self._take_run(command)
+                    case OrderCommand():
+                        self._take_order(command)
+                    case StopCommand():
+                        self._take_stop(command)
+            except ValueError as error:
+                _log.error("ignored a command", error=str(error))
         self._outbox.acknowledge(command.command_id)
 
     def _take_run(self, command: RunCommand) -> None:

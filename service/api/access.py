@@ -8,6 +8,7 @@ from typing import Annotated, Any, TypeAlias
 
 from fastapi import Depends, Path, Query, Request
 from fastapi.security import HTTPAuthorizationCredentials
+from structlog.contextvars import bind_contextvars
 
 from headway.contract.identity import Role
 from headway.contract.spec import NAME_PATTERN
@@ -122,6 +123,7 @@ def _job_for(role: Role) -> Callable[..., Awaitable[str]]:
         project: ProjectName = None,
     ) -> str:
         if project is None and caller.may(role):
+            bind_contextvars(job=job)
             return job
         seen = caller.projects() if project is None else frozenset({project})
         if project is not None:
@@ -129,6 +131,7 @@ def _job_for(role: Role) -> Callable[..., Awaitable[str]]:
         async with context.transactions.begin() as tx:
             known = await tx.job_queries.find(job, seen)
         caller.require(role, known.project)
+        bind_contextvars(job=known.id)
         return known.id
 
     return found

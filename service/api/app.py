@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 from fastapi import FastAPI
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.api import (
     agents,
@@ -44,6 +42,7 @@ from service.api.limits import Limits, Rates
 from service.api.pressure import Gates, Pressure
 from service.api.quick import QuickReports
 from service.api.reference import Description, install_reference
+from service.api.request_ids import RequestId
 from service.api.request_times import RequestTimes
 from service.usecases.audit import Refusals
 from service.usecases.expire import LATE_SHARE
@@ -124,27 +123,3 @@ def create_app(context: ApiContext, background: Callable[[], AbstractAsyncContex
     app.add_middleware(RequestTimes, registry=context.registry)
     app.add_middleware(RequestId)
     return app
-
-
-class RequestId:
-    """Gives every request an id, the client's own if it sent one, and says it in the answer."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        given = next((value for name, value in scope["headers"] if name == b"x-request-id"), b"")
-        # It tells requests apart and guards nothing: a random number that costs no system call will do.
-        request_id = given[:64] if given.isalnum() else b"%016x" % random.getrandbits(64)
-        scope["request_id"] = request_id.decode()
-
-        async def send_with_id(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                message["headers"] = [*message["headers"], (b"x-request-id", request_id)]
-            await send(message)
-
-        await self._app(scope, receive, send_with_id)

@@ -14,6 +14,7 @@ from typing import Annotated, Protocol, TypeAlias
 from fastapi import Depends, Header, Query, Request, Security
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from prometheus_client import CollectorRegistry
+from structlog.contextvars import bind_contextvars
 
 from service.api import auditing
 from service.api.pressure import Gates
@@ -157,6 +158,7 @@ async def check_node(
 ) -> None:
     """Raise WrongToken unless these are the credentials of the agent of `node_id`."""
     await authenticate(tx, node_id, digest_of(credentials), context.now())
+    bind_contextvars(node=node_id)
 
 
 def digest_of(credentials: HTTPAuthorizationCredentials | None) -> str:

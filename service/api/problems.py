@@ -134,7 +134,8 @@ async def _gone(_: Request, error: Exception) -> Response:
 
 
 async def _internal_error(request: Request, error: Exception) -> Response:
-    log.error("unhandled_error", path=request.url.path, exc_info=error)
+    request_id = request.scope.get("request_id")  # nothing is bound any more where this is called
+    log.error("unhandled_error", path=request.url.path, request_id=request_id, exc_info=error)
     detail = "an error inside the service; its log has the request id. Trying again may help."
     return problem_response(request, 500, "internal", detail)
 

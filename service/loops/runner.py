@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 import structlog
+from structlog.contextvars import bind_contextvars
 
 from service.domain.errors import HeadwayServiceError, Superseded
 
@@ -39,6 +40,7 @@ async def run_loop(loop: Loop, wake: asyncio.Event) -> None:
     Raises:
         Superseded: another process does this work now.
     """
+    bind_contextvars(loop=loop.name)  # this task's own
     failures = 0
     clock_s = asyncio.get_running_loop().time
     while True:
@@ -51,10 +53,10 @@ async def run_loop(loop: Loop, wake: asyncio.Event) -> None:
             raise
         except HeadwayServiceError as error:
             failures += 1
-            log.warning("loop_waits", loop=loop.name, reason=error.message)
+            log.warning("loop_waits", reason=error.message)
         except Exception:
             failures += 1
-            log.exception("loop_failed", loop=loop.name)
+            log.exception("loop_failed")
         if failures:
             backoff_s = min(0.5 * 2.0 ** min(failures, 10), _LONGEST_BACKOFF_S)
             await asyncio.sleep(backoff_s * random.uniform(0.5, 1.0))

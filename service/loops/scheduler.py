@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from typing import Protocol
 
 import structlog
+from structlog.contextvars import bound_contextvars
 
 from service.loops.renting import Rents
 from service.loops.runner import Loop, run_loop
@@ -121,24 +122,26 @@ class Scheduler:
         )
 
     async def round(self) -> None:
-        """One scheduling round."""
-        result = await run_round(
-            self.transactions,
-            self.launch,
-            round_id=self.new_round_id(),
-            now=self.now(),
-            clock_s=self.clock_s,
-            usd_per_slot_h=self.usd_per_slot_h,
-        )
-        if result.did_something:
-            log.info(
-                "round",
-                applied=result.applied,
-                stale=result.stale,
-                waiting=result.waiting,
-                drained=result.drained,
-                gap=result.gap,
+        """One scheduling round. What is logged meanwhile says which."""
+        round_id = self.new_round_id()
+        with bound_contextvars(round=round_id):
+            result = await run_round(
+                self.transactions,
+                self.launch,
+                round_id=round_id,
+                now=self.now(),
+                clock_s=self.clock_s,
+                usd_per_slot_h=self.usd_per_slot_h,
             )
+            if result.did_something:
+                log.info(
+                    "round",
+                    applied=result.applied,
+                    stale=result.stale,
+                    waiting=result.waiting,
+                    drained=result.drained,
+                    gap=result.gap,
+                )
 
     async def deliver(self) -> None:
         """Push what is due."""
