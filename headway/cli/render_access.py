@@ -34,7 +34,7 @@ def _ago(at: datetime | None, now: datetime) -> str:
 
 def tokens_table(tokens: Sequence[TokenView], now: datetime) -> Table:
     """The table of `token ls`."""
-    table = columns("ID", "NAME", "WHOSE", "AT MOST", "WHERE", "WORKS", "USED")
+    table = columns("ID", "NAME", "WHOSE", "AT MOST", "WHERE", "WORKS", "USED", "MADE WITH")
     for one in tokens:
         table.add_row(
             one.id,
@@ -44,6 +44,7 @@ def tokens_table(tokens: Sequence[TokenView], now: datetime) -> Table:
             "everywhere" if one.project == EVERYWHERE else one.project,
             until_text(one.expires_at, now),
             _ago(one.last_used_at, now),
+            one.made_with or "-",
         )
     return table
 

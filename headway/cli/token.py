@@ -78,7 +78,9 @@ def revoke(
         str, typer.Argument(metavar="ID", help="of the token, as `headway token ls` shows it")
     ],
 ) -> None:
-    """Have a token work no more, from now on."""
+    """Have a token work no more, from now on, nor those that were made with it (MADE WITH in `headway token ls`). Revoking the token
+    that you show yourself leaves those that you made.
+    """
     cli = of(context)
     with cli.connect() as client:
         client.revoke_token(token_id)

@@ -74,6 +74,8 @@ class TokenView(BaseModel):
     expires_at: datetime | None
     revoked_at: datetime | None = None
     last_used_at: datetime | None = None
+    made_with: str | None = None
+    """The id of the token that was shown to make this one; None: a sign-in, or the service's own token."""
 
 
 class NewToken(TokenView):

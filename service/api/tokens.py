@@ -69,7 +69,9 @@ async def create_token(
 
 @router.delete("/tokens/{token_id}", operation_id="revoke_token", status_code=204, **SIGNED_IN)
 async def delete_token(context: Context, caller: Caller, token_id: TokenId) -> Response:
-    """Revoke a token: one's own, a robot's as admin of its project, or anybody's as admin everywhere."""
+    """Revoke a token: one's own, a robot's as admin of its project, or anybody's as admin everywhere. Tokens that were made
+    with it end as well, unless it is the one that is shown for this request.
+    """
     async with context.transactions.begin() as tx:
         await revoke_token(tx, caller, token_id, context.now())
     log.info("token_revoked", token_id=token_id, by=caller.name)

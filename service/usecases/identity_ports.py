@@ -29,6 +29,8 @@ class TokenRecord:
     project: str = EVERYWHERE
     session: str | None = None
     """Where a browser signed in with it; None for a token that somebody carries."""
+    parent_id: str | None = None
+    """The token that was shown to make this one."""
     created_by: str
     created_at: datetime
     expires_at: datetime | None
@@ -107,8 +109,10 @@ class Tokens(Protocol):
         """A token, locked. Raises NotFound."""
         ...
 
-    async def revoke(self, token_id: str, now: datetime) -> None:
-        """It works no more, nor do sessions that were begun with it. Revoked again, it stays revoked since the first time."""
+    async def revoke(self, token_id: str, now: datetime, *, family: bool = False) -> None:
+        """It works no more, nor do sessions that were begun with it; with `family`, nor does any token that was made with these.
+        Revoked again, it stays revoked since the first time.
+        """
         ...
 
 

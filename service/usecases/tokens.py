@@ -60,6 +60,7 @@ async def make_token(
         user_id=user_id,
         role=role,
         project=project,
+        parent_id=maker.token_id,
         created_by=maker.name,
         created_at=now,
         expires_at=now + timedelta(seconds=request.expires_in_s),
@@ -77,6 +78,7 @@ async def make_token(
         created_by=record.created_by,
         created_at=now,
         expires_at=record.expires_at,
+        made_with=record.parent_id,
         token=token,
     )
 
@@ -87,7 +89,8 @@ def tokens_seen_by(caller: Principal) -> TokensSeen:
 
 
 async def revoke_token(tx: Transaction, caller: Principal, token_id: str, now: datetime) -> None:
-    """Have a token work no more. One that was revoked stays so.
+    """Have a token work no more, nor any that was made with it: whoever had stolen it may have made some. Only who revokes the
+    very token that they show, to be done with it, leaves those that they made. One that was revoked stays so.
 
     Raises:
         NotFound: there is none of that id, or it is none of theirs.
@@ -95,5 +98,5 @@ async def revoke_token(tx: Transaction, caller: Principal, token_id: str, now: d
     token = await tx.tokens.lock(token_id)
     if not may_manage_token(caller, token_id=token.id, user_id=token.user_id, project=token.project):
         raise NotFound(f"no token has the id {token_id!r}; `headway token ls` lists them.")
-    await tx.tokens.revoke(token_id, now)
+    await tx.tokens.revoke(token_id, now, family=token_id != caller.token_id)
     tx.ring(Bell.ACCESS)

@@ -141,6 +141,7 @@ def _token(row: Row[Any]) -> TokenView:
         expires_at=row.expires_at,
         revoked_at=row.revoked_at,
         last_used_at=row.last_used_at,
+        made_with=row.parent_id,
     )
 
 

@@ -26,13 +26,23 @@ from service.usecases.identity_ports import (
 
 _BEARERS = text(
     """
-    SELECT sha256, tokens.id, tokens.name, user_id, role, project, session, created_by, tokens.created_at, expires_at,
+    SELECT sha256, tokens.id, tokens.name, user_id, role, project, session, parent_id, created_by, tokens.created_at, expires_at,
            revoked_at, last_used_at, users.name AS user_name, disabled_at,
            (SELECT jsonb_object_agg(members.project, members.role) FROM members
             WHERE members.user_id = tokens.user_id) AS roles
     FROM tokens LEFT JOIN users ON users.id = tokens.user_id WHERE sha256 = ANY(:digests)
     """
 ).bindparams(bindparam("digests", type_=ARRAY(Text)))
+_END_FAMILY = text(
+    """
+    WITH RECURSIVE family (id) AS (
+        SELECT CAST(:id AS text)
+        UNION SELECT tokens.id FROM tokens JOIN family
+              ON tokens.parent_id = family.id OR tokens.session = CAST(:session AS text) || family.id
+    )
+    UPDATE tokens SET revoked_at = :now WHERE id IN (SELECT id FROM family) AND revoked_at IS NULL
+    """
+).bindparams(bindparam("now", type_=DateTime(timezone=True)))
 _USED = text(
     """
     WITH used AS (SELECT * FROM unnest(:ids, :moments) AS used (id, at)), marked AS (
@@ -108,6 +118,7 @@ class PostgresTokens:
             "role": token.role,
             "project": token.project,
             "session": token.session,
+            "parent_id": token.parent_id,
             "created_by": token.created_by,
         }
         statement = upsert(tokens).values(
@@ -133,8 +144,12 @@ class PostgresTokens:
             raise NotFound(f"no token has the id {token_id!r}; `headway token ls` lists them.")
         return _token(row)
 
-    async def revoke(self, token_id: str, now: datetime) -> None:
-        """It works no more, nor do sessions that were begun with it."""
+    async def revoke(self, token_id: str, now: datetime, *, family: bool = False) -> None:
+        """It works no more, nor do sessions that were begun with it, and with `family` what was made with these."""
+        if family:
+            session = session_of_token("")
+            await self._connection.execute(_END_FAMILY, {"id": token_id, "now": now, "session": session})
+            return
         of_it = (tokens.c.id == token_id) | (tokens.c.session == session_of_token(token_id))
         await self._connection.execute(
             update(tokens).where(of_it, tokens.c.revoked_at.is_(None)).values(revoked_at=now)
@@ -311,6 +326,7 @@ def _token(row: Row[Any]) -> TokenRecord:
         role=None if row.role is None else Role(row.role),
         project=row.project,
         session=row.session,
+        parent_id=row.parent_id,
         created_by=row.created_by,
         created_at=row.created_at,
         expires_at=row.expires_at,

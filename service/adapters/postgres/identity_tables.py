@@ -76,6 +76,7 @@ tokens = Table(
     Column("role", Text),
     Column("project", Text, nullable=False, server_default="*"),
     Column("session", Text),
+    Column("parent_id", Text),
     Column("created_by", Text, nullable=False),
     Column("created_at", Moment, nullable=False),
     Column("expires_at", Moment),
@@ -84,9 +85,12 @@ tokens = Table(
     CheckConstraint(f"role IN ({_ROLES})", name="role_known"),
     CheckConstraint("user_id IS NOT NULL OR role IS NOT NULL", name="robot_has_role"),
     Index("ix_tokens_user_id", "user_id"),
+    Index("ix_tokens_parent_id", "parent_id"),
     Index("ix_tokens_expires_at", "expires_at"),
 )
-"""Bearer tokens. `session` says in a word where a browser signed in; None for a token that somebody carries."""
+"""Bearer tokens. `session` says in a word where a browser signed in; None for a token that somebody carries.
+`parent_id` is the token that was shown to make this one.
+"""
 
 join_tokens = Table(
     "join_tokens",

@@ -129,6 +129,32 @@ async def test_robots_are_made_by_the_admins_of_their_project(people: People) ->
     await expect(await ci.get("/api/v1/whoami"), 401, "wrong_token")
 
 
+async def test_who_revokes_a_token_ends_what_was_made_with_it(people: People) -> None:
+    alice = await people.add("alice", red="admin")
+    first = await expect(await alice.post("/api/v1/tokens", json={"name": "laptop"}), 201)
+    laptop = await people.client(first["token"])
+    robot = {"name": "ci", "robot": True, "role": "user", "project": "red"}
+    second = await expect(await laptop.post("/api/v1/tokens", json=robot), 201)
+    third = await expect(await laptop.post("/api/v1/tokens", json={"name": "stolen"}), 201)
+    fourth = await expect(
+        await (await people.client(third["token"])).post("/api/v1/tokens", json={"name": "hidden"}), 201
+    )
+    assert (second["made_with"], fourth["made_with"]) == (first["id"], third["id"])
+    listed = (await alice.get("/api/v1/tokens")).json()["items"]
+    assert {one["id"]: one["made_with"] for one in listed}[fourth["id"]] == third["id"]
+
+    assert (await laptop.delete(f"/api/v1/tokens/{third['id']}")).status_code == 204
+    for gone in (third, fourth):
+        await expect(await (await people.client(gone["token"])).get("/api/v1/whoami"), 401)
+    ci = await people.client(second["token"])
+    await me(ci)
+    assert (await laptop.delete(f"/api/v1/tokens/{first['id']}")).status_code == 204
+    await expect(await laptop.get("/api/v1/whoami"), 401)
+    await me(ci)  # who is done with a token leaves the robots that it made
+    await expect(await alice.delete(f"/api/v1/tokens/{first['id']}"), 204)
+    await expect(await ci.get("/api/v1/whoami"), 401)
+
+
 async def test_a_token_asked_for_twice_is_one_and_its_answer_works(people: People) -> None:
     alice = await people.add("alice", red="user")
     bob = await people.add("bob", red="user")

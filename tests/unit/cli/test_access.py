@@ -56,6 +56,7 @@ ROBOT = TokenView(
     created_at=NOW,
     expires_at=None,
     last_used_at=NOW - timedelta(minutes=5),
+    made_with="t1",
 )
 
 
@@ -158,7 +159,7 @@ def test_tokens_are_listed_and_revoked(stub: StubService) -> None:
     stub.on("GET /api/v1/tokens", page(ROBOT))
     stub.on("DELETE /api/v1/tokens/t2", ok({}, 204))
     listed = run(stub, "token", "ls").stdout
-    assert all(word in listed for word in ("t2", "ci", "robot", "user", "vision", "5m00s ago"))
+    assert all(word in listed for word in ("t2", "t1", "ci", "robot", "user", "vision", "5m00s ago"))
     assert "t2 is revoked" in run(stub, "token", "revoke", "t2").stdout
     stub.on("GET /api/v1/tokens", page())
     assert "headway token create NAME" in run(stub, "token", "ls").stdout
