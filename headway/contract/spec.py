@@ -20,6 +20,7 @@ from pydantic import (
 
 from headway.contract.devices import DEVICE_KIND_PATTERN
 from headway.contract.quantities import Seconds, SizeBytes
+from headway.contract.runtime import TrackerName
 from headway.contract.text import GivenText
 
 NAME_PATTERN = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
@@ -196,6 +197,8 @@ class JobSpec(Part):
     market: Literal["on-demand", "spot", "mixed"] = "on-demand"
     checkpoint: Checkpoint = Checkpoint()
     retry: Retry = Retry()
+    trackers: Annotated[list[TrackerName], Field(max_length=10)] = Field(default_factory=list)
+    """Where values of `run.report` go beside the service."""
     hung_after: HungAfter = "auto"
     priority: Annotated[int, Field(ge=0, le=100)] = 50
     project: Annotated[str, Field(pattern=NAME_PATTERN)] = "default"
@@ -216,6 +219,11 @@ class JobSpec(Part):
         if not value.strip():
             raise ValueError("run is empty; give the command of one rank")
         return value
+
+    @field_validator("trackers")
+    @classmethod
+    def _each_once(cls, value: list[TrackerName]) -> list[TrackerName]:
+        return list(dict.fromkeys(value))
 
     @field_validator("env", "secrets")
     @classmethod

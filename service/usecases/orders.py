@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
+from headway.contract import runtime
 from headway.contract.agents import BatchOrder, OrderCommand, RunCommand, StopCommand
+from headway.contract.spec import JobSpec
 from headway.tracing import SpanRef
 from service.domain.jobs import Allocation, Job
 from service.domain.membership import Crew, Members, Store, nodes_of
@@ -76,7 +78,7 @@ async def send_runs(
             restart_count=job.attempt - 1,
             run=spec.run,
             bundle=spec.bundle,
-            env=spec.env,
+            env={**spec.env, **_about(spec)},
             ranks=list(part.ranks),
             world_size=len(record.members),
             node_rank=part.node_rank,
@@ -108,6 +110,12 @@ async def send_runs(
     ]
     await tx.commands.add([(part.node_id, run) for part, run in zip(parts, runs, strict=True)], now)
     tx.ring(Bell.COMMANDS)
+
+
+def _about(spec: JobSpec) -> dict[str, str]:
+    """What ranks are told of the job that their agent has no use for."""
+    about = {runtime.ENV_PROJECT: spec.project}
+    return {**about, runtime.ENV_TRACKERS: ",".join(spec.trackers)} if spec.trackers else about
 
 
 def command_span(job: Job, command_id: str) -> str | None:

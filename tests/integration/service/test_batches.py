@@ -108,7 +108,18 @@ async def test_nothing_is_changed_without_evidence(cast: Cast, missing: dict[str
 
 async def test_off_by_default(cast: Cast) -> None:
     await cast.join(alpha=1)
-    first = await cast.begin(1, batch={"global": 64, "max_local": 32, "lr_rule": "sqrt"}, elastic={"max": 1})
+    first = await cast.begin(
+        1,
+        batch={"global": 64, "max_local": 32, "lr_rule": "sqrt"},
+        elastic={"max": 1},
+        trackers=["tensorboard", "mlflow"],
+        env={"THREADS": "2"},
+    )
+    assert first.env == {
+        "THREADS": "2",
+        "HEADWAY_PROJECT": "default",
+        "HEADWAY_TRACKERS": "tensorboard,mlflow",
+    }
     sent = (first.global_batch, first.max_global_batch, first.max_local_batch, first.lr_rule)
     assert sent == (64, None, 32, "none")
     await trained(cast, (1, 0), 1, 64, 1000.0)

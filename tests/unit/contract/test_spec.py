@@ -28,6 +28,7 @@ def test_a_name_and_a_command_are_enough() -> None:
     assert (spec.retry.user_errors, spec.retry.infrastructure) == (0, 3)
     assert (spec.priority, spec.project, spec.market) == (50, "default", "on-demand")
     assert spec.hung_after == "auto"
+    assert spec.trackers == []
 
 
 @pytest.mark.parametrize("missing", ["name", "run"])
@@ -85,6 +86,8 @@ def test_what_is_missing_is_named(missing: str) -> None:
         ({"batch": {"policy": "adaptive", "max_global": 8}}, "batch"),
         ({"batch": {"policy": "adaptive", "global": 8, "max_global": 4}}, "batch"),
         ({"batch": {"lr_rule": "magic"}}, "batch.lr_rule"),
+        ({"trackers": ["wandb"]}, "trackers.0"),
+        ({"trackers": "mlflow"}, "trackers"),
         ({"goal": {"objective": "fame"}}, "goal.objective"),
         ({"goal": {"max_cost_usd": 0}}, "goal.max_cost_usd"),
         ({"goal": {"deadline": "2026-12-01T00:00:00"}}, "goal.deadline"),
@@ -175,3 +178,8 @@ def test_a_spec_survives_storage(body: dict[str, Any]) -> None:
     spec = JobSpec.model_validate(body)
     assert JobSpec.model_validate_json(spec.model_dump_json(by_alias=True)) == spec
     assert JobSpec.model_validate_json(spec.model_dump_json(by_alias=True, exclude_defaults=True)) == spec
+
+
+def test_a_tracker_counts_once() -> None:
+    spec = JobSpec.model_validate({**OK, "trackers": ["mlflow", "tensorboard", "mlflow"]})
+    assert spec.trackers == ["mlflow", "tensorboard"]
