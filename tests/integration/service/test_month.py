@@ -189,8 +189,8 @@ async def sizes(cluster: Cluster) -> dict[str, int]:
         for table in metadata.tables:
             found[table] = (await connection.execute(text(f"SELECT count(*) FROM {table}"))).scalar_one()
     storage = cluster.harness.service.storage
-    async for key in storage.list(""):
-        found[f"{key.partition('/')[0]} in storage"] += 1
+    async for stored in storage.entries(""):
+        found[f"{stored.key.partition('/')[0]} in storage"] += 1
     for root in ("logs/", "checkpoints/"):
         found[f"folders of {root}"] = len([name async for name in storage.folders(root)])
     found["keys of redis"] = await cluster.harness.service.redis.dbsize()
