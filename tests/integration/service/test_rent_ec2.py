@@ -23,7 +23,7 @@ from tests.integration.service.conftest import JOIN_TOKEN, Harness
 __all__ = ["ec2", "s3_environment", "s3_server"]
 
 NUMBERS = itertools.count()
-PASSES = 40
+PASSES = 20
 CLUSTER = "faulty"
 TYPE = "c5.xlarge"
 
