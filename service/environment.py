@@ -14,7 +14,7 @@ def text_of(env: Mapping[str, str], name: str) -> str:
     """A value that must be there. Raises SettingsError."""
     value = env.get(name, "").strip()
     if not value:
-        raise SettingsError(f"{name} is not set; see docs/operations.md, or use `headway up`.")
+        raise SettingsError(f"{name} is not set; see docs/reference/settings.md, or use `headway up`.")
     return value
 
 

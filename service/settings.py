@@ -1,4 +1,4 @@
-"""The service's settings, from the environment. Names are documented in `docs/operations.md`."""
+"""The service's settings, from the environment. Names are documented in `docs/reference/settings.md`, what they mean in `tools/variables.py`."""
 
 from __future__ import annotations
 

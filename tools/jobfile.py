@@ -63,6 +63,8 @@ line of a job file, with the path to the schema, and editors with a YAML languag
 
 ```yaml
 # yaml-language-server: $schema=job.schema.json
+name: digits
+run: python digits.py
 ```
 """
 
@@ -153,6 +155,4 @@ def _bounds(one: dict[str, Any]) -> str:
         )
         said += [f"at most {high:,.10g}"] if high is not None else []
         said += [f"at most {option['maxLength']:,} characters"] if "maxLength" in option else []
-        if "pattern" in option and option not in (_SIZE, _DURATION):
-            said.append(f"`{option['pattern']}`".replace("|", "\\|"))
     return ", ".join(said)

@@ -61,6 +61,7 @@ KEEPING = {
     "PostgreSQL may last without stopping training.",
     "HEADWAY_KEEP_DAYS": "Days after which ended jobs, their events, logs and checkpoints are deleted "
     "([what grows](../operations.md#what-grows)).",
+    "HEADWAY_LOG_FORMAT": "`json` or `text`, of log lines. Without it the service writes text, an agent JSON unless it writes to a terminal.",
     "HEADWAY_SHARE_HALF_LIFE_D": "Days after which slots that a project has used count half for its "
     "[share](../tenants.md#fair-share).",
     "HEADWAY_SECRETS_KEY": "Keys of secrets, 32 random bytes each in base64 or hexadecimal digits, separated by commas, the newest "

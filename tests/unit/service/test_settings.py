@@ -61,7 +61,7 @@ def test_nodes_have_users_of_redis_unless_that_is_switched_off(value: str, on: b
 @pytest.mark.parametrize("value", [None, "", "  "])
 def test_a_missing_setting_is_named(name: str, value: str | None) -> None:
     env = {key: text for key, text in {**REQUIRED, name: value}.items() if text is not None}
-    with pytest.raises(SettingsError, match=f"{name} is not set; see docs/operations.md"):
+    with pytest.raises(SettingsError, match=f"{name} is not set; see docs/reference/settings.md"):
         read_settings(env)
 
 

@@ -56,14 +56,6 @@ def test_names_of_the_environment_on_the_job_file_page_are_real() -> None:
     assert set(re.findall(r"`([A-Z][A-Z_]+)`", section)) <= RESERVED_ENV
 
 
-def test_every_setting_of_the_service_is_on_the_operations_page() -> None:
-    page = (ROOT / "docs" / "operations.md").read_text()
-    settings = (ROOT / "service" / "settings.py").read_text()
-    read = set(re.findall(r'"(HEADWAY_[A-Z_]+)"', settings))
-    assert read
-    assert read <= set(re.findall(r"`(HEADWAY_[A-Z_]+)`", page))
-
-
 def yaml_blocks() -> list[tuple[str, str]]:
     return [
         (page.relative_to(ROOT).as_posix(), block)
