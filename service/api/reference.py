@@ -17,6 +17,10 @@ from starlette.staticfiles import StaticFiles
 _URL: Final = "/openapi.json"
 _ASSETS: Final = "/static-offline-docs"
 _ICON: Final = "/static/icon.svg"
+_REDOC: Final = "redoc.standalone.js"
+_LOGO: Final = b"https://cdn.redoc.ly/redoc/logo-mini.svg"
+"""What ReDoc would load from the internet, whatever it is told."""
+_NOTHING: Final = b"data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg'/%3E"
 _SHOWN: Final = {
     "displayRequestDuration": True,
     "filter": True,
@@ -56,8 +60,17 @@ class Description:
 
 
 def install_reference(app: FastAPI, description: Description) -> None:
-    """The three pages and what they load."""
-    app.mount(_ASSETS, StaticFiles(directory=str(files("fastapi_offline") / "static")))
+    """The description, its two pages and what they load."""
+    assets = files("fastapi_offline") / "static"
+
+    @app.get(f"{_ASSETS}/{_REDOC}", include_in_schema=False)
+    def redoc_script() -> Response:
+        script = (assets / _REDOC).read_bytes().replace(_LOGO, _NOTHING)
+        return Response(
+            script, media_type="text/javascript", headers={"Cache-Control": "public, max-age=3600"}
+        )
+
+    app.mount(_ASSETS, StaticFiles(directory=str(assets)))  # after the route, which is looked for first
 
     @app.get(_URL, include_in_schema=False)
     async def openapi(request: Request) -> Response:
@@ -83,7 +96,7 @@ def install_reference(app: FastAPI, description: Description) -> None:
         return get_redoc_html(
             openapi_url=_URL,
             title=f"{app.title}: the API",
-            redoc_js_url=f"{_ASSETS}/redoc.standalone.js",
+            redoc_js_url=f"{_ASSETS}/{_REDOC}",
             with_google_fonts=False,
             redoc_favicon_url=_ICON,
         )

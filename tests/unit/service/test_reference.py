@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -66,3 +67,14 @@ async def test_it_is_made_again_when_it_could_not_be_made() -> None:
         await description.served()
     text, _ = await description.served()
     assert text == b'{"openapi":"3.1.0"}'
+
+
+async def test_no_page_names_anybody_else_to_load_from() -> None:
+    async with client_of(dict) as client:
+        for page in ("/docs", "/redoc"):
+            text = (await client.get(page)).text
+            assert "//" not in re.sub(r"(?m)^\s*//.*|<!--.*?-->", "", text), page
+        script = await client.get("/static-offline-docs/redoc.standalone.js")
+    assert script.status_code == 200
+    assert b"cdn.redoc.ly" not in script.content
+    assert b"data:image/svg+xml," in script.content
