@@ -15,7 +15,8 @@ from __future__ import annotations
 import json
 import signal
 import sys
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar, Literal, TypeAlias, TypeGuard
 
 ENV_JOB_ID = "HEADWAY_JOB_ID"
@@ -327,10 +328,12 @@ def from_fields(fields: dict[str, Any]) -> Message:
     kind = _TYPES.get(str(fields.get("type", "")))
     if kind is None:
         raise ValueError(f"no message of a rank has the type {fields.get('type')!r}"[:200])
-    known = {name: fields[name] for name in kind.__dataclass_fields__ if name in fields}
-    for name, value in known.items():
-        if not _is_right(name, kind.__dataclass_fields__[name].type, value):
-            raise ValueError(f"{name} of a {kind.TYPE} message cannot be {value!r}"[:200])
+    known = {}
+    for name, is_right in _CHECKS[kind.TYPE]:
+        if name in fields:
+            known[name] = value = fields[name]
+            if not is_right(value):
+                raise ValueError(f"{name} of a {kind.TYPE} message cannot be {value!r}"[:200])
     if kind is Metrics and "values" in known:
         known["values"] = {name: float(one) for name, one in known["values"].items() if _is_finite(one)}
     for name in ("local_batches", "rank_sample_s"):
@@ -353,29 +356,29 @@ _MOST = 2**31 - 1
 _MOST_RANKS = 65_536
 
 
-def _is_right(name: str, annotation: str, value: object) -> bool:
-    if annotation.endswith(" | None") and value is None:
-        return True
-    match annotation.removesuffix(" | None"):
+def _check_of(name: str, annotation: str) -> Callable[[object], bool]:
+    of = annotation.removesuffix(" | None")
+    if of != annotation:
+        is_right = _check_of(name, of)
+        return lambda value: value is None or is_right(value)
+    match of:
         case "int":
             most = _MOST_SAMPLES if name in _COUNTED_IN_SAMPLES_OR_BYTES else _MOST
-            return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= most
+            return lambda value: isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= most
         case "float":
             most_float = sys.float_info.max if name.startswith("gradient_") else _LATEST_S
-            return _is_finite(value) and 0 <= value <= most_float
+            return lambda value: isinstance(value, int | float) and 0 <= value <= most_float
         case "bool":
-            return isinstance(value, bool)
+            return lambda value: isinstance(value, bool)
         case "str":
-            return _is_text(value)
+            return _is_text
         case "tuple[int, ...]" | "tuple[float, ...]":
-            of = annotation.removeprefix("tuple[").removesuffix(", ...]")
-            return (
-                isinstance(value, list | tuple)
-                and len(value) <= _MOST_RANKS
-                and all(_is_right(name, of, one) for one in value)
+            each = _check_of(name, of.removeprefix("tuple[").removesuffix(", ...]"))
+            return lambda value: (
+                isinstance(value, list | tuple) and len(value) <= _MOST_RANKS and all(map(each, value))
             )
         case "dict[str, float]":
-            return isinstance(value, dict) and all(_is_text(key) for key in value)
+            return lambda value: isinstance(value, dict) and all(_is_text(key) for key in value)
     raise AssertionError(f"no check for the type {annotation} of {name}")
 
 
@@ -386,3 +389,10 @@ def _is_finite(value: object) -> TypeGuard[float]:
 def _is_text(value: object) -> bool:
     """Whether it is text that every store takes: no NUL, nothing that UTF-8 cannot say."""
     return isinstance(value, str) and "\0" not in value and value.isprintable() and len(value) <= 4096
+
+
+_CHECKS = {
+    kind.TYPE: tuple((field.name, _check_of(field.name, str(field.type))) for field in fields(kind))
+    for kind in _TYPES.values()
+}
+"""What values of each field must be, by type of message: made once, since ranks say how training goes many times a second."""
