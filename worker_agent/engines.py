@@ -10,8 +10,9 @@ from dataclasses import dataclass
 
 from headway.contract.agents import RunCommand
 from worker_agent.folders import JobFolder, RunFolder
-from worker_agent.isolation import MAX_PROCESSES, Isolation, checkpoint_folder, device_groups, scratch_of
+from worker_agent.isolation import MAX_PROCESSES, Isolation, checkpoint_folder, device_groups
 from worker_agent.launcher.containers import Container, Engine, client_env
+from worker_agent.scratch import scratch_of
 
 _ANSWERS_WITHIN_S = 5.0
 _ASK: dict[Engine, tuple[str, ...]] = {

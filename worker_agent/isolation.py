@@ -11,10 +11,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
 import stat
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +28,7 @@ from worker_agent.control_groups import ControlGroups
 from worker_agent.folders import JobFolder, RunFolder, StateFolder
 from worker_agent.launcher import landlock
 from worker_agent.launcher.confinement import Confinement, enter
+from worker_agent.scratch import open_scratch, scratch_of
 
 _log = structlog.get_logger()
 
@@ -188,7 +187,7 @@ def choose(
         problem = _problem(kind, state, base_env, user_ids)
         if not problem:
             lacks += _left_open(kind, groups)
-            scratch = _scratch(state)
+            scratch = open_scratch(state)
             return Isolation(kind, state, base_env, user_ids, scratch, groups, tuple(private), tuple(lacks))
         if wanted is not None:
             raise HeadwayError(
@@ -210,29 +209,6 @@ def give(path: Path, user: int | None) -> None:
         os.fchmod(descriptor, stat.S_IMODE(os.fstat(descriptor).st_mode) & 0o700)
     if not path.is_dir():
         os.chown(path, user, user, follow_symlinks=False)
-
-
-def scratch_of(job: JobFolder, scratch: Path) -> Path:
-    """The job's folder for temporary files."""
-    return scratch / hashlib.sha256(job.path.name.encode()).hexdigest()[:12]
-
-
-def remove_scratch(job: JobFolder, state: StateFolder) -> None:
-    """Remove the job's temporary files."""
-    if state.scratch.is_symlink():
-        shutil.rmtree(scratch_of(job, state.scratch.readlink()), ignore_errors=True)
-
-
-def _scratch(state: StateFolder) -> Path:
-    """The agent's folder for temporary files of jobs, kept over restarts as long as the host keeps it."""
-    if state.scratch.is_symlink():
-        folder = state.scratch.readlink()
-        if folder.is_dir() and folder.stat().st_uid == os.geteuid():
-            return folder
-        state.scratch.unlink()
-    folder = Path(tempfile.mkdtemp(prefix="headway-"))
-    state.scratch.symlink_to(folder)
-    return folder
 
 
 def checkpoint_folder(command: RunCommand) -> Path | None:

@@ -39,6 +39,7 @@ from worker_agent.preparing import Host, Preparer
 from worker_agent.probing import Prober
 from worker_agent.records import tidy
 from worker_agent.reporter import Reporter
+from worker_agent.scratch import close_scratch, remove_abandoned
 from worker_agent.secrets import RunSecrets
 from worker_agent.service_api import Membership, ServiceApi
 from worker_agent.storage_keys import StorageKeys, signing_place
@@ -191,11 +192,15 @@ class Agent:
         while not self._supervisor.idle() and time.monotonic() < give_up_s:
             self._supervisor.run_once()
         self._link.shut_down()
+        if self._supervisor.idle():
+            close_scratch(self._state)
         give_up_s = time.monotonic() + _FAREWELL_S
         while not self._outbox.empty() and time.monotonic() < give_up_s:
             time.sleep(0.01)
 
     def _tidy(self) -> None:
+        for folder in remove_abandoned(time.time()):
+            _log.info("removed what an agent before had left", folder=str(folder))
         while True:
             tidy(self._state, time.time())
             if self._stopping.wait(_TIDY_EVERY_S):

@@ -16,9 +16,9 @@ from pydantic import ValidationError
 from headway.contract.agents import RunCommand
 from headway.contract.runtime import message_file
 from worker_agent.folders import JobFolder, RunFolder, StateFolder, read_json, write_json
-from worker_agent.isolation import remove_scratch
 from worker_agent.logs import LoggedRun
 from worker_agent.reconcile import Fence, Phase, RunState
+from worker_agent.scratch import remove_scratch
 
 _log = structlog.get_logger()
 
