@@ -11,11 +11,13 @@ from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from pydantic import ValidationError
 
 from headway.contract.agents import NodeState
+from headway.contract.health import QuarantineRequest
 from headway.contract.identity import Role
 from headway.contract.simulations import SimulationRequest
 from headway.errors import HeadwayError
 from service.api.access import Caller
 from service.api.context import ApiContext, Context, new_id
+from service.api.nodes import Slot
 from service.api.sessions import form_of
 from service.console.failures import PageRoute
 from service.console.pages import About, Project, TheDesk, frame
@@ -26,7 +28,7 @@ from service.usecases import control
 from service.usecases.forecasts import plan_job
 from service.usecases.nodes import set_schedulable
 from service.usecases.ports import Transaction
-from service.usecases.quarantine import release_slot
+from service.usecases.quarantine import quarantine_slot, release_slot
 from service.usecases.simulations import ask
 from service.usecases.submit import submit
 
@@ -41,9 +43,12 @@ QUESTIONS: Mapping[str, str] = {
     "drain": "Drain {name}? Its jobs move to other nodes, and it gets no new ones.",
     "cordon": "Cordon {name}? Its jobs go on, and it gets no new ones.",
     "uncordon": "Uncordon {name}? It gets jobs again.",
-    "release": "Release this slot of {name} from quarantine? It gets jobs again at the next round.",
+    "quarantine": "Keep slot {name} from jobs? The job that is on it moves away, and it gets no other until it is released.",
+    "release": "Release slot {name} from quarantine? It gets jobs again at the next round.",
 }
 """What is asked before it is done."""
+REMARKS: Mapping[str, str] = {"quarantine": "Why? Whoever looks at the slot is told."}
+"""Where a word of whoever does it is kept: the label of its field."""
 _WANTED = {"drain": NodeState.DRAINING, "cordon": NodeState.CORDONED, "uncordon": NodeState.READY}
 
 
@@ -157,21 +162,33 @@ async def steer_node(
     return _back(f"/nodes/{quote(changed.name)}", verb)
 
 
-@router.post("/nodes/{node}/slots/{slot}/release")
-async def release(
-    request: Request, context: Context, caller: Caller, desk: TheDesk, node: About, slot: int
+@router.post("/nodes/{node}/slots/{slot}/{verb}")
+async def steer_slot(
+    request: Request, context: Context, caller: Caller, desk: TheDesk, node: About, slot: Slot, verb: About
 ) -> Response:
-    """Give a slot to jobs again."""
+    """Keep a slot from jobs, or give it to them again."""
+    if verb not in {"quarantine", "release"}:
+        raise NotFound(f"nothing is called {verb!r} that could be done with a slot.")
     caller.require(Role.OPERATOR)
     form = await form_of(request)
     if not form.get(_CONFIRMED):
-        return _confirm(
-            request, caller, desk, "release", form.get("name", node), form, f"/nodes/{quote(node)}"
-        )
+        name = f"{slot} of {form.get('name', node)}"
+        return _confirm(request, caller, desk, verb, name, form, f"/nodes/{quote(node)}")
     async with context.transactions.begin() as tx:
-        changed = await release_slot(tx, node, slot, context.now())
-    log.info("slot_released", node=changed.name, slot=slot, who=caller.name)
-    return _back(f"/nodes/{quote(changed.name)}", "release")
+        if verb == "quarantine":
+            changed = await quarantine_slot(tx, node, slot, _why(form), context.now())
+        else:
+            changed = await release_slot(tx, node, slot, context.now())
+    log.info("slot_steered", node=changed.name, slot=slot, verb=verb, who=caller.name)
+    return _back(f"/nodes/{quote(changed.name)}", verb)
+
+
+def _why(form: Mapping[str, str]) -> str:
+    """What whoever asks is told. Raises InvalidField."""
+    try:
+        return QuarantineRequest(why=form.get("why", "").strip()).why
+    except ValidationError as error:
+        raise InvalidField("why", str(error.errors()[0]["msg"])) from error
 
 
 @router.post("/simulations")
@@ -225,7 +242,8 @@ def _confirm(
         "question": QUESTIONS[verb].format(name=name),
         "verb": verb,
         "action": request.url.path,
-        "fields": {key: value for key, value in form.items() if key != "csrf_token"},
+        "fields": {key: value for key, value in form.items() if key not in {"csrf_token", "why"}},
+        "remark": REMARKS.get(verb, ""),
         "back": back,
     }
     return HTMLResponse(desk.templates.page("confirm.html", values), headers={"Cache-Control": "no-store"})

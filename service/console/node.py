@@ -108,5 +108,5 @@ def _slot(node: NodeView, slot: SlotView, *, operates: bool) -> SlotRow:
         trouble=f"in quarantine, {ill.grade.replace('_', ' ')}: {ill.message}" if ill is not None else "",
         since=stamp(ill.since) if ill is not None else "",
         since_iso=iso(ill.since) if ill is not None else "",
-        verbs=("release",) if operates and ill is not None else (),
+        verbs=() if not operates else ("quarantine",) if ill is None else ("release",),
     )

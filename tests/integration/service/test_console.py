@@ -74,6 +74,7 @@ async def test_only_who_may_is_offered_an_action_and_can_do_it(harness: Harness)
             "/jobs/job-of-vision/cancel",
             "/nodes/alpha/drain",
             "/nodes/alpha/slots/0/release",
+            "/nodes/alpha/slots/0/quarantine",
             "/simulations",
         ):
             answer = await viewer.post(path, content="sure=yes&change=kill_node&node=alpha", headers=FORM)
@@ -95,6 +96,27 @@ async def test_what_is_done_is_asked_about_first(harness: Harness) -> None:
     assert "It saves a checkpoint and pauses." in again.text
 
 
+async def test_a_slot_is_kept_from_jobs_with_a_reason_and_given_back(harness: Harness) -> None:
+    await harness.join("alpha", slots=2)
+    path = "/nodes/alpha/slots/1"
+    assert "/slots/1/quarantine" in (await harness.client.get("/nodes/alpha")).text
+    asked = await harness.client.post(f"{path}/quarantine", content="name=alpha", headers=FORM)
+    assert "Keep slot 1 of alpha from jobs?" in asked.text
+    assert '<input id="why" name="why"' in asked.text
+    done = await harness.client.post(
+        f"{path}/quarantine", content="sure=yes&why=its+fan+is+loud", headers=FORM
+    )
+    page = (await harness.client.get(done.headers["location"])).text
+    assert "gets no jobs until it is released" in page
+    # A page may be a second old; what was written is not.
+    slots = (await harness.client.get("/api/v1/nodes")).json()["items"][0]["slots"]
+    assert "its fan is loud" in slots[1]["quarantine"]["message"]
+    again = await harness.client.post(f"{path}/release", content="sure=yes", headers=FORM)
+    assert again.status_code == 303
+    slots = (await harness.client.get("/api/v1/nodes")).json()["items"][0]["slots"]
+    assert [one["quarantine"] for one in slots] == [None, None]
+
+
 @pytest.mark.parametrize(
     ("method", "path", "body", "status", "says"),
     [
@@ -105,6 +127,10 @@ async def test_what_is_done_is_asked_about_first(harness: Harness) -> None:
         ("GET", "/live/nothing", "", 200, "gone"),
         ("POST", "/nodes/none/drain", "sure=yes", 404, "none"),
         ("POST", "/nodes/alpha/explode", "sure=yes", 404, "explode"),
+        ("POST", "/nodes/alpha/slots/0/explode", "sure=yes", 404, "explode"),
+        ("POST", "/nodes/none/slots/0/quarantine", "sure=yes", 404, "none"),
+        ("POST", "/nodes/alpha/slots/-1/quarantine", "sure=yes", 422, "not right"),
+        ("POST", "/nodes/alpha/slots/0/quarantine", "sure=yes&why=" + "x" * 1001, 422, "1000"),
         ("POST", "/submit", "job=name%3A+%5B&what=submit", 422, "job file"),
         ("POST", "/submit", "job=name%3A+a%0Arun%3A+b%0Aproject%3A+none&what=submit", 422, "none"),
         ("POST", "/simulations", "change=nonsense", 422, "Choose"),

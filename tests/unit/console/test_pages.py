@@ -101,6 +101,7 @@ def test_only_what_may_be_done_with_a_node_is_offered(
 ) -> None:
     page = node_page(node(state), operates=operates)
     assert page.head.verbs == verbs
+    assert page.slots[0].verbs == (("quarantine",) if operates else ())
     assert page.slots[1].verbs == (("release",) if operates else ())
     assert page.slots[1].trouble == "in quarantine, fatal: Xid 79: it fell off the bus"
     assert words_of_slots([]) == "no slots"
