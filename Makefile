@@ -13,7 +13,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 TORCH := $(shell grep '^torch==' constraints.txt)
 
 STORES := tests/conformance tests/integration/service
-STACKS := tests/integration/local tests/integration/providers
+ALONE := tests/browser tests/chaos/test_faults.py
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -39,11 +39,11 @@ demo: $(READY)  ## train three real jobs on this machine: resize live, kill, pau
 demo-money: $(READY)  ## rent machines of this host under a budget, lose two of them, and read the bill (a few minutes)
 	$(BIN)/python -m examples.demo_money
 
-test: $(READY)  ## run the tests (half an hour on two cores)
-	$(BIN)/python -m pytest tests/unit -n 2
+test: $(READY)  ## run the tests (some twenty minutes on two cores)
+	$(BIN)/python -m pytest tests/unit -n 2 -m 'not long'
 	$(BIN)/python -m pytest $(STORES) -n 2 -m 'not long'
-	$(BIN)/python -m pytest $(STACKS) -n 2 --dist loadfile
-	$(BIN)/python -m pytest tests $(addprefix --ignore=,tests/unit $(STORES) $(STACKS)) -m 'not long' --durations=10
+	$(BIN)/python -m pytest tests $(addprefix --ignore=,tests/unit $(STORES) $(ALONE)) -n 2 --dist loadfile -m 'not long' --durations=10
+	$(BIN)/python -m pytest $(ALONE) -m 'not long'
 
 test-long: $(READY)  ## run the tests that continuous integration has no time for (some minutes)
 	$(BIN)/python -m pytest tests -m long
