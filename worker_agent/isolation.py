@@ -34,6 +34,8 @@ _log = structlog.get_logger()
 
 Kind = Literal["users", "landlock", "none"]
 KINDS: tuple[Kind, ...] = ("users", "landlock", "none")
+_BOUNDS = {"memory": "memory_per_slot", "cpu": "cpus_per_slot", "pids": "the bound of processes"}
+"""By controller of control groups."""
 MAX_PROCESSES = 16_384
 """Processes and threads that a job may have on a host: many loaders with their threads, and no fork bomb."""
 _DEVICES = ("nvidia*", "dri/render*", "kfd")
@@ -304,8 +306,12 @@ def _left_open(kind: Kind, groups: ControlGroups | None) -> list[str]:
         )
     if groups is None:
         found.append(
-            "no control groups: memory_per_slot is not enforced, and what leaves its process group may be missed"
+            "no control groups: memory_per_slot and cpus_per_slot are not enforced, and what leaves its process group may be missed"
         )
-    elif "memory" not in groups.controllers:
-        found.append("no memory controller was delegated to the agent: memory_per_slot is not enforced")
+        if kind != "users":
+            found.append("nothing bounds how many processes a job starts")
+        return found
+    missing = [what for name, what in _BOUNDS.items() if name not in groups.controllers]
+    if missing:
+        found.append(f"not all controllers were delegated to the agent: {', '.join(missing)} not enforced")
     return found

@@ -25,6 +25,8 @@ _FEW_FILES = 10_000
 _FEW_OPEN_FILES = 4096
 """A service holds a socket for each agent and each who follows a job."""
 _CONNECT_S = 3.0
+_CONTROLLERS = Path("/sys/fs/cgroup/cgroup.controllers")
+_BOUNDS = {"memory": "memory_per_slot", "cpu": "cpus_per_slot", "pids": "the number of processes"}
 _SECRETS = (CLIENT_FILE, "admin-token", "join-token", "secrets-key")
 
 
@@ -44,6 +46,7 @@ def machine_checks(env: Mapping[str, str]) -> Iterator[Check]:
     yield files_check(home(env))
     yield open_files_check(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
     yield secrets_check(home(env))
+    yield bounds_check(_CONTROLLERS)
 
 
 def disk_check(folder: Path) -> Check:
@@ -99,6 +102,25 @@ def secrets_check(folder: Path) -> Check:
         found=f"Others may read {', '.join(read_by_others)}.",
         why="Who has a token may run commands on every host.",
         hint=f"chmod 600 {' '.join(read_by_others)}",
+    )
+
+
+def bounds_check(controllers: Path) -> Check:
+    """Which bounds of jobs an agent on this machine can have the kernel keep. `controllers` is a file of control groups (version 2)."""
+    known = set(controllers.read_text().split()) if controllers.is_file() else set()
+    missing = [what for name, what in _BOUNDS.items() if name not in known]
+    return Check(
+        name="bounds of jobs",
+        level=Level.WARN if missing else Level.OK,
+        found=f"The kernel bounds {', '.join(what for name, what in _BOUNDS.items() if name in known) or 'nothing'}"
+        + (
+            f", and not {', '.join(missing)}."
+            if missing
+            else ", where an agent may write its control groups."
+        ),
+        why="A job that takes more than its file says can starve others on the same host.",
+        hint="Start with control groups of version 2 (systemd.unified_cgroup_hierarchy=1), and give an agent its own part "
+        "(Delegate=yes). Its log says what holds (`jobs are kept apart`). Without an agent here, this does not matter.",
     )
 
 

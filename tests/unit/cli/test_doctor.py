@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 from headway.cli.context import Cli
 from headway.cli.doctor import Report, service_checks
 from headway.cli.doctor_machine import (
+    bounds_check,
     disk_check,
     files_check,
     machine_checks,
@@ -95,7 +96,17 @@ def test_a_failure_is_the_exit_code(healthy: StubService):
 
 def test_the_machine_is_looked_at(tmp_path: Path):
     found = {check.name: check for check in machine_checks({"HEADWAY_HOME": str(tmp_path / "not" / "yet")})}
-    assert {"python", "torch", "postgres", "redis", "disk", "files", "open files", "secrets"} == set(found)
+    assert set(found) == {
+        "python",
+        "torch",
+        "postgres",
+        "redis",
+        "disk",
+        "files",
+        "open files",
+        "secrets",
+        "bounds of jobs",
+    }
     assert found["postgres"].found.endswith("bin")
     assert str(tmp_path) in found["disk"].found
     assert disk_check(tmp_path / "deeper").hint
@@ -118,6 +129,27 @@ def test_tokens_that_others_may_read_are_a_failure(tmp_path: Path):
 )
 def test_few_open_files(limit: int, level: Level):
     assert open_files_check(limit).level is level
+
+
+@pytest.mark.parametrize(
+    ("controllers", "level", "said"),
+    [
+        (
+            "cpuset cpu io memory pids",
+            Level.OK,
+            "bounds memory_per_slot, cpus_per_slot, the number of processes",
+        ),
+        ("cpu io", Level.WARN, "bounds cpus_per_slot, and not memory_per_slot, the number of processes"),
+        (None, Level.WARN, "bounds nothing, and not memory_per_slot"),
+    ],
+)
+def test_which_bounds_of_jobs_hold_here(tmp_path: Path, controllers: str | None, level: Level, said: str):
+    file = tmp_path / "cgroup.controllers"
+    if controllers is not None:
+        file.write_text(controllers)
+    check = bounds_check(file)
+    assert check.level is level
+    assert said in check.found
 
 
 def test_redis_is_looked_for_from_here():
