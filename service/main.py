@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import gc
 import math
 import os
 import secrets
@@ -42,6 +41,7 @@ from service.api.app import create_app
 from service.api.context import ApiContext, new_id
 from service.api.pressure import Lateness
 from service.api.server import CERTIFICATE_LOOKED_AT_EVERY_S, server_of
+from service.collector import spare
 from service.console.install import install_console
 from service.domain.errors import HeadwayServiceError
 from service.domain.rental.fleet import Patience
@@ -316,10 +316,7 @@ async def run_migrations(service: Service) -> None:
 async def run_api(service: Service) -> None:
     """`api`: serve HTTP until told to stop."""
     await service.check()
-    # What exists now lives for ever: keep the collector from walking it again and again.
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(50_000, 20, 20)
+    spare()
     settings = service.settings
     server, certificate = server_of(service.app(), settings.http, host=settings.host, port=settings.port)
     renewing = Loop(
@@ -338,6 +335,7 @@ async def run_api(service: Service) -> None:
 async def run_scheduler(service: Service) -> None:
     """`scheduler`: lead or wait until told to stop."""
     await service.check()
+    spare()
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
