@@ -219,15 +219,12 @@ async def list_events(
     return as_page(request, page)
 
 
-_LogCursor = Annotated[str | None, Query(max_length=4096, pattern=f"^{CURSOR.pattern}$")]
-
-
 @router.get("/{job}/logs", operation_id="read_logs", response_model=Page[LogChunk], **needs(Role.VIEWER))
 async def read_job_logs(
     request: Request,
     context: Context,
     job: SeenJob,
-    after: _LogCursor = None,
+    after: Cursor = None,
     rank: Annotated[int | None, Query(ge=0)] = None,
     generation: Annotated[int | None, Query(ge=1, description="Of this generation only")] = None,
     attempt: Annotated[int | None, Query(ge=1, description="Of this start of the job only")] = None,
@@ -240,17 +237,20 @@ async def read_job_logs(
     ] = None,
     tail: Annotated[int | None, Query(ge=1, le=10_000, description="Only the last lines")] = None,
     limit: Limit = 100,
-    cursor: _LogCursor = None,
+    cursor: Cursor = None,
 ) -> Response:
     """Output of the ranks in the order of its arrival; with `Accept: text/event-stream` as it comes."""
     view = await _view(context, job)
     if wants_stream(request):
         given = request.headers.get("last-event-id")
         cursor = given if given is not None and CURSOR.fullmatch(given) else cursor
+    after = cursor or after
+    if after is not None and not CURSOR.fullmatch(after):
+        raise InvalidField("cursor", "not a cursor of this listing; start without one")
     wanted = Wanted(
         job=view,
         filter=await filter_of(context, view, rank=rank, generation=generation, attempt=attempt),
-        cursor=cursor or after,
+        cursor=after,
         since=since_of(since, context.now()),
         tail=tail,
     )
