@@ -9,7 +9,8 @@ ARG PYTHON_IMAGE=python:3.11-slim-bookworm
 FROM ${PYTHON_IMAGE} AS base
 ENV PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
 RUN groupadd --gid 10001 headway \
-    && useradd --uid 10001 --gid headway --home-dir /var/lib/headway --create-home --shell /usr/sbin/nologin headway
+    && useradd --uid 10001 --gid headway --home-dir /var/lib/headway --create-home --shell /usr/sbin/nologin headway \
+    && install --directory --owner=headway --group=headway /srv/headway
 
 FROM base AS wheel
 WORKDIR /src
