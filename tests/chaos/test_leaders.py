@@ -26,7 +26,7 @@ from headway.local.supervisor import Program
 from tests.chaos.conftest import PatientJob
 from tests.e2e.conftest import Cluster
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 TAKEN_OVER_WITHIN_S = 90.0
 """A standby leads after 12 s or so; the machine that tests run on may be busy."""
 

@@ -23,7 +23,7 @@ NOTICE_S = 120.0
 """As much as EC2 gives. The agent stops by itself what is still there when the grace of its job is left."""
 SHORT_NOTICE_S = 30.0
 """Half of it is the service's."""
-pytestmark = pytest.mark.timeout(300)  # a notice has to run out, beside all that is started
+pytestmark = pytest.mark.timeout(600)  # a notice has to run out, beside all that is started
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,7 @@ def name(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[str]:
     end_job(cluster.client, job_name(request))
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_a_job_that_gains_nothing_from_a_second_slot_gives_it_back(
     cluster: Cluster, name: str, tmp_path: Path
 ) -> None:

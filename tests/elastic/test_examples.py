@@ -41,7 +41,7 @@ def test_digits(job: Callable[..., Job]) -> None:
     assert [audit.exactly_once for audit in digits.messages(EpochClosed)] == [True] * 20
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_gpt_char(job: Callable[..., Job]) -> None:
     gpt = job(EXAMPLES / "gpt_char.py", "--epochs", 2)
     stopped_once(gpt, (2, 2), in_training)

@@ -23,7 +23,7 @@ def python(*arguments: object, folder: Path, **env: str) -> str:
         env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **env},
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=280,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -53,7 +53,7 @@ def test_by_hand_with_checkpoints(tmp_path: Path) -> None:
         torch.testing.assert_close(counts, expected_counts(50, epochs, 8), rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 def test_under_torchrun(tmp_path: Path) -> None:
     python(
         *("-m", "torch.distributed.run", "--nproc-per-node", 2),

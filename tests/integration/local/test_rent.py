@@ -52,7 +52,7 @@ def only(client: Client, state: str) -> MachineView:
     return machine
 
 
-@pytest.mark.timeout(400)  # two machines and agents come up one after the other
+@pytest.mark.timeout(900)  # two machines and agents come up one after the other
 def test_a_job_brings_its_machine_survives_its_end_and_gives_the_next_one_back(
     data: Path, work: Path, offers: Path
 ) -> None:
@@ -96,7 +96,7 @@ def provider(data: Path) -> dict[str, tuple[datetime | None, datetime | None]]:
     return found
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)
 def test_stopping_gives_everything_back_and_the_next_start_knows(
     data: Path, work: Path, offers: Path
 ) -> None:

@@ -56,7 +56,7 @@ async def test_a_death_at_every_step_of_every_action(harness: Harness, script: S
     assert stormy == calm
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 @settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(script=st.sampled_from(SCRIPTS), lives=st.lists(st.integers(0, 80), min_size=1, max_size=6))
 async def test_deaths_anywhere(harness: Harness, script: Script, lives: list[int]) -> None:
