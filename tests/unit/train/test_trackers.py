@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -204,3 +206,17 @@ def test_a_report_before_training_is_of_step_0(tmp_path: Path) -> None:
     run.report(parameters=torch.tensor(7.0))
     run._teller.close()
     assert curves(tmp_path / "tensorboard") == {"parameters": [(0, 7.0)]}
+
+
+def test_the_library_imports_no_tracker_and_no_framework() -> None:
+    extras = ("mlflow", "tensorboard", "lightning", "transformers", "accelerate")
+    code = f"import sys, headway.train; print([name for name in {extras} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_a_run_without_trackers_has_no_thread_for_them() -> None:
+    before = set(threading.enumerate())
+    run = make_run()
+    run.report(loss=1.0)
+    assert not set(threading.enumerate()) - before
