@@ -9,9 +9,11 @@ nearest to its middle (OSDI'21, section 4.2.2). Five bands, of which the middle 
 budget policy has one price of delay for the whole stream, which makes it spend as much: hours are interpolated by
 dollars, both in logarithms, between prices that were played. Changes cost the measured restarts.
 
-`ratio` is Pollux's mean completion time over that of the budget policy at the same dollars, null where no price that
-was played makes it spend as little or as much; `ratio_least` and `ratio_published` are the least one and that of their
-own band.
+`ratio` is Pollux's mean completion time over that of the budget policy for no more dollars, null where no price that was
+played makes it spend as little; `ratio_least` and `ratio_published` are the least one and that of their own band. The
+same with `_live`: the budget policy with live resize and rounds on events, as Headway has them, against Pollux with
+restarts and its rounds of a minute. `ratio_most` and `ratio_most_live` are what no policy could exceed in this world
+(`benchmarks.budget_bound`): where Pollux rents more than jobs can use, there is little to gain.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -27,7 +29,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from benchmarks.policies import WORKLOADS, published_world
+from benchmarks.budget_bound import least_hours
+from benchmarks.policies import RESIZES, WORKLOADS, published_world
 from service.domain.allocation.knapsack.problem import NOTHING, Solve
 from service.domain.arrays import FloatArray, IntArray
 from service.domain.policies.budget import Budget
@@ -36,7 +39,7 @@ from service.domain.policies.pollux import Pollux
 from service.domain.policies.speedup import clean_goodput
 from service.simulation.engine import replay
 from service.simulation.metrics import summary
-from service.simulation.world import BadInput, Kind, Rules, View
+from service.simulation.world import BadInput, Kind, View, World
 
 NODES, NODE_SLOTS = 64, 4
 """With half as many nodes it is their number that bounds what money could buy, not the budget."""
@@ -111,56 +114,73 @@ def main() -> None:
     parser.add_argument("--workload", choices=WORKLOADS, default=WORKLOADS[0])
     parser.add_argument("--processes", type=int, default=2, help="replays at a time; default: %(default)s")
     arguments = parser.parse_args()
-    policies: list[Autoscaled | Rented] = [Autoscaled(middle) for middle in MIDDLES]
-    policies += [Rented(Budget(mu_h_per_usd=price)) for price in PRICES_H_PER_USD]
+    pollux = [Autoscaled(middle) for middle in MIDDLES]
+    budget = [Rented(Budget(mu_h_per_usd=price)) for price in PRICES_H_PER_USD]
+    plays = [("restart", one) for one in pollux] + [(resize, one) for resize in RESIZES for one in budget]
     try:
         with ProcessPoolExecutor(max(arguments.processes, 1)) as pool:
-            played = list(pool.map(partial(_played, arguments.workload), policies))
+            played = list(pool.map(partial(_played, arguments.workload), *zip(*plays, strict=True)))
     except BadInput as missing:
         raise SystemExit(str(missing)) from missing
-    result = _compared(played[: len(MIDDLES)], played[len(MIDDLES) :])
+    theirs, ours = played[: len(pollux)], played[len(pollux) :]
+    curves = {resize: ours[turn * len(budget) :][: len(budget)] for turn, resize in enumerate(RESIZES)}
+    result = _compared(arguments.workload, theirs, curves)
     print(json.dumps(result, indent=None if arguments.json else 2))
 
 
-def _played(workload: str, policy: Autoscaled | Rented) -> dict[str, float]:
-    """Dollars and hours of a stream under a policy. Raises BadInput where the measured data are not there."""
+def _world(workload: str, resize: str) -> World:
     kinds = (Kind(name="t4", node_slots=(NODE_SLOTS,) * NODES, usd_per_slot_h=1.0),)
-    rules = Rules(view=View.ORACLE)
-    found = replay(published_world(kinds, workload, rules, seed=0), policy)
+    rules = dataclasses.replace(RESIZES[resize], view=View.ORACLE)
+    return published_world(kinds, workload, rules, seed=0)
+
+
+def _played(workload: str, resize: str, policy: Autoscaled | Rented) -> dict[str, float]:
+    """Dollars and hours of a stream under a policy. Raises BadInput where the measured data are not there."""
+    world = _world(workload, resize)
+    found = replay(world, policy)
     time_s = found.rounds.time_s
     # While there is no job there is no round, and nothing is rented.
-    lengths_s = np.minimum(np.diff(time_s, append=found.end_s), rules.interval_s)
+    lengths_s = np.minimum(np.diff(time_s, append=found.end_s), world.rules.interval_s)
     usd = float(np.array(policy.rented) @ lengths_s) * NODE_SLOTS / 3600
     figures = summary(found)
     return {"usd": usd, "avg_jct_h": figures["avg_jct_h"], "p99_jct_h": figures["p99_jct_h"]}
 
 
-def _compared(pollux: Sequence[dict[str, float]], budget: Sequence[dict[str, float]]) -> dict[str, Any]:
-    by_usd = sorted(budget, key=lambda one: one["usd"])
-    usd = np.array([one["usd"] for one in by_usd])
-    hours = np.array([one["avg_jct_h"] for one in by_usd])
-    points = []
-    for middle, one in zip(MIDDLES, pollux, strict=True):
-        reached = usd[0] <= one["usd"] <= usd[-1]
-        same = float(np.exp(np.interp(np.log(one["usd"]), np.log(usd), np.log(hours)))) if reached else None
-        points.append(
-            {
-                "middle": middle,
-                "usd": one["usd"],
-                "pollux_jct_h": one["avg_jct_h"],
-                "budget_jct_h": same,
-                "ratio": None if same is None else one["avg_jct_h"] / same,
-            }
-        )
-    ratios = [point["ratio"] for point in points if point["ratio"] is not None]
-    return {
-        "ratio_least": min(ratios, default=None),
-        "ratio_published": next(point["ratio"] for point in points if point["middle"] == PUBLISHED),
-        "points": points,
-        "budget_curve": [
-            {"mu_h_per_usd": price, **one} for price, one in zip(PRICES_H_PER_USD, budget, strict=True)
-        ],
-    }
+def _compared(
+    workload: str, pollux: Sequence[dict[str, float]], curves: Mapping[str, Sequence[dict[str, float]]]
+) -> dict[str, Any]:
+    """The result: Pollux's points beside what the budget policy, and any policy at all, does with their dollars."""
+    usd = [one["usd"] for one in pollux]
+    points: list[dict[str, float | None]] = [
+        {"middle": middle, "usd": one["usd"], "pollux_jct_h": one["avg_jct_h"]}
+        for middle, one in zip(MIDDLES, pollux, strict=True)
+    ]
+    result: dict[str, Any] = {}
+    for resize, curve in curves.items():
+        suffix = "" if resize == "restart" else f"_{resize}"
+        world = _world(workload, resize)
+        bounds = least_hours(world, usd, change_s=world.rules.live_pause_s)
+        for point, theirs, bound in zip(points, pollux, bounds, strict=True):
+            same = _hours_for(curve, theirs["usd"])
+            point[f"budget_jct_h{suffix}"] = same
+            point[f"ratio{suffix}"] = None if same is None else theirs["avg_jct_h"] / same
+            point[f"ratio_most{suffix}"] = theirs["avg_jct_h"] / bound
+        ratios = [point[f"ratio{suffix}"] for point in points]
+        result[f"ratio_least{suffix}"] = min((one for one in ratios if one is not None), default=None)
+        result[f"ratio_published{suffix}"] = ratios[MIDDLES.index(PUBLISHED)]
+        result[f"budget_curve{suffix}"] = [
+            {"mu_h_per_usd": price, **one} for price, one in zip(PRICES_H_PER_USD, curve, strict=True)
+        ]
+    return {**result, "points": points}
+
+
+def _hours_for(curve: Sequence[dict[str, float]], usd: float) -> float | None:
+    """Mean completion time for no more than so many dollars; None for fewer than were played."""
+    by_usd = sorted(curve, key=lambda one: one["usd"])
+    if usd < by_usd[0]["usd"]:
+        return None
+    spent, hours = np.array([[one["usd"], one["avg_jct_h"]] for one in by_usd]).T
+    return float(np.exp(np.interp(np.log(usd), np.log(spent), np.log(hours))))
 
 
 def _utility(given: RoundInput, choices: Choices, nodes: int) -> float:

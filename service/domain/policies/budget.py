@@ -29,6 +29,16 @@ _APART = 0.01
 _LEAST_WEIGHT = 1e-6
 """Nobody counts less, so that slots which are free are better taken than not."""
 _BISECTIONS = 30
+_AHEAD_H = 24.0
+"""Hours of a budget that can be spent ahead of time, or be left over."""
+_GAIN = 0.1
+"""Of the correction, for each hour that is ahead."""
+_GAIN_OF_INTEGRAL = 0.01
+"""Of the correction, for each hour that an hour is ahead."""
+_LASTING = 16.0
+"""The most of the correction's integral, a logarithm: nine million times what was expected, or a part of it as small."""
+_UNEXPECTED = 0.1
+"""Of an hour's delay for an hour's budget: what a dollar is worth where nothing was expected and too much is spent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,12 +145,14 @@ def highest_mu(prices: FloatArray) -> float:
 class BudgetState:
     """What a cluster under a budget remembers between rounds; numbers only, so that `dataclasses.asdict` is its JSON.
 
-    `mu_h_per_usd` is for the next round, -1 while nothing is known. `correction_h_per_usd` is how far realised spend
-    has moved it from what was expected.
+    `mu_h_per_usd` is for the next round, -1 while nothing is known. `ahead_h` is how many hours of the budget have been
+    spent in advance; less than 0 of money that was left over. `lasting` is the part of the correction that stays when
+    nothing is ahead: the logarithm of how much dearer a dollar is than was expected.
     """
 
     mu_h_per_usd: float = -1.0
-    correction_h_per_usd: float = 0.0
+    ahead_h: float = 0.0
+    lasting: float = 0.0
     spent_usd: float = 0.0
     elapsed_s: float = 0.0
 
@@ -158,38 +170,36 @@ def steer(
     budget_usd_per_h: float,
     expected_h_per_usd: float,
     highest_h_per_usd: float,
-    gain: float = 0.1,
 ) -> BudgetState:
     """The state after `elapsed_s` seconds in which `realised_usd` were spent.
 
-    mu is `expected_h_per_usd`, the one of `fixed_widths` for the learned loads (or `mu_for_present_jobs`), plus a
-    correction that grows with overspending and falls with underspending, so that the average is kept although theorem
-    and loads are only about right: `correction += gain * (spend - budget) / budget` an hour, in parts of the mu there
-    is, or of an hour for the budget of an hour where that is more. It stops where mu is 0 or at its highest: money that
-    could not be spent for want of jobs is not saved up without limit. A negative budget, which is none, corrects
-    nothing; spend or time that is no number changes nothing.
+    mu is `expected_h_per_usd`, the one of `fixed_widths` for the learned loads (or `mu_for_present_jobs`), times e to the
+    power of a correction, since what is expected may be wrong by orders of magnitude. The correction is proportional to
+    what was spent ahead of time, and to its integral: so it is the average since the beginning that is kept, not that of
+    the last hour, and nothing has to stay ahead for it. It is slow, because one price of delay for all times, busy ones
+    and calm ones, is what serves jobs best. What is ahead or left over counts up to a day's budget: money that could not
+    be spent for want of jobs is not saved up without limit, and one absurd bill is got over. Where so much is left over, a
+    dollar is worth nothing, and nothing more is learned from what could not be spent. A negative budget, which is none,
+    corrects nothing; spend or time that is no number changes nothing.
     """
     if not (math.isfinite(realised_usd) and realised_usd >= 0 and math.isfinite(elapsed_s) and elapsed_s > 0):
         return state
     hours = elapsed_s / _HOUR_S
-    correction = state.correction_h_per_usd
-    error, unit = 0.0, highest_h_per_usd
-    if budget_usd_per_h > 0:
-        error = (realised_usd / hours - budget_usd_per_h) / budget_usd_per_h
-        unit = min(
-            max(expected_h_per_usd, expected_h_per_usd + correction, 1.0 / budget_usd_per_h),
-            highest_h_per_usd,
-        )
-    elif budget_usd_per_h == 0:
-        error = 1.0
-    moved = correction + gain * min(hours, 1.0) * error * unit
-    if error > 0:
-        correction = max(correction, min(moved, highest_h_per_usd - expected_h_per_usd))
-    else:
-        correction = min(correction, max(moved, -expected_h_per_usd))
+    ahead_h, lasting, mu = state.ahead_h, state.lasting, expected_h_per_usd
+    if budget_usd_per_h == 0:
+        mu = highest_h_per_usd
+    elif budget_usd_per_h > 0:
+        ahead_h = ahead_h + realised_usd / budget_usd_per_h - hours
+        left_over = ahead_h <= -_AHEAD_H
+        ahead_h = min(max(ahead_h, -_AHEAD_H), _AHEAD_H)
+        lasting += 0.0 if left_over else _GAIN_OF_INTEGRAL * ahead_h * hours
+        lasting = min(max(lasting, -_LASTING), _LASTING)
+        dearer = 0.0 if left_over else math.exp(_GAIN * ahead_h + lasting)
+        mu = expected_h_per_usd * dearer + _UNEXPECTED * max(dearer - 1.0, 0.0) / budget_usd_per_h
     return BudgetState(
-        mu_h_per_usd=min(max(expected_h_per_usd + correction, 0.0), highest_h_per_usd),
-        correction_h_per_usd=correction,
+        mu_h_per_usd=min(max(mu, 0.0), highest_h_per_usd),
+        ahead_h=ahead_h,
+        lasting=lasting,
         spent_usd=state.spent_usd + realised_usd,
         elapsed_s=state.elapsed_s + elapsed_s,
     )

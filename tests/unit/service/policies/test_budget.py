@@ -186,12 +186,24 @@ def steered(hours: int, *, budget: float, expected: float, seed: int = 0) -> Bud
     return state
 
 
-@pytest.mark.parametrize("expected", [0.05, 0.25, 1.5])
-def test_realised_spend_steers_to_the_budget_whatever_was_expected(expected: float) -> None:
+@pytest.mark.parametrize(
+    ("expected", "days", "off_by"),
+    [
+        (0.05, 4, 0.03),
+        (0.25, 4, 0.03),
+        (1.5, 4, 0.03),
+        (0.005, 60, 0.005),
+        (0.25, 60, 0.005),
+        (10.0, 60, 0.005),
+    ],
+)
+def test_realised_spend_steers_to_the_budget_whatever_was_expected(
+    expected: float, days: int, off_by: float
+) -> None:
     # The exact mu is 0.25: widths of 4 spend 2 dollars per unit of work.
-    state = steered(1500, budget=40.0, expected=expected)
-    assert state.average_usd_per_h == pytest.approx(40.0, rel=0.02)
-    assert state.elapsed_s == 1500 * 3600.0
+    state = steered(24 * days, budget=40.0, expected=expected)
+    assert state.average_usd_per_h == pytest.approx(40.0, rel=off_by)
+    assert state.elapsed_s == days * 86_400.0
 
 
 def test_a_budget_that_is_too_small_ends_at_the_highest_mu_and_one_too_large_at_none() -> None:
@@ -222,14 +234,14 @@ def test_what_cannot_be_true_steers_nothing(usd: float, seconds: float) -> None:
     assert steer(state, realised_usd=usd, elapsed_s=seconds, **LIMITS) is state
 
 
-def test_a_budget_of_zero_raises_mu() -> None:
+def test_a_budget_of_zero_makes_a_dollar_as_dear_as_can_be() -> None:
     state = steer(BudgetState(), realised_usd=5.0, elapsed_s=60.0, **(LIMITS | {"budget_usd_per_h": 0.0}))
-    assert LIMITS["expected_h_per_usd"] < state.mu_h_per_usd < LIMITS["highest_h_per_usd"]
+    assert state.mu_h_per_usd == LIMITS["highest_h_per_usd"]
 
 
 def test_one_absurd_bill_is_got_over() -> None:
     state = steer(BudgetState(), realised_usd=1e9, elapsed_s=3600.0, **LIMITS)
-    assert state.mu_h_per_usd == LIMITS["highest_h_per_usd"]
+    assert state.mu_h_per_usd > 10 * LIMITS["expected_h_per_usd"]
     for _ in range(200):
         state = steer(state, realised_usd=5.0, elapsed_s=3600.0, **LIMITS)
     assert state.mu_h_per_usd < 1.0

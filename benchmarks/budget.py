@@ -1,0 +1,108 @@
+"""Whether a long-run budget is kept: what the budget policy really spends over days of a published stream.
+
+    python -m benchmarks.budget --json
+
+The two published streams follow each other, eight hours each, for four days: 1,920 jobs, with a calm and a busy time
+in each eight hours. The policy begins without any knowledge, learns what arrives, and is to spend so many dollars an
+hour on average, on at most 256 slots at a dollar an hour. Changes are live and rounds on events, as Headway has them.
+
+`worst_error` is the largest |spent / budget - 1| over the budgets; `points` has them one by one, with the mean
+completion time, `mu_jct_h`, that the one price of delay has which spends as much: what it costs to find it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+from concurrent.futures import ProcessPoolExecutor
+from typing import Any
+
+import numpy as np
+
+from benchmarks.policies import RESIZES, WORKLOADS
+from service.domain.policies.budget import Budget
+from service.simulation.engine import replay
+from service.simulation.inputs import world_of
+from service.simulation.laws import LawOfJobs, amdahl
+from service.simulation.metrics import summary
+from service.simulation.profiles import data_folder
+from service.simulation.streams import read_stream
+from service.simulation.world import BadInput, Kind, View, World
+
+BUDGETS_USD_PER_H = (120.0, 135.0, 156.0, 180.0)
+PRICES_H_PER_USD = (0.01, 0.02, 0.04, 0.09, 0.2, 0.5)
+WINDOWS = 12
+WINDOW_S = 8 * 3600.0
+NODES, NODE_SLOTS = 64, 4
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON only")
+    parser.add_argument("--processes", type=int, default=2, help="replays at a time; default: %(default)s")
+    arguments = parser.parse_args()
+    policies = [Budget(usd_per_h=budget) for budget in BUDGETS_USD_PER_H]
+    policies += [Budget(mu_h_per_usd=price) for price in PRICES_H_PER_USD]
+    try:
+        with ProcessPoolExecutor(max(arguments.processes, 1)) as pool:
+            played = list(pool.map(_played, policies))
+    except BadInput as missing:
+        raise SystemExit(str(missing)) from missing
+    result = _compared(played[: len(BUDGETS_USD_PER_H)], played[len(BUDGETS_USD_PER_H) :])
+    print(json.dumps(result, indent=None if arguments.json else 2))
+
+
+def _days() -> World:
+    """Raises BadInput where the measured data are not there."""
+    data = data_folder()
+    jobs = []
+    for window in range(WINDOWS):
+        file = data / "workloads" / f"{WORKLOADS[window % len(WORKLOADS)]}.csv"
+        jobs += [
+            dataclasses.replace(job, id=f"{window}/{job.id}", submit_s=window * WINDOW_S + job.submit_s)
+            for job in read_stream(file)
+        ]
+    return world_of(
+        file,
+        tuple(sorted(jobs, key=lambda job: job.submit_s)),
+        (Kind(name="t4", node_slots=(NODE_SLOTS,) * NODES, usd_per_slot_h=1.0),),
+        law=LawOfJobs(law=amdahl(1.0)),  # of jobs without a profile, which these streams do not have
+        profiles=data / "profiles",
+        rules=dataclasses.replace(RESIZES["live"], view=View.ORACLE),
+        seed=0,
+        declares_length=True,
+    )
+
+
+def _played(policy: Budget) -> dict[str, float]:
+    found = replay(_days(), policy)
+    figures = summary(found)
+    return {
+        "usd_per_h": figures["usd"] / (found.end_s / 3600),
+        "jct_h": figures["avg_jct_h"],
+        "changes": figures["changes"],
+    }
+
+
+def _compared(kept: list[dict[str, float]], fixed: list[dict[str, float]]) -> dict[str, Any]:
+    by_usd = sorted(fixed, key=lambda one: one["usd_per_h"])
+    spent, hours = np.log([[one["usd_per_h"], one["jct_h"]] for one in by_usd]).T
+    points = [
+        {
+            "budget_usd_per_h": budget,
+            "spent_usd_per_h": one["usd_per_h"],
+            "error": one["usd_per_h"] / budget - 1.0,
+            "jct_h": one["jct_h"],
+            "mu_jct_h": float(np.exp(np.interp(np.log(one["usd_per_h"]), spent, hours))),
+            "changes": one["changes"],
+        }
+        for budget, one in zip(BUDGETS_USD_PER_H, kept, strict=True)
+    ]
+    return {"worst_error": max(abs(point["error"]) for point in points), "points": points}
+
+
+if __name__ == "__main__":
+    main()
