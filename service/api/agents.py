@@ -7,6 +7,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Request
 from fastapi.responses import Response
+from structlog.contextvars import bind_contextvars
 
 from headway.contract.agents import (
     JoinReply,
@@ -16,6 +17,7 @@ from headway.contract.agents import (
 )
 from headway.contract.credentials import JOB_ID_PATTERN, MAX_GENERATION, SecretsReply, SecretsRequest
 from service.api.context import (
+    ApiContext,
     Context,
     Credentials,
     LeaseRenewal,
@@ -25,13 +27,14 @@ from service.api.context import (
     may_join,
     new_id,
 )
-from service.api.pressure import Traffic
+from service.api.pressure import Gates, Traffic
 from service.api.render import as_json
 from service.domain.errors import TooLarge
+from service.usecases.heartbeat import Heartbeats
 from service.usecases.ingest import ingest
 from service.usecases.join import admit, join
 from service.usecases.logs import append_log
-from service.usecases.node_credentials import check_held
+from service.usecases.node_credentials import authenticate, check_held
 from service.usecases.records import Bell
 from service.usecases.secrets import opened, sealed_for
 
@@ -79,13 +82,26 @@ async def report_news(
     report: ReportRequest,
 ) -> Response:
     """A batch of news; renews the lease. Sending a batch twice counts it once."""
-    # Most never come here, see `quick`.
+    # None comes here that can be read, see `quick`.
+    return as_json(await take_in(context, gates, leases, node_id, digest_of(credentials), report))
+
+
+async def take_in(
+    context: ApiContext,
+    gates: Gates,
+    leases: Heartbeats,
+    node_id: str,
+    token_sha256: str,
+    report: ReportRequest,
+) -> ReportReply:
+    """Take in a report with any news."""
     async with gates.inside(Traffic.NEWS), context.transactions.begin() as tx:
-        await check_node(context, tx, credentials, node_id)
+        await authenticate(tx, node_id, token_sha256, context.now())
+        bind_contextvars(node=node_id)
         reply = await ingest(
             tx, node_id, report, launch=context.launch, lease_s=context.lease_s, now=context.now()
         )
-    return as_json(reply.model_copy(update={"report_every_s": leases.slower_s}))
+    return reply.model_copy(update={"report_every_s": leases.slower_s})
 
 
 @router.post("/{node_id}/secrets", operation_id="fetch_secrets", response_model=SecretsReply)

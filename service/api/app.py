@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 
 from fastapi import FastAPI
 
@@ -110,7 +111,12 @@ def create_app(context: ApiContext, background: Callable[[], AbstractAsyncContex
     describe(app)
     install_reference(app, Description(app.openapi))
     app.state.gates = Gates(late_s=context.silence_s * LATE_SHARE)
-    app.add_middleware(QuickReports, heartbeats=app.state.heartbeats, lease_s=context.lease_s)
+    app.add_middleware(
+        QuickReports,
+        heartbeats=app.state.heartbeats,
+        lease_s=context.lease_s,
+        take_in=partial(agents.take_in, context, app.state.gates, app.state.heartbeats),
+    )
     app.add_middleware(Pressure, gates=app.state.gates)
     app.add_middleware(TellsOfRefusals, context=context, refusals=refusals)
     app.add_middleware(

@@ -17,7 +17,7 @@ _DOLLARS = "usd_per_h"
 async def explain_job(tx: Transaction, job_id: str, usd_per_slot_h: Mapping[str, float]) -> ExplanationView:
     """The last decision about a job and the latest prices. Raises NotFound."""
     explained = await tx.job_queries.explain(job_id)
-    project = (await tx.job_queries.job(explained.job_id)).project
+    project = (await tx.job_queries.find(explained.job_id, None)).project
     try:
         latest = await tx.decision_queries.round("latest", seen=frozenset({project}))
     except NotFound:

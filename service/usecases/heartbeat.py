@@ -16,7 +16,7 @@ import structlog
 
 from service.domain.errors import HeadwayServiceError
 from service.usecases.ports import Transactions
-from service.usecases.training import QuickNews, take_in_together
+from service.usecases.training import QuickNews, Taken, take_in_together
 
 log = structlog.get_logger()
 
@@ -27,6 +27,9 @@ MOST_NEWS = 100
 REPORTS_PER_S = 200
 """As soon as there would be more than so many regular reports a second, agents are asked to report less often."""
 _COUNTED_FOR_S = 5.0
+_TRIES = 4
+"""Of a report about a job that somebody else works on, before it is left to `ingest`, which costs many times as much."""
+_AGAIN_AFTER_S = 0.03
 
 
 def slower_s(nodes: int, usual_s: float, silence_s: float) -> float | None:
@@ -72,15 +75,15 @@ class Heartbeats:
         """
         return await (self._heartbeats if news.is_silent else self._news).take(news)
 
-    async def _renew(self, news: Sequence[QuickNews]) -> frozenset[str]:
+    async def _renew(self, news: Sequence[QuickNews]) -> Taken:
         now = self._now()
         async with self._transactions.begin() as tx:
             renewed = await tx.leases.renew([one.heartbeat for one in news], now)
             if self._counted_at is None or abs((now - self._counted_at).total_seconds()) > _COUNTED_FOR_S:
                 self._nodes, self._counted_at = await tx.leases.count(), now
-        return renewed
+        return Taken(renewed)
 
-    async def _take_in(self, news: Sequence[QuickNews]) -> frozenset[str]:
+    async def _take_in(self, news: Sequence[QuickNews]) -> Taken:
         async with self._transactions.begin() as tx:
             return await take_in_together(tx, news, self._now())
 
@@ -89,12 +92,13 @@ class Heartbeats:
 class _Waiting:
     news: QuickNews
     taken: asyncio.Future[bool]
+    tries: int = 0
 
 
 class _Groups:
     """Writes reports in groups of at most `most`: while one is written, the next one gathers. Nobody waits for company."""
 
-    def __init__(self, write: Callable[[Sequence[QuickNews]], Awaitable[frozenset[str]]], most: int) -> None:
+    def __init__(self, write: Callable[[Sequence[QuickNews]], Awaitable[Taken]], most: int) -> None:
         self._write = write
         self._most = most
         self._waiting: list[_Waiting] = []
@@ -124,9 +128,23 @@ class _Groups:
                     _fail(group, RuntimeError("the service stops"))
                     raise
                 else:
-                    _answer(group, taken)
+                    await self._settle(group, taken)
         finally:
             self._writing = None
+
+    async def _settle(self, group: Sequence[_Waiting], taken: Taken) -> None:
+        """Answer a group; those who met somebody else go with the next one, a moment later if they are all of it."""
+        again: list[_Waiting] = []
+        settled: list[_Waiting] = []
+        for one in group:
+            one.tries += 1
+            busy = one.tries < _TRIES and one.news.heartbeat.node_id in taken.busy
+            (again if busy else settled).append(one)
+        _answer(settled, taken.nodes)
+        alone = bool(again) and not self._waiting
+        self._waiting = again + self._waiting
+        if alone:
+            await asyncio.sleep(_AGAIN_AFTER_S)
 
     def _next(self) -> list[_Waiting]:
         """The next group. Of a node that has reported twice, be it with a wrong token, each is judged for itself."""

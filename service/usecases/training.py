@@ -105,11 +105,19 @@ def speaks(crew: Crew, one: Heard, node_id: str) -> bool:
     return crew.runs_on(who, node_id) and crew.may_say(who, one.training.generation, one.training.rank)
 
 
-async def take_in_together(tx: Transaction, news: Sequence[QuickNews], now: datetime) -> frozenset[str]:
-    """Take in what nodes, each of them another, have to say. Ids of those whose news were taken in.
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """Ids of nodes whose reports were taken in; and of those that spoke of a job that somebody else works on at the moment."""
 
-    The others have a node or a job that somebody else works on, or about which there is something to be said or done; they are
-    left to `ingest`, which waits, so that nobody here waits for them.
+    nodes: frozenset[str]
+    busy: frozenset[str] = frozenset()
+
+
+async def take_in_together(tx: Transaction, news: Sequence[QuickNews], now: datetime) -> Taken:
+    """Take in what nodes, each of them another, have to say.
+
+    Nobody here waits for a node or a job that somebody else works on. Other news of a busy job may be taken in a moment later;
+    about all others there is something to be said or done, and they are left to `ingest`, which waits.
     """
     last = await tx.leases.lock([one.heartbeat for one in news])
     fresh = {
@@ -134,7 +142,8 @@ async def take_in_together(tx: Transaction, news: Sequence[QuickNews], now: date
         sequences = (said.entry.sequence for said in one.training)
         kept.append((one.heartbeat, max(last[one.heartbeat.node_id], *sequences, 0)))
     await tx.leases.keep(kept, now)
-    return frozenset(one.heartbeat.node_id for one in taken)
+    nodes = frozenset(one.heartbeat.node_id for one in taken)
+    return Taken(nodes, busy=frozenset(fresh) - nodes)
 
 
 async def _say_all(

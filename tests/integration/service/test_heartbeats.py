@@ -160,5 +160,7 @@ async def test_a_client_that_goes_away_in_the_middle_is_no_error_of_the_service(
     async def send(message: Message) -> None:
         sent.append(message)
 
-    await harness.service.app()(scope, receive, send)
+    transport = harness.client._transport
+    assert isinstance(transport, httpx.ASGITransport)
+    await transport.app(scope, receive, send)
     assert sent[0]["status"] == 400
