@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -19,7 +19,7 @@ from service.adapters.metrics import FactMetrics, process_registry
 from service.adapters.traces import JobTraces
 from service.environment import SettingsError
 from service.log import log_fact
-from service.usecases.facts import BegunTrace, Tell, tell_all
+from service.usecases.facts import BegunTrace, Fact, Tell
 
 log = structlog.get_logger()
 
@@ -67,9 +67,22 @@ def telemetry(now: Callable[[], datetime], spans: tracing.Sends | None = None) -
     registry = process_registry()
     counts = FactMetrics(registry)
     if spans is None:
-        return Telemetry(registry, tell_all([counts.hear, log_fact]))
+        return Telemetry(registry, telling([counts.hear, log_fact]))
     traces = JobTraces(spans, now)
-    return Telemetry(registry, tell_all([counts.hear, log_fact, traces.hear]), traces, spans)
+    return Telemetry(registry, telling([counts.hear, log_fact, traces.hear]), traces, spans)
+
+
+def telling(hearers: Sequence[Tell]) -> Tell:
+    """Tells each of them. What is told is committed: whoever cannot take it in spoils it for nobody else."""
+
+    def tell(fact: Fact) -> None:
+        for hearer in hearers:
+            try:
+                hearer(fact)
+            except Exception:
+                log.exception("fact_not_taken_in", fact=type(fact).__name__)
+
+    return tell
 
 
 def collector_of(env: Mapping[str, str], role: str) -> tracing.Sends | None:

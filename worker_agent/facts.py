@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -50,16 +50,6 @@ class Shipped:
 Fact: TypeAlias = Noted | Sent | Read | Taken | Shipped
 Tell: TypeAlias = Callable[[Fact], None]
 """Takes a fact in, in the thread in which it happened; must neither raise nor wait."""
-
-
-def tell_all(hearers: Sequence[Tell]) -> Tell:
-    """Tells each of them."""
-
-    def tell(fact: Fact) -> None:
-        for hearer in hearers:
-            hearer(fact)
-
-    return tell
 
 
 def tell_nobody(_: Fact) -> None:

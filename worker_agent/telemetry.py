@@ -32,9 +32,12 @@ class Telemetry:
         self._spans: tracing.Sends | None = None
 
     def tell(self, fact: Fact) -> None:
-        """Hand it to whoever hears."""
+        """Hand it to whoever hears. Whoever cannot take it in ends no agent."""
         for hearer in self._hearers:
-            hearer(fact)
+            try:
+                hearer(fact)
+            except Exception:  # noqa: BLE001  # the log has it
+                _log.exception("a fact was not taken in", fact=type(fact).__name__)
 
     def serve(
         self,

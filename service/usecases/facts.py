@@ -4,7 +4,7 @@ what was rolled back, and only in this process: whoever counts adds up all of th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TypeAlias
@@ -74,16 +74,6 @@ class CommandTaken:
 Fact: TypeAlias = Happened | Accepted | Preempted | Decided | CommandTaken
 Tell: TypeAlias = Callable[[Fact], None]
 """Takes a fact in; must neither raise nor wait."""
-
-
-def tell_all(hearers: Sequence[Tell]) -> Tell:
-    """Tells each of them."""
-
-    def tell(fact: Fact) -> None:
-        for hearer in hearers:
-            hearer(fact)
-
-    return tell
 
 
 def tell_nobody(_: Fact) -> None:

@@ -14,8 +14,8 @@ from headway.exposing import Bind, listen
 from service.domain.jobs import Job
 from service.domain.lifecycle import JobEvent
 from service.settings import SettingsError, read_settings
-from service.telemetry import Telemetry, collector_of, telemetry
-from service.usecases.facts import CommandTaken, Happened, Preempted
+from service.telemetry import Telemetry, collector_of, telemetry, telling
+from service.usecases.facts import CommandTaken, Fact, Happened, Preempted
 from service.usecases.records import Event
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -118,6 +118,17 @@ def test_where_to_answer_is_a_setting() -> None:
     )
     with pytest.raises(SettingsError, match="HEADWAY_METRICS_LISTEN: 'here' is no place to listen"):
         read_settings({**STORES, "HEADWAY_METRICS_LISTEN": "here"})
+
+
+def test_whoever_cannot_take_a_fact_in_spoils_it_for_nobody_else() -> None:
+    heard: list[Fact] = []
+    told = Preempted(Reason.PREEMPTED)
+
+    def fails(_: Fact) -> None:
+        raise KeyError("lost")
+
+    telling([fails, heard.append])(told)
+    assert heard == [told]
 
 
 def test_no_collector_no_traces(made: Telemetry) -> None:
