@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
@@ -39,6 +39,7 @@ def same(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
+@settings(max_examples=40)
 @given(state=states)
 def test_what_is_split_can_be_joined(state: Any) -> None:
     assert same(join(*split(state)), state)
