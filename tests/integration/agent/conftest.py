@@ -19,7 +19,10 @@ def shared(redis: EmbeddedRedis, tmp_path_factory: pytest.TempPathFactory) -> It
         agent = AgentProcess(stub.url, tmp_path_factory.mktemp("agent") / "state", slots=4)
         agent.start()
         try:
-            stub.wait_for(lambda: stub.reports)
+            try:
+                stub.wait_for(lambda: stub.reports)
+            except AssertionError as error:
+                raise AssertionError(f"the agent never reported; its log:\n{agent.log()}") from error
             yield stub
         finally:
             agent.clean_up()

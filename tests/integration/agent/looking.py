@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-WAIT_S = 60.0
+WAIT_S = 120.0
 
 
 def launchers(state: Path) -> list[int]:
