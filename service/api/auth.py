@@ -13,7 +13,7 @@ from headway.contract.identity import NewToken, SignInRequest, SignInView
 from service.api.access import identities_of
 from service.api.auth_pages import sign_in_page, signed_out_page
 from service.api.context import ApiContext, Context, new_id
-from service.api.problems import STATUS
+from service.api.problems import PROBLEM, STATUS
 from service.api.render import as_json
 from service.api.sessions import check_same_origin, end_session, form_of, session_of, start_session
 from service.domain.errors import Forbidden, HeadwayServiceError, NotFound, Unavailable, WrongToken
@@ -164,7 +164,13 @@ async def get_sign_in(context: Context) -> Response:
     return as_json(SignInView(issuer=oidc.issuer, client_id=client_id, scopes=list(oidc.scopes)))
 
 
-@router.post("/api/v1/sign-in", operation_id="sign_in", status_code=201, response_model=NewToken)
+@router.post(
+    "/api/v1/sign-in",
+    operation_id="sign_in",
+    status_code=201,
+    response_model=NewToken,
+    responses={401: PROBLEM, 403: PROBLEM, 404: PROBLEM, 503: PROBLEM},
+)
 async def sign_in(context: Context, request: SignInRequest) -> Response:
     """A token in exchange for the identity token that the provider gave to a command line."""
     provider, oidc = _provider(context)

@@ -12,6 +12,7 @@ from headway.contract.jobs import BundleView
 from headway.contract.spec import DIGEST_PATTERN
 from service.api.access import BundleReader, Caller, needs
 from service.api.context import ApiContext, Context
+from service.api.problems import PROBLEM
 from service.api.render import as_json
 from service.domain.access import Principal
 from service.domain.errors import NotFound, TooLarge
@@ -22,7 +23,14 @@ router = APIRouter(prefix="/api/v1/bundles", tags=["bundles"])
 Digest = Annotated[str, Path(pattern=DIGEST_PATTERN)]
 
 
-@router.post("", operation_id="upload_bundle", status_code=201, response_model=BundleView, **needs(Role.USER))
+@router.post(
+    "",
+    operation_id="upload_bundle",
+    status_code=201,
+    response_model=BundleView,
+    responses={413: PROBLEM, 422: PROBLEM},
+    **needs(Role.USER),
+)
 async def upload_bundle(request: Request, context: Context, caller: Caller) -> Response:
     """Upload a folder as tar.gz (the raw body). The same bytes again are not stored again."""
     data = bytearray()

@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import Literal
 
 from fastapi import APIRouter, Depends, Request
-from fastapi.responses import Response
+from fastapi.responses import PlainTextResponse, Response
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
@@ -34,7 +34,12 @@ OF: tuple[Literal["time"], Literal["cost"]] = ("time", "cost")
 router = APIRouter(tags=["health"])
 
 
-@router.get("/metrics", operation_id="metrics", dependencies=[Depends(require_monitor)])
+@router.get(
+    "/metrics",
+    operation_id="metrics",
+    response_class=PlainTextResponse,
+    dependencies=[Depends(require_monitor)],
+)
 async def metrics(request: Request, context: Context) -> Response:
     """The cluster as it is, how good the predictions of the last day were, what was spent this month, and what this process
     has done.

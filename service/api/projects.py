@@ -64,7 +64,13 @@ async def get_project(context: Context, caller: Caller, name: Name) -> Response:
         return _tagged(await project_view(tx, name, context.now()))
 
 
-@router.put("/{name}", operation_id="set_project", response_model=ProjectView, **needs(Role.ADMIN))
+@router.put(
+    "/{name}",
+    operation_id="set_project",
+    response_model=ProjectView,
+    responses={201: {"model": ProjectView, "description": "It is new"}},
+    **needs(Role.ADMIN),
+)
 async def set_project(
     context: Context,
     caller: Caller,

@@ -63,6 +63,31 @@ def robot(api: Api, role: Role) -> str:
     return token
 
 
+def failures_of(operation: schemathesis.schemas.APIOperation[Any, Any, Any], token: str) -> list[str]:
+    """What is wrong with the answers to some requests for an operation, by the bearer of a token."""
+    found: list[str] = []
+
+    @given(case=operation.as_strategy())
+    @settings(
+        max_examples=EXAMPLES,
+        phases=[Phase.generate],
+        deadline=None,
+        database=None,
+        derandomize=True,
+        suppress_health_check=[*HealthCheck],
+    )
+    def answered(case: schemathesis.Case) -> None:
+        headers = {**bearer(token), "Accept": "application/json"}
+        response = case.call(headers=headers, timeout=60)
+        try:
+            case.validate_response(response, checks=CHECKS)
+        except FailureGroup as failures:
+            found.extend(str(one) for one in failures.exceptions)
+
+    answered()
+    return found
+
+
 @pytest.mark.long
 @pytest.mark.timeout(1200)
 def test_no_answer_is_an_error_of_the_service_or_unknown_to_the_description(api: Api) -> None:
@@ -74,22 +99,5 @@ def test_no_answer_is_an_error_of_the_service_or_unknown_to_the_description(api:
     wrong: list[str] = []
     for operation in operations:
         for token in tokens.values():
-
-            @given(case=operation.as_strategy())
-            @settings(
-                max_examples=EXAMPLES,
-                phases=[Phase.generate],
-                deadline=None,
-                database=None,
-                suppress_health_check=[*HealthCheck],
-            )
-            def answered(case: schemathesis.Case, token: str = token) -> None:
-                headers = {**bearer(token), "Accept": "application/json"}
-                response = case.call(headers=headers, timeout=60)
-                try:
-                    case.validate_response(response, checks=CHECKS)
-                except FailureGroup as failures:
-                    wrong.extend(f"{operation.label}: {one}" for one in failures.exceptions)  # noqa: B023
-
-            answered()
+            wrong += [f"{operation.label}: {one}" for one in failures_of(operation, token)]
     assert not wrong, "\n\n".join(wrong)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import secrets
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -170,3 +174,26 @@ async def test_without_a_key_the_service_keeps_no_secrets(
         answer = await harness.client.put(f"{PATH}/key", json={"value": VALUE})
         assert (answer.status_code, answer.json()["code"]) == (409, "no_secrets_key")
         assert "HEADWAY_SECRETS_KEY" in answer.json()["detail"]
+
+
+async def test_secrets_are_rotated_by_the_program(harness: Harness, tmp_path: Path) -> None:
+    await put(harness)
+
+    def rotated(keys: str) -> subprocess.CompletedProcess[str]:
+        settings = harness.service.settings
+        env = {
+            **os.environ,
+            "HEADWAY_DATABASE_URL": settings.database_url,
+            "HEADWAY_REDIS_URL": settings.redis_url,
+            "HEADWAY_STORAGE_URL": f"file://{tmp_path}/storage",
+            "HEADWAY_SECRETS_KEY": keys,
+        }
+        command = [sys.executable, "-m", "service", "rotate-secrets"]
+        return subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=100)
+
+    done = await asyncio.to_thread(rotated, f"{NEW_KEY.hex()},{KEY.hex()}")
+    assert (done.returncode, done.stdout) == (0, "1 secrets are sealed with the newest key.\n"), done.stderr
+    refused = await asyncio.to_thread(rotated, KEY.hex())
+    assert refused.returncode == 1
+    assert "Traceback" not in refused.stderr
+    assert refused.stderr.startswith("headway service: ")
