@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import httpx
+from prometheus_client import CollectorRegistry
 from sqlalchemy import text
 
 from headway.contract.jobs import JobView
@@ -274,7 +275,13 @@ async def world_of(harness: Harness, lives: Lives) -> AsyncIterator[World]:
     transactions = MortalTransactions(harness.service.database, mortal)
     storage = MortalStorage(harness.service.storage, mortal)
     context = harness.service.app().state.context
-    app = create_app(replace(context, transactions=transactions, storage=storage, now=clock.now), nullcontext)
+    changed = {
+        "transactions": transactions,
+        "storage": storage,
+        "now": clock.now,
+        "registry": CollectorRegistry(),
+    }
+    app = create_app(replace(context, **changed), nullcontext)
     shared = {name: getattr(harness.scheduler, name) for name in Scheduler.__dataclass_fields__}
     scheduler = Begun(
         **{
