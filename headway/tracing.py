@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -20,7 +21,7 @@ TRACES_ENDPOINT = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"
 _TRACEPARENT = re.compile(r"00-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})")
 """W3C Trace Context, version 00."""
 _SAMPLED = 1
-_FLUSH_MS = 2_000
+_LAST_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,9 +120,10 @@ class Otlp:
         )
 
     def close(self) -> None:
-        """Send what is left, within two seconds."""
-        self._processor.force_flush(_FLUSH_MS)
-        self._processor.shutdown()  # type: ignore[no-untyped-call]
+        """Send what is left. A collector that does not answer holds nobody up for longer than ten seconds."""
+        sending = threading.Thread(target=self._processor.shutdown, daemon=True)
+        sending.start()
+        sending.join(_LAST_S)
 
 
 def _context(ref: SpanRef) -> Any:
