@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import Literal
 
 from fastapi import APIRouter, Depends, Request
-from fastapi.responses import PlainTextResponse, Response
+from fastapi.responses import Response
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
@@ -37,7 +37,7 @@ router = APIRouter(tags=["health"])
 @router.get(
     "/metrics",
     operation_id="metrics",
-    response_class=PlainTextResponse,
+    responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
     dependencies=[Depends(require_monitor)],
 )
 async def metrics(request: Request, context: Context) -> Response:
