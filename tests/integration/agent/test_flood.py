@@ -63,7 +63,8 @@ def test_a_rank_that_prints_as_fast_as_it_can(
     assert missing > 0
     said = sum(len(line) + 1 for line in text.splitlines() if line.startswith("[headway]"))
     assert printed > 130 * MIB
-    assert abs(len(text) - said + missing - printed) <= 1, "every byte is there or counted"
+    line_ends = text.count("[headway]")  # one before each notice that is put within a line
+    assert 0 <= len(text) - said + missing - printed <= line_ends, "every byte is there or counted"
     assert len(text) <= QUOTA_BYTES + LAST_WORDS_BYTES + 2048
     assert max(disk_bytes) < 8 * QUOTA_BYTES, "what it writes while the agent looks elsewhere, and no more"
     assert log.stat().st_blocks * 512 < QUOTA_BYTES
