@@ -13,9 +13,7 @@ depends_on = None
 
 def upgrade() -> None:
     op.add_column("tokens", sa.Column("parent_id", sa.Text(), nullable=True))
-    op.create_index("ix_tokens_parent_id", "tokens", ["parent_id"])
 
 
 def downgrade() -> None:
-    op.drop_index("ix_tokens_parent_id", "tokens")
     op.drop_column("tokens", "parent_id")
