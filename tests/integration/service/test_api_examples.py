@@ -155,7 +155,7 @@ async def test_examples_work_and_are_what_the_description_says(harness: Harness)
         assert example.get("request") == recorded[operation].get("request"), operation
         if "response" in example:
             answers = operations[operation]["responses"]
-            (status,) = (status for status in answers if status.startswith("2"))
+            status = min(status for status in answers if status.startswith("2"))
             schema = answers[status]["content"]["application/json"]["schema"]
             Draft202012Validator({**schema, "components": document["components"]}).validate(
                 example["response"]
