@@ -83,7 +83,9 @@ SERVED = text(
 it have ended: it is prepared while they train, or given up. What is not kept any more counts in all of them together.
 """
 
-_NODES = text("SELECT id, name, state, slots, market, usd_per_slot_h, reclaim_at, container_engine FROM nodes")
+_NODES = text(
+    "SELECT id, name, state, slots, market, usd_per_slot_h, reclaim_at, container_engine FROM nodes"
+)
 
 
 async def take_snapshot(
