@@ -68,7 +68,10 @@ def unsatisfied(requirements: Iterable[Requirement], pins: Mapping[str, str]) ->
 
 
 def unpinned(roots: Iterable[Requirement], pins: Mapping[str, str]) -> list[str]:
-    """A problem for each installed package that `roots` need, directly or not, and that has no pin."""
+    """A problem for each installed package that `roots` need, directly or not, and that has no pin.
+
+    Of a root that is not installed, as those of an extra that `make setup` leaves out, nothing more can be said.
+    """
     problems: dict[str, str] = {}
     queue = [(requirement, PROJECT) for requirement in roots if _applies(requirement, frozenset())]
     seen: set[tuple[str, frozenset[str]]] = set()
@@ -84,7 +87,8 @@ def unpinned(roots: Iterable[Requirement], pins: Mapping[str, str]) -> list[str]
         try:
             children = [Requirement(line) for line in requires(name) or []]
         except PackageNotFoundError:
-            problems[name] = f"{name}: needed by {parent} and not installed; run make setup"
+            if parent != PROJECT:
+                problems[name] = f"{name}: needed by {parent} and not installed; run make setup"
             continue
         queue += [(child, name) for child in children if _applies(child, frozenset(requirement.extras))]
     return [problems[name] for name in sorted(problems)]

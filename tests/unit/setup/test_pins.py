@@ -65,3 +65,9 @@ def test_what_an_extra_of_a_dependency_needs_must_be_pinned_too() -> None:
 
 def test_a_requirement_for_another_platform_needs_no_pin() -> None:
     assert unpinned([Requirement("pywin32; platform_system == 'Nowhere'")], {}) == []
+
+
+def test_a_package_of_an_extra_that_is_not_installed_needs_its_own_pin_only() -> None:
+    extra = [Requirement("nobody-installs-this>=1")]
+    assert unpinned(extra, {"nobody-installs-this": "1.0"}) == []
+    assert unpinned(extra, {}) == ["nobody-installs-this: needed by headway and not in constraints.txt"]
