@@ -174,15 +174,15 @@ def _real(location: Location, document: Any) -> Location:
 
 
 def _suggestion(field: Location) -> str:
-    """`; did you mean …?`: a near name beside it, or the same name elsewhere in the spec."""
+    """`; did you mean …?`: the same name elsewhere in the spec, or a near one beside it."""
     known = dict(_fields(JobSpec))
+    elsewhere = [path for path in known if path[-1] == field[-1]]
+    if elsewhere:
+        return f"; did you mean `{_dotted(elsewhere[0])}`?"
     siblings = {path[-1]: path for path in known if path[:-1] == field[:-1]}
     near = difflib.get_close_matches(str(field[-1]), siblings, n=1, cutoff=0.6)
     if near:
         return f"; did you mean `{near[0]}`?"
-    elsewhere = [path for path in known if path[-1] == field[-1]]
-    if elsewhere:
-        return f"; did you mean `{_dotted(elsewhere[0])}`?"
     return f"; there are {', '.join(sorted(siblings))}" if siblings else ""
 
 
