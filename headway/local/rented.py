@@ -166,10 +166,15 @@ class MachineFolder:
             _write(self.path / "ended.json", {"at": at.isoformat(), "message": message})
 
     def end(self) -> None:
-        """Switch it off and wait until it is: SIGTERM lets its agent checkpoint what still runs there."""
+        """Switch it off and wait until it is: SIGTERM lets its agent checkpoint what still runs there.
+
+        One that was launched a moment ago and has no process yet finds out by itself.
+        """
         pid = self.pid
         if pid is not None:
             end(pid, (signal.SIGTERM, signal.SIGKILL), END_PATIENCE_S)
+        elif self.ended() is None:
+            self.note_end(datetime.now(UTC), "it was given back before it was on")
 
 
 def machine_folders(folder: Path) -> Iterator[MachineFolder]:

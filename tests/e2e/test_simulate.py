@@ -21,7 +21,10 @@ async def start(*arguments: str) -> asyncio.subprocess.Process:
     files = ("--jobs", str(EXAMPLE / "jobs.csv"), "--cluster", str(EXAMPLE / "cluster.yaml"))
     command = [sys.executable, "-m", "headway.cli", "simulate", *files, *arguments]
     pipe = asyncio.subprocess.PIPE
-    return await asyncio.create_subprocess_exec(*command, stdout=pipe, stderr=pipe)
+    # Whoever starts tests in the background of a shell without job control has them ignore Ctrl-C, and all that they start.
+    return await asyncio.create_subprocess_exec(
+        *command, stdout=pipe, stderr=pipe, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)
+    )
 
 
 async def end(program: asyncio.subprocess.Process) -> tuple[int | None, str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -17,7 +18,7 @@ import yaml
 
 from headway.contract.markets import Market
 from headway.local.machine import descendants
-from headway.local.rented import MachineFolder, machine_folders
+from headway.local.rented import Lease, MachineFolder, machine_folders
 from service.adapters.providers.local import LocalProvider
 from service.domain.errors import NoCapacity, ProviderRefused, Unavailable
 from service.domain.rental.machines import Machine, MachineState
@@ -125,6 +126,33 @@ async def test_a_launch_that_is_asked_for_twice_makes_one_machine(place: Place) 
     assert await again.launch(machine_of("m1"), JOIN) == first
     assert await again.list() == [first]
     assert place.machine("m1").pid == pid
+
+
+async def test_a_machine_that_is_ended_before_it_has_a_process_never_runs(place: Place) -> None:
+    machine = place.machine("m1")
+    machine.rent(
+        Lease(
+            machine_id="m1",
+            external_id="local-m1",
+            instance_type="small",
+            market="spot",
+            slots=1,
+            device_kind="cpu",
+            url=JOIN.url,
+            node_name=JOIN.node_name,
+            offers=str(place.file),
+            launch_delay_s=0.0,
+            joins=True,
+            billed_from=datetime.now(UTC).isoformat(),
+        )
+    )
+    machine.end()
+    late = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "headway.local.machine", str(machine.path)
+    )
+    assert await late.wait() == 0
+    assert not machine.pid_file.exists()
+    assert [one.ended for one in await place.provider.list()] == [True]
 
 
 async def test_capacity_and_prices_are_those_of_the_market(place: Place) -> None:

@@ -19,7 +19,7 @@ wait
 """
 AGENT = """#!/usr/bin/env bash
 echo "$@" >> "$RECORD"
-trap 'echo stopped $SLURM_NODEID >> "$RECORD"; exit 0' TERM
+trap 'echo stopped $SLURM_NODEID >> "$RECORD"; kill $!; exit 0' TERM
 echo up > "$RECORD.$SLURM_NODEID"
 cat "$READY" > /dev/null & wait
 """
