@@ -117,9 +117,11 @@ class News:
                 self._forward(run, rank, message, ReadPosition(name, rank, behind))
             self._holes.empty(path, offset)
 
-    def exits(self, run: Run) -> bool:
-        """Report ranks that ended since the last time; whether one of them broke the gang."""
-        gone = run.folder.gone.exists()  # before the exits, which are written before it
+    def exits(self, run: Run, *, gone: bool) -> bool:
+        """Report ranks that ended since the last time; whether one of them broke the gang.
+
+        Of a run that is `gone`, those that nobody saw end are reported as well.
+        """
         failure = False
         for slot in run.command.ranks:
             if slot.rank in run.exits_reported:

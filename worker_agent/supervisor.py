@@ -318,14 +318,15 @@ class Supervisor:
 
     def _look(self, run: Run) -> None:
         """Take in what the launcher wrote about the run."""
+        gone = run.folder.gone.exists()  # asked once, and first: all else is written before it
         started = read_json(run.folder.started)
         if started is not None and any(run.folder.pid(slot.rank).exists() for slot in run.command.ranks):
             self._news.started(run, started["how"])
-        if self._news.exits(run):
+        if self._news.exits(run, gone=gone):
             run.state = rules.after_failure(run.state, boot_s())
             run.save()
         self._shipper.hurry()
-        if run.folder.gone.exists():
+        if gone:
             if not run.start_reported:
                 self._news.start_failed(run, "The launcher could not start the ranks.", retryable=True)
             run.state = replace(run.state, phase=Phase.GONE)
@@ -383,11 +384,10 @@ class Supervisor:
         """Compare what the agent believes of a live run with what this launcher keeps."""
         if run.folder.name in kept:
             run.state = replace(run.state, killed=False)  # an order on a lost connection is given again
-            self._look(run)
-        elif run.folder.gone.exists():
-            self._look(run)
-        else:
+        elif not run.folder.gone.exists():
             run.state = replace(run.state, phase=Phase.READY)  # the order to start it was lost
+            return
+        self._look(run)
 
     def _replace_launcher(self) -> None:
         """A launcher with old code in memory makes way as soon as it keeps nothing."""
