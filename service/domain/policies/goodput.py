@@ -49,7 +49,9 @@ class Goodput:
       leaves for training. It is charged twice: a job that gives up slots today wants them back when others have ended.
       The next change is taken to come after half of the time that there was between its changes up to now, but not
       within `settled_s`, or with its end, where that is known. A start costs as much: short jobs do not gain much from
-      many slots. To lose all slots costs a running job what is missing to 1, since it has to start again.
+      many slots. To lose all slots costs a running job what is missing to 1, since it has to start again, and to lose a
+      part of its worth that part of it, since it will want to come back: else a job with a long restart would be sent
+      to a few slots for a minute, which it spends on starting.
     - patience: (1 + seconds waited in all / (seconds served + patience_s)) ** 2: without bound for a job that gets
       nothing, so that every job has its turn, and no more than the inverse square of its share for one that runs.
     """
@@ -80,11 +82,13 @@ class Goodput:
         worth = self._weight(given, to_go_s)[:, None] * speedup**self.p
         left = self._left_by_change(given, to_go_s, speedup)
         utility = worth * np.where(kept(given), 1.0, left**self.p)
-        stopped = np.where(kept(given), worth * (1 - left), 0.0).max(axis=1, initial=0.0)
         if given.thrift is not None:
             utility = utility * given.thrift**self.p
-        utility = np.where(goodput > 0, utility, -np.inf)
-        return solved(given, solve, utility, -stopped, "weighted speedup ** p")
+        held = np.where(kept(given), worth, 0.0).max(axis=1, initial=0.0)
+        back = np.where(kept(given), worth * (1 - left), 0.0).max(axis=1, initial=0.0)
+        given_up = np.maximum(1 - worth / np.maximum(held, 1e-12)[:, None], 0.0)
+        utility = np.where(goodput > 0, utility - back[:, None] * given_up, -np.inf)
+        return solved(given, solve, utility, -back, "weighted speedup ** p")
 
     def _weight(self, given: RoundInput, to_go_s: FloatArray) -> FloatArray:
         """(J,) what a job's speedup counts."""

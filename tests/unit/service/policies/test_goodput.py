@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from service.domain.allocation.knapsack.problem import NOTHING, Problem, Solution
 from service.domain.allocation.knapsack.solver import solve
@@ -51,14 +53,17 @@ def by_hand(round_: RoundInput, choice: np.ndarray, policy: Goodput) -> float:
             lasts_s = min(usual_s, to_go[job] / speedup) if known[job] else usual_s
             return lasts_s / (lasts_s + cost)
 
+        worth = 0.0
         if column >= 0:
             if goodput[job, column] == 0:
                 return -np.inf
             speedup = goodput[job, column] / usual[job]
-            total += weight * (speedup * (1.0 if column == held else after_change(speedup))) ** policy.p
-        elif held >= 0 and goodput[job, held] > 0:
+            worth = speedup**policy.p
+            total += weight * worth * (1.0 if column == held else after_change(speedup)) ** policy.p
+        if held >= 0 and goodput[job, held] > 0:
             speedup = goodput[job, held] / usual[job]
-            total -= weight * speedup**policy.p * (1 - after_change(speedup))
+            given_up = max(speedup**policy.p - worth, 0.0)
+            total -= weight * given_up * (1 - after_change(speedup))
     return total
 
 
@@ -133,6 +138,44 @@ def test_a_running_job_does_not_lose_all_to_an_equal_one() -> None:
 def test_a_job_shrinks_to_let_a_newcomer_start() -> None:
     round_ = a_round(TWO, [1, 2, 3], capacity=3, current=[2, NOTHING], change_s=[30.0] * 2, **RUNNING)
     assert sorted(Goodput().choose(round_, brute_force).chosen.tolist()) == [0, 1]
+
+
+@pytest.mark.parametrize(("change_s", "expected"), [(1.0, [0, 2]), (250.0, [2, 0])])
+def test_a_job_with_a_long_restart_is_not_sent_to_a_few_slots_for_a_short_one(
+    change_s: float, expected: list[int]
+) -> None:
+    """The second job comes while the first one has nearly all slots, and gains much from them; each can run on one."""
+    round_ = a_round(
+        [[1.0, 10.0, 20.0]] * 2,
+        [1, 2, 3],
+        capacity=4,
+        current=[2, NOTHING],
+        change_s=[change_s, 5.0],
+        changes=[3, 0],
+        remaining=[1e6, 1e3],
+        **RUNNING,
+    )
+    assert Goodput().choose(round_, brute_force).chosen.tolist() == expected
+
+
+@settings(deadline=None)
+@given(seed=st.integers(0, 10**6), change_s=st.floats(0, 1e4), held=st.integers(0, 5))
+def test_less_of_what_a_job_has_is_worth_no_more_than_that_and_no_less_than_nothing(
+    seed: int, change_s: float, held: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    round_ = a_round(
+        [np.sort(rng.uniform(0.1, 100, 6)).tolist()],
+        [1, 2, 3, 4, 5, 6],
+        capacity=6,
+        current=[held],
+        change_s=[change_s],
+        age_s=[float(rng.uniform(0, 1e5))],
+    )
+    choices = Goodput().choose(round_, exactly)
+    smaller = choices.utility[0, :held]
+    assert (smaller <= choices.utility[0, held]).all()
+    assert (smaller > choices.idle[0]).all()
 
 
 def test_a_change_must_pay_before_the_end() -> None:
