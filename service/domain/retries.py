@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from headway.contract.jobs import Reason
 from headway.contract.spec import HungAfter
@@ -47,6 +47,8 @@ class Failure:
     """The newest checkpoint."""
     nodes: tuple[str, ...] = ()
     """Names of the nodes that were lost."""
+    furthest_samples: int = 0
+    """How far training had ever come until then: at this failure, or at those before it that count, remembered or not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +80,8 @@ def gist(message: str) -> str:
 
 def with_failure(before: Sequence[Failure], failure: Failure) -> tuple[Failure, ...]:
     """The latest failures with one more."""
-    return (*before, failure)[-KEPT_FAILURES:]
+    furthest = max(failure.samples, _furthest(before))
+    return (*before, replace(failure, furthest_samples=furthest))[-KEPT_FAILURES:]
 
 
 def has_got_on(before: Sequence[Failure], failure: Failure) -> bool:
@@ -89,10 +92,14 @@ def has_got_on(before: Sequence[Failure], failure: Failure) -> bool:
     """
     if not before:
         return False
-    furthest = max(one.samples for one in before)
+    furthest = _furthest(before)
     if failure.checkpoint_samples is not None:
         return failure.checkpoint_samples > furthest
     return furthest == failure.samples == 0 and failure.ran_s >= FORGIVEN_RAN_S
+
+
+def _furthest(failures: Sequence[Failure]) -> int:
+    return max((max(one.samples, one.furthest_samples) for one in failures), default=0)
 
 
 def poison(failures: Sequence[Failure]) -> str | None:

@@ -150,7 +150,7 @@ def _cleaned(models: JobModels) -> JobModels:
     reference = np.where(np.isnan(reference), present, reference)
     adapts = models.adapts & ~np.isnan(reference)
     most = np.where(adapts, np.fmax(_positive(models.max_global), reference), reference)
-    max_local = np.floor(models.max_local)
+    max_local = _positive(models.max_local)
     effect = models.batch_effect
     return JobModels(
         throughput=models.throughput,
@@ -158,7 +158,7 @@ def _cleaned(models: JobModels) -> JobModels:
         reference_batch=reference,
         global_batch=np.where(adapts & ~np.isnan(present), present, reference),
         max_global=most,
-        max_local=np.where(max_local >= 1, max_local, np.inf),
+        max_local=np.where(np.isnan(max_local), np.inf, max_local),
         adapts=adapts,
         batch_effect=None if effect is None else np.where(np.abs(effect) <= _MOST_EFFECT, effect, 1.0),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from headway.contract.jobs import Reason
@@ -57,6 +57,7 @@ def test_only_a_checkpoint_beyond_all_failures_is_getting_on(
     assert has_got_on(before, now) is got_on
 
 
+@example([(0, 1), *[(0, 0)] * KEPT_FAILURES, (0, 1)])
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50)), max_size=30))
 def test_a_job_that_dies_at_the_same_place_runs_out_and_one_that_gets_on_does_not(
     tries: list[tuple[int, int]],
