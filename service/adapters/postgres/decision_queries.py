@@ -16,6 +16,7 @@ from headway.contract.forecasts import ScoredPrediction
 from headway.contract.jobs import JobState, Page
 from headway.contract.markets import Market
 from service.adapters.postgres.cursors import read_cursor, write_cursor
+from service.adapters.postgres.expressions import one_of
 from service.adapters.postgres.snapshot import CLASS_JOBS, ENOUGH_STEPS, SERVED, measured_of_classes
 from service.adapters.postgres.tables import TERMINAL_SQL, jobs, nodes, rounds
 from service.domain.cluster import Measurement
@@ -121,7 +122,7 @@ class PostgresDecisionQueries:
         if seen is None:
             return views
         changed = {one.job_id for view in views for one in view.changes}
-        query = select(jobs.c.id).where(jobs.c.id.in_(changed), jobs.c.project.in_(seen))
+        query = select(jobs.c.id).where(one_of(jobs.c.id, changed), jobs.c.project.in_(seen))
         own = set((await self._connection.execute(query)).scalars())
         return [seen_round(view, own, seen) for view in views]
 

@@ -11,6 +11,7 @@ import re
 from typing import Any
 
 import asyncpg
+from sqlalchemy import Table
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.util import greenlet_spawn
 
@@ -41,6 +42,11 @@ class Statement:
 
 
 _NAME = re.compile(r"(?<!:):([a-z_][a-z0-9_]*)")
+
+
+def columns_of(table: Table) -> str:
+    """All columns of a table, as a statement lists them."""
+    return ", ".join(f"{table.name}.{column.name}" for column in table.columns)
 
 
 async def fetch(connection: AsyncConnection, statement: Statement, **values: Any) -> list[Row]:

@@ -13,7 +13,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from headway.contract.agents import Member
 from headway.contract.jobs import Reason
-from service.adapters.postgres.direct import Statement, fetch
+from service.adapters.postgres.direct import Statement, columns_of, fetch
+from service.adapters.postgres.expressions import one_of
 from service.adapters.postgres.tables import allocations, slot_grants
 from service.domain.jobs import Allocation, size_of
 from service.domain.membership import first_members
@@ -57,7 +58,7 @@ _PASS_ON = Statement(
     ORDER BY node, slot
     """
 )
-_COLUMNS = ", ".join(f"allocations.{column.name}" for column in allocations.columns)
+_COLUMNS = columns_of(allocations)
 _ADD = Statement(
     """
     INSERT INTO allocations (job_id, generation, slots, size, device_kind, first_node, master_port, members, stores, reason,
@@ -120,7 +121,7 @@ class PostgresGrants:
         granted = [row.id for row in await fetch(self._connection, _GRANT, **values)]
         if len(granted) == len(wanted):
             return True
-        await self._connection.execute(delete(slot_grants).where(slot_grants.c.id.in_(granted)))
+        await self._connection.execute(delete(slot_grants).where(one_of(slot_grants.c.id, granted)))
         return False
 
     async def held(self, job_id: str) -> dict[int, Allocation]:

@@ -11,7 +11,7 @@ from typing import Any
 from sqlalchemy import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from service.adapters.postgres.direct import Statement, fetch
+from service.adapters.postgres.direct import Statement, columns_of, fetch
 from service.adapters.postgres.tables import metrics, rank_exits
 from service.domain.failures import RankExit
 from service.domain.jobs import size_of
@@ -28,7 +28,7 @@ _EVENT = Statement(
 )
 _EXITS = Statement(
     f"""
-    SELECT {", ".join(column.name for column in rank_exits.columns)} FROM rank_exits
+    SELECT {columns_of(rank_exits)} FROM rank_exits
     WHERE job_id = :job_id AND generation >= :oldest ORDER BY generation, rank
     """  # noqa: S608 - names of our own
 )

@@ -13,6 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.types import DateTime, Text
 
 from headway.contract.identity import EVERYWHERE, ProjectQuota, Role
+from service.adapters.postgres.expressions import one_of
 from service.adapters.postgres.identity_tables import members, projects, tokens, users
 from service.adapters.postgres.tables import TERMINAL_SQL
 from service.domain.errors import NotFound
@@ -95,7 +96,7 @@ class PostgresBearers:
             moments = [at[one] for one in ids]
             await self._connection.execute(
                 select(tokens.c.id)
-                .where(tokens.c.id.in_(ids))
+                .where(one_of(tokens.c.id, ids))
                 .order_by(tokens.c.id)
                 .with_for_update(key_share=True)
             )

@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from headway.contract.jobs import JobProgress, JobState, Reason
 from headway.contract.spec import JobSpec
 from service.adapters.postgres import audit
-from service.adapters.postgres.direct import Row, Statement, fetch
+from service.adapters.postgres.direct import Row, Statement, columns_of, fetch
 from service.adapters.postgres.tables import TERMINAL_SQL, jobs
 from service.domain.errors import InvalidField, NameTaken, NotFound
 from service.domain.jobs import Job, Switch, class_of
@@ -48,13 +48,16 @@ _INSERT = Statement(
 """Job, idempotency key, first event and who did it in one statement: a submit is one round trip. Its project is there, and stays until
 the commit.
 """
+_SAVE_PRIORITY = Statement(
+    "UPDATE jobs SET spec = jsonb_set(spec, '{priority}', to_jsonb(CAST(:priority AS integer))) WHERE id = :id"
+)
 _SAVE_PROGRESS = Statement(
     """
     UPDATE jobs SET progress = said.progress
     FROM jsonb_to_recordset(CAST(:said AS jsonb)) AS said(id text, progress jsonb) WHERE jobs.id = said.id
     """
 )
-COLUMNS = ", ".join(column.name for column in jobs.columns)
+COLUMNS = columns_of(jobs)
 _LOCK_MANY = f"SELECT {COLUMNS} FROM jobs WHERE id = ANY(:jobs) ORDER BY id FOR UPDATE"  # noqa: S608 - names of our own
 _LOCKED = Statement(_LOCK_MANY)
 _LOCKED_OF_FREE = Statement(f"{_LOCK_MANY} SKIP LOCKED")
@@ -212,6 +215,10 @@ class PostgresJobs:
         query = select(jobs).where(jobs.c.switch.is_not(None)).order_by(jobs.c.id)
         rows = (await self._connection.execute(query.with_for_update(skip_locked=True))).all()
         return [row_to_job(row) for row in rows]
+
+    async def save_priority(self, job: Job) -> None:
+        """Store the priority of a locked job."""
+        await fetch(self._connection, _SAVE_PRIORITY, id=job.id, priority=job.spec.priority)
 
     async def save(self, job: Job) -> None:
         """Store a locked job."""

@@ -14,6 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from headway.contract.agents import NodeState
 from headway.contract.jobs import JobState
 from headway.contract.markets import Market
+from service.adapters.postgres.expressions import one_of
 from service.adapters.postgres.ledger_tables import charges, leases, ledger_state
 from service.adapters.postgres.machines import row_to_machine
 from service.adapters.postgres.money_tables import machines
@@ -76,8 +77,8 @@ class PostgresLedger:
         )
         rows = (await self._connection.execute(query)).all()
         ids = [row.id for row in rows]
-        known = {one.id: one for one in await self._leases(leases.c.id.in_(ids))}
-        joined = (await self._connection.execute(select(nodes).where(nodes.c.machine_id.in_(ids)))).all()
+        known = {one.id: one for one in await self._leases(one_of(leases.c.id, ids))}
+        joined = (await self._connection.execute(select(nodes).where(one_of(nodes.c.machine_id, ids)))).all()
         hosts = {row.machine_id: _host(row) for row in joined}
         return [MachineDue(row_to_machine(row), hosts.get(row.id), known.get(row.id)) for row in rows]
 
@@ -96,7 +97,7 @@ class PostgresLedger:
 
     async def leases_on(self, node_ids: Collection[str], after_us: int) -> list[Lease]:
         """Leases with one of the nodes that ended after a moment, or go on."""
-        return await self._leases(leases.c.node_id.in_(list(node_ids)), leases.c.to_at > from_us(after_us))
+        return await self._leases(one_of(leases.c.node_id, node_ids), leases.c.to_at > from_us(after_us))
 
     async def _leases(self, *where: Any) -> list[Lease]:
         rows = await self._connection.execute(select(leases).where(*where).order_by(leases.c.id))
@@ -124,7 +125,7 @@ class PostgresLedger:
 
     async def marks(self, job_ids: Collection[str], since_us: int | None) -> dict[str, list[Mark]]:
         """Marks by job; with `since_us` from the last change of phase before it on."""
-        query = select(events).where(events.c.job_id.in_(list(job_ids)), events.c.kind.in_(MARKS))
+        query = select(events).where(one_of(events.c.job_id, job_ids), events.c.kind.in_(MARKS))
         if since_us is not None:
             earlier = events.alias("earlier")
             first = (
@@ -146,13 +147,14 @@ class PostgresLedger:
         self, job_ids: Collection[str], since_us: int
     ) -> dict[str, tuple[str, dict[int, frozenset[Place]]]]:
         """Projects, and slots of generations."""
-        wanted = list(job_ids)
-        rows = await self._connection.execute(select(jobs.c.id, jobs.c.project).where(jobs.c.id.in_(wanted)))
+        rows = await self._connection.execute(
+            select(jobs.c.id, jobs.c.project).where(one_of(jobs.c.id, job_ids))
+        )
         found: dict[str, tuple[str, dict[int, frozenset[Place]]]] = {
             row.id: (row.project, {}) for row in rows
         }
         query = select(allocations.c.job_id, allocations.c.generation, allocations.c.slots).where(
-            allocations.c.job_id.in_(wanted),
+            one_of(allocations.c.job_id, job_ids),
             or_(allocations.c.ended_at.is_(None), allocations.c.ended_at > from_us(since_us)),
         )
         for row in (await self._connection.execute(query)).all():
@@ -168,7 +170,7 @@ class PostgresLedger:
             or_(slot_grants.c.released_at.is_(None), slot_grants.c.released_at > from_us(since_us))
         )
         if node_ids is not None:
-            query = query.where(slot_grants.c.node_id.in_(list(node_ids)))
+            query = query.where(one_of(slot_grants.c.node_id, node_ids))
         if job_id is not None:
             query = query.where(slot_grants.c.job_id == job_id)
         return [
@@ -193,7 +195,7 @@ class PostgresLedger:
         )
         ids = [lease.id for lease, _ in written]
         await self._connection.execute(
-            delete(charges).where(charges.c.lease_id.in_(ids), charges.c.hour >= from_us(since_us))
+            delete(charges).where(one_of(charges.c.lease_id, ids), charges.c.hour >= from_us(since_us))
         )
         rows = [
             {

@@ -15,6 +15,7 @@ from headway.contract.jobs import Page
 from headway.contract.machines import MachineView
 from headway.contract.markets import Market
 from service.adapters.postgres.cursors import read_cursor, write_cursor
+from service.adapters.postgres.expressions import one_of
 from service.adapters.postgres.money_tables import ENDED_SQL, machines
 from service.adapters.postgres.tables import nodes, slot_grants
 from service.domain.errors import NotFound
@@ -92,8 +93,8 @@ class PostgresMachines:
 
     async def known(self, provider: str, names: Collection[str]) -> list[Machine]:
         """Machines by their ids or their provider's names, ended ones too, oldest first."""
-        own = and_(machines.c.provider == provider, machines.c.external_id.in_(names))
-        return await self._all(select(machines).where(or_(machines.c.id.in_(names), own)))
+        own = and_(machines.c.provider == provider, one_of(machines.c.external_id, names))
+        return await self._all(select(machines).where(or_(one_of(machines.c.id, names), own)))
 
     async def requested_since(self, moment: datetime) -> list[Machine]:
         """Those that were wanted since a moment, ended ones too, oldest first."""

@@ -7,12 +7,13 @@ from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import and_, delete, exists, func, insert, or_, select, update
+from sqlalchemy import and_, delete, exists, insert, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.elements import ColumnElement
 
 from headway.contract.identity import JoinTokenView
 from service.adapters.postgres.direct import Row, Statement, fetch
+from service.adapters.postgres.expressions import one_of
 from service.adapters.postgres.identity_tables import join_tokens, storage_tickets
 from service.adapters.postgres.tables import jobs, nodes, slot_grants
 from service.domain.credentials import NodeTokens
@@ -159,7 +160,7 @@ class PostgresHeldRuns:
 
     async def known(self, node_ids: Collection[str]) -> set[str]:
         """Those that exist."""
-        query = select(nodes.c.id).where(nodes.c.id == func.any(list(node_ids)))
+        query = select(nodes.c.id).where(one_of(nodes.c.id, node_ids))
         return set((await self._connection.execute(query)).scalars())
 
     async def _had(self, node_id: str, job_id: str, generation: int) -> list[Row]:

@@ -12,12 +12,12 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from headway.contract.agents import NodeState, SlotInfo
 from headway.contract.markets import Market
-from service.adapters.postgres.direct import Statement, fetch
+from service.adapters.postgres.direct import Statement, columns_of, fetch
 from service.adapters.postgres.tables import api_processes, nodes, slot_grants
 from service.domain.errors import NotFound
 from service.usecases.records import NodeRecord
 
-_COLUMNS = ", ".join(column.name for column in nodes.columns)
+_COLUMNS = columns_of(nodes)
 _LOCK = Statement(f"SELECT {_COLUMNS} FROM nodes WHERE id = :node OR name = :node FOR NO KEY UPDATE")  # noqa: S608
 _MANY = Statement(f"SELECT {_COLUMNS} FROM nodes WHERE id = ANY(:nodes)")  # noqa: S608
 _SEEN = Statement("UPDATE nodes SET seen_at = :seen_at, last_sequence = :last_sequence WHERE id = :node")

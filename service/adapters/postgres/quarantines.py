@@ -11,7 +11,7 @@ from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from headway.contract.health import FaultCause, FaultGrade
-from service.adapters.postgres.direct import Statement, fetch
+from service.adapters.postgres.direct import Statement, columns_of, fetch
 from service.adapters.postgres.reliability_tables import quarantines
 from service.domain.cluster import SlotKey
 from service.domain.health import Quarantine
@@ -19,7 +19,7 @@ from service.domain.health import Quarantine
 _OPEN = quarantines.c.released_at.is_(None)
 _OPEN_ON = Statement(
     f"""
-    SELECT {", ".join(column.name for column in quarantines.columns)} FROM quarantines
+    SELECT {columns_of(quarantines)} FROM quarantines
     WHERE released_at IS NULL AND (CAST(:nodes AS text[]) IS NULL OR node_id = ANY(:nodes)) ORDER BY node_id, slot
     """  # noqa: S608 - names of our own
 )

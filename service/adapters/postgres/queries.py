@@ -11,7 +11,7 @@ from typing import Any
 from sqlalchemy import select, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from headway.contract.agents import NodeState, NodeView, SlotInfo, SlotView
+from headway.contract.agents import NodeState, SlotInfo
 from headway.contract.health import QuarantineView
 from headway.contract.jobs import (
     EventView,
@@ -26,6 +26,7 @@ from headway.contract.jobs import (
     SizeOption,
 )
 from headway.contract.markets import Market
+from headway.contract.nodes import NodeView, SlotView
 from headway.contract.spec import JobSpec
 from service.adapters.postgres.cursors import read_cursor, write_cursor
 from service.adapters.postgres.direct import Row, Statement, fetch
@@ -296,4 +297,5 @@ def _node_view(
         agent_version=row.agent_version,
         market=Market(row.market),
         usd_per_slot_h=row.usd_per_slot_h,
+        container_engine=row.container_engine,
     )

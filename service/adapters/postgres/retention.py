@@ -10,6 +10,7 @@ from sqlalchemy import ARRAY, Text, bindparam, delete, literal, select, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from headway.contract.agents import NodeState
+from service.adapters.postgres.expressions import one_of
 from service.adapters.postgres.ledger_tables import leases, ledger_state
 from service.adapters.postgres.money_tables import ENDED_SQL, machines
 from service.adapters.postgres.tables import TERMINAL_SQL, bundles, jobs, nodes, slot_grants
@@ -82,7 +83,7 @@ class PostgresRetention:
             left -= await delete_batch(self._connection, table, "job_id = ANY(:ids)", left, ids=old)
             if left <= 0:
                 return JobsDeleted((), more=True)
-        gone = await self._connection.execute(delete(jobs).where(jobs.c.id.in_(old)).returning(jobs.c.id))
+        gone = await self._connection.execute(delete(jobs).where(one_of(jobs.c.id, old)).returning(jobs.c.id))
         return JobsDeleted(list(gone.scalars()), more=len(old) == _JOBS_AT_ONCE)
 
     async def unused_bundles(self, before: datetime) -> list[str]:
@@ -121,7 +122,7 @@ class PostgresRetention:
             return 0
         if await delete_batch(self._connection, "commands", "node_id = ANY(:ids)", ids=gone) == BATCH:
             return BATCH
-        await self._connection.execute(delete(nodes).where(nodes.c.id.in_(gone)))
+        await self._connection.execute(delete(nodes).where(one_of(nodes.c.id, gone)))
         return len(gone)
 
 
@@ -133,12 +134,12 @@ class PostgresOwners:
 
     async def jobs(self, job_ids: Collection[str]) -> set[str]:
         """Those of the jobs that there are."""
-        query = select(jobs.c.id).where(jobs.c.id.in_(list(job_ids)))
+        query = select(jobs.c.id).where(one_of(jobs.c.id, job_ids))
         return set((await self._connection.execute(query)).scalars())
 
     async def bundles(self, digests: Collection[str]) -> set[str]:
         """Those of the bundles that there are."""
-        query = select(bundles.c.digest).where(bundles.c.digest.in_(list(digests)))
+        query = select(bundles.c.digest).where(one_of(bundles.c.digest, digests))
         return set((await self._connection.execute(query)).scalars())
 
     async def live_jobs(self) -> list[str]:
