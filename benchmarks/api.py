@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -42,6 +43,11 @@ class Turn:
     latencies_s: list[float]
     """Of what was accepted."""
     rejected: int
+
+
+def a_job(prefix: str, number: int) -> dict[str, object]:
+    """What is submitted as the job of that number."""
+    return {"name": f"{prefix}-{number}", "run": "python train.py"}
 
 
 async def load(
@@ -126,7 +132,7 @@ async def measure(
             await load(
                 service_port,
                 "/api/v1/jobs",
-                lambda n, turn=turn: {"name": f"b-{turn}-{n}", "run": "python train.py"},
+                partial(a_job, f"b-{turn}"),
                 clients,
                 count,
             )

@@ -18,11 +18,12 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 
 import asyncpg
 
-from benchmarks.api import TOKEN, Turn, load, server
+from benchmarks.api import TOKEN, Turn, a_job, load, server
 from headway.local.ports import free_port
 from headway.local.postgres import EmbeddedPostgres
 from headway.local.redis import EmbeddedRedis
@@ -67,7 +68,7 @@ async def measure(port: int, tokens: list[str], turns: int, clients: int, count:
                 await load(
                     port,
                     "/api/v1/jobs",
-                    lambda n, turn=turn, name=name: {"name": f"{name}-{turn}-{n}", "run": "python t.py"},
+                    partial(a_job, f"{name}-{turn}"),
                     clients,
                     count,
                     shown,

@@ -18,23 +18,19 @@ import json
 from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
-import numpy as np
-
-from benchmarks.policies import RESIZES, WORKLOADS
+from benchmarks.budget_curve import KINDS, hours_for
+from benchmarks.policies import RESIZES, WORKLOADS, world_of_stream
 from service.domain.policies.budget import Budget
 from service.simulation.engine import replay
-from service.simulation.inputs import world_of
-from service.simulation.laws import LawOfJobs, amdahl
 from service.simulation.metrics import summary
 from service.simulation.profiles import data_folder
 from service.simulation.streams import read_stream
-from service.simulation.world import BadInput, Kind, View, World
+from service.simulation.world import BadInput, View, World
 
 BUDGETS_USD_PER_H = (120.0, 135.0, 156.0, 180.0)
 PRICES_H_PER_USD = (0.01, 0.02, 0.04, 0.09, 0.2, 0.5)
 WINDOWS = 12
 WINDOW_S = 8 * 3600.0
-NODES, NODE_SLOTS = 64, 4
 
 
 def main() -> None:
@@ -57,24 +53,15 @@ def main() -> None:
 
 def _days() -> World:
     """Raises BadInput where the measured data are not there."""
-    data = data_folder()
     jobs = []
     for window in range(WINDOWS):
-        file = data / "workloads" / f"{WORKLOADS[window % len(WORKLOADS)]}.csv"
+        file = data_folder() / "workloads" / f"{WORKLOADS[window % len(WORKLOADS)]}.csv"
         jobs += [
             dataclasses.replace(job, id=f"{window}/{job.id}", submit_s=window * WINDOW_S + job.submit_s)
             for job in read_stream(file)
         ]
-    return world_of(
-        file,
-        tuple(sorted(jobs, key=lambda job: job.submit_s)),
-        (Kind(name="t4", node_slots=(NODE_SLOTS,) * NODES, usd_per_slot_h=1.0),),
-        law=LawOfJobs(law=amdahl(1.0)),  # of jobs without a profile, which these streams do not have
-        profiles=data / "profiles",
-        rules=dataclasses.replace(RESIZES["live"], view=View.ORACLE),
-        seed=0,
-        declares_length=True,
-    )
+    rules = dataclasses.replace(RESIZES["live"], view=View.ORACLE)
+    return world_of_stream(KINDS, file, sorted(jobs, key=lambda job: job.submit_s), rules)
 
 
 def _played(policy: Budget) -> dict[str, float]:
@@ -88,20 +75,24 @@ def _played(policy: Budget) -> dict[str, float]:
 
 
 def _compared(kept: list[dict[str, float]], fixed: list[dict[str, float]]) -> dict[str, Any]:
-    by_usd = sorted(fixed, key=lambda one: one["usd_per_h"])
-    spent, hours = np.log([[one["usd_per_h"], one["jct_h"]] for one in by_usd]).T
+    curve = [(one["usd_per_h"], one["jct_h"]) for one in fixed]
     points = [
         {
             "budget_usd_per_h": budget,
             "spent_usd_per_h": one["usd_per_h"],
             "error": one["usd_per_h"] / budget - 1.0,
             "jct_h": one["jct_h"],
-            "mu_jct_h": float(np.exp(np.interp(np.log(one["usd_per_h"]), spent, hours))),
+            "mu_jct_h": hours_for(curve, one["usd_per_h"]),
             "changes": one["changes"],
         }
         for budget, one in zip(BUDGETS_USD_PER_H, kept, strict=True)
     ]
-    return {"worst_error": max(abs(point["error"]) for point in points), "points": points}
+    return {
+        "worst_error": max(
+            abs(one["usd_per_h"] / budget - 1.0) for budget, one in zip(BUDGETS_USD_PER_H, kept, strict=True)
+        ),
+        "points": points,
+    }
 
 
 if __name__ == "__main__":

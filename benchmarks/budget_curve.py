@@ -43,9 +43,12 @@ from service.simulation.world import BadInput, Kind, View, World
 
 NODES, NODE_SLOTS = 64, 4
 """With half as many nodes it is their number that bounds what money could buy, not the budget."""
+KINDS = (Kind(name="t4", node_slots=(NODE_SLOTS,) * NODES, usd_per_slot_h=1.0),)
 MIDDLES = (0.3, 0.4, 0.5, 0.6, 0.7)
 """Of the bands; that of the publication is 0.35 to 0.65."""
 HALF_BAND = 0.15
+CHANGES = ("restart", "live")
+"""How `budget` changes jobs, of `RESIZES`."""
 PUBLISHED = 0.5
 PRICES_H_PER_USD = tuple(np.geomspace(0.002, 0.5, 9).tolist())
 
@@ -116,22 +119,21 @@ def main() -> None:
     arguments = parser.parse_args()
     pollux = [Autoscaled(middle) for middle in MIDDLES]
     budget = [Rented(Budget(mu_h_per_usd=price)) for price in PRICES_H_PER_USD]
-    plays = [("restart", one) for one in pollux] + [(resize, one) for resize in RESIZES for one in budget]
+    plays = [("restart", one) for one in pollux] + [(resize, one) for resize in CHANGES for one in budget]
     try:
         with ProcessPoolExecutor(max(arguments.processes, 1)) as pool:
             played = list(pool.map(partial(_played, arguments.workload), *zip(*plays, strict=True)))
     except BadInput as missing:
         raise SystemExit(str(missing)) from missing
     theirs, ours = played[: len(pollux)], played[len(pollux) :]
-    curves = {resize: ours[turn * len(budget) :][: len(budget)] for turn, resize in enumerate(RESIZES)}
+    curves = {resize: ours[turn * len(budget) :][: len(budget)] for turn, resize in enumerate(CHANGES)}
     result = _compared(arguments.workload, theirs, curves)
     print(json.dumps(result, indent=None if arguments.json else 2))
 
 
 def _world(workload: str, resize: str) -> World:
-    kinds = (Kind(name="t4", node_slots=(NODE_SLOTS,) * NODES, usd_per_slot_h=1.0),)
     rules = dataclasses.replace(RESIZES[resize], view=View.ORACLE)
-    return published_world(kinds, workload, rules, seed=0)
+    return published_world(KINDS, workload, rules, seed=0)
 
 
 def _played(workload: str, resize: str, policy: Autoscaled | Rented) -> dict[str, float]:
@@ -161,7 +163,7 @@ def _compared(
         world = _world(workload, resize)
         bounds = least_hours(world, usd, change_s=world.rules.live_pause_s)
         for point, theirs, bound in zip(points, pollux, bounds, strict=True):
-            same = _hours_for(curve, theirs["usd"])
+            same = hours_for([(one["usd"], one["avg_jct_h"]) for one in curve], theirs["usd"])
             point[f"budget_jct_h{suffix}"] = same
             point[f"ratio{suffix}"] = None if same is None else theirs["avg_jct_h"] / same
             point[f"ratio_most{suffix}"] = theirs["avg_jct_h"] / bound
@@ -174,12 +176,11 @@ def _compared(
     return {**result, "points": points}
 
 
-def _hours_for(curve: Sequence[dict[str, float]], usd: float) -> float | None:
-    """Mean completion time for no more than so many dollars; None for fewer than were played."""
-    by_usd = sorted(curve, key=lambda one: one["usd"])
-    if usd < by_usd[0]["usd"]:
+def hours_for(curve: Sequence[tuple[float, float]], usd: float) -> float | None:
+    """Mean completion time for no more than so many dollars, from pairs of dollars and hours; None for fewer than were played."""
+    spent, hours = np.array(sorted(curve)).T
+    if usd < spent[0]:
         return None
-    spent, hours = np.array([[one["usd"], one["avg_jct_h"]] for one in by_usd]).T
     return float(np.exp(np.interp(np.log(usd), np.log(spent), np.log(hours))))
 
 

@@ -17,12 +17,14 @@ from headway.contract import runtime
 from headway.contract.agents import DEVICE_CPU, RankSlot, RunCommand, SlotInfo
 from headway.contract.orders import Order, order_to_json
 from headway.local.ports import HOST, free_port
+from worker_agent.engines import Found as Engine
 from worker_agent.environment import base_env
-from worker_agent.folders import StateFolder, boot_s, write_json, write_text
+from worker_agent.folders import StateFolder, boot_s, write_text
 from worker_agent.inventory import cpu_count, gpu_slots
+from worker_agent.isolation import Isolation, UserIds
 from worker_agent.launcher.protocol import Kill, Lease, Message, Start, Terminate
 from worker_agent.launcher_link import LauncherLink
-from worker_agent.preparing import Host, launch_plan
+from worker_agent.preparing import Host, launch_plan, write_plan
 
 PATIENCE_S = 120.0
 _POLL_S = 0.002
@@ -72,7 +74,9 @@ class Node:
     def __init__(self, folder: Path, slots: Sequence[SlotInfo]) -> None:
         self.state = StateFolder(folder)
         self.state.make()
-        self.host = Host(slots, cpu_count(), base_env(os.environ, ()))
+        env = base_env(os.environ, ())
+        isolation = Isolation("none", self.state, env, UserIds(), scratch=folder / "scratch")
+        self.host = Host(slots, cpu_count(), env, isolation, Engine())
         self._link = LauncherLink(self.state, os.environ)
 
     def __enter__(self) -> Self:
@@ -175,9 +179,10 @@ class Job:
             checkpoint_keep=1,
             grace_s=60.0,
         )
-        folder.control.mkdir(parents=True)
+        folder.path.mkdir(parents=True)
+        self._node.host.isolation.prepare(command, folder)
         plan = launch_plan(command, folder, self._node.host, hosts_stores=True)
-        write_json(folder.launch, plan.to_json())
+        write_plan(plan, folder, to_older_launcher=False)
         self._node.send(Start(folder.name))
 
     def order(self, generation: int, members: dict[str, int], *, store_of: int) -> None:

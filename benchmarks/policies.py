@@ -9,15 +9,15 @@ The profiles and streams are read from `HEADWAY_DATA`, else from `../shared/data
 The wind tunnel (`service.simulation`) calls a policy as the service does. By `--view oracle` (the default, so that a league
 compares policies and nothing else) it sees the true goodput of the epoch that a job is in; by `--view learned` what
 could be learned from noisy measurements of what ran before. It sees how much work is left, unless `--unknown-lengths`.
-`restart`: rounds every 60 s, every change costs the application's measured restart. `live`: a change of a running job
-costs 1 s, and there is also a round whenever a job comes or ends; starts from nothing cost as much as before. The
-first seed is the stream as it was published; in the others every submit is moved by up to 15 minutes, to tell a
-difference between policies from luck.
+`restart`: rounds every 60 s, every change costs the application's measured restart. `restart_events`: the same, with a
+round also whenever a job comes or ends, as Headway holds them. `live`: with such rounds, a change of a running job costs
+1 s; starts from nothing cost as much as before. The first seed is the stream as it was published; in the others every
+submit is moved by up to 15 minutes, to tell a difference between policies from luck.
 
 A row of `league` has the means over the seeds, and in `avg_jct_h_by_seed` their spread. `jct` are completion times,
 from submit to end. `ratio_restart` and `ratio_live` are the default's mean completion time over that of the better of
-`pollux` and `sia` with restarts, in the worst world, and `p99_ratio_*` the same of the 99th percentile; `ratios` has them
-for every world.
+`pollux` and `sia` with `restart`, in the worst world, and `p99_ratio_*` the same of the 99th percentile; `ratios` has them
+for every world. `ratio_restart_events` gives the two the same rounds as the default.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ import json
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -38,7 +39,7 @@ from service.simulation.inputs import world_of
 from service.simulation.laws import LawOfJobs, amdahl
 from service.simulation.metrics import summary
 from service.simulation.profiles import data_folder
-from service.simulation.streams import read_stream
+from service.simulation.streams import Submission, read_stream
 from service.simulation.world import BadInput, Kind, Rules, View, World
 
 WORKLOADS = ("philly-1", "philly-2")
@@ -52,10 +53,19 @@ CLUSTERS = {
 }
 """Those of the published simulations, of 64 slots each. Prices are in proportion to what clouds ask; only policies that
 look at prices mind them."""
-RESIZES = {"restart": Rules(), "live": Rules(live_pause_s=1.0, on_events=True)}
+EVENTS = "restart_events"
+RESIZES = {
+    "restart": Rules(),
+    EVENTS: Rules(on_events=True),
+    "live": Rules(live_pause_s=1.0, on_events=True),
+}
 PUBLISHED = ("pollux", "sia")
-LIVE = (DEFAULT, *PUBLISHED, "elastic-dp")
-"""Policies that change sizes for gain, so that cheaper changes are of use to them."""
+COMPARED = {
+    "restart": tuple(POLICIES),
+    EVENTS: (DEFAULT, *PUBLISHED),
+    "live": (DEFAULT, *PUBLISHED, "elastic-dp"),
+}
+"""Live: policies that change sizes for gain, so that cheaper changes are of use to them."""
 SEEDS = 3
 MOVED_S = 900.0
 SHOWN = (
@@ -90,7 +100,7 @@ def main() -> None:
         for row in _league(_matches(arguments), arguments.processes):
             league.append(row)
             if not arguments.json:
-                key = f"{row['cluster']:13} {row['workload']} {row['resize']:7} {row['policy']:10}"
+                key = f"{row['cluster']:13} {row['workload']} {row['resize']:14} {row['policy']:10}"
                 print(key, *(f" {name} {row[name]:.3g}" for name in SHOWN), flush=True)
     except BadInput as missing:
         raise SystemExit(str(missing)) from missing
@@ -108,7 +118,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--cluster", choices=tuple(CLUSTERS), help="default: both")
     parser.add_argument("--workload", choices=WORKLOADS, help="default: both")
-    parser.add_argument("--resize", choices=tuple(RESIZES), help="default: both")
+    parser.add_argument("--resize", choices=tuple(RESIZES), help="default: all")
     parser.add_argument(
         "--policy", action="append", choices=tuple(POLICIES), help="may be repeated; default: all"
     )
@@ -133,7 +143,7 @@ def _matches(arguments: argparse.Namespace) -> list[list[Match]]:
         for cluster in ([arguments.cluster] if arguments.cluster else CLUSTERS)
         for workload in ([arguments.workload] if arguments.workload else WORKLOADS)
         for resize in ([arguments.resize] if arguments.resize else RESIZES)
-        for name in (named or (LIVE if resize == "live" else POLICIES))
+        for name in (named or COMPARED[resize])
     ]
 
 
@@ -167,8 +177,7 @@ def published_world(
     kinds: Sequence[Kind], workload: str, rules: Rules, seed: int, *, lengths_known: bool = True
 ) -> World:
     """A published stream on a cluster; with a seed other than 0 each submit is moved. Raises BadInput."""
-    data = data_folder()
-    file = data / "workloads" / f"{workload}.csv"
+    file = data_folder() / "workloads" / f"{workload}.csv"
     stream = read_stream(file)
     if seed:
         moved_s = np.random.default_rng(seed).uniform(-MOVED_S, MOVED_S, len(stream))
@@ -181,12 +190,25 @@ def published_world(
                 key=lambda job: job.submit_s,
             )
         )
+    return world_of_stream(kinds, file, stream, rules, seed=seed, lengths_known=lengths_known)
+
+
+def world_of_stream(
+    kinds: Sequence[Kind],
+    file: Path,
+    stream: Sequence[Submission],
+    rules: Rules,
+    *,
+    seed: int = 0,
+    lengths_known: bool = True,
+) -> World:
+    """Jobs of published streams, with the measured profiles. `file` is what errors name. Raises BadInput."""
     return world_of(
         file,
-        stream,
+        tuple(stream),
         kinds,
         law=LawOfJobs(law=amdahl(1.0)),  # of jobs without a profile, which these streams do not have
-        profiles=data / "profiles",
+        profiles=data_folder() / "profiles",
         rules=rules,
         seed=seed,
         declares_length=lengths_known,
@@ -194,11 +216,12 @@ def published_world(
 
 
 def _ratios(league: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The default against the better of the published policies with restarts; of what was replayed."""
+    """The default against the better of the published policies at their restart costs; of what was replayed."""
     worlds: dict[str, dict[str, float]] = {}
     rows = {(f"{row['cluster']} {row['workload']}", row["resize"], row["policy"]): row for row in league}
     for world, resize, name in rows:
-        theirs = [rows[world, "restart", one] for one in PUBLISHED if (world, "restart", one) in rows]
+        rhythm = EVENTS if resize == EVENTS else "restart"
+        theirs = [rows[world, rhythm, one] for one in PUBLISHED if (world, rhythm, one) in rows]
         if name == DEFAULT and theirs:
             of_world = worlds.setdefault(world, {})
             for prefix, figure in (("", "avg_jct_h"), ("median_", "median_jct_h"), ("p99_", "p99_jct_h")):

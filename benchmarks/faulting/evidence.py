@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headway.train.manifest import MANIFEST, Manifest, Name
+from headway.contract.manifest import MANIFEST, Manifest, Name
 
 _TABLE, _LOSSES = "table", "losses"
 

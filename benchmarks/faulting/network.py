@@ -135,7 +135,8 @@ class Network:
         async def cut() -> int:
             return link.cut()
 
-        return self._do(cut()).result(_START_TIMEOUT_S)
+        ended: int = self._do(cut()).result(_START_TIMEOUT_S)
+        return ended
 
     def heal(self) -> None:
         """Let everything through."""

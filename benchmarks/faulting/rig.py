@@ -120,7 +120,7 @@ class Rig:
         self._keep("postgres", self.postgres)
         self._keep("redis", self.redis)
         self._migrate(self._environment(database, queue))
-        apis = [(HOST, port) for port in self._ports.values()]
+        apis: list[Address] = [(HOST, port) for port in self._ports.values()]
         self.url = f"http://{HOST}:{self.network.add('users-api', lambda: apis).port}"
         redis_port = urlsplit(queue).port or 0
         agents_redis = self.network.add("agents-redis", lambda: [(HOST, redis_port)])

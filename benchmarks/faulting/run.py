@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 
 from benchmarks.faulting import remains
@@ -174,9 +175,9 @@ def _disturb(
         record.note("healed", kind=fault.kind)
 
     for deed in [*first_deeds(order.seed, order.first_jobs), *plan.deeds]:
-        at(deed.at_s, lambda deed=deed: users.do(deed))
+        at(deed.at_s, partial(users.do, deed))
     for fault in plan.faults:
-        at(fault.at_s, lambda fault=fault: hurt(fault))
+        at(fault.at_s, partial(hurt, fault))
     began = time.monotonic()
     while due:
         at_s, _, do = heapq.heappop(due)

@@ -13,8 +13,8 @@ from benchmarks.faulting.checker import ENDED
 from benchmarks.faulting.evidence import Life, Sealed, Sighting, read_journal
 from benchmarks.faulting.record import boot_s
 from headway.client import Client
+from headway.contract.manifest import MANIFEST, Name
 from headway.errors import HeadwayError
-from headway.train.manifest import MANIFEST, Name
 
 _RANKS_EVERY_S = 0.1
 _STORAGE_EVERY_S = 0.25
