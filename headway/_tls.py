@@ -32,4 +32,9 @@ def trusted(ca_file: str | None) -> ssl.SSLContext:
 
 def trusted_by(env: Mapping[str, str]) -> ssl.SSLContext:
     """What `trusted` gives for an environment. Raises HeadwayError."""
-    return trusted(env.get(CA_FILE, "").strip() or None)
+    return trusted(ca_file_of(env))
+
+
+def ca_file_of(env: Mapping[str, str]) -> str | None:
+    """The file of one's own authorities, where the environment names one."""
+    return env.get(CA_FILE, "").strip() or None

@@ -21,6 +21,7 @@ import httpx
 
 from headway._access import AccessCalls
 from headway._calls import given
+from headway._checkpoints import CheckpointCalls
 from headway._http import ApiError, Http, ServiceUnavailableError, Timer
 from headway._join_tokens import JoinTokenCalls
 from headway._logs import LogCalls
@@ -28,7 +29,6 @@ from headway._money import MoneyCalls
 from headway._secrets import SecretCalls
 from headway._simulations import SimulationCalls
 from headway.bundle import BundleError, pack
-from headway.contract.agents import NodeView
 from headway.contract.decisions import ClusterView, ExplanationView, ParameterValue, PolicyRequest, RoundView
 from headway.contract.diagnosis import DiagnosisView
 from headway.contract.forecasts import ForecastView, PlanView
@@ -38,6 +38,7 @@ from headway.contract.jobs import (
     BundleView,
     CancelRequest,
     EventView,
+    JobPatch,
     JobState,
     JobView,
     MetricPoint,
@@ -46,6 +47,7 @@ from headway.contract.jobs import (
 )
 from headway.contract.machines import MachineView
 from headway.contract.markets import Market
+from headway.contract.nodes import NodeView
 from headway.contract.recommendations import OfferPage, RecommendationRequest, RecommendationView
 from headway.contract.spec import JobSpec
 from headway.errors import HeadwayError
@@ -58,7 +60,9 @@ _RECOMMENDATION_TIMEOUT_S = 120.0
 """Hundreds of small integer programs: a second or two, more on a busy host."""
 
 
-class Client(LogCalls, MoneyCalls, SecretCalls, AccessCalls, JoinTokenCalls, SimulationCalls):
+class Client(
+    LogCalls, CheckpointCalls, MoneyCalls, SecretCalls, AccessCalls, JoinTokenCalls, SimulationCalls
+):
     """One service, as one user.
 
     A request that meets a service that is away (no connection, 502, 503, 504, 429) is tried again for
@@ -172,6 +176,13 @@ class Client(LogCalls, MoneyCalls, SecretCalls, AccessCalls, JoinTokenCalls, Sim
     def resize(self, job: str, slots: int | None) -> JobView:
         """Keep a job at `slots` slots; None gives the choice back to the scheduler."""
         return self._post(_job(job, "resize"), JobView, json=ResizeRequest(slots=slots).model_dump())
+
+    def set_priority(self, job: str, priority: int) -> JobView:
+        """Give a job another priority, from 0 to 100: each 25 points double its weight."""
+        body = JobPatch(priority=priority).model_dump()
+        return JobView.model_validate_json(
+            self._http.request("PATCH", _job(job), json=body).content, extra="ignore"
+        )
 
     def explain(self, job: str) -> ExplanationView:
         """The last decision about a job, what it was weighed against, and what a little more would be worth to it."""

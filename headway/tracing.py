@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import re
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from importlib.util import find_spec
@@ -137,12 +137,16 @@ def _context(ref: SpanRef) -> Any:
     )
 
 
-def wanted(env: Mapping[str, str]) -> bool:
-    """Whether the environment names a collector."""
+def collector(
+    env: Mapping[str, str], service_name: str, instance: str, version: str, *, missing: Callable[..., object]
+) -> Sends | None:
+    """Where the environment wants spans sent: see `Otlp`. None where it names no collector, and where `headway[traces]` is not
+    installed, which `missing` is told in words (`why`, `what_next`).
+    """
     named = env.get(TRACES_ENDPOINT) or env.get(ENDPOINT)
-    return bool(named) and env.get("OTEL_SDK_DISABLED", "").lower() != "true"
-
-
-def installed() -> bool:
-    """Whether `headway[traces]` is."""
-    return all(find_spec(name) is not None for name in ("opentelemetry", "opentelemetry.sdk"))
+    if not named or env.get("OTEL_SDK_DISABLED", "").lower() == "true":
+        return None
+    if not all(find_spec(name) is not None for name in ("opentelemetry", "opentelemetry.sdk")):
+        missing(why="OpenTelemetry is not installed", what_next="pip install 'headway[traces]'")
+        return None
+    return Otlp(service_name, instance, version)

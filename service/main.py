@@ -144,6 +144,7 @@ class Service:
         context = ApiContext(
             transactions=self.database,
             storage=self.storage,
+            checkpoints=self.storage,
             bells=self.bells,
             readiness=self,
             launch=self.launch,

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from importlib.metadata import version
 
 import structlog
@@ -87,11 +88,6 @@ def telling(hearers: Sequence[Tell]) -> Tell:
 
 def collector_of(env: Mapping[str, str], role: str) -> tracing.Sends | None:
     """Where the environment wants traces sent; None, and a word in the log, where what sends them is not installed."""
-    if not tracing.wanted(env):
-        return None
-    if not tracing.installed():
-        log.warning(
-            "no_traces", why="OpenTelemetry is not installed", what_next="pip install 'headway[traces]'"
-        )
-        return None
-    return tracing.Otlp(f"headway-{role}", f"{os.uname().nodename}-{os.getpid()}", version("headway"))
+    instance = f"{os.uname().nodename}-{os.getpid()}"
+    missing = partial(log.warning, "no_traces")
+    return tracing.collector(env, f"headway-{role}", instance, version("headway"), missing=missing)

@@ -2,7 +2,7 @@
 
 A client may rely on every operation, on every field of an answer with its type, and on a request that was right staying right.
 New operations, new fields of answers and new optional fields of requests break nobody; nor does a new value of an answer's
-enumeration, since clients are told to expect those (`docs/operations.md`, Upgrades).
+enumeration, since clients are told to expect those (`docs/operations/upgrades.md`).
 """
 
 from __future__ import annotations

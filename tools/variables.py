@@ -18,7 +18,7 @@ STORES = {
     "HEADWAY_STORAGE_URL": "`s3://bucket/prefix`, `gs://…`, `az://…`, or `file:///folder` that every host shares: bundles, logs, "
     "checkpoints. Credentials are the usual ones of each provider (`AWS_ACCESS_KEY_ID`, `AWS_REGION`, `AWS_ENDPOINT_URL`, …).",
     "HEADWAY_STORAGE_ROLE": "ARN of a role that may read and write `checkpoints/` in an `s3://` storage: ranks get keys from it for "
-    "their own job ([how](../operations.md#checkpoints-in-object-storage)).",
+    "their own job ([how](../operations/storage.md)).",
     "HEADWAY_STORAGE_SIGNED": "`on`: the service signs each request of a rank to an `s3://` storage, so that no rank holds a key; the "
     "other way to the end of `HEADWAY_STORAGE_ROLE`.",
 }
@@ -33,7 +33,7 @@ WAY_IN = {
     "HEADWAY_TRUSTED_PROXIES": "Addresses or networks of proxies whose word on where a request comes from (`X-Forwarded-For`) is "
     "taken.",
     "HEADWAY_RATE_PER_S": "Requests that one token may make per second, on average; 0: no limit "
-    "([limits](../operations.md#what-anybody-may-send)).",
+    "([limits](../operations/access.md#what-anybody-may-send)).",
     "HEADWAY_MAX_BUNDLE_MIB": "Largest upload of a job's folder, in MiB.",
     "HEADWAY_API_TOKEN": "Whoever bears it is an admin. Leave it unset where an admin was made with `python -m service create-admin`.",
     "HEADWAY_METRICS_TOKEN": "What monitoring shows as a bearer token to read `/metrics`; none: it is open.",
@@ -43,7 +43,7 @@ WAY_IN = {
 
 SIGN_IN = {
     "HEADWAY_OIDC_ISSUER": "The provider's issuer, to the letter: `https://id.example.com/realms/ml`. Without it people sign in with "
-    "tokens ([signing in](../operations.md#signing-in)).",
+    "tokens ([signing in](../operations/access.md#signing-in)).",
     "HEADWAY_OIDC_CLIENT_ID": "As what Headway is registered there; with an issuer.",
     "HEADWAY_OIDC_CLIENT_SECRET": "Its secret; without one it is a public client. PKCE is used either way.",
     "HEADWAY_OIDC_DEVICE_CLIENT_ID": "As what command lines are registered, a public client with the device flow; else the client id.",
@@ -60,7 +60,7 @@ KEEPING = {
     "HEADWAY_LEASE_S": "An agent that has not reached the API for so many seconds kills its ranks: how long an outage of the API or of "
     "PostgreSQL may last without stopping training.",
     "HEADWAY_KEEP_DAYS": "Days after which ended jobs, their events, logs and checkpoints are deleted "
-    "([what grows](../operations.md#what-grows)).",
+    "([what grows](../operations/growth.md)).",
     "HEADWAY_LOG_FORMAT": "`json` or `text`, of log lines. Without it the service writes text, an agent JSON unless it writes to a terminal.",
     "HEADWAY_SHARE_HALF_LIFE_D": "Days after which slots that a project has used count half for its "
     "[share](../tenants.md#fair-share).",

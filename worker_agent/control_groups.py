@@ -42,9 +42,8 @@ class ControlGroups:
             OSError: it cannot be made.
         """
         group = self._folder / run.replace("/", ".")
-        group.mkdir(
-            parents=True, exist_ok=True
-        )  # whoever cleans up after groups may have removed an empty one
+        # Whoever cleans up after groups may have removed an empty one above it.
+        group.mkdir(parents=True, exist_ok=True)
         quota_us = None if cpus is None else max(1000, round(cpus * _CPU_PERIOD_US))
         bounds = {
             "cpu.max": None if quota_us is None else f"{quota_us} {_CPU_PERIOD_US}",

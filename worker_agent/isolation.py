@@ -17,11 +17,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
-from urllib.parse import unquote, urlsplit
 
 import structlog
 
 from headway.contract.agents import RunCommand
+from headway.contract.places import folder_of
 from headway.contract.runtime import message_file, stacks_file
 from headway.errors import HeadwayError
 from worker_agent.control_groups import ControlGroups
@@ -215,8 +215,7 @@ def give(path: Path, user: int | None) -> None:
 
 def checkpoint_folder(command: RunCommand) -> Path | None:
     """Where the job's checkpoints lie, if that is a folder."""
-    parts = urlsplit(command.checkpoint_uri)
-    return Path(unquote(parts.path)).absolute() if parts.scheme in {"", "file"} else None
+    return folder_of(command.checkpoint_uri)
 
 
 def error_file(rank: int) -> str:

@@ -30,6 +30,8 @@ LAST_WORDS_BYTES = 64 << 10
 BURST = 100
 PACE_S = 10.0
 """Each piece is an object in storage: after `BURST` of them one in so many seconds, unless they are full."""
+FOLLOWED_PACE_S = 1.0
+"""The same while somebody follows the output, as the answer to the piece before has said."""
 TAIL_LINES = 20
 _TAIL_BYTES = 16 << 10
 _KEPT_BYTES = 1 << 20
@@ -48,8 +50,9 @@ _NOTICES_BYTES = 1 << 10
 class LogSink(Protocol):
     """Where log pieces go."""
 
-    def ship_log(self, job_id: str, generation: int, rank: int, offset: int, data: bytes) -> None:
-        """Store a piece at its offset."""
+    def ship_log(self, job_id: str, generation: int, rank: int, offset: int, data: bytes) -> bool:
+        """Store a piece at its offset. Whether somebody waits for the next ones."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +169,7 @@ class LogShipper:
         """What is to be written to the files of offsets."""
         self._pieces: dict[Path, tuple[float, float]] = {}
         """Of each log how many pieces may go at once, and when that was so."""
+        self._pace_s: dict[Path, float] = {}
 
     def watch(self, run: LoggedRun) -> None:
         """Ship the logs of this run from now on."""
@@ -274,6 +278,7 @@ class LogShipper:
         if final:
             self._sizes.pop(path, None)
             self._pieces.pop(path, None)
+            self._pace_s.pop(path, None)
             self._holes.forget(str(path))
 
     def _ship_on(
@@ -322,7 +327,7 @@ class LogShipper:
         """Whether a piece may go now; small ones are saved up once there were many."""
         now_s = self._now_s()
         pieces, at_s = self._pieces.get(path, (float(BURST), now_s))
-        pieces = min(float(BURST), pieces + (now_s - at_s) / PACE_S)
+        pieces = min(float(BURST), pieces + (now_s - at_s) / self._pace_s.get(path, PACE_S))
         may = pieces >= 1 or size_bytes >= CHUNK_BYTES // 2
         self._pieces[path] = (max(0.0, pieces - may), now_s)
         return may
@@ -363,7 +368,8 @@ class LogShipper:
 
     def _post(self, run: LoggedRun, rank: int, shipped: Shipped, data: bytes) -> Shipped:
         try:
-            self._sink.ship_log(run.job_id, run.generation, rank, shipped.offset, data)
+            followed = self._sink.ship_log(run.job_id, run.generation, rank, shipped.offset, data)
+            self._pace_s[run.folder.log(rank)] = FOLLOWED_PACE_S if followed else PACE_S
         except Refused as error:
             _log.warning("the service refused a piece of a log", run=run.folder.name, error=str(error))
         shipped = replace(shipped, offset=shipped.offset + len(data), in_hour=shipped.in_hour + len(data))

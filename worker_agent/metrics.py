@@ -23,17 +23,19 @@ from headway.contract.agents import (
     RankMessage,
     RanksHung,
     RanksStarted,
+    Released,
     SlotInfo,
     StartFailed,
 )
 from headway.contract.health import DeviceFault
-from headway.contract.runtime import Checkpointed, Progress, from_fields
+from headway.contract.runtime import Checkpointed, CheckpointFailed, Progress, from_fields
 from worker_agent.facts import Fact, Noted, Read, Sent, Shipped, Taken
 from worker_agent.folders import StateFolder, boot_s, read_json
 
 _AGE_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 _CHECKPOINT_S = (0.01, 0.05, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 UNREADABLE = "unreadable"
+_COUNTED = frozenset({Progress.TYPE, Checkpointed.TYPE, CheckpointFailed.TYPE})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +95,9 @@ class Counts:
         self._exits = make.counter("rank_exits", "Ranks that ended: completed, stopped or failed.", "outcome")
         self._hung = make.counter("hung_runs", "Runs whose ranks were found to hang.")
         self._faults = make.counter("device_faults", "What was noticed of devices, by cause.", "cause")
+        self._checkpoints = make.counter(
+            "checkpoints", "Checkpoints, as ranks here say: completed or failed.", "outcome"
+        )
         self._checkpoint_bytes = make.counter("checkpoint_bytes", "Bytes of checkpoints that were completed.")
         self._checkpoint_s = Histogram(
             "headway_checkpoint_duration_seconds",
@@ -149,13 +154,16 @@ class Counts:
             case RankExited():
                 ended = "completed" if entry.completed else "stopped" if entry.stopped_by_agent else ""
                 self._exits.labels(ended or ("failed" if entry.exit_code != 0 else "completed")).inc()
+            case Released(slots=None):
+                with self._lock:  # nobody may ever ask
+                    self._trained.pop(entry.job_id, None)
             case RanksHung():
                 self._hung.inc()
             case DeviceFault():
                 self._faults.labels(entry.cause).inc()
 
     def _said(self, entry: RankMessage) -> None:
-        if entry.message.get("type") not in {Progress.TYPE, Checkpointed.TYPE}:
+        if entry.message.get("type") not in _COUNTED:
             return
         match from_fields(entry.message):
             case Progress() as progress:
@@ -165,9 +173,12 @@ class Counts:
                     trained.samples += progress.steps * progress.global_batch
                     trained.step_s += progress.step_s_sum
             case Checkpointed() as saved:
+                self._checkpoints.labels("completed").inc()
                 self._checkpoint_bytes.inc(saved.size_bytes)
                 self._checkpoint_s.labels("blocking").observe(saved.save_s)
                 self._checkpoint_s.labels("whole").observe(saved.total_s)
+            case CheckpointFailed():
+                self._checkpoints.labels("failed").inc()
 
 
 class _Maker:

@@ -29,7 +29,7 @@ from worker_agent.facts import Noted, Tell, tell_nobody
 _log = structlog.get_logger()
 
 _ENTRY: TypeAdapter[AnyEntry] = TypeAdapter(ReportEntry)
-_DROPPABLE = frozenset({Progress.TYPE, Metrics.TYPE})
+REPLACEABLE = frozenset({Progress.TYPE, Metrics.TYPE})
 """Later messages of these kinds make up for a lost one; nothing makes up for a lost exit."""
 _COMPACT_LINES = 2000
 Draft: TypeAlias = Callable[[int, datetime], AnyEntry]
@@ -159,7 +159,7 @@ class Outbox:
             return
         for index in range(self._in_flight, len(self._entries)):
             entry = self._entries[index]
-            if isinstance(entry, RankMessage) and entry.message.get("type") in _DROPPABLE:
+            if isinstance(entry, RankMessage) and entry.message.get("type") in REPLACEABLE:
                 del self._entries[index]
                 return
 

@@ -95,7 +95,7 @@ class Reporter:
                 if str(error) != self._away:
                     _log.warning("the service is away; trying again until it is back", error=str(error))
                 self._away = str(error)
-                self._stopping.wait(self._backoff.next_s(error.retry_after_s))
+                self._stopping.wait(self._backoff.after_s(error))
             except NotJoined as error:
                 _log.warning("joining again", reason=str(error))
                 self._membership.leave()

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ValidationError
 from headway._http import retry_after_s
 from headway._tls import trusted_by
 from headway.contract.agents import (
+    FOLLOWED_HEADER,
     JoinReply,
     JoinRequest,
     ReportReply,
@@ -45,10 +46,15 @@ Reply = TypeVar("Reply", bound=BaseModel)
 
 
 class Unreachable(HeadwayError):
-    """The service did not answer, or asked to be left alone for a while: for `retry_after_s`, if it said so. Try again."""
+    """The service did not answer, or asked to be left alone for a while: for `retry_after_s`, if it said so. Try again.
+    `is_busy`: it works, and has no time for this now.
+    """
 
-    def __init__(self, problem: str, hint: str = "", *, retry_after_s: float = 0.0) -> None:
+    def __init__(
+        self, problem: str, hint: str = "", *, retry_after_s: float = 0.0, is_busy: bool = False
+    ) -> None:
         self.retry_after_s = retry_after_s
+        self.is_busy = is_busy
         super().__init__(problem, hint)
 
 
@@ -171,8 +177,8 @@ class ServiceApi:
         reply = self._parse(SecretsReply, self._about_job(response, node))
         return {name: value.get_secret_value() for name, value in reply.env.items()}
 
-    def ship_log(self, job_id: str, generation: int, rank: int, offset: int, data: bytes) -> None:
-        """Store a piece of a rank's output. Repeating it is harmless.
+    def ship_log(self, job_id: str, generation: int, rank: int, offset: int, data: bytes) -> bool:
+        """Store a piece of a rank's output; whether somebody waits for the next ones. Repeating it is harmless.
 
         Raises:
             Unreachable, NotJoined, Refused: see there.
@@ -180,7 +186,7 @@ class ServiceApi:
         node = self._node()
         path = f"/agents/{node.node_id}/logs/{job_id}/{generation}/{rank}?offset={offset}"
         response = self._send("POST", path, node.node_token, data, "application/octet-stream")
-        self._about_job(response, node)
+        return FOLLOWED_HEADER in self._about_job(response, node).headers
 
     def download_bundle(self, digest: str, target: Path) -> None:
         """Write the bundle to `target`, checked against its digest.
@@ -261,12 +267,21 @@ class Backoff:
         self._failures = min(self._failures + 1, 16)
         return max(ceiling * self._rng.uniform(0.5, 1.0), asked_s * self._rng.uniform(1.0, 1.5))
 
+    def after_s(self, error: Unreachable) -> float:
+        """How long to wait after this one. A busy service asks for more when it sends more away, so that nothing is added to
+        what it asks for: news that were sent away twice would come back after many seconds else.
+        """
+        if error.is_busy and error.retry_after_s:
+            return error.retry_after_s * self._rng.uniform(1.0, 1.5)
+        return self.next_s(error.retry_after_s)
+
 
 def _available(response: httpx.Response) -> httpx.Response:
     if response.status_code == 429 or response.status_code >= 500:
         raise Unreachable(
             f"The service answered {response.status_code}: {_detail(response)}",
             retry_after_s=min(retry_after_s(response.headers) or 0.0, _BACKOFF_MAX_S),
+            is_busy=response.status_code == 429,
         )
     return response
 

@@ -5,18 +5,16 @@ from __future__ import annotations
 import json
 
 from headway.contract.agents import AnyEntry, RankExited, RankMessage, RanksHung, StartFailed
-from headway.contract.runtime import Metrics, Progress
+from worker_agent.outbox import REPLACEABLE
 
 _KEPT_CHARACTERS = 500
-_REPLACEABLE = frozenset({Metrics.TYPE, Progress.TYPE})
-"""Later ones make up for them."""
 
 
 def slimmed(entry: AnyEntry) -> AnyEntry | None:
     """The entry without what is long in it; None where nothing would be left that anybody needs, or where nothing is long."""
     match entry:
         case RankMessage(message=message):
-            if message.get("type") in _REPLACEABLE:
+            if message.get("type") in REPLACEABLE:
                 return None
             short = {
                 name: value

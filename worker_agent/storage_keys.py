@@ -14,7 +14,7 @@ from typing import Any
 
 import structlog
 
-from headway._tls import CA_FILE
+from headway._tls import ca_file_of
 from headway.contract.credentials import StorageAccess
 from headway.contract.runtime import STORAGE_FILE
 from headway.errors import HeadwayError
@@ -42,7 +42,7 @@ class SigningPlace:
 
 def signing_place(service_url: str, env: Mapping[str, str]) -> SigningPlace:
     """The place as this agent reaches it. The file of certificates was read before, so that it can be (`trusted_by`)."""
-    ca_file = env.get(CA_FILE, "").strip()
+    ca_file = ca_file_of(env)
     return SigningPlace(service_url, Path(ca_file).read_text() if ca_file else "")
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import structlog
 
@@ -62,14 +63,10 @@ class Telemetry:
 
     def trace(self, node: str) -> None:
         """Send traces of jobs, if the environment names a collector."""
-        if not tracing.wanted(os.environ):
-            return
-        if not tracing.installed():
-            what_next = "pip install 'headway[traces]'"
-            _log.warning("no traces", why="OpenTelemetry is not installed", what_next=what_next)
-            return
-        self._spans = tracing.Otlp("headway-agent", node, VERSION)
-        self._hearers.append(RunTraces(self._spans, node).hear)
+        missing = partial(_log.warning, "no traces")
+        self._spans = tracing.collector(os.environ, "headway-agent", node, VERSION, missing=missing)
+        if self._spans is not None:
+            self._hearers.append(RunTraces(self._spans, node).hear)
 
     def close(self) -> None:
         """Send what is left, and serve no more."""
@@ -121,12 +118,13 @@ class WatchedLogs:
         self._tell = tell
         self._ends: OrderedDict[tuple[str, int, int], int] = OrderedDict()
 
-    def ship_log(self, job_id: str, generation: int, rank: int, offset: int, data: bytes) -> None:
+    def ship_log(self, job_id: str, generation: int, rank: int, offset: int, data: bytes) -> bool:
         """See `logs.LogSink`."""
-        self._sink.ship_log(job_id, generation, rank, offset, data)
+        followed = self._sink.ship_log(job_id, generation, rank, offset, data)
         key = (job_id, generation, rank)
         left_out = max(0, offset - self._ends.pop(key, offset))
         self._ends[key] = offset + len(data)
         if len(self._ends) > _MOST_LOGS:
             self._ends.popitem(last=False)
         self._tell(Shipped(len(data), left_out))
+        return followed

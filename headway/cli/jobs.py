@@ -137,6 +137,22 @@ def resize(
     _acknowledge(context, output, view, said)
 
 
+def priority(
+    context: typer.Context,
+    job: JobName,
+    priority_: Annotated[
+        int,
+        typer.Argument(min=0, max=100, metavar="PRIORITY", help="0 to 100; each 25 points double its weight"),
+    ],
+    project: ProjectName = None,
+    output: Output = Format.TABLE,
+) -> None:
+    """Change how much a job counts against others, from the next round on."""
+    with of(context).connect_in(project) as client:
+        view = client.set_priority(job, priority_)
+    _acknowledge(context, output, view, f"has priority {view.spec.priority}")
+
+
 def pause(
     context: typer.Context, job: JobName, project: ProjectName = None, output: Output = Format.TABLE
 ) -> None:

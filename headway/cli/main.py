@@ -14,6 +14,7 @@ from headway.cli import (
     agent,
     audit,
     budget,
+    checkpoints,
     decisions,
     doctor,
     follow,
@@ -91,7 +92,7 @@ def version(context: typer.Context) -> None:
 
 _PANELS: dict[str, tuple[Callable[..., None], ...]] = {
     "This machine": (local.up, local.down, doctor.doctor, agent.agent, version),
-    "Jobs": (jobs.submit, jobs.ps, jobs.describe, follow.logs, follow.events),
+    "Jobs": (jobs.submit, jobs.ps, jobs.describe, follow.logs, follow.events, checkpoints.checkpoints),
     "Decisions": (
         decisions.plan,
         decisions.forecast,
@@ -102,7 +103,7 @@ _PANELS: dict[str, tuple[Callable[..., None], ...]] = {
         simulate.simulate,
     ),
     "Money": (recommend.recommend, recommend.offers, budget.usage),
-    "Steering jobs": (jobs.resize, jobs.pause, jobs.resume, jobs.cancel),
+    "Steering jobs": (jobs.priority, jobs.resize, jobs.pause, jobs.resume, jobs.cancel),
     "Nodes": (
         nodes.nodes,
         machines.machines,

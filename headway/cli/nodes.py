@@ -11,8 +11,9 @@ from rich.text import Text
 from headway.cli import render
 from headway.cli.context import Cli, Format, NodeName, Output, of
 from headway.client import Client
-from headway.contract.agents import NodeState, NodeView
+from headway.contract.agents import NodeState
 from headway.contract.jobs import Page
+from headway.contract.nodes import NodeView
 from headway.errors import HeadwayError
 
 _POLL_S = 0.5

@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from headway.contract.agents import NodeState, NodeView, SlotView
+from headway.contract.agents import NodeState
 from headway.contract.dollars import dollars
 from headway.contract.forecasts import KeptForecast, SearchView
 from headway.contract.health import QuarantineView
@@ -20,6 +20,7 @@ from headway.contract.jobs import (
     JobState,
     JobView,
 )
+from headway.contract.nodes import NodeView, SlotView
 
 _JOB_STYLES = {
     JobState.PENDING: "yellow",
@@ -119,7 +120,7 @@ def event_line(event: EventView, *, short: bool = False) -> Text:
 
 def nodes_table(nodes: Sequence[NodeView]) -> Table:
     """The table of `nodes`."""
-    table = columns("NAME", "STATE", "ADDRESS", "KIND", "BUSY", "LEASE")
+    table = columns("NAME", "STATE", "ADDRESS", "KIND", "BUSY", "LEASE", "CONTAINERS")
     table.columns[4].justify = table.columns[5].justify = "right"
     table.add_column("SLOTS", overflow="fold")
     table.add_column("WHY", overflow="fold")
@@ -132,6 +133,7 @@ def nodes_table(nodes: Sequence[NodeView]) -> Table:
             ", ".join(sorted({slot.device_kind for slot in node.slots})),
             f"{busy}/{len(node.slots)}",
             f"{node.lease_remaining_s:.0f}s" if node.lease_remaining_s >= 0 else "over",
+            node.container_engine or "-",
             holders(node.slots),
             Text("\n".join([*([node.message] if node.message else []), *_quarantines(node.slots)])),
         )

@@ -13,12 +13,13 @@ from typing import Annotated, Any, Literal, TypeAlias, get_args
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, model_validator
 
 from headway.contract.devices import DEVICE_KIND_PATTERN
-from headway.contract.health import DeviceFault, DeviceProbed, QuarantineView
-from headway.contract.markets import Market
+from headway.contract.health import DeviceFault, DeviceProbed
 from headway.contract.spec import NAME_PATTERN
 from headway.contract.text import PrintedText
 
 DEVICE_CPU = "cpu"
+FOLLOWED_HEADER = "Headway-Followed"
+"""Of the answer to a piece of output: somebody waits for the next ones, so they should come soon."""
 
 
 class NodeState(StrEnum):
@@ -370,31 +371,3 @@ class ReportReply(BaseModel):
     stop: list[Holding] = Field(default_factory=list)
     probe: list[int] = Field(default_factory=list)
     report_every_s: float | None = None
-
-
-class SlotView(BaseModel):
-    """A slot and who holds it: `job_id` is empty where that is a job of a project that is not the reader's."""
-
-    index: int
-    device_kind: str
-    job_id: str | None = None
-    job_name: str | None = None
-    health: DeviceHealth = DeviceHealth()
-    quarantine: QuarantineView | None = None
-
-
-class NodeView(BaseModel):
-    """A host as the API shows it. `lease_remaining_s` is negative once the lease has run out."""
-
-    id: str
-    name: str
-    state: NodeState
-    message: str
-    address: str
-    slots: list[SlotView]
-    lease_remaining_s: float
-    joined_at: datetime
-    agent_version: str
-    market: Market = Market.ON_DEMAND
-    usd_per_slot_h: float | None = None
-    """Of a rented machine's slots; None: the price of their device kind holds."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from headway.contract.forecasts import KeptForecast, SearchView
 from headway.contract.markets import Market, pool_name
@@ -243,6 +243,14 @@ class ResizeRequest(BaseModel):
     slots: int | None = Field(ge=1, le=4096)
 
 
+class JobPatch(BaseModel):
+    """What is to be another in a job that goes on."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    priority: Annotated[int, Field(ge=0, le=100)]
+
+
 class CancelRequest(BaseModel):
     """`force` kills the ranks at once, without the grace for a last checkpoint."""
 
@@ -254,6 +262,35 @@ class Page(BaseModel, Generic[Item]):
 
     items: list[Item]
     next_cursor: str | None = None
+
+
+class CheckpointView(BaseModel):
+    """A checkpoint as it lies in storage. `samples_in_epoch` says where in the epoch it was taken, `samples` how many were
+    committed since the job began: only its manifest has them, so None without a manifest that can be read.
+    """
+
+    name: str
+    generation: int
+    epoch: int
+    samples_in_epoch: int
+    samples: int | None
+    saved_at: datetime | None
+    """When its manifest was written, or, without one, what was written last; None when it was deleted meanwhile."""
+    size_bytes: int
+    """Of what lies there."""
+    complete: bool
+    """Whether it can be loaded: its manifest is there and is right, and so are the sizes of all parts that it names."""
+    problem: str = ""
+    """What is wrong with one that is not complete."""
+    restored_next: bool = False
+    """Whether it is what the job would go on from if it lost all of its ranks now."""
+
+
+class CheckpointPage(Page[CheckpointView]):
+    """Checkpoints of a job, newest first. `uri` is where they were looked for; `note` says what the list cannot show."""
+
+    uri: str
+    note: str = ""
 
 
 class BundleView(BaseModel):

@@ -53,6 +53,15 @@ def parse_size_bytes(value: object) -> object:
     return int(_finite(float(match[1]) * _BYTES[match[2]]))
 
 
+def size_text(size_bytes: float) -> str:
+    """`512 B`, `1.5 GiB`: three figures, in the largest unit of which there is one."""
+    for unit in ("TiB", "GiB", "MiB", "KiB"):
+        units = size_bytes / _BYTES[unit]
+        if units >= 1:
+            return f"{units:.0f} {unit}" if units >= 100 else f"{units:.3g} {unit}"
+    return f"{size_bytes:.0f} B"
+
+
 def _finite(number: float) -> float:
     if not math.isfinite(number):
         raise ValueError("a number with so many digits is too large")

@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import json
 import signal
-import sys
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
-from typing import Any, ClassVar, Literal, TypeAlias, TypeGuard
+from typing import Any, ClassVar, Literal, TypeAlias
+
+from headway.contract.checks import check_of, is_finite
 
 ENV_JOB_ID = "HEADWAY_JOB_ID"
 ENV_JOB_NAME = "HEADWAY_JOB_NAME"
@@ -206,6 +206,16 @@ class Checkpointed(Envelope):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointFailed(Envelope):
+    """A checkpoint at `samples` could not be saved; those before are as they were, and training goes on."""
+
+    TYPE: ClassVar[str] = "checkpoint_failed"
+
+    samples: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EpochClosed(Envelope):
     """The audit of one epoch: `samples_seen` of `dataset_samples`, and whether each came exactly once.
 
@@ -260,6 +270,7 @@ Message: TypeAlias = (
     | BatchChanged
     | Metrics
     | Checkpointed
+    | CheckpointFailed
     | EpochClosed
     | Restored
     | Stopped
@@ -278,6 +289,7 @@ _TYPES: dict[str, type[Any]] = {
         BatchChanged,
         Metrics,
         Checkpointed,
+        CheckpointFailed,
         EpochClosed,
         Restored,
         Stopped,
@@ -335,7 +347,7 @@ def from_fields(fields: dict[str, Any]) -> Message:
             if not is_right(value):
                 raise ValueError(f"{name} of a {kind.TYPE} message cannot be {value!r}"[:200])
     if kind is Metrics and "values" in known:
-        known["values"] = {name: float(one) for name, one in known["values"].items() if _is_finite(one)}
+        known["values"] = {name: float(one) for name, one in known["values"].items() if is_finite(one)}
     for name in ("local_batches", "rank_sample_s"):
         if isinstance(known.get(name), list):
             known[name] = tuple(known[name])
@@ -346,53 +358,8 @@ def from_fields(fields: dict[str, Any]) -> Message:
     return message
 
 
-_LATEST_S = 253_402_214_400.0
-"""The end of the year 9999: no time and no duration is later."""
-_COUNTED_IN_SAMPLES_OR_BYTES = frozenset(
-    {"samples", "total_samples", "samples_seen", "dataset_samples", "size_bytes", "sync_bytes"}
-)
-_MOST_SAMPLES = 2**53
-_MOST = 2**31 - 1
-_MOST_RANKS = 65_536
-
-
-def _check_of(name: str, annotation: str) -> Callable[[object], bool]:
-    of = annotation.removesuffix(" | None")
-    if of != annotation:
-        is_right = _check_of(name, of)
-        return lambda value: value is None or is_right(value)
-    match of:
-        case "int":
-            most = _MOST_SAMPLES if name in _COUNTED_IN_SAMPLES_OR_BYTES else _MOST
-            return lambda value: isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= most
-        case "float":
-            most_float = sys.float_info.max if name.startswith("gradient_") else _LATEST_S
-            return lambda value: isinstance(value, int | float) and 0 <= value <= most_float
-        case "bool":
-            return lambda value: isinstance(value, bool)
-        case "str":
-            return _is_text
-        case "tuple[int, ...]" | "tuple[float, ...]":
-            each = _check_of(name, of.removeprefix("tuple[").removesuffix(", ...]"))
-            return lambda value: (
-                isinstance(value, list | tuple) and len(value) <= _MOST_RANKS and all(map(each, value))
-            )
-        case "dict[str, float]":
-            return lambda value: isinstance(value, dict) and all(_is_text(key) for key in value)
-    raise AssertionError(f"no check for the type {annotation} of {name}")
-
-
-def _is_finite(value: object) -> TypeGuard[float]:
-    return isinstance(value, int | float) and abs(value) <= sys.float_info.max
-
-
-def _is_text(value: object) -> bool:
-    """Whether it is text that every store takes: no NUL, nothing that UTF-8 cannot say."""
-    return isinstance(value, str) and "\0" not in value and value.isprintable() and len(value) <= 4096
-
-
 _CHECKS = {
-    kind.TYPE: tuple((field.name, _check_of(field.name, str(field.type))) for field in fields(kind))
+    kind.TYPE: tuple((field.name, check_of(field.name, str(field.type))) for field in fields(kind))
     for kind in _TYPES.values()
 }
 """What values of each field must be, by type of message: made once, since ranks say how training goes many times a second."""

@@ -216,9 +216,8 @@ class _OneByOne(_DataFetcher):
             self.done = False
         except StopIteration:
             self.done = True
-        self._loader.within_step = (
-            steps == self._run.steps
-        )  # what is logged now is not of the batch that lies ready
+        # What is logged now is not of the batch that lies ready.
+        self._loader.within_step = steps == self._run.steps
 
 
 class _Pace(pl.Callback):
@@ -242,9 +241,8 @@ class _Pace(pl.Callback):
             raise ValueError(
                 "give trainer.fit(...) the training data as run.loader(dataset, global_batch=...) makes them"
             )
-        signal.signal(
-            signal.SIGTERM, self._on_sigterm
-        )  # Lightning would end this rank alone, without its peers
+        # Lightning would end this rank alone, without its peers.
+        signal.signal(signal.SIGTERM, self._on_sigterm)
         self._epochs = self._run.epochs(trainer.max_epochs)
         epoch = next(self._epochs, trainer.max_epochs)
         progress = trainer.fit_loop.epoch_progress.current

@@ -16,13 +16,13 @@ import os
 import time
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 import torch
 import torch.distributed as dist
 from torch.utils.data import DataLoader
 from transformers import Trainer, TrainerCallback
 
+from headway.contract.places import folder_of
 from headway.contract.runtime import (
     EXIT_STOPPED,
     Checkpointed,
@@ -84,13 +84,14 @@ def elastic_arguments(
 
 
 def _folder(checkpoint_uri: str | None) -> Path:
-    parts = urlsplit(checkpoint_uri or "")
-    if parts.scheme not in {"", "file"}:
+    uri = checkpoint_uri or ""
+    folder = folder_of(uri)
+    if folder is None:
         raise ValueError(
-            f"the Trainer writes its checkpoints into folders, and those of this job go to {parts.scheme}: give "
+            f"the Trainer writes its checkpoints into folders, and those of this job go to {uri.partition(':')[0]}: give "
             "elastic_arguments(output_dir=...) a folder that all hosts share"
         )
-    return Path(unquote(parts.path)).absolute() / FOLDER
+    return folder / FOLDER
 
 
 def elastic_train(trainer: Trainer) -> Any:

@@ -31,8 +31,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import distributed as dist
 
+from headway.contract.manifest import MANIFEST, Manifest, Name, Part, complete, names, surplus
 from headway.train import parts
-from headway.train.manifest import MANIFEST, Manifest, Name, Part, complete, names, surplus
 from headway.train.output import complain
 from headway.train.position import Position
 from headway.train.schedule import Schedule

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from headway.train.manifest import Part
+from headway.contract.manifest import Part
 from headway.train.storage import Storage
 
 _PIECE_BYTES = 8 * 2**20

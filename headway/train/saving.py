@@ -7,7 +7,7 @@ from typing import Any
 
 from torch.distributed import ProcessGroup
 
-from headway.contract.runtime import Checkpointed
+from headway.contract.runtime import Checkpointed, CheckpointFailed
 from headway.train.checkpoint import Checkpoints, Failed, Saved, Schedule
 from headway.train.control import Mailbox
 from headway.train.output import complain
@@ -125,6 +125,7 @@ class Saver:
             return
         if isinstance(outcome, Failed):
             complain(f"the checkpoint at {outcome.samples} samples could not be saved: {outcome.reason}")
+            self._mailbox.send(CheckpointFailed, samples=outcome.samples, why=_one_line(outcome.reason))
             return
         self._schedule.completed(outcome.total_s)
         self._saved = outcome.position
@@ -140,3 +141,8 @@ class Saver:
 
 def _contents(replica: Replica, place: Place) -> dict[str, Any]:
     return {**replica.state(place), "random": random_state()}
+
+
+def _one_line(reason: str) -> str:
+    """As much of it as a message takes."""
+    return "".join(one if one.isprintable() else " " for one in reason)[:500]

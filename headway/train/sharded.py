@@ -37,7 +37,7 @@ from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, WriteResult
 from torch.futures import Future
 
-from headway.train.manifest import Part
+from headway.contract.manifest import Part
 from headway.train.parts import get, lay_out, put, tensor_of
 from headway.train.storage import Storage
 

@@ -13,7 +13,8 @@ from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
-from urllib.parse import unquote, urlsplit
+
+from headway.contract.places import folder_of
 
 Bytes: TypeAlias = bytes | bytearray | memoryview
 Data: TypeAlias = Bytes | Iterable[Bytes]
@@ -49,9 +50,9 @@ def open_storage(uri: str, keys: Path | None = None) -> Storage:
     service sign its requests if there is a ticket in that file; without one it takes them from the provider's usual
     environment variables.
     """
-    parts = urlsplit(uri)
-    if parts.scheme in {"", "file"}:
-        return Folder(Path(unquote(parts.path)).absolute())
+    folder = folder_of(uri)
+    if folder is not None:
+        return Folder(folder)
     if keys is not None and "ticket" in json.loads(keys.read_text()):
         from headway.train.signed import SignedStore  # noqa: PLC0415  # which few jobs need
 

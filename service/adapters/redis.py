@@ -124,6 +124,10 @@ class RedisBells:
                 if not waiters:
                     self._waiters.pop(name, None)
 
+    def is_heard(self, bell: Bell, about: str) -> bool:
+        """Whether somebody in this process waits for it."""
+        return f"{bell}|{about}" in self._waiters
+
     async def _send(self) -> None:
         while not self._stopping:
             await self._wake.wait()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 from service.settings import Settings, SettingsError
 from service.usecases.node_ports import StorageKeys, StorageSigner
@@ -27,12 +28,10 @@ def storage_keys(settings: Settings, env: Mapping[str, str]) -> StorageKeys:
         return HostKeys()
     _check_s3(settings, "HEADWAY_STORAGE_ROLE")
     # Only who has set a role needs boto3, and only they wait for its import.
-    try:
+    with _needed_by("HEADWAY_STORAGE_ROLE"):
         import boto3  # noqa: PLC0415
 
         from service.adapters.sts import StsKeys  # noqa: PLC0415
-    except ModuleNotFoundError as error:
-        raise SettingsError(f"HEADWAY_STORAGE_ROLE needs {error.name}: pip install 'headway[ec2]'") from error
     endpoint_url, region = _place(env)
     client = boto3.client(
         "sts", region_name=region, endpoint_url=env.get("AWS_ENDPOINT_URL_STS") or endpoint_url
@@ -55,15 +54,11 @@ def storage_signer(settings: Settings, env: Mapping[str, str]) -> StorageSigner 
         raise SettingsError(
             "HEADWAY_STORAGE_SIGNED and HEADWAY_STORAGE_ROLE are two ways to the same end: set one."
         )
-    try:
+    with _needed_by("HEADWAY_STORAGE_SIGNED"):
         import boto3  # noqa: PLC0415
         from botocore.config import Config  # noqa: PLC0415
 
         from service.adapters.signing import S3Signer  # noqa: PLC0415
-    except ModuleNotFoundError as error:
-        raise SettingsError(
-            f"HEADWAY_STORAGE_SIGNED needs {error.name}: pip install 'headway[ec2]'"
-        ) from error
     session = boto3.Session()
     if session.get_credentials() is None:
         raise SettingsError(
@@ -80,6 +75,15 @@ def storage_signer(settings: Settings, env: Mapping[str, str]) -> StorageSigner 
     )
     client = session.client("s3", region_name=region or "us-east-1", endpoint_url=endpoint_url, config=config)
     return S3Signer(settings.storage_url, client)
+
+
+@contextmanager
+def _needed_by(setting: str) -> Iterator[None]:
+    """Around imports of packages that only this setting needs. Raises SettingsError."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise SettingsError(f"{setting} needs {error.name}: pip install 'headway[ec2]'") from error
 
 
 def _check_s3(settings: Settings, name: str) -> None:

@@ -10,6 +10,7 @@ from fastapi.responses import Response
 from structlog.contextvars import bind_contextvars
 
 from headway.contract.agents import (
+    FOLLOWED_HEADER,
     JoinReply,
     JoinRequest,
     ReportReply,
@@ -145,4 +146,6 @@ async def append_rank_log(
             now=context.now(),
         )
         await context.bells.ring(Bell.LOGS, job_id)
-    return Response(status_code=204)
+    # Who follows at another process than this one is not known here: they wait as long as anybody.
+    followed = context.bells.is_heard(Bell.LOGS, job_id)
+    return Response(status_code=204, headers={FOLLOWED_HEADER: "1"} if followed else None)

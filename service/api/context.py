@@ -20,6 +20,7 @@ from service.api import auditing
 from service.api.pressure import Gates
 from service.domain.errors import WrongToken
 from service.http_settings import HttpSettings
+from service.usecases.checkpoints import CheckpointStore
 from service.usecases.facts import BegunTrace
 from service.usecases.heartbeat import Heartbeats
 from service.usecases.join import digest_token
@@ -45,6 +46,10 @@ class Bells(Protocol):
         """An event that is set when one of the bells rings."""
         ...
 
+    def is_heard(self, bell: Bell, about: str) -> bool:
+        """Whether somebody in this process waits for it."""
+        ...
+
 
 class Readiness(Protocol):
     """Whether this process can serve."""
@@ -64,6 +69,7 @@ class ApiContext:
 
     transactions: Transactions
     storage: Storage
+    checkpoints: CheckpointStore
     bells: Bells
     readiness: Readiness
     launch: Launch

@@ -12,7 +12,9 @@ from headway.contract.forecasts import ForecastView
 from headway.contract.identity import Role
 from headway.contract.jobs import (
     CancelRequest,
+    CheckpointPage,
     EventView,
+    JobPatch,
     JobProgress,
     JobState,
     JobView,
@@ -32,6 +34,7 @@ from service.domain.errors import InvalidField
 from service.domain.jobs import Job
 from service.domain.logs import CURSOR
 from service.usecases import control
+from service.usecases.checkpoints import list_checkpoints
 from service.usecases.explanations import explain_job
 from service.usecases.forecasts import forecast_job
 from service.usecases.records import JobFilter
@@ -168,6 +171,15 @@ async def resize_job(context: Context, job: OwnJob, request: ResizeRequest) -> R
     return as_json(view, 202)
 
 
+@router.patch("/{job}", operation_id="change_job", response_model=JobView, **needs(Role.USER))
+async def change_job(context: Context, job: OwnJob, patch: JobPatch) -> Response:
+    """Give the job another priority; it counts from the next round on."""
+    async with context.transactions.begin() as tx:
+        changed = await control.prioritize(tx, job, patch.priority, now=context.now())
+        view = await tx.job_queries.job(changed.id)
+    return as_json(view)
+
+
 @router.get(
     "/{job}/explain", operation_id="explain_job", response_model=ExplanationView, **needs(Role.VIEWER)
 )
@@ -217,6 +229,23 @@ async def list_events(
     async with context.transactions.begin() as tx:
         page = await tx.history_queries.events(job_id, after=_number(cursor) or after, limit=limit)
     return as_page(request, page)
+
+
+@router.get(
+    "/{job}/checkpoints",
+    operation_id="list_checkpoints",
+    response_model=CheckpointPage,
+    **needs(Role.VIEWER),
+)
+async def checkpoints_of_job(
+    request: Request, context: Context, job: SeenJob, limit: Limit = 100, cursor: Cursor = None
+) -> Response:
+    """Checkpoints of the job as they lie in storage, newest first. A page may be shorter than `limit`: it ends with its cursor."""
+    view = await _view(context, job)
+    root = context.launch.checkpoint_root
+    return as_page(
+        request, await list_checkpoints(context.checkpoints, root, view, cursor=cursor, limit=limit)
+    )
 
 
 @router.get("/{job}/logs", operation_id="read_logs", response_model=Page[LogChunk], **needs(Role.VIEWER))

@@ -7,10 +7,11 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Request
 from fastapi.responses import Response
 
-from headway.contract.agents import NodeState, NodeView
+from headway.contract.agents import NodeState
 from headway.contract.health import QuarantineRequest
 from headway.contract.identity import Role
 from headway.contract.jobs import Page
+from headway.contract.nodes import NodeView
 from service.api.access import Caller, Reach, needs
 from service.api.context import ApiContext, Context
 from service.api.render import as_json, as_page

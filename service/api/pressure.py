@@ -11,6 +11,9 @@ them nodes are taken for lost, so nothing else may keep them out. Only how many 
 
 A place is free again as soon as an answer begins, since what is left of it costs nothing: streams hold none.
 
+The processor is what all of them share: a report that comes while users wait for what they look at begins when they have it,
+or after `AFTER_READS_S`. Nobody looks at a report.
+
 Reports that were refused, or answered late, are kept in mind (`Lateness`): as long as there are any, the service takes no
 node's silence for its end.
 """
@@ -55,6 +58,7 @@ PATIENCE_S: Mapping[Traffic, float] = MappingProxyType(
     {**dict.fromkeys(Traffic, 0.1), Traffic.REPORTS: 1.0, Traffic.NEWS: 1.0}
 )
 """An agent that is sent away is heard of seconds later only; it waits for a while rather."""
+AFTER_READS_S = 0.05
 _LONGEST_RETRY_S = 5
 _FORGET = 0.98
 """Of what is known about refusals, what the next request leaves."""
@@ -76,6 +80,8 @@ class Gate:
         self._inside: Counter[Traffic] = Counter()
         self._waiting: dict[Traffic, deque[asyncio.Future[None]]] = {kind: deque() for kind in shares}
         self._refused_share: dict[Traffic, float] = dict.fromkeys(shares, 0.0)
+        self._reads_over: asyncio.Future[None] | None = None
+        """Whoever waits until no read is inside, waits for this."""
 
     async def enter(self, kind: Traffic) -> bool:
         """Take a place, waiting a little if need be. False: there is none; `leave` must be called only if there was."""
@@ -105,6 +111,9 @@ class Gate:
         """Give the place back: to the most urgent of those that wait and may have it."""
         self._inside[kind] -= 1
         self._free += 1
+        if self._reads_over is not None and not self._inside[Traffic.READS]:
+            self._reads_over.set_result(None)
+            self._reads_over = None
         for other in self._shares:
             if self._has_place(other):
                 place = self._next(other)
@@ -116,6 +125,14 @@ class Gate:
     def retry_after_s(self, kind: Traffic) -> int:
         """When to come back: the later, the more of its kind are being sent away."""
         return 1 + round((_LONGEST_RETRY_S - 1) * self._refused_share[kind])
+
+    async def after_reads(self, longest_s: float) -> None:
+        """Return when no read is inside, but not later than so."""
+        if not self._inside[Traffic.READS]:
+            return
+        if self._reads_over is None:
+            self._reads_over = asyncio.get_running_loop().create_future()
+        await asyncio.wait([self._reads_over], timeout=longest_s)
 
     def _next(self, kind: Traffic) -> asyncio.Future[None] | None:
         waiting = self._waiting[kind]
@@ -210,6 +227,10 @@ class Gates:
         """The gate that requests of a kind go through."""
         return self._reports if kind is Traffic.REPORTS else self._others
 
+    async def after_reads(self) -> None:
+        """Let those go before who look at something now."""
+        await self._others.after_reads(AFTER_READS_S)
+
     @asynccontextmanager
     async def inside(self, kind: Traffic) -> AsyncIterator[None]:
         """A place as long as the block runs. Raises TooBusy when there is none."""
@@ -252,6 +273,8 @@ class Pressure:
             return
         visit = _Visit(gate, kind, self._gates.lateness, receive, send)
         try:
+            if kind is Traffic.REPORTS:
+                await self._gates.after_reads()
             await self._app(scope, visit.receive, visit.send)
         finally:
             visit.leave(0)

@@ -33,9 +33,8 @@ class RequestId:
                 message["headers"] = [*message["headers"], (b"x-request-id", request_id)]
             await send(message)
 
-        if not scope["path"].endswith(
-            "/reports"
-        ):  # those of many agents are taken in together, by one of them
+        # Reports of many agents are taken in together, by one of them.
+        if not scope["path"].endswith("/reports"):
             bind_contextvars(request_id=scope["request_id"])
         try:
             await self._app(scope, receive, send_with_id)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from urllib.parse import quote
 
@@ -11,6 +12,7 @@ from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from pydantic import ValidationError
 
 from headway.contract.agents import NodeState
+from headway.contract.decisions import ParameterValue, PolicyRequest
 from headway.contract.health import QuarantineRequest
 from headway.contract.identity import Role
 from headway.contract.simulations import SimulationRequest
@@ -25,6 +27,7 @@ from service.console.submit import EXAMPLE, plan_of, read_job_file
 from service.domain.access import Principal
 from service.domain.errors import HeadwayServiceError, InvalidField, NotFound
 from service.usecases import control
+from service.usecases.cluster import choose_policy
 from service.usecases.forecasts import plan_job
 from service.usecases.nodes import set_schedulable
 from service.usecases.ports import Transaction
@@ -40,6 +43,8 @@ QUESTIONS: Mapping[str, str] = {
     "pause": "Pause {name}? It saves a checkpoint, gives its slots back, and waits until it is resumed.",
     "resume": "Resume {name}? It goes on from its checkpoint as soon as there is room.",
     "resize": "Change the size of {name}?",
+    "prioritize": "Change the priority of {name}? Each 25 points double its weight against others, from the next round on.",
+    "policy": "Have the cluster follow {name}? Slots are given out by it from the next round on, and jobs may change their sizes.",
     "drain": "Drain {name}? Its jobs move to other nodes, and it gets no new ones.",
     "cordon": "Cordon {name}? Its jobs go on, and it gets no new ones.",
     "uncordon": "Uncordon {name}? It gets jobs again.",
@@ -105,8 +110,8 @@ async def steer_job(
     verb: About,
     project: Project = "",
 ) -> Response:
-    """Cancel, pause, resume or resize a job."""
-    if verb not in {"cancel", "pause", "resume", "resize"}:
+    """Cancel, pause, resume or resize a job, or change its priority."""
+    if verb not in {"cancel", "pause", "resume", "resize", "prioritize"}:
         raise NotFound(f"nothing is called {verb!r} that could be done with a job.")
     seen = frozenset({project}) if project else caller.projects()
     async with context.transactions.begin() as tx:
@@ -131,6 +136,8 @@ async def _steer(
         await control.pause(tx, job_id, now=now)
     elif verb == "resume":
         await control.resume(tx, job_id, now=now)
+    elif verb == "prioritize":
+        await control.prioritize(tx, job_id, _priority(form), now=now)
     else:
         await control.resize(tx, job_id, _slots(form), now=now)
 
@@ -143,6 +150,43 @@ def _slots(form: Mapping[str, str]) -> int | None:
     if not text.isdecimal() or not 1 <= int(text[:6]) <= 4096:
         raise InvalidField("slots", "a size is a number of slots, from 1 to 4096.")
     return int(text)
+
+
+def _priority(form: Mapping[str, str]) -> int:
+    """Raises InvalidField."""
+    text = form.get("priority", "").strip()
+    if not text.isdecimal() or int(text[:4]) > 100:
+        raise InvalidField("priority", "a priority is a number from 0 to 100.")
+    return int(text)
+
+
+@router.post("/cluster/policy")
+async def follow_policy(request: Request, context: Context, caller: Caller, desk: TheDesk) -> Response:
+    """Have the cluster follow another policy, with its own parameters but for those that are given."""
+    caller.require(Role.OPERATOR)
+    form = await form_of(request)
+    wanted = PolicyRequest(policy=form.get("policy", ""), parameters=_parameters(form.get("parameters", "")))
+    if not form.get(_CONFIRMED):
+        return _confirm(request, caller, desk, "policy", wanted.policy, form, "/rounds")
+    async with context.transactions.begin() as tx:
+        await choose_policy(tx, wanted, context.now())
+    log.info("policy_chosen", policy=wanted.policy, parameters=wanted.parameters, who=caller.name)
+    return _back("/rounds", "policy")
+
+
+def _parameters(text: str) -> dict[str, ParameterValue]:
+    """`usd_per_h=12 shares=1,2`. Raises InvalidField."""
+    found: dict[str, ParameterValue] = {}
+    for part in text.split():
+        name, _, value = part.partition("=")
+        try:
+            numbers = [float(one) for one in value.split(",")]
+        except ValueError:
+            numbers = []
+        if not name or not numbers or not all(math.isfinite(one) for one in numbers):
+            raise InvalidField("parameters", f"{part!r} is not of the form name=number; a list is 1,2.")
+        found[name] = numbers if "," in value else numbers[0]
+    return found
 
 
 @router.post("/nodes/{node}/{verb}")

@@ -6,10 +6,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from headway.contract.agents import NodeState, NodeView, SlotView
+from headway.contract.agents import NodeState
 from headway.contract.decisions import ClusterView, KindView, RoundView
 from headway.contract.jobs import JobState, JobView
 from headway.contract.markets import pool_name
+from headway.contract.nodes import NodeView, SlotView
 from service.console.marks import cell_of, hue_of, tone_of_job, tone_of_node, words_of_job
 from service.console.pieces import Content, Listing, Piece
 from service.console.text import NONE, duration, listed, percent, plural, short, usd

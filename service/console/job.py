@@ -89,6 +89,7 @@ class Actions:
     high: int
     size: int
     pinned: int | None
+    priority: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,9 +233,10 @@ def _batch(job: JobView) -> str:
 def _actions(job: JobView, *, steers: bool) -> Actions:
     verbs: list[str] = []
     if steers and not has_ended(job) and job.state is not JobState.CANCELLING:
-        verbs = ["resume" if job.state is JobState.PAUSED else "pause", "resize", "cancel"]
+        verbs = ["resume" if job.state is JobState.PAUSED else "pause", "resize", "prioritize", "cancel"]
     low, high = job.spec.elastic.min, job.spec.elastic.max
-    return Actions(job.id, job.name, tuple(verbs), low, high, job.size or low, job.pinned_size)
+    size, priority = job.size or low, job.spec.priority
+    return Actions(job.id, job.name, tuple(verbs), low, high, size, job.pinned_size, priority)
 
 
 def _limits(explanation: ExplanationView) -> tuple[str, ...]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import zlib
 
-from headway.contract.agents import NodeState, SlotView
+from headway.contract.agents import NodeState
 from headway.contract.jobs import TERMINAL_STATES, JobState, JobView
+from headway.contract.nodes import SlotView
 
 HUES = 12
 """How many colours of jobs the style sheet has: `job-0` and so on."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from headway.contract.agents import NodeState, NodeView, SlotView
+from headway.contract.agents import NodeState
 from headway.contract.markets import Market
+from headway.contract.nodes import NodeView, SlotView
 from service.console.cluster import words_of_slots
 from service.console.marks import cell_of, tone_of_node
 from service.console.pieces import Content, Listing, Piece
@@ -28,6 +29,7 @@ class NodeHead:
     version: str
     market: str
     price: str
+    engine: str
     verbs: tuple[str, ...]
 
 
@@ -82,6 +84,7 @@ def node_page(node: NodeView, *, operates: bool) -> NodePage:
         version=node.agent_version,
         market="spot" if node.market is Market.SPOT else "on demand",
         price=f"{usd(node.usd_per_slot_h)} an hour each" if node.usd_per_slot_h is not None else "",
+        engine=node.container_engine.capitalize() if node.container_engine else NONE,
         verbs=verbs,
     )
     return NodePage(head, tuple(_slot(node, one, operates=operates) for one in node.slots))

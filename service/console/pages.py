@@ -17,16 +17,19 @@ from service.api.access import Caller
 from service.api.context import Context
 from service.api.render import as_stream
 from service.api.sessions import csrf_token, session_of
+from service.console.checkpoints import checkpoint_list
 from service.console.desk import Desk, desk_of
 from service.console.failures import PageRoute
 from service.console.screens import Key, Sight
 from service.domain.access import Principal
 from service.domain.errors import TooBusy
+from service.usecases.checkpoints import list_checkpoints
 
 router = APIRouter(include_in_schema=False, route_class=PageRoute)
 _LONGEST_S = 300.0
 """A stream ends after so long, and the browser asks for the next one: so that it is seen whether it still may."""
 MOST_VIEWERS = 1000
+_CHECKPOINTS = 25
 _STATES = "|".join(["live", "all", *(state.value for state in JobState)])
 TheDesk = Annotated[Desk, Depends(desk_of)]
 State = Annotated[str, Query(pattern=f"^({_STATES})?$")]
@@ -71,6 +74,32 @@ async def job(request: Request, context: Context, caller: Caller, desk: TheDesk,
     """One job."""
     key = await key_of_job(context, caller, job)
     return await show(request, caller, desk, "job.html", key)
+
+
+@router.get("/jobs/{job}/checkpoints")
+async def checkpoints(
+    request: Request, context: Context, caller: Caller, desk: TheDesk, job: About, cursor: Cursor = ""
+) -> Response:
+    """The checkpoints of a job. The page of the job takes its list out of this one."""
+    key = await key_of_job(context, caller, job)
+    async with context.transactions.begin() as tx:
+        view = await tx.job_queries.job(key.about)
+    found = await list_checkpoints(
+        context.checkpoints,
+        context.launch.checkpoint_root,
+        view,
+        cursor=cursor or None,
+        limit=_CHECKPOINTS,
+    )
+    values = {
+        **frame(request, caller, desk),
+        "page": "job",
+        "id": view.id,
+        "name": view.name,
+        "list": checkpoint_list(view.id, found),
+    }
+    html = desk.templates.page("checkpoints.html", values)
+    return HTMLResponse(html, headers={"Cache-Control": "no-store"})
 
 
 async def key_of_job(context: Context, caller: Principal, job: str) -> Key:

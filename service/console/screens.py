@@ -8,11 +8,11 @@ from datetime import datetime, timedelta
 from typing import Any
 from urllib.parse import urlencode
 
-from headway.contract.agents import NodeView
 from headway.contract.decisions import ExplanationView, RoundView
 from headway.contract.forecasts import ForecastView
 from headway.contract.jobs import EventView, JobState, JobView
 from headway.contract.money import BudgetKind, GroupBy
+from headway.contract.nodes import NodeView
 from service.api.context import ApiContext
 from service.console.cluster import cluster_page
 from service.console.job import JobViews, job_page
@@ -20,6 +20,7 @@ from service.console.jobs import jobs_page
 from service.console.money import money_page
 from service.console.node import node_page
 from service.console.pieces import Content, Piece
+from service.console.policy import policy_piece
 from service.console.rounds import rounds_page
 from service.console.simulations import simulation_page, simulations_page
 from service.domain.errors import NotFound
@@ -177,7 +178,9 @@ class Screens:
             page = await tx.decision_queries.rounds(
                 limit=_PER_PAGE, cursor=key.cursor or None, seen=key.sight.projects
             )
-        return [*rounds_page(page.items).contents(), pager(key, page.next_cursor)]
+            cluster = await view_cluster(tx, self._context.usd_per_slot_h, seen=key.sight.projects)
+        policy = policy_piece(cluster, operates=key.sight.operates)
+        return [policy, *rounds_page(page.items).contents(), pager(key, page.next_cursor)]
 
     async def _money(self, key: Key, memory: Memory) -> list[Content]:
         context, now = self._context, self._context.now()

@@ -92,20 +92,13 @@ class LogReading:
         wanted: whose output is read.
         cursor: what the reader was shown last; None: nothing yet.
         since_us: nothing that was received before, Unix time in microseconds.
-        from_beginning: whether what was lost before the first piece of a stream is to be told.
     """
 
-    def __init__(
-        self,
-        wanted: LogFilter,
-        *,
-        cursor: str | None = None,
-        since_us: int = 0,
-        from_beginning: bool = True,
-    ) -> None:
+    def __init__(self, wanted: LogFilter, *, cursor: str | None = None, since_us: int = 0) -> None:
         self._wanted = wanted
         self._since_us = since_us
-        self._tells = from_beginning and cursor is None and not since_us
+        self._tells = cursor is None and not since_us
+        """Whether what was lost before the first piece of a stream is to be told."""
         name, *told = (cursor or "").split("~")
         self._shown_to = name
         self._latest = name

@@ -1,4 +1,4 @@
-"""What a user asks of a job that exists: cancel, pause, resume, resize. Asking twice does no harm."""
+"""What a user asks of a job that exists: cancel, pause, resume, resize, another priority. Asking twice does no harm."""
 
 from __future__ import annotations
 
@@ -147,6 +147,28 @@ async def resize(tx: Transaction, job_id: str, slots: int | None, *, now: dateti
     await tx.jobs.save(job)
     message = "the scheduler chooses its size again" if slots is None else f"to be {slots} slots, by request"
     await record(tx, job, "resize_requested", message=message, now=now, data={"slots": slots})
+    tx.ring(Bell.ROUND)
+    return job
+
+
+async def prioritize(tx: Transaction, job_id: str, priority: int, *, now: datetime) -> Job:
+    """Give the job another priority, which counts from the next round on.
+
+    Raises:
+        NotFound: no such job.
+        IllegalTransition: the job has ended, or is about to.
+    """
+    job = await tx.jobs.lock(job_id)
+    if job.state in TERMINAL_STATES or job.state is JobState.CANCELLING:
+        raise IllegalTransition(f"job {job.name} is {job.state}: its priority does not count any more.")
+    before = job.spec.priority
+    if priority == before:
+        return job
+    job = replace(job, spec=job.spec.model_copy(update={"priority": priority}))
+    await tx.jobs.save_priority(job)
+    message = f"its priority is {priority} instead of {before}, by request"
+    data = {"from": before, "to": priority}
+    await record(tx, job, "priority_changed", message=message, now=now, data=data)
     tx.ring(Bell.ROUND)
     return job
 

@@ -2,13 +2,14 @@
 
 An idle agent says nothing but that it is there and what it runs; one that trains adds how that goes. Thousands do so every few
 seconds, so such a report costs no transaction of its own. Whatever is out of the ordinary about it, or about its node, is left
-to `ingest`.
+to `ingest`. So are starts and ends of processes: groups of them were slower on the whole (`docs/benchmarks.md`, Many agents).
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextvars import Context
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -27,8 +28,8 @@ MOST_NEWS = 100
 REPORTS_PER_S = 200
 """As soon as there would be more than so many regular reports a second, agents are asked to report less often."""
 _COUNTED_FOR_S = 5.0
-_TRIES = 4
-"""Of a report about a job that somebody else works on, before it is left to `ingest`, which costs many times as much."""
+_TRIES = 16
+"""Of a report about a job that somebody else works on, before it is left to `ingest`, which waits, and costs many times as much."""
 _AGAIN_AFTER_S = 0.03
 
 
@@ -107,9 +108,7 @@ class _Groups:
     async def take(self, news: QuickNews) -> bool:
         """Whether the report was taken in with its group."""
         one = _Waiting(news, asyncio.get_running_loop().create_future())
-        self._waiting.append(one)
-        if self._writing is None:
-            self._writing = asyncio.create_task(self._write_all())
+        self._join(one)
         return await one.taken
 
     async def _write_all(self) -> None:
@@ -128,23 +127,28 @@ class _Groups:
                     _fail(group, RuntimeError("the service stops"))
                     raise
                 else:
-                    await self._settle(group, taken)
+                    self._settle(group, taken)
         finally:
             self._writing = None
 
-    async def _settle(self, group: Sequence[_Waiting], taken: Taken) -> None:
-        """Answer a group; those who met somebody else go with the next one, a moment later if they are all of it."""
-        again: list[_Waiting] = []
+    def _settle(self, group: Sequence[_Waiting], taken: Taken) -> None:
+        """Answer a group; those who met somebody else wait for a moment, and go with the group that is next then."""
         settled: list[_Waiting] = []
         for one in group:
             one.tries += 1
-            busy = one.tries < _TRIES and one.news.heartbeat.node_id in taken.busy
-            (again if busy else settled).append(one)
+            if one.tries < _TRIES and one.news.heartbeat.node_id in taken.busy:
+                asyncio.get_running_loop().call_later(_AGAIN_AFTER_S, self._join, one)
+            else:
+                settled.append(one)
         _answer(settled, taken.nodes)
-        alone = bool(again) and not self._waiting
-        self._waiting = again + self._waiting
-        if alone:
-            await asyncio.sleep(_AGAIN_AFTER_S)
+
+    def _join(self, one: _Waiting) -> None:
+        if one.taken.done():
+            return  # whoever asked has gone away
+        self._waiting.append(one)
+        if self._writing is None:
+            # Of nobody's request: what is logged meanwhile has no id of one.
+            self._writing = asyncio.create_task(self._write_all(), context=Context())
 
     def _next(self) -> list[_Waiting]:
         """The next group. Of a node that has reported twice, be it with a wrong token, each is judged for itself."""

@@ -64,6 +64,10 @@ class Jobs(Protocol):
         """Store a locked job."""
         ...
 
+    async def save_priority(self, job: Job) -> None:
+        """Store the priority of a locked job: all else of its spec stays as it was submitted."""
+        ...
+
     async def save_progress(self, jobs: Sequence[Job]) -> None:
         """Store the progress of locked jobs, and nothing else."""
         ...

@@ -11,6 +11,7 @@ from headway.contract.jobs import JobProgress, Reason
 from headway.contract.runtime import (
     BatchChanged,
     Checkpointed,
+    CheckpointFailed,
     Completed,
     EpochClosed,
     FirstStep,
@@ -88,6 +89,15 @@ async def _note(tx: Transaction, job: Job, before: JobProgress, message: Message
                 now=now,
                 data={"samples": message.samples, **_lost(before, lost)},
             )
+        case CheckpointFailed():
+            await record(
+                tx,
+                job,
+                "checkpoint_failed",
+                message=f"the checkpoint at {message.samples:,} samples could not be saved: {message.why}",
+                now=now,
+                data={"samples": message.samples, "rank": message.rank},
+            )
         case EpochClosed() if not message.exactly_once:
             await record(
                 tx,
@@ -98,23 +108,29 @@ async def _note(tx: Transaction, job: Job, before: JobProgress, message: Message
                 now=now,
             )
         case BatchChanged() if message.rank == 0:
-            allocation = await tx.allocations.get(job.id, message.generation)
-            ordered = allocation is not None and allocation.reason is Reason.BETTER_BATCH
-            why = allocation.message if allocation is not None and ordered else message.cause
-            await record(
-                tx,
-                job,
-                "batch_changed",
-                message=f"{why}; the learning rate is {message.lr_factor:.3g} times the script's",
-                now=now,
-                data={
-                    "from": before.global_batch,
-                    "to": message.global_batch,
-                    "lr_factor": message.lr_factor,
-                    "reason": why,
-                    "samples": message.samples,
-                },
-            )
+            await _note_batch(tx, job, before, message, now)
+
+
+async def _note_batch(
+    tx: Transaction, job: Job, before: JobProgress, message: BatchChanged, now: datetime
+) -> None:
+    allocation = await tx.allocations.get(job.id, message.generation)
+    ordered = allocation is not None and allocation.reason is Reason.BETTER_BATCH
+    why = allocation.message if allocation is not None and ordered else message.cause
+    await record(
+        tx,
+        job,
+        "batch_changed",
+        message=f"{why}; the learning rate is {message.lr_factor:.3g} times the script's",
+        now=now,
+        data={
+            "from": before.global_batch,
+            "to": message.global_batch,
+            "lr_factor": message.lr_factor,
+            "reason": why,
+            "samples": message.samples,
+        },
+    )
 
 
 def after_message(progress: JobProgress, message: Message) -> JobProgress:

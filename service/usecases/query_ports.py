@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Literal, Protocol
 
-from headway.contract.agents import NodeState, NodeView
+from headway.contract.agents import NodeState
 from headway.contract.decisions import RoundView
 from headway.contract.forecasts import ScoredPrediction
 from headway.contract.jobs import EventView, ExplainView, JobState, JobView, MetricPoint, Page
+from headway.contract.nodes import NodeView
 from service.domain.cluster import Measurement
 from service.usecases.records import JobFilter, JobRef, PredictionErrors, SlotCount
 

@@ -77,6 +77,11 @@ def test_submit_watch_resize_and_read(training: None, visit: Visit) -> None:
     expect(page.locator(".notice")).to_contain_text("another size")
     expect(page.locator("#job-facts")).to_contain_text("2 of 1–4")
     expect(page.locator("#steps")).to_contain_text("grew from 1 to 2 slots")
+    # The list of checkpoints comes once it is looked at.
+    page.locator("#checkpoints").scroll_into_view_if_needed()
+    expect(page.locator("#checkpoints")).to_contain_text(
+        re.compile("would be restored|No checkpoint was saved")
+    )
     # What it costs and when it ends is a sentence at the top.
     expect(page.locator(".costs")).to_contain_text(re.compile(r"\$0\.\d+ .*ending in about"))
     expect(page.locator(".why-now")).to_contain_text("first-steps")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from datetime import UTC, datetime, timedelta
 
-from headway.contract.agents import SlotView
 from headway.contract.health import FaultCause, FaultGrade
 from headway.contract.jobs import Reason
+from headway.contract.nodes import SlotView
 from headway.local.postgres import EmbeddedPostgres
 from service.adapters.postgres.database import Database
 from service.domain.health import Quarantine

@@ -6,8 +6,8 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-from headway.contract.runtime import Checkpointed, EpochClosed, FirstStep, Restored, Stopped
-from headway.train.manifest import Name
+from headway.contract.manifest import Name
+from headway.contract.runtime import Checkpointed, CheckpointFailed, EpochClosed, FirstStep, Restored, Stopped
 from tests.elastic.harness import Generation, Job, codes
 from tests.elastic.test_exactness import assert_counts, counting
 
@@ -111,6 +111,7 @@ def test_training_goes_on_when_a_periodic_checkpoint_fails(job: Callable[..., Jo
     assert [audit.epoch for audit in ended.messages(EpochClosed)] == [0, 1]
     assert codes(ended) == [RETRY] * 2, "but its result could not be kept"
     assert ended.output().count("could not be saved") > 2
+    assert len(ended.messages(CheckpointFailed)) == ended.output().count("samples could not be saved")
     assert codes(counted.run(2)) == [DONE] * 2
 
 

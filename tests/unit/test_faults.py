@@ -29,7 +29,7 @@ from benchmarks.faulting.evidence import (
 from benchmarks.faulting.plan import Action, Kind, make_plan
 from benchmarks.faulting.run import Evidence, Order
 from benchmarks.faulting.verdict import PROMISES, findings, summary
-from headway.train.manifest import Manifest, Name, Part
+from headway.contract.manifest import Manifest, Name, Part
 
 SUBMITTED = Submission(name="one", script="counted", seed=1, job="j1", may_be_cancelled=False)
 LIFE = Life(

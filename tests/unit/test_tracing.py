@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headway.exposing import Bind
-from headway.tracing import Otlp, Span, SpanRef, trace_of, wanted
+from headway.tracing import Otlp, Span, SpanRef, collector, trace_of
 from tests.collector import Collector
 
 HEX = "0123456789abcdef"
@@ -54,8 +54,8 @@ def test_spans_of_a_job_are_told_apart_and_everybody_names_them_alike(
 def test_a_span_comes_to_a_collector_as_it_was_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     at = datetime(2026, 1, 2, 3, 4, 5, 600_000, UTC)
     parent = trace_of("j1")
-    with Collector().running() as collector:
-        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
+    with Collector().running() as receiver:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.url)
         otlp = Otlp("headway-test", "this-one", "0")
         otlp.send(
             Span(
@@ -69,7 +69,7 @@ def test_a_span_comes_to_a_collector_as_it_was_sent(monkeypatch: pytest.MonkeyPa
             )
         )
         otlp.close()
-    (got,) = collector.spans
+    (got,) = receiver.spans
     assert (got.program, got.name, got.failed) == ("headway-test", "round", True)
     assert (got.trace_id, got.parent_id) == (parent.trace_id, parent.span_id)
     assert got.span_id == parent.child("round", 1).span_id
@@ -77,10 +77,20 @@ def test_a_span_comes_to_a_collector_as_it_was_sent(monkeypatch: pytest.MonkeyPa
     assert got.attributes == {"headway.job_id": "j1", "headway.generation": 1}
 
 
-def test_nothing_is_wanted_without_a_collector() -> None:
-    assert not wanted({})
-    assert wanted({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318"})
-    assert not wanted({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318", "OTEL_SDK_DISABLED": "true"})
+@pytest.mark.parametrize(
+    ("env", "wanted"),
+    [
+        ({}, False),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318"}, True),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318", "OTEL_SDK_DISABLED": "true"}, False),
+    ],
+)
+def test_nothing_is_wanted_without_a_collector(env: dict[str, str], wanted: bool) -> None:
+    missing: list[object] = []
+    sends = collector(env, "headway-test", "this-one", "0", missing=lambda **said: missing.append(said))
+    assert ((sends is not None), missing) == (wanted, [])
+    if sends is not None:
+        sends.close()
 
 
 def test_nothing_that_sends_traces_is_imported_where_nobody_collects() -> None:

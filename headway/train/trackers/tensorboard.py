@@ -22,8 +22,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
+from headway.contract.places import folder_of
 from headway.train.storage import Storage, open_storage
 from headway.train.trackers.sender import Report
 
@@ -37,10 +37,8 @@ tenth of the time.
 
 def place_of(checkpoint_uri: str | None, keys: Path | None) -> Path | Storage:
     """Where the files of the job with these checkpoints lie, in `FOLDER`: in a folder, or in an object store."""
-    parts = urlsplit(checkpoint_uri or "")
-    if parts.scheme in {"", "file"}:
-        return Path(unquote(parts.path)).absolute()
-    return open_storage(checkpoint_uri or "", keys)
+    uri = checkpoint_uri or ""
+    return folder_of(uri) or open_storage(uri, keys)
 
 
 @dataclass

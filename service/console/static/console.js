@@ -2,6 +2,7 @@
 import { follow } from "./live.js";
 import { draw } from "./charts.js";
 import { followLog } from "./logs.js";
+import { listCheckpoints } from "./checkpoints.js";
 import { confirmForms, openFile, tips, themeSwitch, whatIf } from "./controls.js";
 import { relative } from "./times.js";
 
@@ -15,6 +16,7 @@ setInterval(() => relative(document), 10_000);
 draw();
 addEventListener("load", () => draw());
 followLog();
+listCheckpoints(relative);
 follow((changed) => {
   relative(document);
   draw(changed);

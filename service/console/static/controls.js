@@ -46,6 +46,9 @@ export function confirmForms() {
 }
 
 function asked(question, values) {
+  for (const name of ["policy", "priority"]) {
+    if (values.has(name)) return `${question} The ${name} is to be ${values.get(name)}.`;
+  }
   if (!values.has("slots")) return question;
   if (values.get("who") === "scheduler") return `${question} The scheduler chooses it again.`;
   return `${question} It is kept at ${values.get("slots")} slots until you change it again.`;

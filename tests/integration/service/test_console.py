@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from contextlib import aclosing
 
 import httpx
@@ -10,6 +11,7 @@ import pytest
 
 from headway.contract.identity import EVERYWHERE, Role
 from headway.contract.jobs import JobState
+from headway.contract.manifest import Manifest, Name
 from service.console.desk import Desk
 from service.console.screens import Key, Sight
 from tests.integration.service.conftest import Harness
@@ -69,9 +71,13 @@ async def test_only_who_may_is_offered_an_action_and_can_do_it(harness: Harness)
         page = (await viewer.get("/jobs/job-of-vision")).text
         assert "/cancel" not in page
         assert 'href="/submit"' not in page
+        assert "/prioritize" not in page
         assert "/drain" not in (await viewer.get("/nodes/alpha")).text
+        assert "/cluster/policy" not in (await viewer.get("/rounds")).text
         for path in (
             "/jobs/job-of-vision/cancel",
+            "/jobs/job-of-vision/prioritize",
+            "/cluster/policy",
             "/nodes/alpha/drain",
             "/nodes/alpha/slots/0/release",
             "/nodes/alpha/slots/0/quarantine",
@@ -96,6 +102,30 @@ async def test_what_is_done_is_asked_about_first(harness: Harness) -> None:
     assert "It saves a checkpoint and pauses." in again.text
 
 
+async def test_a_priority_and_the_policy_are_changed(harness: Harness) -> None:
+    await two_projects(harness)
+    path = "/jobs/job-of-vision"
+    assert (
+        '<input id="priority" name="priority" type="number" min="0" max="100" value="50"'
+        in (await harness.client.get(path)).text
+    )
+    asked = await harness.client.post(f"{path}/prioritize", content="priority=80", headers=FORM)
+    assert "Change the priority of job-of-vision?" in asked.text
+    assert (await harness.job("job-of-vision")).spec.priority == 50
+    done = await harness.client.post(f"{path}/prioritize", content="sure=yes&priority=80", headers=FORM)
+    assert "counts from the next round on" in (await harness.client.get(done.headers["location"])).text
+    assert (await harness.job("job-of-vision")).spec.priority == 80
+    assert 'action="/cluster/policy"' in (await harness.client.get("/rounds")).text
+    form = "policy=budget&parameters=usd_per_h%3D12"
+    asked = await harness.client.post("/cluster/policy", content=form, headers=FORM)
+    assert "Have the cluster follow budget?" in asked.text
+    assert 'name="parameters" value="usd_per_h=12"' in asked.text
+    done = await harness.client.post("/cluster/policy", content=f"sure=yes&{form}", headers=FORM)
+    assert (done.status_code, done.headers["location"]) == (303, "/rounds?done=policy")
+    cluster = (await harness.client.get("/api/v1/cluster")).json()
+    assert (cluster["policy"], cluster["parameters"]) == ("budget", {"usd_per_h": 12.0})
+
+
 async def test_a_slot_is_kept_from_jobs_with_a_reason_and_given_back(harness: Harness) -> None:
     await harness.join("alpha", slots=2)
     path = "/nodes/alpha/slots/1"
@@ -117,15 +147,44 @@ async def test_a_slot_is_kept_from_jobs_with_a_reason_and_given_back(harness: Ha
     assert [one["quarantine"] for one in slots] == [None, None]
 
 
+async def test_checkpoints_have_a_page_that_the_jobs_page_reads(harness: Harness) -> None:
+    await two_projects(harness)
+    job = await harness.job("job-of-vision")
+    assert f'data-from="/jobs/{job.id}/checkpoints"' in (await harness.client.get(f"/jobs/{job.id}")).text
+    path = f"/jobs/{job.id}/checkpoints"
+    assert "No checkpoint was saved" in (await harness.client.get(path)).text
+    for number in range(30):
+        name = Name(1, 0, number)
+        manifest = Manifest(generation=1, epoch=0, samples_in_epoch=number, samples=7000 + number, parts=())
+        sealed = manifest.to_text() if number < 29 else b"<script>"
+        await harness.service.storage.put(f"checkpoints/{job.id}/{name}/manifest.json", sealed)
+    page = (await harness.client.get(path)).text
+    assert "its manifest is damaged" in page
+    assert page.count("would be restored") == 1
+    assert "7,028" in page
+    assert "7,003" not in page
+    older = re.search(rf'href="({path}\?cursor=[^"]+)"', page)
+    assert older is not None
+    rest = (await harness.client.get(older[1])).text
+    assert "7,003" in rest
+    assert "would be restored" not in rest
+    async with await browser(harness, Role.USER, "speech") as stranger:
+        assert (await stranger.get(path)).status_code == 404
+
+
 @pytest.mark.parametrize(
     ("method", "path", "body", "status", "says"),
     [
         ("GET", "/jobs?state=nonsense", "", 422, "not right"),
         ("GET", "/jobs/none", "", 404, "none"),
         ("GET", "/jobs?cursor=%00", "", 422, "cursor"),
+        ("GET", "/jobs/none/checkpoints", "", 404, "none"),
         ("GET", "/nodes/none", "", 404, "No node"),
         ("GET", "/live/nothing", "", 200, "gone"),
         ("POST", "/nodes/none/drain", "sure=yes", 404, "none"),
+        ("POST", "/jobs/none/prioritize", "sure=yes&priority=1", 404, "none"),
+        ("POST", "/cluster/policy", "sure=yes&policy=nonsense", 422, "nonsense"),
+        ("POST", "/cluster/policy", "sure=yes&policy=goodput&parameters=x", 422, "name=number"),
         ("POST", "/nodes/alpha/explode", "sure=yes", 404, "explode"),
         ("POST", "/nodes/alpha/slots/0/explode", "sure=yes", 404, "explode"),
         ("POST", "/nodes/none/slots/0/quarantine", "sure=yes", 404, "none"),

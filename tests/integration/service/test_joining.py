@@ -197,7 +197,8 @@ async def test_a_job_with_an_image_waits_for_a_host_with_a_container_engine(harn
     await harness.turn()
     started = await harness.job("imaged")
     assert list(started.allocation) == ["beta"]
-    async with harness.service.database.begin() as tx:
-        node = await tx.nodes.find("beta")
-    assert node is not None
-    assert node.container_engine == "podman"
+    nodes = (await harness.client.get("/api/v1/nodes")).json()["items"]
+    assert {one["name"]: one["container_engine"] for one in nodes} == {"alpha": None, "beta": "podman"}
+    page = (await harness.client.get("/nodes/beta")).text
+    assert "<dt>Containers</dt><dd>Podman" in page
+    assert "it takes no job with an image" in (await harness.client.get("/nodes/alpha")).text

@@ -116,6 +116,13 @@ async def test_killed_rank_recovers_from_the_checkpoint(harness: Harness) -> Non
     run = await start(harness, agent)
     saved = message("checkpointed", 1, uri="file:///c", samples=320, size_bytes=1, save_s=0.1)
     await agent.report(entry("rank_message", run, **saved))
+    failed = message("checkpoint_failed", 1, samples=640, why="the disk is full")
+    await agent.report(entry("rank_message", run, **failed))
+    events = (await harness.client.get("/api/v1/jobs/job/events")).json()["items"]
+    assert (events[-1]["kind"], events[-1]["message"]) == (
+        "checkpoint_failed",
+        "the checkpoint at 640 samples could not be saved: the disk is full",
+    )
     await agent.report(entry("rank_exited", run, rank=1, signal=9))
     job = await harness.job()
     assert (job.state, job.reason) == (JobState.RECOVERING, Reason.RANK_LOST)
@@ -214,3 +221,24 @@ async def test_wishes_without_effect_are_said(harness: Harness) -> None:
     assert job.message.endswith("this version does not act on goal.objective without market mixed")
     other = await harness.submit("other", market="mixed", goal={"max_cost_usd": 5, "objective": "cost"})
     assert other.message == "waits for the next round"
+
+
+async def test_a_priority_is_changed_while_the_job_goes_on(harness: Harness) -> None:
+    agent = await harness.join()
+    job = await harness.submit(batch={"global": 64})
+    await start(harness, agent)
+    answer = await harness.client.patch("/api/v1/jobs/job", json={"priority": 80})
+    assert (answer.status_code, answer.json()["spec"]["priority"]) == (200, 80)
+    assert (await harness.client.patch("/api/v1/jobs/job", json={"priority": 80})).status_code == 200
+    changed = await harness.job()
+    assert changed.spec == job.spec.model_copy(update={"priority": 80})
+    assert changed.state is JobState.RUNNING
+    events = (await harness.client.get("/api/v1/jobs/job/events")).json()["items"]
+    assert [one["message"] for one in events if one["kind"] == "priority_changed"] == [
+        "its priority is 80 instead of 50, by request"
+    ]
+    for wrong in ({"priority": 101}, {"priority": -1}, {}, {"priority": 1, "run": "x"}):
+        assert (await harness.client.patch("/api/v1/jobs/job", json=wrong)).status_code == 422
+    await harness.post("jobs/job/cancel", {"force": True})
+    refused = await harness.client.patch("/api/v1/jobs/job", json={"priority": 10})
+    assert (refused.status_code, refused.json()["code"]) == (409, "illegal_transition")

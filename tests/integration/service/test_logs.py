@@ -8,7 +8,9 @@ from contextlib import aclosing
 from datetime import timedelta
 from typing import Any
 
-from headway.contract.agents import RunCommand
+import httpx
+
+from headway.contract.agents import FOLLOWED_HEADER, RunCommand
 from headway.contract.jobs import JobState, LogChunk, Page
 from service.api.context import ApiContext
 from service.api.log_streams import PAGE_BYTES, Wanted, follow_logs
@@ -19,10 +21,12 @@ from tests.integration.service.test_life_of_a_job import start
 LOGS = "/api/v1/jobs/job/logs"
 
 
-async def ship(agent: Agent, run: RunCommand, data: bytes, *, rank: int = 0, offset: int = 0) -> None:
+async def ship(
+    agent: Agent, run: RunCommand, data: bytes, *, rank: int = 0, offset: int = 0
+) -> httpx.Response:
     path = f"/api/v1/agents/{agent.joined.node_id}/logs/{run.job_id}/{run.generation}/{rank}?offset={offset}"
     headers = {"Authorization": f"Bearer {agent.joined.node_token}"}
-    (await agent.client.post(path, content=data, headers=headers)).raise_for_status()
+    return (await agent.client.post(path, content=data, headers=headers)).raise_for_status()
 
 
 async def page(harness: Harness, **params: Any) -> Page[LogChunk]:
@@ -137,6 +141,20 @@ async def test_a_follower_hears_news_and_comes_back_without_a_gap(harness: Harne
         line.removeprefix("event: ") for line in followed.text.splitlines() if line.startswith("event: ")
     ]
     assert events == ["log", "log", "log", "end"]
+
+
+async def test_agents_are_told_that_somebody_follows(harness: Harness) -> None:
+    agent = await harness.join()
+    await harness.submit()
+    run = await start(harness, agent)
+    assert FOLLOWED_HEADER not in (await ship(agent, run, b"one\n")).headers
+    context: ApiContext = harness.client._transport.app.state.context  # type: ignore[attr-defined]
+    job = await harness.job()
+    wanted = Wanted(job=job, filter=LogFilter(), cursor=None, since=None, tail=None)
+    async with aclosing(follow_logs(context, wanted)) as events:
+        assert "one" in await anext(events)
+        assert FOLLOWED_HEADER in (await ship(agent, run, b"two\n", offset=4)).headers
+    assert FOLLOWED_HEADER not in (await ship(agent, run, b"three\n", offset=8)).headers
 
 
 async def test_following_goes_on_from_the_last_event(harness: Harness) -> None:

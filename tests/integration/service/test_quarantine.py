@@ -9,9 +9,10 @@ import pytest
 import pytest_asyncio
 from sqlalchemy import text
 
-from headway.contract.agents import NodeView, ReportReply
+from headway.contract.agents import ReportReply
 from headway.contract.health import FaultCause, FaultGrade, QuarantineView
 from headway.contract.jobs import JobState, Page, Reason
+from headway.contract.nodes import NodeView
 from headway.contract.runtime import Progress
 from service.domain.allocation.plan import Action
 from service.domain.health import FIRST_PROBE_S, SLOW_FOR_S, SLOW_WINDOWS

@@ -281,6 +281,40 @@ def test_the_offset_of_an_earlier_version_is_understood(run: LoggedRun) -> None:
     assert sink.pieces == [(4, b"two\n")]
 
 
+class Followed(Pieces):
+    """Somebody follows."""
+
+    follows = True
+
+    def ship_log(self, job_id: str, generation: int, rank: int, offset: int, data: bytes) -> bool:
+        super().ship_log(job_id, generation, rank, offset, data)
+        return self.follows
+
+
+def test_who_follows_gets_lines_soon_however_long_the_job_has_printed(run: LoggedRun) -> None:
+    sink, clock = Followed(), Hours()
+    sink.follows = False
+    made = LogShipper(sink, threading.Event(), now_s=clock)
+    made.watch(run)
+
+    def pieces_of(seconds: int) -> int:
+        before = len(sink.pieces)
+        for _ in range(seconds):
+            flood(run, len(LINE))
+            made.run_once()
+            clock.now_s += 1.0
+        return len(sink.pieces) - before
+
+    pieces_of(1000)
+    assert pieces_of(100) <= 100 / PACE_S + 1
+    sink.follows = True
+    pieces_of(int(PACE_S) + 1)
+    assert pieces_of(100) >= 99
+    sink.follows = False
+    pieces_of(1)
+    assert pieces_of(100) <= 100 / PACE_S + 1
+
+
 def test_who_prints_all_the_time_is_shipped_in_fewer_pieces(run: LoggedRun) -> None:
     sink, clock = Pieces(), Hours()
     made = LogShipper(sink, threading.Event(), now_s=clock)

@@ -20,6 +20,7 @@ from headway.contract.agents import (
     RankMessage,
     RanksHung,
     RanksStarted,
+    Released,
     SlotInfo,
     StartFailed,
     StopCommand,
@@ -43,6 +44,7 @@ SLOTS = [
     ),
     SlotInfo(index=1, device_kind="h100", uuid="GPU-2"),
 ]
+COUNTED = {"epoch": 0, "total_samples": None, "step_s_squares": 0.1, "local_batch": 32, "accumulation": 1}
 HEAD: dict[str, Any] = {
     "sequence": 1,
     "job_id": "j1",
@@ -167,12 +169,14 @@ def test_what_runs_come_to(host: Host) -> None:
 
 def test_training_of_a_job_is_told_for_as_long_as_it_has_slots_here(host: Host) -> None:
     host.run("j1", {0: 0})
-    counted = {"epoch": 0, "total_samples": None, "step_s_squares": 0.1, "local_batch": 32, "accumulation": 1}
     for samples in (320, 640):
-        host.said(type="progress", samples=samples, steps=10, step_s_sum=2.0, global_batch=32, **counted)
+        host.said(type="progress", samples=samples, steps=10, step_s_sum=2.0, global_batch=32, **COUNTED)
     host.said(type="checkpointed", uri="file:///c", samples=640, size_bytes=1000, save_s=0.1, total_s=2.0)
+    host.said(type="checkpoint_failed", samples=960, why="the disk is full")
     host.said(type="first_step", samples=32)
     read = host.read()
+    assert sample(read, "checkpoints_total", outcome="completed") == 1
+    assert sample(read, "checkpoints_total", outcome="failed") == 1
     assert sample(read, "job_steps_total", job_id="j1") == 20
     assert sample(read, "job_samples_total", job_id="j1") == 640
     assert sample(read, "job_step_seconds_total", job_id="j1") == 4.0
@@ -182,10 +186,20 @@ def test_training_of_a_job_is_told_for_as_long_as_it_has_slots_here(host: Host) 
     assert not [name for name in host.read() if "j1" in name]
 
 
+@pytest.mark.parametrize(("slots", "kept"), [(None, False), ([1], True)])
+def test_what_a_job_has_trained_goes_with_its_last_slot_though_nobody_reads(
+    host: Host, slots: list[int] | None, *, kept: bool
+) -> None:
+    host.said(type="progress", samples=320, steps=10, step_s_sum=2.0, global_batch=32, **COUNTED)
+    host.counts.hear(Noted(Released(**HEAD, slots=slots)))
+    assert ("j1" in host.counts.trained(frozenset({"j1"}))) is kept
+
+
 def test_output_that_was_kept_and_left_out(host: Host) -> None:
     class Sink:
-        def ship_log(self, *_: object) -> None:
+        def ship_log(self, *_: object) -> bool:
             """Takes it."""
+            return False
 
     logs = WatchedLogs(Sink(), host.counts.hear)
     logs.ship_log("j1", 1, 0, 500, b"x" * 100)

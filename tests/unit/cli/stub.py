@@ -12,8 +12,9 @@ import httpx
 from pydantic import BaseModel
 
 from headway.client import Client
-from headway.contract.agents import NodeState, NodeView, SlotView
+from headway.contract.agents import NodeState
 from headway.contract.jobs import EventView, JobProgress, JobState, JobView, Page, Problem, Reason
+from headway.contract.nodes import NodeView, SlotView
 from headway.contract.spec import JobSpec
 
 NOW = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)

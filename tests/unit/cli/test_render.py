@@ -142,6 +142,8 @@ def test_the_table_of_nodes_says_who_holds_which_slot():
     assert "digits 0-1,3, free 2" in row
     assert "3/4" in row
     assert "over" in row
+    node.container_engine = "podman"
+    assert "podman" in text(render.nodes_table([node]))
 
 
 @given(st.sets(st.integers(0, 200)))

@@ -15,9 +15,10 @@ from headway.cli.context import Cli
 from headway.cli.follow import LONGEST_LINE, lines
 from headway.cli.main import app
 from headway.cli.waiting import wait
-from headway.contract.agents import NodeState, NodeView
+from headway.contract.agents import NodeState
 from headway.contract.health import FaultCause, FaultGrade, QuarantineView
 from headway.contract.jobs import EventView, JobState, JobView, LogChunk, Page
+from headway.contract.nodes import NodeView
 from tests.unit.cli.stub import (
     NOW,
     StubService,
@@ -176,6 +177,7 @@ def test_json_is_the_contract(service: StubService, arguments, route, answer, mo
     [
         (["resize", "digits", "4"], "POST /api/v1/jobs/digits/resize", {"slots": 4}),
         (["resize", "digits", "auto"], "POST /api/v1/jobs/digits/resize", {"slots": None}),
+        (["priority", "digits", "80"], "PATCH /api/v1/jobs/digits", {"priority": 80}),
         (["cancel", "digits"], "POST /api/v1/jobs/digits/cancel", {"force": False}),
         (["cancel", "--force", "digits"], "POST /api/v1/jobs/digits/cancel", {"force": True}),
     ],

@@ -118,8 +118,8 @@ def test_what_nobody_knows_is_said() -> None:
 @pytest.mark.parametrize(
     ("state", "steers", "verbs"),
     [
-        (JobState.RUNNING, True, ("pause", "resize", "cancel")),
-        (JobState.PAUSED, True, ("resume", "resize", "cancel")),
+        (JobState.RUNNING, True, ("pause", "resize", "prioritize", "cancel")),
+        (JobState.PAUSED, True, ("resume", "resize", "prioritize", "cancel")),
         (JobState.RUNNING, False, ()),
         (JobState.CANCELLING, True, ()),
         (JobState.FAILED, True, ()),

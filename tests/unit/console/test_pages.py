@@ -6,11 +6,12 @@ from datetime import UTC, datetime
 
 import pytest
 
-from headway.contract.agents import NodeState, NodeView, SlotView
+from headway.contract.agents import NodeState
 from headway.contract.decisions import ClusterView, KindView, RoundView, RowPrice
 from headway.contract.health import FaultCause, FaultGrade, QuarantineView
 from headway.contract.jobs import JobState
 from headway.contract.markets import Market
+from headway.contract.nodes import NodeView, SlotView
 from headway.contract.simulations import AddNodes, KillNode, SimulationRequest
 from headway.errors import HeadwayError
 from service.console.cluster import cluster_page, words_of_slots
@@ -45,6 +46,7 @@ def node(state: NodeState = NodeState.READY) -> NodeView:
         agent_version="0",
         market=Market.SPOT,
         usd_per_slot_h=1.5,
+        container_engine="podman",
     )
 
 
@@ -105,6 +107,7 @@ def test_only_what_may_be_done_with_a_node_is_offered(
     assert page.slots[1].verbs == (("release",) if operates else ())
     assert page.slots[1].trouble == "in quarantine, fatal: Xid 79: it fell off the bus"
     assert words_of_slots([]) == "no slots"
+    assert page.head.engine == "Podman"
 
 
 def test_rounds_say_how_good_they_are_and_what_was_scarce() -> None:

@@ -127,6 +127,7 @@ RANK_MESSAGES: tuple[runtime.Message, ...] = (
     runtime.BatchChanged(**_SAID, samples=640, global_batch=128, lr_factor=1.4, cause="order"),
     runtime.Metrics(**_SAID, epoch=1, samples=640, values={"loss": 0.5}),
     runtime.Checkpointed(**_SAID, uri="s3://bucket/x", samples=640, size_bytes=1 << 20, save_s=0.1, total_s=2.0),
+    runtime.CheckpointFailed(**_SAID, samples=640, why="the disk is full"),
     runtime.EpochClosed(**_SAID, epoch=1, samples_seen=640, dataset_samples=640, exactly_once=True),
     runtime.Restored(**_SAID, samples=640, from_generation=6),
     runtime.Stopped(**_SAID, samples=640),

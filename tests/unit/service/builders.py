@@ -97,7 +97,7 @@ def served(job: Job) -> Served:
 wild_floats = st.one_of(
     st.floats(0.001, 1e6),
     st.floats(),
-    st.sampled_from([0.0, -1.0, 5e-324, 1e-300, 1e300, float("inf"), float("nan")]),
+    st.sampled_from([0.0, -1.0, 5e-324, 1e-300, 1e300, 1.7e308, float("inf"), float("nan")]),
 )
 """What a broken or malicious script could make of a measurement."""
 

@@ -312,3 +312,32 @@ async def test_a_host_that_vanishes_in_the_middle_of_its_report_is_not_late() ->
     report.cancel()
     await asyncio.gather(report, return_exceptions=True)
     assert not gates.lateness.was_late(0.0)
+
+
+async def test_who_looks_at_something_goes_first() -> None:
+    at = gate()
+    await at.after_reads(LONG_S)
+    for _ in range(2):
+        assert await at.enter(Traffic.READS)
+    lets_go = [asyncio.create_task(at.after_reads(LONG_S)) for _ in range(3)]
+    await asyncio.sleep(0)
+    at.leave(Traffic.READS)
+    await asyncio.sleep(0)
+    assert not any(one.done() for one in lets_go), "another one looks"
+    at.leave(Traffic.READS)
+    async with asyncio.timeout(LONG_S):
+        await asyncio.gather(*lets_go)
+
+
+async def test_whoever_looks_for_long_is_not_waited_for() -> None:
+    at = gate()
+    assert await at.enter(Traffic.READS)
+    async with asyncio.timeout(LONG_S):
+        await at.after_reads(SHORT_S)
+    at.leave(Traffic.READS)
+    assert await at.enter(Traffic.READS)
+    again = asyncio.create_task(at.after_reads(LONG_S))
+    await asyncio.sleep(0)
+    at.leave(Traffic.READS)
+    async with asyncio.timeout(LONG_S):
+        await again

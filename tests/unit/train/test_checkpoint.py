@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import torch
 
+from headway.contract.manifest import Name, complete
 from headway.train import parts
 from headway.train.checkpoint import Checkpoints, Failed, Fenced, Saved
-from headway.train.manifest import Name, complete
 from headway.train.position import Position
 from headway.train.storage import Data, Folder, Storage, open_storage
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway.train.manifest import MANIFEST, Manifest, Name, Part, complete, names, surplus
+from headway.contract.manifest import MANIFEST, Manifest, Name, Part, complete, names, surplus
 
 numbers = st.integers(0, 10**14)
 some_names = st.builds(Name, numbers, numbers, numbers, numbers)

@@ -1,4 +1,4 @@
-"""The names of checkpoints, what a manifest says, and what may be deleted. Pure."""
+"""How a checkpoint is laid out in storage: names, what a manifest says, and what may be deleted. Pure, standard library only."""
 
 from __future__ import annotations
 

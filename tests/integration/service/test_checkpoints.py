@@ -1,0 +1,51 @@
+"""Checkpoints of a job, as the API lists them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from headway.contract.jobs import CheckpointPage
+from headway.contract.manifest import Manifest, Name
+from tests.integration.service.conftest import Harness
+
+
+async def save(harness: Harness, job_id: str, name: Name, samples: int) -> None:
+    manifest = Manifest(
+        generation=name.generation, epoch=name.epoch, samples_in_epoch=name.samples, samples=samples, parts=()
+    )
+    await harness.service.storage.put(f"checkpoints/{job_id}/{name}/manifest.json", manifest.to_text())
+
+
+async def listed(harness: Harness, path: str) -> CheckpointPage:
+    response = await harness.client.get(f"/api/v1/{path}")
+    assert response.status_code == 200, response.text
+    return CheckpointPage.model_validate_json(response.content)
+
+
+async def test_a_jobs_checkpoints_are_listed(harness: Harness, tmp_path: Path) -> None:
+    job = await harness.submit()
+    assert "No checkpoint was saved" in (await listed(harness, "jobs/job/checkpoints")).note
+    for number in (1, 2, 3):
+        await save(harness, job.id, Name(1, 0, number), number)
+    page = await listed(harness, "jobs/job/checkpoints?limit=2")
+    assert [one.samples for one in page.items] == [3, 2]
+    assert [one.restored_next for one in page.items] == [True, False]
+    assert page.uri == f"file://{tmp_path}/storage/checkpoints/{job.id}"
+    answer = await harness.client.get("/api/v1/jobs/job/checkpoints?limit=2")
+    rest = await harness.client.get(answer.links["next"]["url"])
+    assert [one["samples"] for one in rest.json()["items"]] == [1]
+    assert (await harness.client.get("/api/v1/jobs/job/checkpoints?cursor=x")).json()[
+        "code"
+    ] == "invalid_field"
+    assert (await harness.client.get("/api/v1/jobs/other/checkpoints")).json()["code"] == "not_found"
+
+
+async def test_storage_that_is_away_is_said(harness: Harness, tmp_path: Path) -> None:
+    job = await harness.submit()
+    await save(harness, job.id, Name(1, 0, 1), 1)
+    (manifest,) = (tmp_path / "storage" / "checkpoints" / job.id).glob("*/manifest.json")
+    manifest.unlink()
+    manifest.symlink_to(manifest)  # whoever looks at it is led around in a circle
+    answer = await harness.client.get(f"/api/v1/jobs/{job.id}/checkpoints")
+    assert answer.status_code == 503
+    assert answer.json()["code"] == "unavailable"
