@@ -77,6 +77,8 @@ class Measurements:
         self._phi = _padded([one.noise_scale for one in steps], phases)
         self.tried = np.zeros((len(world.arrivals), len(world.configurations.slots)), dtype=np.bool_)
         """(J, C) what each job was measured on."""
+        self.tried_by_class = np.zeros((len(steps), len(world.configurations.slots)), dtype=np.bool_)
+        """(A, C) what jobs of each application were measured on."""
         self._own: dict[int, dict[tuple[int, int], tuple[float, ...]]] = {}
         self._shared: dict[int, dict[tuple[int, int], tuple[float, ...]]] = {}
         self._own_phi = np.full(len(world.arrivals), np.nan)
@@ -108,6 +110,7 @@ class Measurements:
             jobs.add(row)
             if key not in self._shared.setdefault(where[0], {}):
                 self._shared[where[0]][key] = entries[key]
+                self.tried_by_class[where[0], key[0]] = True
                 classes.add(where[0])
         return News(_sorted(jobs), heard, _sorted(classes))
 

@@ -12,9 +12,9 @@ from dataclasses import fields
 import numpy as np
 
 from service.domain.allocation.knapsack.problem import NOTHING
-from service.domain.allocation.round import MIN_GAIN
+from service.domain.allocation.notes import MIN_GAIN
 from service.domain.arrays import BoolArray, FloatArray, IntArray
-from service.domain.perf.exploration import explore
+from service.domain.perf.exploration import explore, hoped
 from service.domain.perf.fit import Observations, fit
 from service.domain.perf.tables import JobModels, goodput_table
 from service.domain.perf.throughput import ThroughputModel, prior
@@ -128,14 +128,18 @@ class Learned:
         """Goodput and what may be chosen, steadied as in a round of the service: what may be noise is no gain."""
         current, slots = self._jobs.column[rows], self._world.configurations.slots
         goodput, high, sizes = self._goodput[rows], self._high[rows], self._sizes[rows]
+        tried = self._measured.tried[rows]
+        alike = self._measured.tried_by_class[self._jobs.application[rows]]
         allowed = explore(
             self._world.configurations,
             allowed=sizes & (goodput > 0),
-            tried=self._measured.tried[rows],
+            tried=tried,
+            alike=alike,
             current=current,
             goodput=goodput,
             high=high,
         ).mask
+        goodput = hoped(self._world.configurations, goodput, high, tried | alike)
         running = np.flatnonzero(current != NOTHING)
         held = current[running]
         now = goodput[running, held][:, None]

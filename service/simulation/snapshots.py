@@ -17,7 +17,8 @@ from headway.contract.agents import NodeState
 from headway.contract.jobs import JobState
 from service.domain.allocation.eligibility import settled_job
 from service.domain.allocation.knapsack.problem import NOTHING
-from service.domain.allocation.round import LIVE_CHANGE_S, RESTART_S, Note, Round, build_round
+from service.domain.allocation.notes import Note
+from service.domain.allocation.round import LIVE_CHANGE_S, RESTART_S, Round, build_round
 from service.domain.arrays import BoolArray, FloatArray, IntArray
 from service.domain.cluster import Node, Served, SlotKey, Snapshot
 from service.domain.jobs import Allocation, Job, class_of

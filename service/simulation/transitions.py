@@ -9,7 +9,8 @@ from __future__ import annotations
 import numpy as np
 
 from service.domain.allocation.knapsack.problem import NOTHING
-from service.domain.allocation.round import LIVE_CHANGE_S, MIN_RUNTIME_S, RESTART_S
+from service.domain.allocation.notes import MIN_RUNTIME_S
+from service.domain.allocation.round import LIVE_CHANGE_S, RESTART_S
 from service.domain.arrays import BoolArray, FloatArray, IntArray
 from service.simulation.jobs import Jobs
 from service.simulation.world import World

@@ -8,7 +8,8 @@ import numpy as np
 
 from headway.contract.forecasts import Confidence, ConfigurationForecast, Mark
 from service.domain.allocation.explain import note_text
-from service.domain.allocation.round import Note, Round, change_s
+from service.domain.allocation.notes import Note
+from service.domain.allocation.round import Round, change_s
 from service.domain.arrays import FloatArray, IntArray
 from service.domain.perf.forecast import Z90, Forecast, Remaining, forecast
 from service.domain.perf.frontier import knee, pareto_front

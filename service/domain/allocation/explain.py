@@ -11,8 +11,9 @@ from headway.contract.jobs import Reason, SizeOption
 from headway.contract.spec import Resize
 from service.domain.allocation.eligibility import Holding, is_left_over
 from service.domain.allocation.lending import why_above_quota, why_given_up
+from service.domain.allocation.notes import MIN_GAIN, MIN_RUNTIME_S, Note
 from service.domain.allocation.placement import Placement, describe_move
-from service.domain.allocation.round import MIN_GAIN, MIN_RUNTIME_S, Note, Round
+from service.domain.allocation.round import Round
 from service.domain.allocation.sentences import Sentence, named
 from service.domain.allocation.spending import Bar
 from service.domain.allocation.tenancy import Claim

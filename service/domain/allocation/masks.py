@@ -11,7 +11,7 @@ from service.domain.allocation.eligibility import Holding
 from service.domain.allocation.shapes import offered
 from service.domain.arrays import BoolArray
 from service.domain.cluster import Snapshot
-from service.domain.jobs import Job
+from service.domain.jobs import Job, class_of
 from service.domain.perf.learned import batch_of
 from service.domain.perf.tables import Observed
 
@@ -63,3 +63,17 @@ def observed(jobs: Sequence[Job], columns: Columns, snapshot: Snapshot) -> tuple
         global_batch=table[:, 3],
         steps=table[:, 4],
     )
+
+
+def tried_by_class(jobs: Sequence[Job], columns: Columns, snapshot: Snapshot) -> BoolArray:
+    """Where jobs of each job's class were measured (J, C)."""
+    configurations = columns.by_kind
+    kinds = {name: index for index, name in enumerate(configurations.kinds)}
+    of_class: dict[str, BoolArray] = {}
+    for name, measurements in snapshot.class_measurements.items():
+        of_class[name] = np.zeros(len(configurations.slots), dtype=np.bool_)
+        for kind, slots in {(one.device_kind, one.slots) for one in measurements if one.believable}:
+            of_class[name] |= (configurations.kind == kinds.get(kind, -1)) & (configurations.slots == slots)
+    nowhere = np.zeros(len(configurations.slots), dtype=np.bool_)
+    rows = [of_class.get(class_of(job.spec), nowhere) for job in jobs]
+    return np.array(rows, dtype=np.bool_).reshape(len(jobs), len(nowhere))

@@ -5,34 +5,25 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import IntEnum
 from functools import cached_property
 
 import numpy as np
 
 from headway.contract.spec import JobSpec
 from service.domain.allocation.columns import Columns, columns_of, rows_of
-from service.domain.allocation.eligibility import (
-    Holding,
-    backs_off,
-    deciding_jobs,
-    explores,
-    holding_of,
-    is_left_over,
-    is_silent,
-    weight_of,
-)
+from service.domain.allocation.eligibility import Holding, deciding_jobs, holding_of, weight_of
 from service.domain.allocation.knapsack.problem import Row
-from service.domain.allocation.masks import allowed_by_spec, observed
-from service.domain.allocation.risk import kept_share, saves, thrift
+from service.domain.allocation.masks import observed, tried_by_class
+from service.domain.allocation.notes import MIN_GAIN, NOTE_OF, Note, is_young, may_have, notes_of
+from service.domain.allocation.risk import kept_share, thrift
 from service.domain.allocation.rooms import Room, rooms_of
 from service.domain.allocation.searching import Searches, searches_of
-from service.domain.allocation.spending import Bar, Prospects, bars_of, cap_rows, prospects_of
+from service.domain.allocation.spending import Bar, Prospects, cap_rows, prospects_of
 from service.domain.allocation.tenancy import Tenancy, tenancy_of
 from service.domain.arrays import BoolArray, FloatArray, IntArray
 from service.domain.cluster import Served, Snapshot
 from service.domain.jobs import Job
-from service.domain.perf.exploration import Exploration, explore
+from service.domain.perf.exploration import explore, hoped
 from service.domain.perf.learned import Learned, job_classes, learn
 from service.domain.perf.tables import GoodputTable, goodput_table
 from service.domain.policies.policy import RoundInput
@@ -41,37 +32,12 @@ RESTART_S = 3.0
 """Training time that a change by a restart costs: stop, checkpoint, relaunch, load."""
 LIVE_CHANGE_S = 0.5
 """The same of a change in place that was never measured."""
-MIN_GAIN = 1.05
-"""A running job grows, or moves by its own choice, only for at least this factor of goodput."""
-MIN_RUNTIME_S = 30.0
-"""A job that was just started or changed is not changed again by its own choice; it may be shrunk to make room. After a
-loss this does not hold: what was lost is to come back at once.
-"""
 _WORTHLESS = 0.01
 """Of the goodput at the size that its user asked for, what any other is worth to a pinned job."""
 _BARRED = 0.5
 """Of its goodput, what a configuration counts that a job should leave, and may have to keep."""
-
-
-class Note(IntEnum):
-    """Why a configuration may be chosen for a job now, or not."""
-
-    NOT_ALLOWED = 0
-    OFFERED = 1
-    CURRENT = 2
-    TOO_FAR = 3
-    NOT_WORTH_IT = 4
-    BACK_OFF = 5
-    TOO_YOUNG = 6
-    NO_GAIN = 7
-    NOT_MEASURED = 8
-    OVER_BUDGET = 9
-    DEADLINE = 10
-
-
 _SEARCHABLE = (Note.TOO_FAR, Note.NOT_WORTH_IT, Note.TOO_YOUNG, Note.NO_GAIN)
 """A search may want a job there none the less."""
-_NOTE_OF = {Bar.OVER_BUDGET: Note.OVER_BUDGET, Bar.DEADLINE: Note.DEADLINE}
 
 
 @dataclass(frozen=True)  # with slots there could be no cached_property
@@ -148,6 +114,7 @@ def build_round(snapshot: Snapshot) -> Round:
     )
     learned = learn(jobs, columns.by_kind.kinds, snapshot.measurements, snapshot.class_measurements)
     tried, measured = observed(jobs, columns, snapshot)
+    alike = tried_by_class(jobs, columns, snapshot)
     table = goodput_table(learned.models, columns.by_kind, measured)
     prospects = prospects_of(
         jobs,
@@ -157,12 +124,33 @@ def build_round(snapshot: Snapshot) -> Round:
         share=kept_share(jobs, columns, snapshot.hazard_per_h, restart_s=RESTART_S, pause_s=change_s),
         start_s=[change_s(job) for job in jobs],
     )
-    notes, bars = _notes(snapshot, jobs, holdings, rooms, columns, current, tried, table, prospects)
+    hope = hoped(columns.by_kind, prospects.goodput, prospects.high, tried | alike)
+    allowed = may_have(snapshot, jobs, holdings, columns, current)
+    notes, bars = notes_of(
+        snapshot,
+        jobs,
+        holdings,
+        rooms,
+        columns,
+        current,
+        allowed=allowed,
+        explored=explore(
+            columns.by_kind,
+            allowed=allowed,
+            tried=tried,
+            alike=alike,
+            current=current,
+            goodput=table.goodput,
+            high=table.high,
+        ),
+        prospects=prospects,
+        hope=hope,
+    )
     search = searches_of(
         snapshot,
         jobs,
         columns,
-        allowed=~np.isin(notes, (Note.NOT_ALLOWED, *_NOTE_OF.values())),
+        allowed=~np.isin(notes, (Note.NOT_ALLOWED, *NOTE_OF.values())),
         current=current,
         table=replace(table, goodput=prospects.goodput, low=prospects.low),
         learned=learned,
@@ -172,7 +160,9 @@ def build_round(snapshot: Snapshot) -> Round:
     notes[search.opened(np.isin(notes, _SEARCHABLE))] = Note.OFFERED
     rows, exempt = rows_of(columns, rooms, jobs, holdings, current)
     rows += cap_rows(snapshot, jobs, columns)
-    given = _given(snapshot, jobs, holdings, columns, rows, current, notes, prospects, bars, search)
+    given = _given(
+        snapshot, jobs, holdings, columns, rows, current, notes, prospects.remaining, hope, bars, search
+    )
     tenancy = tenancy_of(snapshot, jobs, columns, rooms, given.allowed, current)
     given = replace(given, rows=(*given.rows, *tenancy.rows), share=tenancy.share)
     return Round(
@@ -192,13 +182,6 @@ def build_round(snapshot: Snapshot) -> Round:
         tenancy=tenancy,
         given=replace(given, thrift=search.unbiased(thrift(jobs, columns, rooms))),
     )
-
-
-def is_young(job: Job, snapshot: Snapshot) -> bool:
-    """Whether the job was only just started or changed, and not because of a loss."""
-    ran_s = (snapshot.now - job.state_since).total_seconds()
-    # A change may be a little later than the snapshot; one that is much later was noted by a clock that was set back.
-    return abs(ran_s) < MIN_RUNTIME_S and not (job.live and job.samples_at_loss is not None)
 
 
 def change_s(job: Job) -> float:
@@ -226,7 +209,8 @@ def _given(
     rows: tuple[Row, ...],
     current: IntArray,
     notes: IntArray,
-    prospects: Prospects,
+    remaining: FloatArray,
+    hope: FloatArray,
     bars: IntArray,
     search: Searches,
 ) -> RoundInput:
@@ -243,7 +227,7 @@ def _given(
     return RoundInput(
         configurations=columns.configurations,
         rows=rows,
-        goodput=search.preferred(_steadied(snapshot, jobs, columns, current, prospects.goodput, bars)),
+        goodput=search.preferred(_steadied(snapshot, jobs, columns, current, hope, bars)),
         allowed=(notes == Note.OFFERED) | (notes == Note.CURRENT),
         current=current,
         weight=np.array([weight_of(job) for job in jobs]),
@@ -264,108 +248,12 @@ def _given(
                 for job, moves in zip(jobs, moving, strict=True)
             ]
         ),
-        remaining=prospects.remaining,
+        remaining=remaining,
         requested_slots=search.sizes(
             columns.configurations.slots, np.array([requested_slots(job) for job in jobs], dtype=np.int64)
         ),
         job_class=job_classes(jobs),
     )
-
-
-def _notes(
-    snapshot: Snapshot,
-    jobs: Sequence[Job],
-    holdings: Mapping[str, Holding],
-    rooms: Mapping[str, Room],
-    columns: Columns,
-    current: IntArray,
-    tried: BoolArray,
-    table: GoodputTable,
-    prospects: Prospects,
-) -> tuple[IntArray, IntArray]:
-    """(J, C) a `Note` for each, and a `Bar`."""
-    allowed = allowed_by_spec(jobs, holdings, columns)
-    for row, (job, holding) in enumerate(zip(jobs, holdings.values(), strict=True)):
-        stays = not is_left_over(job, holding.size) or backs_off(job, snapshot)
-        if current[row] >= 0 and stays:
-            allowed[row, current[row]] = True
-    explored = explore(
-        columns.by_kind,
-        allowed=allowed,
-        tried=tried,
-        current=current,
-        goodput=table.goodput,
-        high=table.high,
-    )
-    notes = np.select(
-        [explored.mask, explored.code == Exploration.TOO_FAR, explored.code == Exploration.NOT_WORTH_IT],
-        [Note.OFFERED, Note.TOO_FAR, Note.NOT_WORTH_IT],
-        Note.NOT_ALLOWED,
-    ).astype(np.int64)
-    free = np.array([not explores(job, snapshot) for job in jobs], dtype=np.bool_)
-    notes[free[:, None] & allowed] = Note.OFFERED
-    open_to = notes == Note.OFFERED
-    bars = bars_of(
-        snapshot,
-        jobs,
-        columns,
-        rooms,
-        open_to=open_to,
-        allowed=allowed,
-        current=current,
-        prospects=prospects,
-    )
-    for bar, note in _NOTE_OF.items():
-        notes[open_to & (bars == bar)] = note
-    for row, (job, holding) in enumerate(zip(jobs, holdings.values(), strict=True)):
-        if holding.size:
-            now = int(current[row])
-            bar = Bar(bars[row, now]) if now >= 0 else Bar.NONE
-            goodput = prospects.goodput[row]
-            notes[row] = _of_running(snapshot, job, holding.size, notes[row], columns, now, goodput, bar)
-    return notes, bars
-
-
-def _of_running(
-    snapshot: Snapshot,
-    job: Job,
-    size: int,
-    notes: IntArray,
-    columns: Columns,
-    current: int,
-    goodput: FloatArray,
-    bar: Bar,
-) -> IntArray:
-    """The notes (C,) of a job that holds slots: what it should not change to by its own choice. With a `bar` on what it
-    has, it should not wait to leave that.
-    """
-    slots = columns.configurations.slots
-    offer = notes == Note.OFFERED
-    pinned = slots == (job.pinned_size or 0)
-    notes = notes.copy()
-    if current >= 0 and not is_left_over(job, size) and bar is Bar.NONE:
-        no_gain = (slots >= size) & (goodput < MIN_GAIN * goodput[current])
-        no_gain &= ~saves(columns, current, MIN_GAIN)
-        notes[offer & ~pinned & no_gain] = Note.NO_GAIN
-        if is_young(job, snapshot):
-            notes[offer & ~pinned & (slots > size)] = Note.TOO_YOUNG
-        if is_silent(job, snapshot) and job.generation > 1:
-            notes[offer & ~pinned & (slots > size)] = Note.NOT_MEASURED
-    waits = backs_off(job, snapshot)
-    if waits:
-        # Whatever lies in another pool needs new ranks.
-        elsewhere = (
-            (columns.parts > columns.parts[current]).any(axis=1) if current >= 0 else np.zeros_like(offer)
-        )
-        notes[offer & ((slots > size) | elsewhere)] = Note.BACK_OFF
-    if current >= 0:
-        leaves = is_left_over(job, size) and job.pinned_size != size and not waits
-        notes[current] = Note.NOT_ALLOWED if leaves else Note.CURRENT
-        # What lies within what it holds is there for certain: it need not keep what it cannot pay.
-        within = (columns.parts <= columns.parts[current]).all(axis=1) & (notes == Note.OFFERED)
-        if bar is Bar.OVER_BUDGET and within.any() and not leaves:
-            notes[current] = Note.OVER_BUDGET
-    return notes
 
 
 def _steadied(

@@ -40,13 +40,14 @@ class Prospects:
 
     Attributes:
         goodput: reference samples per second, with what spot machines lose.
-        low: what is reached in nine of ten cases.
+        low, high: what is reached in nine of ten cases, and what in one of ten.
         remaining: (J,) reference samples left; NaN where unknown, and where no speed is.
         start_s: (J,) seconds of training that it costs to go over to other machines.
     """
 
     goodput: FloatArray
     low: FloatArray
+    high: FloatArray
     remaining: FloatArray
     start_s: FloatArray
 
@@ -76,6 +77,7 @@ def prospects_of(
     return Prospects(
         goodput=table.goodput if share is None else table.goodput * share,
         low=table.low if share is None else table.low * share,
+        high=table.high if share is None else table.high * share,
         remaining=remaining,
         start_s=np.array(start_s, dtype=np.float64),
     )

@@ -15,7 +15,8 @@ from headway.contract.markets import Market
 from service.domain.allocation.explain import Case
 from service.domain.allocation.knapsack.problem import NOTHING
 from service.domain.allocation.lending import standing_text, why_at_quota, why_given_up
-from service.domain.allocation.round import Note, Round
+from service.domain.allocation.notes import Note
+from service.domain.allocation.round import Round
 from service.domain.allocation.sentences import Sentence
 from service.domain.arrays import IntArray
 from service.domain.cluster import Cap, SlotKey, Snapshot

@@ -12,11 +12,10 @@ import pytest
 
 from headway.contract.agents import NodeState
 from headway.contract.jobs import JobProgress, JobState
+from service.domain.allocation.notes import MIN_RUNTIME_S, Note
 from service.domain.allocation.round import (
     LIVE_CHANGE_S,
-    MIN_RUNTIME_S,
     RESTART_S,
-    Note,
     Round,
     build_round,
     change_s,
@@ -83,6 +82,21 @@ def test_what_other_jobs_of_its_class_have_shown_guides_a_new_one() -> None:
     )
     assert hopeful[1] / hopeful[0] > 1.5
     assert guided[1] / guided[0] < 1.2
+
+
+def test_a_job_may_start_where_others_of_its_class_have_run_and_grow_from_there() -> None:
+    job = job_of("j-2", spec=spec_of("gpt-2", **elastic(1, 8)))
+    plain = snapshot_of([node_of("n", slots=8)], [job])
+    shown = {"default/gpt": measured((3, 300.0)), "default/other": measured((8, 100.0))}
+    assert offered(build_round(replace(plain, class_measurements=shown))) == [1, 2, 3, 4, 5, 6]
+
+
+def test_beyond_what_was_measured_a_job_goes_by_its_hope() -> None:
+    round_ = build_round(running(2))
+    slots = round_.columns.configurations.slots
+    given, table = round_.given.goodput[0], round_.table
+    assert given[slots == 4] == table.high[0, slots == 4] > table.goodput[0, slots == 4]
+    assert given[slots == 1] == table.goodput[0, slots == 1]
 
 
 def test_a_pinned_job_has_two_choices_and_one_of_them_counts() -> None:

@@ -156,7 +156,9 @@ def test_without_a_search_a_job_does_as_it_did() -> None:
 @pytest.mark.parametrize("name", sorted({*POLICIES} - {"fair", "ones"}))
 def test_under_every_policy_that_looks_at_speed_or_size_it_comes_to_where_it_wants_to_be(name: str) -> None:
     run = Run(POOR, goal("full", "balanced"), total=1e6, policy=name)
-    assert run.play()[-1] == 2
+    # Pollux lets a job that was changed often wait for its next change, the longer the younger it is.
+    assert run.play(rounds=120 if name == "pollux" else 40, every_s=20.0)[-1] == 2
+    assert run.phase is SearchPhase.SETTLED
 
 
 def test_a_short_job_stays_where_it_starts() -> None:

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.domain.allocation.knapsack.problem import NOTHING
-from service.domain.allocation.round import LIVE_CHANGE_S, MIN_RUNTIME_S, RESTART_S
+from service.domain.allocation.notes import MIN_RUNTIME_S
+from service.domain.allocation.round import LIVE_CHANGE_S, RESTART_S
 from service.domain.policies.policy import RoundInput
 from service.domain.policies.registry import policy
 from service.simulation.engine import replay

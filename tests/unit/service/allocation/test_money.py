@@ -14,8 +14,9 @@ from headway.contract.jobs import JobProgress, Reason
 from headway.contract.spec import Resize
 from service.domain.allocation.knapsack.problem import NOTHING
 from service.domain.allocation.knapsack.solver import solve
+from service.domain.allocation.notes import Note
 from service.domain.allocation.plan import Action, Plan, decide
-from service.domain.allocation.round import Note, build_round
+from service.domain.allocation.round import build_round
 from service.domain.cluster import Cap, Limit, Snapshot
 from service.domain.policies.registry import POLICIES, policy
 from tests.unit.service.allocation.test_pools import (

@@ -18,10 +18,11 @@ from headway.contract.jobs import JobState, Reason
 from headway.contract.markets import Market
 from service.domain.allocation.knapsack.problem import NOTHING
 from service.domain.allocation.knapsack.solver import solve
+from service.domain.allocation.notes import Note
 from service.domain.allocation.placement import Step
 from service.domain.allocation.places import places_of
 from service.domain.allocation.plan import Action, Decision, decide
-from service.domain.allocation.round import Note, Round, build_round
+from service.domain.allocation.round import Round, build_round
 from service.domain.cluster import Measurement, Node, SlotKey, Snapshot
 from service.domain.jobs import Job
 from service.domain.policies.goodput import Goodput

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.domain.perf.exploration import GROWTH, MIN_GAIN, Exploration, explore
+from service.domain.perf.exploration import GROWTH, MIN_GAIN, Exploration, explore, hoped
 from service.domain.perf.fit import Observations, fit
 from service.domain.perf.tables import JobModels, Observed, goodput_table
 from service.domain.perf.throughput import ThroughputModel, prior, step_time
@@ -34,7 +34,9 @@ def columns_of(*kinds_and_slots: tuple[int, int]) -> Configurations:
 SIZES = columns_of(*((0, slots) for slots in (1, 2, 4, 8, 16)), *((1, slots) for slots in (1, 2, 4, 8)))
 
 
-def codes(tried: tuple[int, ...] = (), current: int = -1, **given: Any) -> list[Exploration]:
+def codes(
+    tried: tuple[int, ...] = (), current: int = -1, alike: tuple[int, ...] = (), **given: Any
+) -> list[Exploration]:
     """The codes of one job that has tried these columns of `SIZES`."""
     width = SIZES.slots.size
     got = explore(
@@ -42,6 +44,7 @@ def codes(tried: tuple[int, ...] = (), current: int = -1, **given: Any) -> list[
         **{
             "allowed": np.ones((1, width), bool),
             "tried": np.isin(np.arange(width), tried)[None],
+            "alike": np.isin(np.arange(width), alike)[None],
             "current": np.array([current]),
             "goodput": SIZES.slots[None].astype(float),
             "high": 2.0 * SIZES.slots[None],
@@ -65,6 +68,25 @@ def test_a_job_at_most_doubles_and_may_take_its_size_to_another_kind() -> None:
 def test_the_next_size_is_open_however_large() -> None:
     allowed = np.array([[True, False, False, False, True, False, False, False, False]])
     assert codes(tried=(0,), allowed=allowed)[4] is E.NEXT
+
+
+def test_what_jobs_of_its_class_tried_need_not_be_tried_again() -> None:
+    assert codes(alike=(2,)) == [
+        *(E.SMALLEST, E.NEAR, E.ALIKE, E.NEXT, E.TOO_FAR),
+        *(E.SMALLEST, E.NEAR, E.NEAR, E.TOO_FAR),
+    ]
+    assert codes(tried=(3,), alike=(3, 4))[3:5] == [E.TRIED, E.ALIKE]
+
+
+def test_hope_is_for_what_lies_beyond_all_that_was_tried() -> None:
+    sizes = columns_of(*((0, slots) for slots in (1, 2, 4, 8)), (1, 1))
+    goodput, high = np.array([[1.0, 2.0, 4.0, 8.0, 1.0]]), np.array([[1.5, 3.0, 6.0, math.nan, 2.0]])
+    tried = np.array([[True, False, True, False, False]])
+    assert hoped(sizes, goodput, high, tried).tolist() == [[1.0, 2.0, 4.0, 8.0, 2.0]]
+    tried[0, 2] = False
+    assert hoped(sizes, goodput, high, tried).tolist() == [[1.0, 3.0, 6.0, 8.0, 2.0]]
+    nothing = np.zeros((1, 5), bool)
+    assert hoped(sizes, goodput, high, nothing).tolist() == goodput.tolist(), "none is the more promising"
 
 
 def test_growth_ends_where_an_optimist_would_not_expect_that_it_pays() -> None:
@@ -92,6 +114,7 @@ def test_no_jobs_and_no_columns() -> None:
             columns_of(*[(0, 1)] * width),
             allowed=np.ones(shape, bool),
             tried=np.zeros(shape, bool),
+            alike=np.zeros(shape, bool),
             current=np.full(jobs, -1),
             goodput=np.ones(shape),
             high=np.ones(shape),
@@ -103,24 +126,26 @@ def direct(
     configurations: Configurations,
     allowed: np.ndarray,
     tried: np.ndarray,
+    alike: np.ndarray,
     current: int,
     goodput: np.ndarray,
     high: np.ndarray,
 ) -> list[bool]:
     """Whether each column of one job is open, rule by rule."""
     slots, kind = configurations.slots.tolist(), configurations.kind.tolist()
-    anywhere = max((slots[c] for c in range(len(slots)) if tried[c]), default=0)
+    known = tried | alike
+    anywhere = max((slots[c] for c in range(len(slots)) if known[c]), default=0)
     result = []
     for column, size in enumerate(slots):
         same = [c for c in range(len(slots)) if kind[c] == kind[column]]
-        here = [c for c in same if tried[c]]
+        here = [c for c in same if known[c]]
         largest = max((slots[c] for c in here), default=0)
         sizes = [slots[c] for c in same if allowed[c]]
         following = min((one for one in sizes if one > largest), default=None)
         best = max((goodput[c] for c in here if math.isfinite(goodput[c])), default=0.0)
         pays = size <= largest or not here or high[column] >= MIN_GAIN * max(best, 0.0)
         near = size <= max(GROWTH * largest, anywhere) or size == following
-        always = bool(tried[column]) or column == current or size == min(sizes, default=None)
+        always = bool(known[column]) or column == current or size == min(sizes, default=None)
         result.append(bool(allowed[column]) and (always or (near and pays)))
     return result
 
@@ -133,14 +158,22 @@ def test_the_mask_is_that_of_a_loop(seed: int) -> None:
     configurations = columns_of(
         *zip(draw.integers(0, 2, width), draw.choice([1, 2, 3, 4, 8, 16], width), strict=True)
     )
-    allowed, tried = (draw.random((jobs, width)) < share for share in (0.7, 0.3))
+    allowed, tried, alike = (draw.random((jobs, width)) < share for share in (0.7, 0.3, 0.2))
     odd = [math.nan, math.inf, 0.0, 1.0, 2.0, 4.0, 8.0]
     goodput, high = (draw.choice(odd, (jobs, width)) * draw.uniform(0.9, 1.3) for _ in range(2))
     current = draw.integers(-1, width, jobs)
-    got = explore(configurations, allowed=allowed, tried=tried, current=current, goodput=goodput, high=high)
+    got = explore(
+        configurations,
+        allowed=allowed,
+        tried=tried,
+        alike=alike,
+        current=current,
+        goodput=goodput,
+        high=high,
+    )
     for job in range(jobs):
         expected = direct(
-            configurations, allowed[job], tried[job], int(current[job]), goodput[job], high[job]
+            configurations, allowed[job], tried[job], alike[job], int(current[job]), goodput[job], high[job]
         )
         assert got.mask[job].tolist() == expected
     assert all(Exploration(code).reason for code in np.unique(got.code))
@@ -194,6 +227,7 @@ def explored(truth: ThroughputModel, batch: float) -> list[int]:
             configurations,
             allowed=np.ones((1, 7), bool),
             tried=np.isin(np.arange(7), at)[None],
+            alike=np.zeros((1, 7), bool),
             current=np.array([tried[-1] if tried else -1]),
             goodput=table.goodput,
             high=table.high,
