@@ -2,8 +2,9 @@
 
     python -m benchmarks.agents --agents 5000 --json
 
-One API process and one scheduler over the embedded PostgreSQL (with fsync) and Redis; the agents are simulated by one process more
-(`benchmarks/agents_simulator.py`), all on this machine. After the agents have joined and their jobs run:
+`--replicas` API processes and one scheduler over the embedded PostgreSQL (with fsync) and Redis; the agents are simulated by one process
+more (`benchmarks/agents_simulator.py`), all on this machine. Users have the last API for themselves, where there are several. After
+the agents have joined and their jobs run:
 
 - `--seconds` of steady load: `lag_p99_s` is how late a report that was due is answered, `command_ack_p99_s` the time from a command's
   row to its acknowledgement in the database, `round_s` the longest of the scheduler's rounds, `list_p99_ms` and `describe_p99_ms`
@@ -24,8 +25,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator
-from contextlib import ExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -75,9 +76,10 @@ class Simulator:
 
 
 @asynccontextmanager
-async def simulator(port: int, agents: int, jobs: int) -> AsyncIterator[Simulator]:
+async def simulator(ports: Sequence[int], agents: int, jobs: int) -> AsyncIterator[Simulator]:
     """The process with its agents joined."""
-    arguments = [str(port), TOKEN, TOKEN, str(agents), str(jobs), str(JOIN_PER_S)]
+    of_agents = ",".join(map(str, ports[:-1] or ports))
+    arguments = [of_agents, str(ports[-1]), TOKEN, TOKEN, str(agents), str(jobs), str(JOIN_PER_S)]
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "benchmarks.agents_simulator", *arguments, stdin=pipe, stdout=pipe
@@ -214,13 +216,13 @@ def _ms(value: float | None) -> float | None:
 
 
 async def under_load(
-    arguments: argparse.Namespace, port: int, url: str, processes: dict[str, int]
+    arguments: argparse.Namespace, ports: Sequence[int], url: str, processes: dict[str, int]
 ) -> dict[str, Any]:
     """Everything that needs agents."""
     jobs = arguments.jobs or max(1, arguments.agents // SLOTS_PER_JOB)
-    users = Users(port, TOKEN, past=arguments.history - jobs)
+    users = Users(ports[-1], TOKEN, past=arguments.history - jobs)
     began_s = time.monotonic()
-    async with simulator(port, arguments.agents, jobs) as agents:
+    async with simulator(ports, arguments.agents, jobs) as agents:
         join_s = time.monotonic() - began_s
         bench = Bench(url, users, {**processes, "simulator": agents.process.pid}, jobs)
         start_s = await bench.settle(agents)
@@ -228,6 +230,7 @@ async def under_load(
         over = await bench.phase(agents, arguments.seconds / 2, OVER)
     return {
         "agents": arguments.agents,
+        "replicas": arguments.replicas,
         "jobs": arguments.history,
         "running_jobs": jobs,
         **figures(steady, over),
@@ -240,33 +243,34 @@ def run(arguments: argparse.Namespace, data: Path) -> dict[str, Any]:
     """The whole, in a folder of its own."""
     jobs = arguments.jobs or max(1, arguments.agents // SLOTS_PER_JOB)
     with EmbeddedPostgres(data / "postgres") as postgres, EmbeddedRedis(data / "redis") as redis:
-        port, bare_port = free_port(), free_port()
+        ports, bare_port = [free_port() for _ in range(arguments.replicas)], free_port()
         env = {
             "HEADWAY_DATABASE_URL": postgres.url(),
             "HEADWAY_REDIS_URL": redis.url(),
             "HEADWAY_STORAGE_URL": f"file://{data}/storage",
             "HEADWAY_API_TOKEN": TOKEN,
             "HEADWAY_JOIN_TOKEN": TOKEN,
-            "HEADWAY_PORT": str(port),
             # All of them are behind one address and join with one token, which nobody's agents do.
             "HEADWAY_RATE_PER_S": "0",
         }
         subprocess.run([sys.executable, "-m", "service", "migrate"], env={**os.environ, **env}, check=True)
         asyncio.run(fill(postgres.url(), arguments.history - jobs))
         with ExitStack() as stack:
-            url = f"http://127.0.0.1:{port}/livez"
-            api = stack.enter_context(server(["-m", "service", "api"], env, url))
+            apis = {
+                f"api-{number}" if number else "api": stack.enter_context(_api(env, port)).pid
+                for number, port in enumerate(ports)
+            }
             scheduler = subprocess.Popen(
                 [sys.executable, "-m", "service", "scheduler"], env={**os.environ, **env}, stdout=sys.stderr
             )
             stack.callback(_end, scheduler)
             processes = {
-                "api": api.pid,
+                **apis,
                 "scheduler": scheduler.pid,
                 "postgres": postgres.pid or 0,
                 "redis": read_pid_file(data / "redis" / "redis.pid") or 0,
             }
-            result = asyncio.run(under_load(arguments, port, postgres.url(), processes))
+            result = asyncio.run(under_load(arguments, ports, postgres.url(), processes))
             _end(scheduler)
             bare = {
                 "BARE_DATABASE_URL": sqlalchemy_url(postgres.create_database("bare")),
@@ -274,8 +278,13 @@ def run(arguments: argparse.Namespace, data: Path) -> dict[str, Any]:
             }
             bare_url = f"http://127.0.0.1:{bare_port}/openapi.json"
             with server(["-m", "benchmarks.bare_app"], bare, bare_url):
-                submits = asyncio.run(measure(port, bare_port, 3, 16, 1500))
+                submits = asyncio.run(measure(ports[-1], bare_port, 3, 16, 1500))
         return {**result, **{f"submit_{name}": value for name, value in submits.items()}}
+
+
+def _api(env: dict[str, str], port: int) -> AbstractContextManager[subprocess.Popen[bytes]]:
+    environment = {**env, "HEADWAY_PORT": str(port)}
+    return server(["-m", "service", "api"], environment, f"http://127.0.0.1:{port}/livez")
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -296,6 +305,7 @@ def main() -> None:
     parser.add_argument(
         "--seconds", type=float, default=60.0, help="of steady load; half as many of overload"
     )
+    parser.add_argument("--replicas", type=int, default=1, help="processes of the API")
     arguments = parser.parse_args()
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
     with tempfile.TemporaryDirectory() as folder:

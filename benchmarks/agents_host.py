@@ -8,6 +8,7 @@ import math
 import random
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -79,8 +80,9 @@ class Ranks:
 class Shared:
     """What the agents of a process have in common."""
 
-    def __init__(self, port: int, join_token: str, load: Load) -> None:
-        self.port = port
+    def __init__(self, ports: Sequence[int], join_token: str, load: Load) -> None:
+        self.ports = ports
+        """Of the APIs that agents speak to, in turn."""
         self.join_token = join_token
         self.load = load
         self.pace = 1.0
@@ -107,8 +109,9 @@ class Agent:
         self._shared = shared
         self._rng = random.Random(number)
         self._name = f"sim-{number:05d}"
-        self._http = Connection(shared.port)
-        self._logs = Connection(shared.port)
+        port = shared.ports[number % len(shared.ports)]
+        self._http = Connection(port)
+        self._logs = Connection(port)
         self.joined: asyncio.Future[JoinReply] = asyncio.get_running_loop().create_future()
         self._paced_s: float | None = None
         self._runs: dict[tuple[str, int], RunCommand] = {}

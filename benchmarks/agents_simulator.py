@@ -1,6 +1,6 @@
 """Simulated agents in one process: they speak the real protocol and start no ranks.
 
-    python -m benchmarks.agents_simulator PORT JOIN_TOKEN API_TOKEN AGENTS JOBS JOIN_PER_S
+    python -m benchmarks.agents_simulator PORT[,PORT...] USERS_PORT JOIN_TOKEN API_TOKEN AGENTS JOBS JOIN_PER_S
 
 Each joins with one slot, reads its command stream, acknowledges, and says that ranks have started, trained and ended, and when
 it is due, that it is there. `JOBS` jobs are kept live: one ends every now and then and another one is submitted.
@@ -41,8 +41,9 @@ def job(number: int, rng: random.Random) -> dict[str, Any]:
 class Jobs:
     """Keeps so many jobs live: submits, and ends those that have all their ranks."""
 
-    def __init__(self, shared: Shared, api_token: str, count: int) -> None:
+    def __init__(self, shared: Shared, port: int, api_token: str, count: int) -> None:
         self._shared = shared
+        self._port = port
         self._token = api_token
         self._rng = random.Random(7)
         self._to_submit = asyncio.Queue[int]()
@@ -56,7 +57,7 @@ class Jobs:
 
     async def submit(self) -> None:
         """Submit what is to be submitted, for ever."""
-        connection = Connection(self._shared.port)
+        connection = Connection(self._port)
         while True:
             number = await self._to_submit.get()
             body = json.dumps(job(number, self._rng)).encode()
@@ -86,8 +87,8 @@ class Jobs:
 
 async def run(argv: list[str]) -> None:
     """Join, then work until standard input ends."""
-    port, join_token, api_token, agents, jobs, join_per_s = argv
-    shared = Shared(int(port), join_token, Load())
+    ports, users_port, join_token, api_token, agents, jobs, join_per_s = argv
+    shared = Shared([int(port) for port in ports.split(",")], join_token, Load())
     hosts = [Agent(shared, number) for number in range(int(agents))]
     tasks = set[asyncio.Task[None]]()
     for number, host in enumerate(hosts):
@@ -95,7 +96,7 @@ async def run(argv: list[str]) -> None:
             await asyncio.sleep(20 / float(join_per_s))
         tasks.update(asyncio.create_task(work) for work in (host.report(), host.obey()))
     await asyncio.gather(*(host.joined for host in hosts))
-    keeper = Jobs(shared, api_token, int(jobs))
+    keeper = Jobs(shared, int(users_port), api_token, int(jobs))
     tasks.update(asyncio.create_task(keeper.submit()) for _ in range(_SUBMIT_CLIENTS))
     tasks.add(asyncio.create_task(keeper.end()))
     say({"joined": len(hosts)})
