@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from service.domain.cluster import Snapshot
 from service.domain.jobs import Job, class_of
 from service.domain.perf.learned import batch_of
 from service.domain.perf.tables import Observed
+from service.domain.policies.policy import Configurations
 
 
 def allowed_by_spec(jobs: Sequence[Job], holdings: Mapping[str, Holding], columns: Columns) -> BoolArray:
@@ -38,17 +40,31 @@ def allowed_by_spec(jobs: Sequence[Job], holdings: Mapping[str, Holding], column
     return mask
 
 
-def observed(jobs: Sequence[Job], columns: Columns, snapshot: Snapshot) -> tuple[BoolArray, Observed]:
-    """Where each job was measured (J, C), and what."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What was measured of the jobs of a round.
+
+    Attributes:
+        tried: (J, C) where the job was measured.
+        alike: (J, C) where jobs of its class were.
+        measured: what the jobs themselves have shown.
+    """
+
+    tried: BoolArray
+    alike: BoolArray
+    measured: Observed
+
+
+def seen_of(jobs: Sequence[Job], columns: Columns, snapshot: Snapshot) -> Seen:
+    """What was measured, and where."""
     configurations = columns.by_kind
     tried = np.zeros((len(jobs), len(configurations.slots)), dtype=np.bool_)
     entries: list[tuple[float, ...]] = []
     for row, job in enumerate(jobs):
         for one in snapshot.measurements.get(job.id, ()):
-            if not one.believable or one.device_kind not in configurations.kinds:
+            if not one.believable:
                 continue
-            kind = configurations.kinds.index(one.device_kind)
-            same = (configurations.kind == kind) & (configurations.slots == one.slots)
+            same = _columns_of(one.device_kind, one.slots, configurations)
             tried[row] |= same
             # Spread over more nodes than the column promises, it was slower than that would be.
             entries += (
@@ -56,24 +72,29 @@ def observed(jobs: Sequence[Job], columns: Columns, snapshot: Snapshot) -> tuple
                 for column in np.flatnonzero(same & (configurations.nodes == one.nodes)).tolist()
             )
     table = np.array(entries, dtype=np.float64).reshape(len(entries), 5)
-    return tried, Observed(
+    measured = Observed(
         job=table[:, 0].astype(np.int64),
         column=table[:, 1].astype(np.int64),
         samples_per_s=table[:, 2],
         global_batch=table[:, 3],
         steps=table[:, 4],
     )
+    return Seen(tried=tried, alike=_tried_by_class(jobs, configurations, snapshot), measured=measured)
 
 
-def tried_by_class(jobs: Sequence[Job], columns: Columns, snapshot: Snapshot) -> BoolArray:
-    """Where jobs of each job's class were measured (J, C)."""
-    configurations = columns.by_kind
-    kinds = {name: index for index, name in enumerate(configurations.kinds)}
-    of_class: dict[str, BoolArray] = {}
-    for name, measurements in snapshot.class_measurements.items():
-        of_class[name] = np.zeros(len(configurations.slots), dtype=np.bool_)
-        for kind, slots in {(one.device_kind, one.slots) for one in measurements if one.believable}:
-            of_class[name] |= (configurations.kind == kinds.get(kind, -1)) & (configurations.slots == slots)
+def _tried_by_class(jobs: Sequence[Job], configurations: Configurations, snapshot: Snapshot) -> BoolArray:
     nowhere = np.zeros(len(configurations.slots), dtype=np.bool_)
+    of_class = {name: nowhere.copy() for name in snapshot.class_measurements}
+    for name, measurements in snapshot.class_measurements.items():
+        for kind, slots in {(one.device_kind, one.slots) for one in measurements if one.believable}:
+            of_class[name] |= _columns_of(kind, slots, configurations)
     rows = [of_class.get(class_of(job.spec), nowhere) for job in jobs]
     return np.array(rows, dtype=np.bool_).reshape(len(jobs), len(nowhere))
+
+
+def _columns_of(kind: str, slots: int, configurations: Configurations) -> BoolArray:
+    """(C,) those of a kind and size."""
+    if kind not in configurations.kinds:
+        return np.zeros(len(configurations.slots), dtype=np.bool_)
+    of_kind = configurations.kind == configurations.kinds.index(kind)
+    return np.asarray(of_kind & (configurations.slots == slots))

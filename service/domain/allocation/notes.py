@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from enum import IntEnum
 
 import numpy as np
 
 from service.domain.allocation.columns import Columns
 from service.domain.allocation.eligibility import Holding, backs_off, explores, is_left_over, is_silent
-from service.domain.allocation.masks import allowed_by_spec
+from service.domain.allocation.masks import Seen, allowed_by_spec
 from service.domain.allocation.risk import saves
 from service.domain.allocation.rooms import Room
 from service.domain.allocation.spending import Bar, Prospects, bars_of
-from service.domain.arrays import BoolArray, FloatArray, IntArray
+from service.domain.arrays import FloatArray, IntArray
 from service.domain.cluster import Snapshot
 from service.domain.jobs import Job
-from service.domain.perf.exploration import Exploration, Explored
+from service.domain.perf.exploration import Exploration, explore, hoped
+from service.domain.perf.tables import GoodputTable
 
 MIN_GAIN = 1.05
 """A running job grows, or moves by its own choice, only for at least this factor of goodput."""
@@ -52,20 +54,19 @@ def is_young(job: Job, snapshot: Snapshot) -> bool:
     return abs(ran_s) < MIN_RUNTIME_S and not (job.live and job.samples_at_loss is not None)
 
 
-def may_have(
-    snapshot: Snapshot,
-    jobs: Sequence[Job],
-    holdings: Mapping[str, Holding],
-    columns: Columns,
-    current: IntArray,
-) -> BoolArray:
-    """(J, C) what specs allow, and what jobs have and may keep."""
-    allowed = allowed_by_spec(jobs, holdings, columns)
-    for row, (job, holding) in enumerate(zip(jobs, holdings.values(), strict=True)):
-        stays = not is_left_over(job, holding.size) or backs_off(job, snapshot)
-        if current[row] >= 0 and stays:
-            allowed[row, current[row]] = True
-    return allowed
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notes:
+    """What jobs (J,) may choose now among the configurations (C,).
+
+    Attributes:
+        codes: (J, C) a `Note` for each.
+        bars: (J, C) a `Bar` for each: what money or time forbids.
+        hope: (J, C) the goodput for which jobs change (`exploration.hoped`).
+    """
+
+    codes: IntArray
+    bars: IntArray
+    hope: FloatArray
 
 
 def notes_of(
@@ -75,15 +76,26 @@ def notes_of(
     rooms: Mapping[str, Room],
     columns: Columns,
     current: IntArray,
-    *,
-    allowed: BoolArray,
-    explored: Explored,
+    seen: Seen,
+    table: GoodputTable,
     prospects: Prospects,
-    hope: FloatArray,
-) -> tuple[IntArray, IntArray]:
-    """(J, C) a `Note` for each, and a `Bar`: of what jobs may have at all (`allowed`) and what of that may be tried now (`explored`),
-    what money and time (`prospects`) and a gain that is too small (by `hope`, the goodput for which jobs change) leave.
-    """
+) -> Notes:
+    """What specs, what was tried up to now, money and time, and a gain that is too small leave."""
+    hope = hoped(columns.by_kind, prospects.goodput, prospects.high, seen.tried | seen.alike)
+    allowed = allowed_by_spec(jobs, holdings, columns)
+    for row, (job, holding) in enumerate(zip(jobs, holdings.values(), strict=True)):
+        stays = not is_left_over(job, holding.size) or backs_off(job, snapshot)
+        if current[row] >= 0 and stays:
+            allowed[row, current[row]] = True
+    explored = explore(
+        columns.by_kind,
+        allowed=allowed,
+        tried=seen.tried,
+        alike=seen.alike,
+        current=current,
+        goodput=table.goodput,
+        high=table.high,
+    )
     notes = np.select(
         [explored.mask, explored.code == Exploration.TOO_FAR, explored.code == Exploration.NOT_WORTH_IT],
         [Note.OFFERED, Note.TOO_FAR, Note.NOT_WORTH_IT],
@@ -109,7 +121,7 @@ def notes_of(
             now = int(current[row])
             bar = Bar(bars[row, now]) if now >= 0 else Bar.NONE
             notes[row] = _of_running(snapshot, job, holding.size, notes[row], columns, now, hope[row], bar)
-    return notes, bars
+    return Notes(codes=notes, bars=bars, hope=hope)
 
 
 def _of_running(

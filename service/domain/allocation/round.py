@@ -13,8 +13,8 @@ from headway.contract.spec import JobSpec
 from service.domain.allocation.columns import Columns, columns_of, rows_of
 from service.domain.allocation.eligibility import Holding, deciding_jobs, holding_of, weight_of
 from service.domain.allocation.knapsack.problem import Row
-from service.domain.allocation.masks import observed, tried_by_class
-from service.domain.allocation.notes import MIN_GAIN, NOTE_OF, Note, is_young, may_have, notes_of
+from service.domain.allocation.masks import seen_of
+from service.domain.allocation.notes import MIN_GAIN, NOTE_OF, Note, Notes, is_young, notes_of
 from service.domain.allocation.risk import kept_share, thrift
 from service.domain.allocation.rooms import Room, rooms_of
 from service.domain.allocation.searching import Searches, searches_of
@@ -23,7 +23,6 @@ from service.domain.allocation.tenancy import Tenancy, tenancy_of
 from service.domain.arrays import BoolArray, FloatArray, IntArray
 from service.domain.cluster import Served, Snapshot
 from service.domain.jobs import Job
-from service.domain.perf.exploration import explore, hoped
 from service.domain.perf.learned import Learned, job_classes, learn
 from service.domain.perf.tables import GoodputTable, goodput_table
 from service.domain.policies.policy import RoundInput
@@ -113,9 +112,8 @@ def build_round(snapshot: Snapshot) -> Round:
         dtype=np.int64,
     )
     learned = learn(jobs, columns.by_kind.kinds, snapshot.measurements, snapshot.class_measurements)
-    tried, measured = observed(jobs, columns, snapshot)
-    alike = tried_by_class(jobs, columns, snapshot)
-    table = goodput_table(learned.models, columns.by_kind, measured)
+    seen = seen_of(jobs, columns, snapshot)
+    table = goodput_table(learned.models, columns.by_kind, seen.measured)
     prospects = prospects_of(
         jobs,
         current,
@@ -124,45 +122,22 @@ def build_round(snapshot: Snapshot) -> Round:
         share=kept_share(jobs, columns, snapshot.hazard_per_h, restart_s=RESTART_S, pause_s=change_s),
         start_s=[change_s(job) for job in jobs],
     )
-    hope = hoped(columns.by_kind, prospects.goodput, prospects.high, tried | alike)
-    allowed = may_have(snapshot, jobs, holdings, columns, current)
-    notes, bars = notes_of(
-        snapshot,
-        jobs,
-        holdings,
-        rooms,
-        columns,
-        current,
-        allowed=allowed,
-        explored=explore(
-            columns.by_kind,
-            allowed=allowed,
-            tried=tried,
-            alike=alike,
-            current=current,
-            goodput=table.goodput,
-            high=table.high,
-        ),
-        prospects=prospects,
-        hope=hope,
-    )
+    notes = notes_of(snapshot, jobs, holdings, rooms, columns, current, seen, table, prospects)
     search = searches_of(
         snapshot,
         jobs,
         columns,
-        allowed=~np.isin(notes, (Note.NOT_ALLOWED, *NOTE_OF.values())),
+        allowed=~np.isin(notes.codes, (Note.NOT_ALLOWED, *NOTE_OF.values())),
         current=current,
         table=replace(table, goodput=prospects.goodput, low=prospects.low),
         learned=learned,
         young=[is_young(job, snapshot) for job in jobs],
         change_s=[change_s(job) for job in jobs],
     )
-    notes[search.opened(np.isin(notes, _SEARCHABLE))] = Note.OFFERED
+    notes.codes[search.opened(np.isin(notes.codes, _SEARCHABLE))] = Note.OFFERED
     rows, exempt = rows_of(columns, rooms, jobs, holdings, current)
     rows += cap_rows(snapshot, jobs, columns)
-    given = _given(
-        snapshot, jobs, holdings, columns, rows, current, notes, prospects.remaining, hope, bars, search
-    )
+    given = _given(snapshot, jobs, holdings, columns, rows, current, notes, prospects.remaining, search)
     tenancy = tenancy_of(snapshot, jobs, columns, rooms, given.allowed, current)
     given = replace(given, rows=(*given.rows, *tenancy.rows), share=tenancy.share)
     return Round(
@@ -173,9 +148,9 @@ def build_round(snapshot: Snapshot) -> Round:
         columns=columns,
         learned=learned,
         table=table,
-        tried=tried,
-        notes=notes,
-        bars=bars,
+        tried=seen.tried,
+        notes=notes.codes,
+        bars=notes.bars,
         prospects=prospects,
         exempt=exempt,
         search=search,
@@ -208,10 +183,8 @@ def _given(
     columns: Columns,
     rows: tuple[Row, ...],
     current: IntArray,
-    notes: IntArray,
+    notes: Notes,
     remaining: FloatArray,
-    hope: FloatArray,
-    bars: IntArray,
     search: Searches,
 ) -> RoundInput:
     now, pools = snapshot.now, columns.pools
@@ -227,8 +200,8 @@ def _given(
     return RoundInput(
         configurations=columns.configurations,
         rows=rows,
-        goodput=search.preferred(_steadied(snapshot, jobs, columns, current, hope, bars)),
-        allowed=(notes == Note.OFFERED) | (notes == Note.CURRENT),
+        goodput=search.preferred(_steadied(snapshot, jobs, columns, current, notes.hope, notes.bars)),
+        allowed=(notes.codes == Note.OFFERED) | (notes.codes == Note.CURRENT),
         current=current,
         weight=np.array([weight_of(job) for job in jobs]),
         age_s=np.array([max(0.0, (now - job.submitted_at).total_seconds()) for job in jobs]),
