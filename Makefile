@@ -17,7 +17,7 @@ ALONE := tests/browser tests/chaos/test_faults.py
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo demo-money test test-long check lint types imports sizes pins pages audit sbom format docs reference dist bench faults clean
+.PHONY: help setup demo demo-money test test-long check lint types imports sizes pins pages audit sbom browser format docs reference dist bench faults clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -39,13 +39,16 @@ demo: $(READY)  ## train three real jobs on this machine: resize live, kill, pau
 demo-money: $(READY)  ## rent machines of this host under a budget, lose two of them, and read the bill (a few minutes)
 	$(BIN)/python -m examples.demo_money
 
-test: $(READY)  ## run the tests (some twenty minutes on two cores)
+test: $(READY) browser  ## run the tests (some twenty minutes on two cores)
 	$(BIN)/python -m pytest tests/unit -n 2 -m 'not long'
 	$(BIN)/python -m pytest $(STORES) -n 2 -m 'not long'
 	$(BIN)/python -m pytest tests $(addprefix --ignore=,tests/unit $(STORES) $(ALONE)) -n 2 --dist loadfile -m 'not long' --durations=10
 	$(BIN)/python -m pytest $(ALONE) -m 'not long'
 
-test-long: $(READY)  ## run the tests that continuous integration has no time for (some minutes)
+browser:  ## install Chromium for the tests of the pages, where this may install packages (Debian, as root)
+	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null || { test "$$(id -u)" = 0 && command -v apt-get >/dev/null && apt-get update -qq && apt-get install -qq -y --no-install-recommends chromium >/dev/null; } || echo "NO BROWSER: THE PAGES WILL NOT BE TESTED. Install Chromium (Debian: apt install chromium)." >&2
+
+test-long: $(READY) browser  ## run the tests that continuous integration has no time for (some minutes)
 	$(BIN)/python -m pytest tests -m long
 
 check: lint types imports sizes pins pages audit  ## lint, types, import rules, sizes, pins, generated pages, known vulnerabilities
