@@ -177,7 +177,9 @@ def why_start(case: Case, allocation: Allocation) -> Sentence:
     slots = int(case.round.columns.configurations.slots[case.column])
     may_grow = case.job.spec.elastic.resize is not Resize.NEVER and max(case.job.sizes) > slots
     if may_grow and not any(option.measured for option in case.options):
-        text += f"; {case.search or 'starts small, and grows once its speed is measured'}"
+        related = bool(case.round.learned.related[case.row])
+        unknown = "starts small, and grows once its speed is measured"
+        text += f"; {case.search or ('goes by what jobs of its class have shown' if related else unknown)}"
     elif case.search:
         text += f"; {case.search}"
     return Sentence(Reason.ALLOCATED, text)

@@ -15,7 +15,7 @@ from service.domain.allocation.plan import Action, Decision, Plan
 from service.domain.allocation.plan import decide as decide_round
 from service.domain.allocation.round import build_round
 from service.domain.cluster import Measurement, Node, Snapshot
-from service.domain.jobs import Job
+from service.domain.jobs import Job, class_of
 from service.domain.policies.goodput import Goodput
 from tests.unit.service.builders import NOW, job_of, node_of, snapshot_of, spec_of
 
@@ -62,6 +62,15 @@ def test_a_waiting_job_is_started() -> None:
 def test_an_elastic_job_says_that_it_will_grow() -> None:
     one = round_of(snapshot_of([node_of("n", slots=8)], [job(low=2, high=8)]))["j"]
     assert one.message == "2 cpu slots on name-of-n; starts small, and grows once its speed is measured"
+
+
+def test_a_job_of_a_known_class_starts_where_that_has_run_and_says_so() -> None:
+    alike = job(low=1, high=8)
+    shown = tuple(Measurement("cpu", slots, 100.0 * slots, 100) for slots in (1, 2, 4))
+    snapshot = snapshot_of([node_of("n", slots=4)], [alike])
+    snapshot = replace(snapshot, class_measurements={class_of(alike.spec): shown})
+    one = round_of(snapshot)["j"]
+    assert one.message == "4 cpu slots on name-of-n; goes by what jobs of its class have shown"
 
 
 @pytest.mark.parametrize("fields", [{"elastic": {"resize": "never"}}, {"pinned_size": 2}])
