@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import signal
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +11,7 @@ from headway.client import Client
 from headway.contract.agents import NodeState
 from headway.local.stack import LocalStack
 from headway.local.supervisor import Program
-from tests.integration.agent.stub import launchers
+from tests.integration.agent.stub import end_all
 
 SLOTS = 2
 ROOT = Path(__file__).parents[2]
@@ -53,9 +51,7 @@ class Host:
     def clean_up(self) -> None:
         if self.program is not None:
             self.program.stop()
-        for pid in launchers(self.state):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        end_all(self.state)
 
 
 def ready(client: Client) -> set[str]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -22,6 +24,21 @@ def launchers(state: Path) -> list[int]:
                 found.append((int(stat[1]), int(entry.name)))
     pids = {pid for _, pid in found}
     return [pid for parent, pid in found if parent not in pids]
+
+
+def end_all(state: Path) -> None:
+    """Kill the launchers of this state folder, whose ranks die with them, and what these have started, which does not."""
+    for pid in launchers(state):
+        _kill(pid)
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError, ValueError):
+            if (entry / "cwd").readlink().is_relative_to(state.resolve()):
+                _kill(int(entry.name))
+
+
+def _kill(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
 
 
 def alive(pid: int) -> bool:

@@ -39,7 +39,13 @@ from headway.contract.agents import (
     StopCommand,
 )
 from headway.contract.credentials import NodeCredentials, SecretsReply, SecretsRequest
-from tests.integration.agent.looking import WAIT_S, alive, launchers, wait_until  # noqa: F401 - tests find them here
+from tests.integration.agent.looking import (  # noqa: F401 - tests find them here
+    WAIT_S,
+    alive,
+    end_all,
+    launchers,
+    wait_until,
+)
 
 T = TypeVar("T")
 JOIN_TOKEN = "join-me"
@@ -379,9 +385,7 @@ class AgentProcess:
         """End the agent and its launcher, which takes the ranks along."""
         if self._process is not None and self._process.poll() is None:
             self.kill()
-        for pid in launchers(self.state):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        end_all(self.state)
         with contextlib.suppress(FileNotFoundError):
             shutil.rmtree((self.state / "scratch").readlink(), ignore_errors=True)
 
