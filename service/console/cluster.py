@@ -139,7 +139,7 @@ def _figures(cluster: ClusterView, nodes: Sequence[NodeView], latest: RoundView 
     slots, held = _slots(cluster)
     free = sum(one.free for one in cluster.kinds)
     live = sum(cluster.jobs.values())
-    running = cluster.jobs.get(JobState.RUNNING, 0)
+    running = sum(cluster.jobs.get(state, 0) for state in (JobState.RUNNING, JobState.RESIZING))
     ready = cluster.nodes.get(NodeState.READY, 0)
     ill = sum(1 for node in nodes for slot in node.slots if slot.quarantine is not None)
     lost = cluster.nodes.get(NodeState.LOST, 0)

@@ -203,11 +203,8 @@ def _facts(job: JobView, forecast: ForecastView) -> tuple[Fact, ...]:
 
 
 def _at_most(time_s: float, p90_s: float | None) -> str:
-    return (
-        f"with 90 % {between(time_s, p90_s).partition(', ')[2]}"
-        if p90_s and p90_s > time_s
-        else "as forecast"
-    )
+    at_most = between(time_s, p90_s).partition(", ")[2]
+    return f"with 90 % {at_most}" if at_most else "as forecast"
 
 
 def _expected(job: JobView) -> str:

@@ -107,6 +107,16 @@ def test_a_job_that_runs_says_what_it_has_cost_and_will() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("p90_s", "said"), [(300.0, "with 90 % at most 5 min"), (181.0, "as forecast"), (None, "as forecast")]
+)
+def test_when_it_ends_with_certainty_is_said_where_that_is_later(p90_s: float | None, said: str) -> None:
+    ends = configuration(2, Mark.PRESENT, time_s=180.0, time_p90_s=p90_s)
+    page = job_page(views(job_view(cost=COST), ends), steers=True, now=NOW)
+    (fact,) = [one for one in page.facts if one.label == "Ends in"]
+    assert (fact.value, fact.note) == ("3 min", said)
+
+
 def test_what_nobody_knows_is_said() -> None:
     unknown = configuration(1, Mark.PRESENT, time_s=None, time_p90_s=None, cost_usd=None, cost_p90_usd=None)
     page = job_page(views(job_view(cost=COST), unknown), steers=True, now=NOW)

@@ -57,7 +57,7 @@ def cluster() -> ClusterView:
     return ClusterView(
         nodes={NodeState.READY: 1},
         kinds=[kind],
-        jobs={JobState.RUNNING: 1, JobState.PENDING: 2},
+        jobs={JobState.RUNNING: 1, JobState.RESIZING: 1, JobState.PENDING: 2},
         usd_per_h=3.0,
         policy="goodput",
         parameters={},
@@ -68,6 +68,7 @@ def cluster() -> ClusterView:
 def test_the_cluster_in_a_sentence_and_a_node_in_words() -> None:
     page = cluster_page(cluster(), [node()], [], None, {})
     assert page.headline == "2 of 4 slots are at work. 2 jobs wait."
+    assert [one.value for one in page.figures if one.label == "Jobs"] == ["2 running"]
     (tile,) = page.tiles
     assert tile.label == "2 of 4 slots at work: 1 for train and 1 for another project; 1 in quarantine"
     assert tile.cells[1:] == ("free ill", "other", "free")
