@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from headway.contract.jobs import JobState, Reason
 from headway.contract.spec import JobSpec
 from headway.local.ports import HOST, free_port
 from service.adapters.postgres.database import Database
+from service.adapters.storage import ObjectStorage
 from service.domain.jobs import Job
 from service.usecases.identity_ports import ProjectRecord
 from service.usecases.ports import Transaction
@@ -28,6 +30,7 @@ __all__ = ["ec2"]
 
 NOW = datetime(2026, 11, 1, 12, 0, tzinfo=UTC)
 BUCKET = "headway"
+_PREFIXES = count()
 
 
 @pytest.fixture(scope="session")
@@ -70,6 +73,17 @@ class Rung:
 
     async def ring(self, bell: Bell, about: str) -> None:
         self.bells.append((bell, about))
+
+
+@pytest.fixture(params=["memory", "folder", "s3"])
+def storage(request: pytest.FixtureRequest, folder: Path) -> ObjectStorage:
+    """An empty place of each kind."""
+    if request.param == "memory":
+        return ObjectStorage("memory:///")
+    if request.param == "folder":
+        return ObjectStorage(f"file://{folder}/a%20b")
+    request.getfixturevalue("s3_environment")
+    return ObjectStorage(f"s3://{BUCKET}/run{next(_PREFIXES)}")
 
 
 @pytest.fixture

@@ -16,21 +16,9 @@ from service.adapters.storage import ObjectStorage
 from service.domain.errors import InvalidField, NotFound
 from service.usecases.checkpoints import MOST_OBJECTS, CheckpointStore, list_checkpoints
 from service.usecases.retention_ports import Stored
-from tests.conformance.conftest import BUCKET
 
-PREFIXES = iter(range(1_000_000))
 ROOT = "s3://bucket/checkpoints"
 STATE = b"weights"
-
-
-@pytest.fixture(params=["memory", "folder", "s3"])
-def storage(request: pytest.FixtureRequest, folder: Path) -> ObjectStorage:
-    if request.param == "memory":
-        return ObjectStorage("memory:///")
-    if request.param == "folder":
-        return ObjectStorage(f"file://{folder}/checkpoints")
-    request.getfixturevalue("s3_environment")
-    return ObjectStorage(f"s3://{BUCKET}/checkpoints{next(PREFIXES)}")
 
 
 def job_view(told: int | None = None) -> JobView:

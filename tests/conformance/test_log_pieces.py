@@ -14,9 +14,6 @@ from headway.contract.jobs import LogChunk
 from service.adapters.storage import ObjectStorage
 from service.domain.logs import LogFilter, LogReading
 from service.usecases.logs import TAIL_BYTES, append_log, last_logs, micros_of, read_logs
-from tests.conformance.test_storage import storage
-
-__all__ = ["storage"]
 
 NOW = datetime(2026, 3, 10, tzinfo=UTC)
 BEGAN = NOW - timedelta(days=30)

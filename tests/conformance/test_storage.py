@@ -12,18 +12,6 @@ from service.domain.errors import NotFound, Unavailable
 from service.usecases.outside_ports import Storage
 from tests.conformance.conftest import BUCKET
 
-PREFIXES = iter(range(1_000_000))
-
-
-@pytest.fixture(params=["memory", "folder", "s3"])
-def storage(request: pytest.FixtureRequest, folder: Path) -> Storage:
-    if request.param == "memory":
-        return ObjectStorage("memory:///")
-    if request.param == "folder":
-        return ObjectStorage(f"file://{folder}/a%20b")
-    request.getfixturevalue("s3_environment")
-    return ObjectStorage(f"s3://{BUCKET}/run{next(PREFIXES)}")
-
 
 async def keys(storage: Storage, prefix: str = "", after: str | None = None) -> list[str]:
     return [one.key async for one in storage.entries(prefix, after=after)]

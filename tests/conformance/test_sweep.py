@@ -22,9 +22,7 @@ from service.usecases.retain import retain
 from service.usecases.retention_ports import Stored
 from service.usecases.sweep import surplus_pieces, sweep
 from tests.conformance.conftest import job_of, store
-from tests.conformance.test_storage import keys, storage
-
-__all__ = ["storage"]
+from tests.conformance.test_storage import keys
 
 NOW = datetime.now(UTC)
 LATER = NOW + timedelta(days=2)

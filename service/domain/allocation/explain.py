@@ -177,9 +177,9 @@ def why_start(case: Case, allocation: Allocation) -> Sentence:
     slots = int(case.round.columns.configurations.slots[case.column])
     may_grow = case.job.spec.elastic.resize is not Resize.NEVER and max(case.job.sizes) > slots
     if may_grow and not any(option.measured for option in case.options):
-        related = bool(case.round.learned.related[case.row])
-        unknown = "starts small, and grows once its speed is measured"
-        text += f"; {case.search or ('goes by what jobs of its class have shown' if related else unknown)}"
+        by_class = "goes by what jobs of its class have shown"
+        alone = "starts small, and grows once its speed is measured"
+        text += f"; {case.search or (by_class if case.round.learned.related[case.row] else alone)}"
     elif case.search:
         text += f"; {case.search}"
     return Sentence(Reason.ALLOCATED, text)

@@ -64,7 +64,7 @@ def seen_of(jobs: Sequence[Job], columns: Columns, snapshot: Snapshot) -> Seen:
         for one in snapshot.measurements.get(job.id, ()):
             if not one.believable:
                 continue
-            same = _columns_of(one.device_kind, one.slots, configurations)
+            same = columns_of_size(one.device_kind, one.slots, configurations)
             tried[row] |= same
             # Spread over more nodes than the column promises, it was slower than that would be.
             entries += (
@@ -82,19 +82,19 @@ def seen_of(jobs: Sequence[Job], columns: Columns, snapshot: Snapshot) -> Seen:
     return Seen(tried=tried, alike=_tried_by_class(jobs, configurations, snapshot), measured=measured)
 
 
-def _tried_by_class(jobs: Sequence[Job], configurations: Configurations, snapshot: Snapshot) -> BoolArray:
-    nowhere = np.zeros(len(configurations.slots), dtype=np.bool_)
-    of_class = {name: nowhere.copy() for name in snapshot.class_measurements}
-    for name, measurements in snapshot.class_measurements.items():
-        for kind, slots in {(one.device_kind, one.slots) for one in measurements if one.believable}:
-            of_class[name] |= _columns_of(kind, slots, configurations)
-    rows = [of_class.get(class_of(job.spec), nowhere) for job in jobs]
-    return np.array(rows, dtype=np.bool_).reshape(len(jobs), len(nowhere))
-
-
-def _columns_of(kind: str, slots: int, configurations: Configurations) -> BoolArray:
+def columns_of_size(kind: str, slots: int, configurations: Configurations) -> BoolArray:
     """(C,) those of a kind and size."""
     if kind not in configurations.kinds:
         return np.zeros(len(configurations.slots), dtype=np.bool_)
     of_kind = configurations.kind == configurations.kinds.index(kind)
     return np.asarray(of_kind & (configurations.slots == slots))
+
+
+def _tried_by_class(jobs: Sequence[Job], configurations: Configurations, snapshot: Snapshot) -> BoolArray:
+    nowhere = np.zeros(len(configurations.slots), dtype=np.bool_)
+    of_class = {name: nowhere.copy() for name in snapshot.class_measurements}
+    for name, measurements in snapshot.class_measurements.items():
+        for kind, slots in {(one.device_kind, one.slots) for one in measurements if one.believable}:
+            of_class[name] |= columns_of_size(kind, slots, configurations)
+    rows = [of_class.get(class_of(job.spec), nowhere) for job in jobs]
+    return np.array(rows, dtype=np.bool_).reshape(len(jobs), len(nowhere))

@@ -12,6 +12,7 @@ from headway.contract.forecasts import SearchPhase, SearchView
 from headway.contract.spec import Resize
 from service.domain.allocation.columns import Columns
 from service.domain.allocation.eligibility import is_silent
+from service.domain.allocation.masks import columns_of_size
 from service.domain.arrays import BoolArray, FloatArray, IntArray
 from service.domain.cluster import Snapshot
 from service.domain.jobs import Job
@@ -177,9 +178,8 @@ def _known(
     runs = table.efficiency[row] > 0
     steps, seconds, samples = (np.zeros(configurations.slots.size) for _ in range(3))
     for one in snapshot.measurements.get(job.id, ()):
-        if one.believable and one.device_kind in configurations.kinds:
-            kind = configurations.kinds.index(one.device_kind)
-            same = (configurations.kind == kind) & (configurations.slots == one.slots)
+        if one.believable:
+            same = columns_of_size(one.device_kind, one.slots, configurations)
             steps[same] += one.steps
             samples[same] += one.steps * batch_of(one)
             seconds[same] += one.steps * batch_of(one) / one.samples_per_s
