@@ -67,9 +67,14 @@ class Live:
     def allow_all(self) -> None:
         self.allow(10**9)
 
+    @property
+    def held(self) -> bool:
+        """Whether all allowed steps are begun, so that rank 0 waits within the next one."""
+        return self._taken() >= self.allowed
+
     def wait_until_held(self) -> None:
-        """Wait until all allowed steps are begun, so that rank 0 waits within the next one."""
-        self.until(lambda: self._taken() >= self.allowed)
+        """Wait until rank 0 is held."""
+        self.until(lambda: self.held)
 
     def newcomers(self, kept: Sequence[str], count: int, *, ready: bool = True) -> Order:
         """Start newcomers and wait until they are ready; the order under which they and `kept` are the members."""
