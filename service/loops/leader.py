@@ -8,6 +8,7 @@ from typing import Protocol
 
 import structlog
 
+from service.cancellation import heed_cancellation
 from service.domain.errors import Superseded, Unavailable
 
 log = structlog.get_logger()
@@ -41,6 +42,7 @@ async def lead(leadership: Leadership, work: Callable[[int], Awaitable[None]]) -
         try:
             term = await leadership.acquire()
         except Unavailable as error:
+            heed_cancellation()
             log.warning("election_waits", reason=error.message)
             term = None
         if term is None:

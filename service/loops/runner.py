@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import structlog
 from structlog.contextvars import bind_contextvars
 
+from service.cancellation import heed_cancellation
 from service.domain.errors import HeadwayServiceError, Superseded
 
 log = structlog.get_logger()
@@ -57,6 +58,7 @@ async def run_loop(loop: Loop, wake: asyncio.Event) -> None:
         except Exception:
             failures += 1
             log.exception("loop_failed")
+        heed_cancellation()
         if failures:
             backoff_s = min(0.5 * 2.0 ** min(failures, 10), _LONGEST_BACKOFF_S)
             await asyncio.sleep(backoff_s * random.uniform(0.5, 1.0))

@@ -60,6 +60,7 @@ from service.adapters.postgres.sign_ins import PostgresSignIns
 from service.adapters.postgres.simulations import PostgresSimulations
 from service.adapters.postgres.tenants import SHARE_HALF_LIFE_S
 from service.adapters.postgres.thinning import PostgresThinning
+from service.cancellation import heed_cancellation
 from service.domain.errors import Unavailable
 from service.usecases import (
     audit_ports,
@@ -264,19 +265,29 @@ class _OfTerm:
 
 @contextmanager
 def _told_plainly() -> Iterator[None]:
-    """Turns what a driver says of a database that does not answer into Unavailable."""
+    """Turns what a driver says of a database that does not answer into Unavailable, or, where this task was cancelled and
+    that is what came of it in the driver, into what it was.
+    """
     try:
         yield
-    except (OSError, TimeoutError, PoolTimeout, asyncpg.PostgresConnectionError) as error:
-        raise _unavailable(error) from error
-    except (OperationalError, InterfaceError) as error:
+    except _NO_ANSWER as error:
+        heed_cancellation()
         raise _unavailable(error) from error
     except DBAPIError as error:
         if error.connection_invalidated or _is_shutdown(error):
+            heed_cancellation()
             raise _unavailable(error) from error
         raise
 
 
+_NO_ANSWER = (
+    OSError,
+    TimeoutError,
+    PoolTimeout,
+    asyncpg.PostgresConnectionError,
+    OperationalError,
+    InterfaceError,
+)
 _SHUTDOWN_STATES = {"57P01", "57P02", "57P03", "53300", "08000", "08003", "08006", "40001", "40P01"}
 """SQLSTATEs that pass: the server stops or starts, is full, lost us, or asks to try again."""
 
