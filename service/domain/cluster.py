@@ -203,6 +203,16 @@ def _pools_of(nodes: Iterable[Node], jobs: Iterable[Job]) -> dict[tuple[str, Mar
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """How nodes and service keep up: commands that nodes which are there have not taken up, and whether reports of theirs
+    were just refused, or answered too late.
+    """
+
+    untaken: int = 0
+    late: bool = False
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
     """One consistent picture of the cluster at `now`. `held` says which job holds a slot."""
@@ -229,6 +239,7 @@ class Snapshot:
     """By job id; a job that is not here may spend what it takes."""
     spent: Spent | None = None
     """Since the hour that the policy asked for when it last carried something over (`ledger`); None where it needs none."""
+    orders: Orders = Orders()
     policy: PolicySetting = PolicySetting()
     policy_state: Mapping[str, Any] = field(default_factory=dict)
     """What the policy has carried over from earlier rounds, as JSON; empty at first, and when the policy was changed."""

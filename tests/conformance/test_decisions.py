@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
-from headway.contract.agents import Member
+from headway.contract.agents import Member, NodeState, StopCommand
 from headway.contract.decisions import RoundChange, RoundView, RowPrice
 from headway.contract.jobs import JobState, Reason
 from headway.contract.runtime import Progress
 from service.adapters.postgres.database import Database
-from service.domain.cluster import Measurement, PolicySetting, Served, Snapshot
+from service.adapters.postgres.snapshot import LATE_S
+from service.domain.cluster import Measurement, Orders, PolicySetting, Served, Snapshot
 from service.domain.errors import InvalidField, NotFound
 from service.usecases.ports import Transaction
 from service.usecases.records import AllocationRecord, Measured, Prediction
@@ -322,3 +323,26 @@ async def test_jobs_are_counted_by_state(database: Database) -> None:
         job = await tx.jobs.lock("j3")
         await tx.jobs.save(replace(job, state=JobState.SUCCEEDED, finished_at=NOW))
         assert await tx.decision_queries.live_jobs(seen=None) == {JobState.PENDING: 2}
+
+
+async def test_a_snapshot_knows_how_many_commands_nodes_have_not_taken_up(database: Database) -> None:
+    async with database.begin() as tx:
+        await store(tx, node_of("n1"), node_of("gone", state=NodeState.LOST), job_of("j1"))
+        for node, number in (("n1", 1), ("n1", 2), ("n1", 3), ("gone", 4)):
+            command = StopCommand(
+                command_id=f"c{number}", job_id="j1", generation=number, mode="checkpoint", grace_s=1.5
+            )
+            await tx.commands.add([(node, command)], NOW)
+    assert (await snapshot(database)).orders == Orders(untaken=3)
+    async with database.begin() as tx:
+        await tx.commands.acknowledge({"n1": ["c2"]}, NOW)
+    assert (await snapshot(database)).orders == Orders(untaken=2)
+
+
+async def test_a_snapshot_knows_whether_reports_were_just_late(database: Database) -> None:
+    async with database.begin() as tx:
+        await tx.silence.beat("api-1", NOW, 6.0, late=True)
+        await tx.silence.beat("api-2", NOW, 6.0)
+    assert (await snapshot(database, now_s=LATE_S)).orders == Orders(late=True)
+    assert (await snapshot(database, now_s=LATE_S + 0.1)).orders == Orders()
+    assert (await snapshot(database, now_s=-LATE_S - 0.1)).orders == Orders(), "by a clock that was set back"

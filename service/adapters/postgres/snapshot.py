@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import Row, select, text
@@ -23,7 +23,7 @@ from service.adapters.postgres.tables import (
     slot_grants,
 )
 from service.adapters.postgres.tenants import tenants_of
-from service.domain.cluster import Measurement, Node, PolicySetting, Served, SlotKey, Snapshot
+from service.domain.cluster import Measurement, Node, Orders, PolicySetting, Served, SlotKey, Snapshot
 
 ENOUGH_STEPS = 10
 """Fewer steps than this say little of a size's speed: the first ones are slow."""
@@ -86,6 +86,15 @@ it have ended: it is prepared while they train, or given up. What is not kept an
 _NODES = text(
     "SELECT id, name, state, slots, market, usd_per_slot_h, reclaim_at, container_engine FROM nodes"
 )
+_ORDERS = text(
+    """
+    SELECT (SELECT count(*) FROM commands JOIN nodes ON nodes.id = commands.node_id
+            WHERE commands.acknowledged_at IS NULL AND nodes.state <> 'LOST'),
+           EXISTS (SELECT FROM api_processes WHERE late_at BETWEEN :since AND :until)
+    """
+)
+LATE_S = 5.0
+"""An API that was late with a report is taken to be so for as long."""
 
 
 async def take_snapshot(
@@ -133,9 +142,16 @@ async def take_snapshot(
         caps=caps,
         limits=limits,
         spent=await spent_for(connection, policy, policy_state, now),
+        orders=await _orders(connection, now),
         policy=policy,
         policy_state=policy_state,
     )
+
+
+async def _orders(connection: AsyncConnection, now: datetime) -> Orders:
+    near = timedelta(seconds=LATE_S)
+    row = (await connection.execute(_ORDERS, {"since": now - near, "until": now + near})).one()
+    return Orders(*row)
 
 
 def _node(row: Row[Any], confined: Mapping[int, str]) -> Node:

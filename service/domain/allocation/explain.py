@@ -245,6 +245,14 @@ def why_back_off(case: Case) -> Sentence:
     )
 
 
+def why_put_off(case: Case, until: str) -> Sentence:
+    """Why a running job does not have what is better for it yet."""
+    return Sentence(
+        Reason.PROGRESSING,
+        f"{case.present} for now: changes to {case.chosen}, which is better for it, when {until}",
+    )
+
+
 def why_later(case: Case, placement: Placement) -> Sentence:
     """Why what was chosen is not there yet."""
     jobs = case.round.snapshot.jobs

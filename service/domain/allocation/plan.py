@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from math import isfinite
 
 from headway.contract.jobs import Reason, SizeOption
 from service.domain.allocation.eligibility import backs_off
@@ -16,18 +17,20 @@ from service.domain.allocation.explain import (
     why_keep,
     why_later,
     why_less,
+    why_put_off,
     why_start,
     why_vacate,
 )
 from service.domain.allocation.guarantees import choose_within_guarantees
 from service.domain.allocation.knapsack.problem import NOTHING, Solution, Solve
 from service.domain.allocation.lending import why_at_quota
+from service.domain.allocation.pacing import Wish, orders_of, put_off
 from service.domain.allocation.placement import Placement, Step
 from service.domain.allocation.places import places_of
 from service.domain.allocation.round import Round
 from service.domain.allocation.sentences import Sentence
 from service.domain.allocation.waiting import Census, census_of, why_unpaid, why_wait
-from service.domain.cluster import SlotKey, Snapshot, allocation_of
+from service.domain.cluster import Orders, SlotKey, Snapshot, allocation_of
 from service.domain.jobs import Allocation, size_of
 from service.domain.perf.batch import choose_batch
 from service.domain.policies.policy import Choices, Policy
@@ -99,8 +102,9 @@ def decide(
 ) -> Plan:
     """The allocation that the policy chooses.
 
-    Jobs that are on their way (starting, stopping) are left alone and keep what they hold. A change
-    that needs slots which others are still leaving waits for a later round. `clock_s` measures how long it takes.
+    Jobs that are on their way (starting, stopping) are left alone and keep what they hold. A change that needs slots
+    which others are still leaving, or for which nodes and service have no room now (`pacing`), waits for a later round.
+    `clock_s` measures how long it takes.
     """
     snapshot = round_.snapshot
     began_s = clock_s()
@@ -112,16 +116,46 @@ def decide(
     placed_s = clock_s()
     census = census_of(round_, choices, _left_over(snapshot, placements.values()))
     options = all_options(round_, choices)
-    decisions = [
-        _decide_job(Case(round_, row, column, options[row], shared.given_up_for.get(row)), placements, census)
+    cases = [
+        Case(round_, row, column, options[row], shared.given_up_for.get(row))
         for row, column in enumerate(chosen)
     ]
+    decided = [_decide_job(case, placements, census) for case in cases]
+    decisions = _paced(snapshot.orders, cases, decided, choices)
     return Plan(
         tuple(_with_batch(snapshot, one) for one in decisions),
         round_,
         choices,
         {"solve_s": solved_s - began_s, "place_s": placed_s - solved_s},
     )
+
+
+def _paced(
+    orders: Orders, cases: Sequence[Case], decisions: Sequence[Decision], choices: Choices
+) -> list[Decision]:
+    """The decisions, with those changes put off that are for their own job's sake and for which there is no room now."""
+    wishes = [
+        Wish(case.row, gain, orders_of(_held(case), decision.allocation))
+        for case, decision in zip(cases, decisions, strict=True)
+        if decision.action is Action.CHANGE
+        and decision.reason is Reason.BETTER_ALLOCATION
+        and case.holding.whole
+        and (gain := _own_gain(case, choices)) > 0
+    ]
+    paced = list(decisions)
+    for row, until in put_off(wishes, orders).items():
+        case = cases[row]
+        paced[row] = _decision(case, Action.KEEP, _held(case), why_put_off(case, until))
+    return paced
+
+
+def _own_gain(case: Case, choices: Choices) -> float:
+    """What the change is worth to the job itself; 0 where it is made for others, who wait for it."""
+    now = case.round.given.current[case.row]
+    if now == NOTHING:
+        return 0.0
+    before, after = (float(choices.utility[case.row, column]) for column in (now, case.column))
+    return after - before if isfinite(before) and isfinite(after) else 0.0
 
 
 def _with_batch(snapshot: Snapshot, decision: Decision) -> Decision:
@@ -142,7 +176,7 @@ def _with_batch(snapshot: Snapshot, decision: Decision) -> Decision:
 
 def _decide_job(case: Case, placements: Mapping[str, Placement], census: Census) -> Decision:
     job, holding = case.job, case.holding
-    current = allocation_of(case.round.snapshot.slots_held_by(job.id))
+    current = _held(case)
     placement = placements.get(job.id)
     if placement is None and holding.whole and case.column == case.round.given.current[case.row]:
         placement = Placement(allocation=current, step=Step.STAY)
@@ -166,6 +200,10 @@ def _decide_job(case: Case, placements: Mapping[str, Placement], census: Census)
         why = why_change(case, current, placement)
         return _decision(case, Action.CHANGE, placement.allocation, why)
     return _decision(case, Action.START, placement.allocation, why_start(case, placement.allocation))
+
+
+def _held(case: Case) -> Allocation:
+    return allocation_of(case.round.snapshot.slots_held_by(case.job.id))
 
 
 def _later(case: Case, placement: Placement, current: Allocation) -> Decision:
