@@ -25,6 +25,7 @@ from pydantic import TypeAdapter, ValidationError
 from headway.contract.agents import AnyEntry, RankMessage, ReportEntry
 from headway.contract.runtime import Metrics, Progress
 from worker_agent.facts import Noted, Tell, tell_nobody
+from worker_agent.merging import merged
 
 _log = structlog.get_logger()
 
@@ -121,8 +122,12 @@ class Outbox:
             self._news.wait_for(lambda: self._urgent, timeout_s)
 
     def take(self, limit: int) -> tuple[Sequence[AnyEntry], Sequence[str]]:
-        """The oldest entries, and the acknowledgements. They stay queued until `delivered`."""
+        """The oldest entries, and the acknowledgements. They stay queued until `delivered`.
+
+        What was never sent is made fewer first; the journal keeps it as it was.
+        """
         with self._lock:
+            self._merge_unsent()
             entries = [self._entries[index] for index in range(min(limit, len(self._entries)))]
             self._in_flight = max(self._in_flight, len(entries))
             self._urgent = len(self._entries) > len(entries)
@@ -152,6 +157,11 @@ class Outbox:
     def close(self) -> None:
         """Close the journal; what is queued stays in it."""
         self._file.close()
+
+    def _merge_unsent(self) -> None:
+        """What is in flight stays as it is: the service may have it already, and would count it again within another."""
+        unsent = [self._entries.pop() for _ in range(len(self._entries) - self._in_flight)]
+        self._entries.extend(merged(reversed(unsent)))
 
     def _shed(self) -> None:
         """Keep the queue bounded. What was in flight stays: the service may have it already."""

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from headway.contract.agents import RankEntry, RankMessage
+from headway.contract.merging import add_up
 from headway.contract.runtime import Metrics, Progress, from_fields
 
 _OF_TRAINING = frozenset({Progress.TYPE, Metrics.TYPE})
-_SAME = ("rank", "generation", "global_batch", "local_batch", "accumulation")
-"""Steps add up where all of these are the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,15 +66,6 @@ def _add_up(kept: Heard, one: Heard, after: Progress) -> Progress | None:
     assert isinstance(before, Progress), "nothing else is added to"
     assert isinstance(kept.entry, RankMessage), "nothing else speaks of progress"
     assert isinstance(one.entry, RankMessage), "nothing else speaks of progress"
-    same_process = (kept.entry.rank, kept.entry.generation) == (one.entry.rank, one.entry.generation)
-    if not same_process or any(getattr(before, name) != getattr(after, name) for name in _SAME):
+    if (kept.entry.rank, kept.entry.generation) != (one.entry.rank, one.entry.generation):
         return None
-    return replace(
-        after,
-        steps=before.steps + after.steps,
-        step_s_sum=before.step_s_sum + after.step_s_sum,
-        step_s_squares=before.step_s_squares + after.step_s_squares,
-        sync_s_sum=before.sync_s_sum + after.sync_s_sum,
-        gradient_sqr=before.gradient_sqr if after.gradient_sqr is None else after.gradient_sqr,
-        gradient_var=before.gradient_var if after.gradient_var is None else after.gradient_var,
-    )
+    return add_up(before, after)

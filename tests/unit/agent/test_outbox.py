@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headway.contract.agents import RankMessage, Released
+from tests.unit.service.test_merging import entry, progress
 from worker_agent.outbox import Draft, Outbox, ReadPosition
 
 
@@ -211,3 +212,43 @@ def test_positions_of_a_run_that_is_over_are_forgotten_for_good(open_outbox: Ope
     outbox.forget("job/1")
     after = open_outbox()
     assert (after.position("job/1", 0), after.position("job/2", 0)) == (0, 30)
+
+
+def steps(number: int) -> Draft:
+    said = progress(steps=number, samples=number)
+    return lambda sequence, at: entry(sequence, "job", said).model_copy(update={"at": at})
+
+
+def taken_steps(outbox: Outbox) -> list[int]:
+    return [one.message["steps"] for one in outbox.take(100)[0] if isinstance(one, RankMessage)]
+
+
+def test_progress_that_was_never_sent_is_said_in_one_entry(open_outbox: Open) -> None:
+    outbox = open_outbox()
+    for number in (1, 2, 4):
+        outbox.add(steps(number))
+    assert taken_steps(outbox) == [7]
+
+
+def test_what_was_sent_is_sent_again_as_it_was(open_outbox: Open) -> None:
+    """The service may have it already: it would count it twice within another."""
+    outbox = open_outbox()
+    outbox.add(steps(1))
+    outbox.add(steps(2))
+    sent, _ = outbox.take(100)  # and no answer comes
+    outbox.add(steps(4))
+    outbox.add(steps(8))
+    again, _ = outbox.take(100)
+    assert list(again[:1]) == list(sent)
+    assert taken_steps(outbox) == [3, 12]
+    outbox.delivered(again[:1], ())
+    assert taken_steps(outbox) == [12]
+
+
+def test_an_agent_that_takes_over_says_nothing_new_under_an_old_number(open_outbox: Open) -> None:
+    first = open_outbox()
+    first.add(steps(1))
+    first.add(steps(2))
+    (sent,), _ = first.take(100)
+    (again,), _ = open_outbox().take(100)
+    assert again == sent
