@@ -23,6 +23,7 @@ from service.api.context import (
     Credentials,
     LeaseRenewal,
     Places,
+    Writers,
     check_node,
     digest_of,
     may_join,
@@ -35,7 +36,7 @@ from service.usecases.heartbeat import Heartbeats
 from service.usecases.ingest import ingest
 from service.usecases.join import admit, join
 from service.usecases.logs import append_log
-from service.usecases.node_credentials import authenticate, check_held
+from service.usecases.node_credentials import authenticate
 from service.usecases.records import Bell
 from service.usecases.secrets import opened, sealed_for
 
@@ -121,6 +122,7 @@ async def fetch_secrets(
 async def append_rank_log(
     request: Request,
     context: Context,
+    writers: Writers,
     credentials: Credentials,
     node_id: str,
     job_id: Annotated[str, Path(pattern=JOB_ID_PATTERN)],
@@ -129,9 +131,8 @@ async def append_rank_log(
     offset: Annotated[int, Query(ge=0)],
 ) -> Response:
     """A piece of a rank's output, as raw bytes, from the node that runs the rank or has run it."""
-    async with context.transactions.begin() as tx:
-        await check_node(context, tx, credentials, node_id)
-        await check_held(tx.held_runs, node_id, job_id, generation)
+    await writers.check(node_id, digest_of(credentials), job_id, generation)
+    bind_contextvars(node=node_id)
     data = await request.body()
     if len(data) > MAX_LOG_CHUNK_BYTES:
         raise TooLarge(f"a log chunk may be {MAX_LOG_CHUNK_BYTES} bytes at most; send smaller ones")

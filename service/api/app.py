@@ -49,6 +49,7 @@ from service.usecases.audit import Refusals
 from service.usecases.expire import LATE_SHARE
 from service.usecases.heartbeat import Heartbeats
 from service.usecases.identify import Identities
+from service.usecases.log_writers import LogWriters
 
 _DESCRIPTION = """Elastic PyTorch training on machines of your own: submit jobs, watch them grow and shrink.
 
@@ -105,6 +106,7 @@ def create_app(context: ApiContext, background: Callable[[], AbstractAsyncContex
     app.state.heartbeats = Heartbeats(
         context.transactions, context.now, usual_s=context.report_every_s, silence_s=context.silence_s
     )
+    app.state.log_writers = LogWriters(context.transactions, context.now)
     for module in _MODULES:
         app.include_router(module.router)
     problems.install(app)

@@ -24,6 +24,7 @@ from service.usecases.checkpoints import CheckpointStore
 from service.usecases.facts import BegunTrace
 from service.usecases.heartbeat import Heartbeats
 from service.usecases.join import digest_token
+from service.usecases.log_writers import LogWriters
 from service.usecases.node_credentials import authenticate
 from service.usecases.node_ports import NodeAccess
 from service.usecases.offers import OfferBook
@@ -110,6 +111,12 @@ async def heartbeats_of(request: Request) -> Heartbeats:
     return heartbeats
 
 
+async def log_writers_of(request: Request) -> LogWriters:
+    """Who may write which log, as far as this process knows."""
+    writers: LogWriters = request.app.state.log_writers
+    return writers
+
+
 async def gates_of(request: Request) -> Gates:
     """What bounds the work in this process."""
     gates: Gates = request.app.state.gates
@@ -129,6 +136,7 @@ Credentials: TypeAlias = Annotated[HTTPAuthorizationCredentials | None, Security
 Context: TypeAlias = Annotated[ApiContext, Depends(context_of)]
 Places: TypeAlias = Annotated[Gates, Depends(gates_of)]
 LeaseRenewal: TypeAlias = Annotated[Heartbeats, Depends(heartbeats_of)]
+Writers: TypeAlias = Annotated[LogWriters, Depends(log_writers_of)]
 Limit = Annotated[int, Query(ge=1, le=500)]
 Cursor = Annotated[str | None, Query(description="From `next_cursor` of the page before")]
 IdempotencyKey: TypeAlias = Annotated[

@@ -4,28 +4,34 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
 from contextlib import aclosing
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
+import pytest_asyncio
 
 from headway.contract.agents import FOLLOWED_HEADER, RunCommand
 from headway.contract.jobs import JobState, LogChunk, Page
 from service.api.context import ApiContext
 from service.api.log_streams import PAGE_BYTES, Wanted, follow_logs
 from service.domain.logs import LogFilter
-from tests.integration.service.conftest import Agent, Harness, entry
+from service.usecases.log_writers import KNOWN_FOR_S
+from tests.integration.service.conftest import Agent, Harness, entry, harness_of, make_settings
+from tests.integration.service.counting import statements
 from tests.integration.service.test_life_of_a_job import start
 
 LOGS = "/api/v1/jobs/job/logs"
 
 
 async def ship(
-    agent: Agent, run: RunCommand, data: bytes, *, rank: int = 0, offset: int = 0
+    agent: Agent, run: RunCommand, data: bytes, *, rank: int = 0, offset: int = 0, token: str | None = None
 ) -> httpx.Response:
     path = f"/api/v1/agents/{agent.joined.node_id}/logs/{run.job_id}/{run.generation}/{rank}?offset={offset}"
-    headers = {"Authorization": f"Bearer {agent.joined.node_token}"}
+    headers = {"Authorization": f"Bearer {token or agent.joined.node_token}"}
     return (await agent.client.post(path, content=data, headers=headers)).raise_for_status()
 
 
@@ -168,3 +174,29 @@ async def test_following_goes_on_from_the_last_event(harness: Harness) -> None:
     headers = {"Accept": "text/event-stream", "Last-Event-ID": first.cursor}
     followed = await harness.client.get(LOGS, params={"tail": 1}, headers=headers)
     assert followed.text.count("event: log") == 2
+
+
+@pytest_asyncio.fixture
+async def skipping(database_url: str, redis_url: str, tmp_path: Path) -> AsyncIterator[Harness]:
+    """A service whose API skips time as well."""
+    settings = make_settings(database_url, redis_url, f"file://{tmp_path}/storage")
+    async with harness_of(settings, api_skips=True) as made:
+        yield made
+
+
+async def test_whose_log_it_is_is_asked_once_in_a_while(skipping: Harness) -> None:
+    harness = skipping
+    agent = await harness.join()
+    await harness.submit()
+    run = await start(harness, agent)
+    await ship(agent, run, b"first\n")
+    with statements(harness.service.database) as sent:
+        await ship(agent, run, b"second\n", offset=6)
+    assert not sent
+    with pytest.raises(httpx.HTTPStatusError, match="401"):
+        await ship(agent, run, b"third\n", offset=13, token="another")
+    harness.clock.skipped += timedelta(seconds=KNOWN_FOR_S)
+    with statements(harness.service.database) as sent:
+        await ship(agent, run, b"third\n", offset=13)
+    assert len(sent) == 2
+    assert await said(harness) == "first\nsecond\nthird\n"
