@@ -102,6 +102,8 @@ class Phase:
     reads: Reads
     acks: dict[str, float | None]
     rounds: dict[str, float | None]
+    events: dict[str, int]
+    """How many of each kind the jobs had."""
     usage: dict[str, Any]
 
 
@@ -115,9 +117,10 @@ class Bench:
         self._jobs = jobs
 
     async def settle(self, agents: Simulator) -> float:
-        """Wait until the jobs run. Returns the seconds that it took."""
+        """Wait until the jobs run, and the service knows it. Returns the seconds that it took."""
         began_s = time.monotonic()
-        while (await agents.since_last(1.0, 0))["running"] < self._jobs:
+        await agents.since_last(1.0, 0)
+        while (await self._one(_RUNNING))["jobs"] < self._jobs:
             if time.monotonic() - began_s > START_PATIENCE_S:
                 raise RuntimeError(f"{self._jobs} jobs do not run after {START_PATIENCE_S:.0f} s")
             await asyncio.sleep(1.0)
@@ -138,7 +141,9 @@ class Bench:
         said = await agents.since_last(1.0, self._ends_per_s(1.0))
         ended, after = datetime.now(UTC), usage_of(self._processes)
         acks = await self._one(_ACKS, began, ended)
-        return Phase(said, reads, acks, await self._one(_ROUNDS, began, ended), _between(before, after))
+        rounds = await self._one(_ROUNDS, began, ended)
+        events = (await self._one(_EVENTS, began, ended))["events"]
+        return Phase(said, reads, acks, rounds, json.loads(events), _between(before, after))
 
     async def _one(self, query: str, *arguments: Any) -> dict[str, Any]:
         connection = await asyncpg.connect(self._url)
@@ -155,9 +160,14 @@ _ACKS = """
            percentile_disc(0.5) WITHIN GROUP (ORDER BY extract(epoch FROM acknowledged_at - created_at)::float) AS p50_s
     FROM commands WHERE created_at BETWEEN $1 AND $2::timestamptz - interval '5 s'
 """
+_RUNNING = "SELECT count(*) AS jobs FROM jobs WHERE started_at IS NOT NULL AND finished_at IS NULL"
 _ROUNDS = """
     SELECT count(*) AS rounds, max(took_s) AS worst_s, percentile_disc(0.5) WITHIN GROUP (ORDER BY took_s) AS p50_s
     FROM rounds WHERE at BETWEEN $1 AND $2
+"""
+_EVENTS = """
+    SELECT coalesce(jsonb_object_agg(kind, number), '{}') AS events
+    FROM (SELECT kind, count(*) AS number FROM events WHERE at BETWEEN $1 AND $2 GROUP BY kind) AS of_each
 """
 
 
@@ -199,6 +209,7 @@ def _shown(phase: Phase) -> dict[str, Any]:
         "reads_failures": dict(phase.reads.failures),
         "acks": {name: _rounded(one) for name, one in phase.acks.items()},
         "rounds": {name: _rounded(one) for name, one in phase.rounds.items()},
+        "events": phase.events,
         "usage": phase.usage,
     }
 

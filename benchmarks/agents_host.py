@@ -244,25 +244,25 @@ class Agent:
             return
         self._said_s = now_s
         for run in self._leads():
+            # In one message: an agent adds up what it has not sent yet (`worker_agent.merging`).
             step_s = (0.02 + 0.08 / run.world_size) * self._rng.uniform(0.95, 1.05)
-            steps = max(1, int(SAYS_EVERY_S / step_s))
-            for _ in range(count):
-                samples = self._shared.samples.get(run.job_id, 0) + steps * 256
-                self._shared.samples[run.job_id] = samples
-                self._message(
-                    run,
-                    "progress",
-                    epoch=0,
-                    samples=samples,
-                    total_samples=10_000_000,
-                    steps=steps,
-                    step_s_sum=steps * step_s,
-                    step_s_squares=steps * step_s * step_s,
-                    global_batch=256,
-                    local_batch=-(-256 // run.world_size),
-                    accumulation=1,
-                    sync_s_sum=0.1 * steps * step_s if run.world_size > 1 else 0.0,
-                )
+            steps = count * max(1, int(SAYS_EVERY_S / step_s))
+            samples = self._shared.samples.get(run.job_id, 0) + steps * 256
+            self._shared.samples[run.job_id] = samples
+            self._message(
+                run,
+                "progress",
+                epoch=0,
+                samples=samples,
+                total_samples=10_000_000,
+                steps=steps,
+                step_s_sum=steps * step_s,
+                step_s_squares=steps * step_s * step_s,
+                global_batch=256,
+                local_batch=-(-256 // run.world_size),
+                accumulation=1,
+                sync_s_sum=0.1 * steps * step_s if run.world_size > 1 else 0.0,
+            )
 
     def _message(self, run: RunCommand, kind: str, **fields: Any) -> None:
         rank = run.ranks[0].rank
