@@ -10,6 +10,7 @@ from pathlib import Path
 
 from headway.contract.devices import parse_prices
 from headway.exposing import Bind
+from service.domain.silence import SilenceRule
 from service.environment import SettingsError, number_of, path_of, switch_of, text_of
 from service.http_settings import HttpSettings, read_http_settings
 
@@ -67,7 +68,7 @@ class Settings:
     lease_s: float
     """An agent stops its ranks when no report got through for this long."""
     silence_s: float
-    """A node is LOST when it was not heard of for this long."""
+    """A node is LOST when it was not heard of for this long, in a large cluster later (`silence`)."""
     max_bundle_bytes: int
     keep_days: int
     """Ended jobs and their history are kept this long."""
@@ -86,6 +87,11 @@ class Settings:
     rental: RentalSettings = RentalSettings()
     http: HttpSettings = field(default_factory=HttpSettings)
     secrets: SecretSettings = SecretSettings()
+
+    @property
+    def silence(self) -> SilenceRule:
+        """How long nodes may be silent."""
+        return SilenceRule(self.silence_s, self.lease_s)
 
 
 def read_settings(env: Mapping[str, str]) -> Settings:

@@ -55,7 +55,8 @@ SIGN_IN = {
 }
 
 KEEPING = {
-    "HEADWAY_SILENCE_S": "A node that was silent for so many seconds is LOST, and its jobs recover elsewhere. At most "
+    "HEADWAY_SILENCE_S": "A node that was silent for so many seconds is LOST, and its jobs recover elsewhere; above 1,665 "
+    "nodes, nine seconds for each 1,000 of them, if that is longer. At most "
     "`HEADWAY_LEASE_S`.",
     "HEADWAY_LEASE_S": "An agent that has not reached the API for so many seconds kills its ranks: how long an outage of the API or of "
     "PostgreSQL may last without stopping training.",

@@ -104,7 +104,7 @@ def create_app(context: ApiContext, background: Callable[[], AbstractAsyncContex
     app.state.context = context
     app.state.identities = Identities(context.transactions, context.api_token, context.now)
     app.state.heartbeats = Heartbeats(
-        context.transactions, context.now, usual_s=context.report_every_s, silence_s=context.silence_s
+        context.transactions, context.now, usual_s=context.report_every_s, silence=context.silence
     )
     app.state.log_writers = LogWriters(context.transactions, context.now)
     for module in _MODULES:
@@ -112,7 +112,7 @@ def create_app(context: ApiContext, background: Callable[[], AbstractAsyncContex
     problems.install(app)
     describe(app)
     install_reference(app, Description(app.openapi))
-    app.state.gates = Gates(late_s=context.silence_s * LATE_SHARE)
+    app.state.gates = Gates(late_s=context.silence.silence_s * LATE_SHARE)
     app.add_middleware(
         QuickReports,
         heartbeats=app.state.heartbeats,

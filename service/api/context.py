@@ -19,6 +19,7 @@ from structlog.contextvars import bind_contextvars
 from service.api import auditing
 from service.api.pressure import Gates
 from service.domain.errors import WrongToken
+from service.domain.silence import SilenceRule
 from service.http_settings import HttpSettings
 from service.usecases.checkpoints import CheckpointStore
 from service.usecases.facts import BegunTrace
@@ -81,7 +82,7 @@ class ApiContext:
     stream_of: Callable[[str], str]
     lease_s: float
     report_every_s: float
-    silence_s: float
+    silence: SilenceRule
     max_bundle_bytes: int
     usd_per_slot_h: Mapping[str, float]
     now: Callable[[], datetime]

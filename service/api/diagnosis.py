@@ -37,7 +37,7 @@ async def get_diagnosis(context: Context) -> Response:
     except Unavailable:
         pass  # `_stores` has said so
     else:
-        checks += diagnose(facts, version=VERSION, silence_s=context.silence_s, now=now)
+        checks += diagnose(facts, version=VERSION, silence=context.silence, now=now)
     return as_json(DiagnosisView(at=now, version=VERSION, agent_redis=_place(context), checks=checks))
 
 

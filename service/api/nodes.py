@@ -28,7 +28,7 @@ router = APIRouter(prefix="/api/v1/nodes", tags=["nodes"])
 async def list_nodes(request: Request, context: Context, caller: Caller) -> Response:
     """Every node and who holds its slots; of jobs of others' projects only that they do."""
     async with context.transactions.begin() as tx:
-        nodes = await tx.node_queries.list_nodes(context.now(), context.silence_s, seen=caller.projects())
+        nodes = await tx.node_queries.list_nodes(context.now(), context.silence, seen=caller.projects())
     return as_page(request, Page(items=nodes))
 
 
@@ -107,5 +107,5 @@ async def _set(context: ApiContext, node: str, wanted: NodeState) -> Response:
 
 async def _view(tx: Transaction, context: ApiContext, changed: NodeRecord) -> Response:
     # Whoever steers nodes does so everywhere.
-    views = await tx.node_queries.list_nodes(context.now(), context.silence_s, seen=None)
+    views = await tx.node_queries.list_nodes(context.now(), context.silence, seen=None)
     return as_json(next(view for view in views if view.id == changed.id), 202)

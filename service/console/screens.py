@@ -98,9 +98,7 @@ class Screens:
         filters = JobFilter(state=None, name=None, project=None, live_only=True, projects=key.sight.projects)
         async with context.transactions.begin() as tx:
             cluster = await view_cluster(tx, context.usd_per_slot_h, seen=key.sight.projects)
-            nodes = await tx.node_queries.list_nodes(
-                context.now(), context.silence_s, seen=key.sight.projects
-            )
+            nodes = await tx.node_queries.list_nodes(context.now(), context.silence, seen=key.sight.projects)
             jobs = await tx.job_queries.list_jobs(filters, limit=_JOBS_OF_CLUSTER, cursor=None)
             latest = await _latest(tx, key.sight)
         page = cluster_page(cluster, nodes, jobs.items, latest, context.usd_per_slot_h)
@@ -170,7 +168,7 @@ class Screens:
     async def _nodes(self, sight: Sight) -> list[NodeView]:
         async with self._context.transactions.begin() as tx:
             return await tx.node_queries.list_nodes(
-                self._context.now(), self._context.silence_s, seen=sight.projects
+                self._context.now(), self._context.silence, seen=sight.projects
             )
 
     async def _rounds(self, key: Key, memory: Memory) -> list[Content]:  # noqa: ARG002

@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from headway.contract.agents import NodeState
 from headway.contract.diagnosis import Check, Level
 from headway.contract.jobs import JobState
+from service.domain.silence import SilenceRule
 
 LEADER_LATE_S = 15.0
 """A leader renews its term every few seconds, and another takes over after ten."""
@@ -57,13 +58,13 @@ class Facts:
     """When the database was brought back from a backup, which knew everything until `known_until`."""
 
 
-def diagnose(facts: Facts, *, version: str, silence_s: float, now: datetime) -> list[Check]:
+def diagnose(facts: Facts, *, version: str, silence: SilenceRule, now: datetime) -> list[Check]:
     """Every check in a fixed order, well or not."""
     checks = [
         _leader(facts, now),
         _ready(facts.nodes),
         _lost(facts.nodes),
-        _silent(facts.nodes, silence_s, now),
+        _silent(facts.nodes, silence, now),
         _versions(facts.nodes, version),
         _quarantined(facts.nodes),
         _commands(facts.nodes),
@@ -117,7 +118,8 @@ def _lost(nodes: Sequence[NodeFacts]) -> Check:
     )
 
 
-def _silent(nodes: Sequence[NodeFacts], silence_s: float, now: datetime) -> Check:
+def _silent(nodes: Sequence[NodeFacts], silence: SilenceRule, now: datetime) -> Check:
+    silence_s = silence.silence_of(len(_here(nodes)))
     silent = [node.name for node in _here(nodes) if (now - node.seen_at).total_seconds() > silence_s]
     if not silent:
         return _fine("reports", "Every agent reports.")

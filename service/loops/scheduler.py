@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Protocol
 
 import structlog
 from structlog.contextvars import bound_contextvars
 
+from service.domain.silence import SilenceRule
 from service.loops.renting import Rents
 from service.loops.runner import Loop, run_loop
 from service.usecases.accrue import accrue
@@ -48,7 +49,7 @@ class Intervals:
 
     round_min_interval_s: float = 0.1
     round_max_interval_s: float = 5.0
-    silence_s: float = 15.0
+    silence: SilenceRule = field(default_factory=SilenceRule)
     keep_days: int = 90
 
     @property
@@ -166,7 +167,7 @@ class Scheduler:
             # Nobody is judged by a clock that was set after those were who wrote when they were seen.
             await self.look_at_clock()
         lost = await expire_nodes(
-            self.transactions, silence_s=self.intervals.silence_s, launch=self.launch, now=self.now()
+            self.transactions, silence=self.intervals.silence, launch=self.launch, now=self.now()
         )
         if lost:
             log.warning("nodes_lost", nodes=lost)

@@ -6,6 +6,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from headway.contract.agents import NodeState
+from service.domain.silence import SilenceRule
 from service.usecases.ends import node_ended
 from service.usecases.live import end_overdue
 from service.usecases.orders import Launch
@@ -21,9 +22,9 @@ LATE_SHARE = 1 / 3
 
 
 async def expire_nodes(
-    transactions: Transactions, *, silence_s: float, launch: Launch, now: datetime
+    transactions: Transactions, *, silence: SilenceRule, launch: Launch, now: datetime
 ) -> list[str]:
-    """Declare nodes LOST that were silent for `silence_s` while an API could hear them. Returns names.
+    """Declare nodes LOST that were silent for too long while an API could hear them. Returns names.
 
     While no API is up or one is late with its reports, or just after that, silence says nothing about the nodes: neither a
     restart of the service nor too much load must stop training.
@@ -31,8 +32,8 @@ async def expire_nodes(
     Each node has a transaction of its own. Whoever holds its row is about to say that it is there, so it is passed over; and
     it is judged by what its row says then, not by what it said when the pass began.
     """
-    horizon = now - timedelta(seconds=silence_s)
     async with transactions.begin() as tx:
+        horizon = now - timedelta(seconds=silence.silence_of(await tx.leases.count()))
         await tx.silence.not_before_its_time(now, API_FRESH_S)
         since = await tx.silence.heard_since(now, API_FRESH_S)
         silent = [] if since is None or since > horizon else await tx.silence.silent_since(horizon)

@@ -16,6 +16,7 @@ from datetime import datetime
 import structlog
 
 from service.domain.errors import HeadwayServiceError
+from service.domain.silence import SilenceRule
 from service.usecases.ports import Transactions
 from service.usecases.training import QuickNews, Taken, take_in_together
 
@@ -25,18 +26,10 @@ MOST_HEARTBEATS = 500
 """Nodes whose leases one statement renews."""
 MOST_NEWS = 100
 """Nodes whose news one transaction takes in."""
-REPORTS_PER_S = 200
-"""As soon as there would be more than so many regular reports a second, agents are asked to report less often."""
 _COUNTED_FOR_S = 5.0
 _TRIES = 16
 """Of a report about a job that somebody else works on, before it is left to `ingest`, which waits, and costs many times as much."""
 _AGAIN_AFTER_S = 0.03
-
-
-def slower_s(nodes: int, usual_s: float, silence_s: float) -> float | None:
-    """How often so many nodes are to report, if less often than every `usual_s`: at least three times in `silence_s`."""
-    every_s = min(nodes / REPORTS_PER_S, silence_s / 3)
-    return every_s if every_s > usual_s else None
 
 
 class Heartbeats:
@@ -46,18 +39,18 @@ class Heartbeats:
         transactions: where to.
         now: the clock of the service.
         usual_s: how often agents report as long as there are few.
-        silence_s: how long a node may be silent.
+        silence: how long nodes may be silent.
     """
 
     def __init__(
-        self, transactions: Transactions, now: Callable[[], datetime], *, usual_s: float, silence_s: float
+        self, transactions: Transactions, now: Callable[[], datetime], *, usual_s: float, silence: SilenceRule
     ) -> None:
         self._nodes = 0
         self._counted_at: datetime | None = None
         self._transactions = transactions
         self._now = now
         self._usual_s = usual_s
-        self._silence_s = silence_s
+        self._silence = silence
         # Apart: leases are renewed however much there is to be said of training.
         self._heartbeats = _Groups(self._renew, MOST_HEARTBEATS)
         self._news = _Groups(self._take_in, MOST_NEWS)
@@ -65,7 +58,7 @@ class Heartbeats:
     @property
     def slower_s(self) -> float | None:
         """How often agents are to report, if less often than usual, by how many nodes there were a few seconds ago."""
-        return slower_s(self._nodes, self._usual_s, self._silence_s)
+        return self._silence.slower_s(self._nodes, self._usual_s)
 
     async def take(self, news: QuickNews) -> bool:
         """Whether the report was taken in. If not, something is to be said or done about the node or its jobs, or somebody

@@ -12,6 +12,7 @@ from headway.contract.forecasts import ScoredPrediction
 from headway.contract.jobs import EventView, ExplainView, JobState, JobView, MetricPoint, Page
 from headway.contract.nodes import NodeView
 from service.domain.cluster import Measurement
+from service.domain.silence import SilenceRule
 from service.usecases.records import JobFilter, JobRef, PredictionErrors, SlotCount
 
 
@@ -55,7 +56,7 @@ class NodeQueries(Protocol):
     """Nodes as the API shows them."""
 
     async def list_nodes(
-        self, now: datetime, silence_s: float, *, seen: frozenset[str] | None
+        self, now: datetime, silence: SilenceRule, *, seen: frozenset[str] | None
     ) -> list[NodeView]:
         """Every node with who holds its slots, by name; jobs of projects that are not `seen` (None: all are) without theirs."""
         ...

@@ -45,6 +45,7 @@ from service.adapters.postgres.tables import (
 from service.domain.cluster import SlotKey
 from service.domain.health import Quarantine
 from service.domain.lifecycle import JobEvent
+from service.domain.silence import SilenceRule
 from service.usecases.records import JobFilter, JobRef
 
 _FOREIGN = ("", "another project")
@@ -228,7 +229,7 @@ class PostgresNodeQueries:
         self._connection = connection
 
     async def list_nodes(
-        self, now: datetime, silence_s: float, *, seen: frozenset[str] | None
+        self, now: datetime, silence: SilenceRule, *, seen: frozenset[str] | None
     ) -> list[NodeView]:
         """Every node with who holds its slots, by name; not those whose machines were given back."""
         held = await self._connection.execute(
@@ -248,6 +249,7 @@ class PostgresNodeQueries:
         )
         query = select(nodes).where(~((nodes.c.state == NodeState.LOST) & over)).order_by(nodes.c.name)
         rows = (await self._connection.execute(query)).all()
+        silence_s = silence.silence_of(sum(row.state != NodeState.LOST for row in rows))
         return [_node_view(row, holders, confined, now, silence_s) for row in rows]
 
 

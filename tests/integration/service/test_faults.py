@@ -17,6 +17,7 @@ from headway.local.redis import EmbeddedRedis
 from service.adapters.postgres.leadership import PostgresLeadership
 from service.adapters.postgres.schema import migrate
 from service.api.pressure import SHARES, Traffic
+from service.domain.silence import SilenceRule
 from service.main import Service, main
 from service.settings import SettingsError
 from service.usecases.expire import expire_nodes
@@ -31,7 +32,9 @@ async def beat(harness: Harness, at: datetime) -> None:
 
 async def expire(harness: Harness, at: datetime) -> list[str]:
     service = harness.service
-    return await expire_nodes(service.database, silence_s=15.0, launch=service.launch, now=at)
+    return await expire_nodes(
+        service.database, silence=SilenceRule(15.0, 300.0), launch=service.launch, now=at
+    )
 
 
 async def test_a_silent_node_is_lost_and_its_job_recovers_elsewhere(harness: Harness) -> None:
@@ -57,6 +60,26 @@ async def test_a_silent_node_is_lost_and_its_job_recovers_elsewhere(harness: Har
     assert (await harness.job()).progress.samples == 0, "a stale generation was believed"
     nodes = {one["name"]: one["state"] for one in (await harness.client.get("/api/v1/nodes")).json()["items"]}
     assert nodes["alpha"] == NodeState.READY
+
+
+async def test_in_a_large_cluster_a_node_may_be_silent_for_longer(harness: Harness) -> None:
+    await harness.join("alpha")
+    began = harness.clock.now()
+    columns = (
+        "name, instance, token_sha256, state, wanted_state, message, address, first_port, last_port, slots, "
+        "agent_version, joined_at"
+    )
+    async with harness.service.database.engine.begin() as connection:
+        await connection.execute(
+            text(
+                f"INSERT INTO nodes (id, seen_at, {columns}) "
+                f"SELECT 'n' || n, seen_at + interval '5 s', name || n, {columns.partition(', ')[2]} "
+                "FROM nodes, generate_series(1, 2000) AS n"
+            )
+        )
+    for seconds, lost in ((0, []), (16, []), (19, ["alpha"])):
+        await beat(harness, began + timedelta(seconds=seconds))
+        assert await expire(harness, began + timedelta(seconds=seconds)) == lost
 
 
 async def test_a_cordoned_node_is_still_cordoned_when_it_comes_back(harness: Harness) -> None:

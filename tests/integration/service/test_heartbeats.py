@@ -11,7 +11,7 @@ from sqlalchemy import text
 from starlette.types import Message
 
 from headway.contract.agents import NodeState
-from service.usecases.heartbeat import REPORTS_PER_S, slower_s
+from service.domain.silence import REPORTS_PER_S
 from tests.integration.service.conftest import Agent, Harness, entry, run_of
 from tests.waiting import until
 
@@ -125,13 +125,6 @@ async def test_agents_report_less_often_when_there_are_many(harness: Harness) ->
         return said is not None and 4.0 <= said <= 5.0
 
     await until(slowed)
-
-
-def test_the_pace_keeps_leases() -> None:
-    assert slower_s(REPORTS_PER_S, 3.0, 15.0) is None
-    assert slower_s(4 * REPORTS_PER_S, 3.0, 15.0) == 4.0
-    assert slower_s(1000 * REPORTS_PER_S, 3.0, 15.0) == 5.0, "three reports before a node is LOST"
-    assert slower_s(1000 * REPORTS_PER_S, 3.0, 6.0) is None, "never more often than without"
 
 
 async def test_a_client_that_goes_away_in_the_middle_is_no_error_of_the_service(harness: Harness) -> None:

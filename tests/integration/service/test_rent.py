@@ -23,6 +23,7 @@ from service.domain.rental.fleet import Patience, not_launched
 from service.domain.rental.machines import Found, MachineReason
 from service.domain.rental.offers import Offer
 from service.domain.rental.wants import Rules
+from service.domain.silence import SilenceRule
 from service.usecases.expire import expire_nodes
 from service.usecases.provider_calls import ask_for
 from service.usecases.rent import Memory, Renting, RentResult, rent
@@ -308,7 +309,10 @@ async def test_a_lost_node_of_a_machine_keeps_what_it_is_when_its_agent_comes_ba
         await tx.silence.beat("api", stage.harness.clock.now(), 30)
     service = stage.harness.service
     lost = await expire_nodes(
-        service.database, silence_s=15.0, launch=service.launch, now=stage.harness.clock.now()
+        service.database,
+        silence=SilenceRule(15.0, 300.0),
+        launch=service.launch,
+        now=stage.harness.clock.now(),
     )
     assert lost == [instance.join.node_name]
     response = await stage.ask_to_join(instance)

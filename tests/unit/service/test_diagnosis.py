@@ -11,6 +11,7 @@ from headway.contract.agents import NodeState
 from headway.contract.diagnosis import Level
 from headway.contract.jobs import JobState
 from service.domain.diagnosis import Facts, JobFacts, NodeFacts, diagnose
+from service.domain.silence import SilenceRule
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 moments = st.floats(-10, 1e6).map(lambda ago_s: NOW - timedelta(seconds=ago_s))
@@ -54,7 +55,7 @@ ALWAYS = [
 
 @given(facts)
 def test_every_finding_says_why_and_what_mends_it(seen: Facts) -> None:
-    checks = diagnose(seen, version="1.1", silence_s=15.0, now=NOW)
+    checks = diagnose(seen, version="1.1", silence=SilenceRule(15.0, 300.0), now=NOW)
     assert [check.name for check in checks][: len(ALWAYS)] == ALWAYS
     assert {check.name for check in checks} <= {*ALWAYS, "restore"}
     for check in checks:
@@ -77,7 +78,7 @@ def test_a_large_cluster_is_not_listed_whole() -> None:
     seen = Facts(nodes=many, jobs=[], led_at=NOW, known_until=None, restored_at=None)
     (lost,) = [
         check
-        for check in diagnose(seen, version="1.1", silence_s=15.0, now=NOW)
+        for check in diagnose(seen, version="1.1", silence=SilenceRule(15.0, 300.0), now=NOW)
         if check.name == "lost nodes"
     ]
     assert lost.found == "n0, n1, n10 and 47 more LOST."
@@ -89,5 +90,8 @@ def test_commands_of_a_lost_node_wait_as_they_should() -> None:
         name="n", state=NodeState.LOST, seen_at=NOW, agent_version="1.1", quarantined=0, unacknowledged=3
     )
     seen = Facts(nodes=[lost], jobs=[], led_at=NOW, known_until=None, restored_at=None)
-    checks = {check.name: check.level for check in diagnose(seen, version="1.1", silence_s=15.0, now=NOW)}
+    checks = {
+        check.name: check.level
+        for check in diagnose(seen, version="1.1", silence=SilenceRule(15.0, 300.0), now=NOW)
+    }
     assert checks["commands"] is Level.OK
