@@ -6,7 +6,7 @@ them, the end of this process among it, leaves every job either as it was or cha
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -55,10 +55,15 @@ class Applying:
 
 
 async def apply_plan(
-    transactions: Transactions, snapshot: Snapshot, plan: Plan, launch: Launch, round_id: str, now: datetime
+    transactions: Transactions,
+    snapshot: Snapshot,
+    plan: Plan,
+    launch: Launch,
+    round_id: str,
+    now: Callable[[], datetime],
 ) -> tuple[list[RoundChange], list[DecisionRecord]]:
     """What was changed, and what is still to be stored of the decisions that leave their jobs as they are."""
-    applying = Applying(snapshot, plan, launch, round_id, now, chosen_columns(plan))
+    applying = Applying(snapshot, plan, launch, round_id, now(), chosen_columns(plan))
     changing: list[Decision] = []
     others: list[DecisionRecord] = []
     for decision in plan.decisions:
@@ -70,6 +75,7 @@ async def apply_plan(
     changes: list[RoundChange] = []
     for first in range(0, len(changing), PIECE):
         async with transactions.begin() as tx:
+            applying = replace(applying, now=now())
             changes += await _apply_piece(tx, applying, changing[first : first + PIECE])
     return changes, others
 

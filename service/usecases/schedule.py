@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from types import MappingProxyType
 from typing import Any
@@ -66,7 +66,9 @@ async def run_round(
         snapshot = await tx.decisions.snapshot(now, usd_per_slot_h)
     # Solving is pure computation: in a thread, so that the other loops go on.
     plan, state, times = await asyncio.to_thread(_think, snapshot, clock_s)
-    changes, told = await apply_plan(transactions, snapshot, plan, launch, round_id, now)
+    changes, told = await apply_plan(
+        transactions, snapshot, plan, launch, round_id, lambda: now + timedelta(seconds=clock_s() - began_s)
+    )
     async with transactions.begin() as tx:
         await tx.decisions.store(told, round_id, now)
         if plan.decisions:

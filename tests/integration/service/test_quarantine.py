@@ -238,7 +238,7 @@ async def test_a_slot_that_went_bad_since_the_picture_was_taken_is_not_given_out
     plan, _, _ = _think(snapshot, lambda: 0.0)
     assert [one.action for one in plan.decisions] == [Action.START]
     database, launch = harness.service.database, harness.service.launch
-    changes, _ = await apply_plan(database, snapshot, plan, launch, "r", harness.clock.now())
+    changes, _ = await apply_plan(database, snapshot, plan, launch, "r", harness.clock.now)
     assert changes == []
     assert (await cast.job("waits")).state is JobState.PENDING
 
