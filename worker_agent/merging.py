@@ -15,40 +15,36 @@ def merged(entries: Iterable[AnyEntry]) -> list[AnyEntry]:
     stood and has its number, so that numbers ascend as before.
     """
     kept: list[AnyEntry | None] = []
-    latest: dict[str, int] = {}
-    """By job: where its last entry is kept, if that is one of progress."""
+    latest: dict[str, tuple[int, RankMessage, Progress]] = {}
+    """By job: its last entry and where that is kept, if it is one of progress."""
     for entry in entries:
         if not isinstance(entry, RankEntry):
             kept.append(entry)
             continue
-        before = latest.pop(entry.job_id, None)
-        earlier = None if before is None else kept[before]
-        both = None if earlier is None else _add_up(earlier, entry)
-        if before is not None and both is not None:
-            kept[before] = None
-        if _progress(entry) is not None:
-            latest[entry.job_id] = len(kept)
-        kept.append(both or entry)
+        before, said = latest.pop(entry.job_id, None), _progress(entry)
+        if said is None:
+            kept.append(entry)
+            continue
+        message, progress = said
+        if before is not None and (message.rank, message.generation) == (
+            before[1].rank,
+            before[1].generation,
+        ):
+            both = add_up(before[2], progress)
+            if both is not None:
+                kept[before[0]] = None
+                progress = both
+                message = message.model_copy(update={"message": {"type": both.TYPE, **asdict(both)}})
+        latest[entry.job_id] = (len(kept), message, progress)
+        kept.append(message)
     return [entry for entry in kept if entry is not None]
 
 
-def _add_up(before: AnyEntry, after: AnyEntry) -> RankMessage | None:
-    """Two entries in one, with the number of the second; None where they say different things."""
-    first, second = _progress(before), _progress(after)
-    if first is None or second is None:
-        return None
-    assert isinstance(before, RankMessage), "nothing else speaks of progress"
-    assert isinstance(after, RankMessage), "nothing else speaks of progress"
-    same_process = (before.rank, before.generation) == (after.rank, after.generation)
-    both = add_up(first, second) if same_process else None
-    return None if both is None else after.model_copy(update={"message": {"type": both.TYPE, **asdict(both)}})
-
-
-def _progress(entry: AnyEntry) -> Progress | None:
+def _progress(entry: AnyEntry) -> tuple[RankMessage, Progress] | None:
     if not isinstance(entry, RankMessage) or entry.message.get("type") != Progress.TYPE:
         return None
     try:
         message = from_fields(entry.message)
     except ValueError:
         return None
-    return message if isinstance(message, Progress) else None
+    return (entry, message) if isinstance(message, Progress) else None

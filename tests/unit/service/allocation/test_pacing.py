@@ -19,11 +19,7 @@ from service.domain.policies.goodput import Goodput
 from tests.unit.service.builders import job_of, node_of, snapshot_of, spec_of
 
 wishes = st.lists(
-    st.builds(
-        lambda gain, orders: (gain, orders),
-        st.floats(1e-9, 1e9),
-        st.integers(1, 2 * ORDERS),
-    ),
+    st.tuples(st.floats(1e-9, 1e9), st.integers(1, 2 * ORDERS)),
     max_size=30,
 ).map(lambda found: [Wish(row, gain, orders) for row, (gain, orders) in enumerate(found)])
 
