@@ -14,6 +14,7 @@ from typing import Any
 import httpx
 import pytest_asyncio
 from redis.asyncio import Redis
+from sqlalchemy import text
 
 from headway.contract.agents import COMMAND_FIELD, COMMANDS, AnyCommand, JoinReply, ReportReply, RunCommand
 from headway.contract.jobs import JobView
@@ -213,6 +214,21 @@ async def harness(database_url: str, redis_url: str, tmp_path: Path) -> AsyncIte
     """A service on a fresh database and an empty Redis."""
     async with harness_of(make_settings(database_url, redis_url, f"file://{tmp_path}/storage")) as made:
         yield made
+
+
+async def like_the_first_node(harness: Harness, count: int, *, seen_later_s: int = 0) -> None:
+    """So many more nodes, which were seen when the one that has joined was, or so much later."""
+    columns = (
+        "name, instance, token_sha256, state, wanted_state, message, address, first_port, last_port, slots, "
+        "agent_version, joined_at"
+    )
+    statement = (
+        f"INSERT INTO nodes (id, seen_at, {columns}) "
+        f"SELECT 'n' || n, seen_at + interval '{seen_later_s} s', name || n, {columns.partition(', ')[2]} "
+        f"FROM nodes, generate_series(1, {count}) AS n"
+    )
+    async with harness.service.database.engine.begin() as connection:
+        await connection.execute(text(statement))
 
 
 def run_of(commands: list[AnyCommand]) -> RunCommand:

@@ -21,7 +21,14 @@ from service.domain.silence import SilenceRule
 from service.main import Service, main
 from service.settings import SettingsError
 from service.usecases.expire import expire_nodes
-from tests.integration.service.conftest import Harness, entry, harness_of, make_settings, run_of
+from tests.integration.service.conftest import (
+    Harness,
+    entry,
+    harness_of,
+    like_the_first_node,
+    make_settings,
+    run_of,
+)
 from tests.integration.service.test_life_of_a_job import message, progress, start, stop
 
 
@@ -65,18 +72,7 @@ async def test_a_silent_node_is_lost_and_its_job_recovers_elsewhere(harness: Har
 async def test_in_a_large_cluster_a_node_may_be_silent_for_longer(harness: Harness) -> None:
     await harness.join("alpha")
     began = harness.clock.now()
-    columns = (
-        "name, instance, token_sha256, state, wanted_state, message, address, first_port, last_port, slots, "
-        "agent_version, joined_at"
-    )
-    async with harness.service.database.engine.begin() as connection:
-        await connection.execute(
-            text(
-                f"INSERT INTO nodes (id, seen_at, {columns}) "
-                f"SELECT 'n' || n, seen_at + interval '5 s', name || n, {columns.partition(', ')[2]} "
-                "FROM nodes, generate_series(1, 2000) AS n"
-            )
-        )
+    await like_the_first_node(harness, 2000, seen_later_s=5)
     for seconds, lost in ((0, []), (16, []), (19, ["alpha"])):
         await beat(harness, began + timedelta(seconds=seconds))
         assert await expire(harness, began + timedelta(seconds=seconds)) == lost

@@ -12,7 +12,7 @@ from starlette.types import Message
 
 from headway.contract.agents import NodeState
 from service.domain.silence import REPORTS_PER_S
-from tests.integration.service.conftest import Agent, Harness, entry, run_of
+from tests.integration.service.conftest import Agent, Harness, entry, like_the_first_node, run_of
 from tests.waiting import until
 
 
@@ -106,18 +106,7 @@ async def test_agents_report_less_often_when_there_are_many(harness: Harness) ->
     agent = await harness.join()
     await beat(agent)
     assert (await beat(agent)).json()["report_every_s"] is None
-    async with harness.service.database.engine.begin() as connection:
-        columns = (
-            "name, instance, token_sha256, state, wanted_state, message, address, first_port, last_port, slots, "
-            "agent_version, joined_at"
-        )
-        await connection.execute(
-            text(
-                f"INSERT INTO nodes (id, seen_at, {columns}) "
-                f"SELECT 'n' || n, seen_at, name || n, {columns.partition(', ')[2]} "
-                f"FROM nodes, generate_series(1, {4 * REPORTS_PER_S}) AS n"
-            )
-        )
+    await like_the_first_node(harness, 4 * REPORTS_PER_S)
     harness.clock.skipped += timedelta(seconds=6)
 
     async def slowed() -> bool:
