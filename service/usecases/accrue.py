@@ -1,8 +1,8 @@
 """Bring the ledger up to date: what every slot that is paid for did, and whose dollars these were.
 
-A pass writes the rows of the hours that are not settled anew, so that a pass more or less changes nothing, and news that
-come late find their place. Hours are settled a few minutes after their end; a failure that takes work back, or a provider
-that corrects a bill, opens them again.
+A pass writes anew what is not settled, so that a pass more or less changes nothing, and news that come late find their place.
+What is older than a few minutes is settled; a failure that takes work back, or a provider that corrects a bill, opens its hour
+again.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from service.domain.rental.ledger import (
     JobHistory,
     Lease,
     Place,
-    Row,
+    Written,
     hour_of,
-    split,
     to_us,
+    write,
 )
 from service.domain.rental.paid import lease_of_machine, leases_of_host
 from service.domain.rental.timeline import Mark, first_difference_us, phases_of
@@ -29,7 +29,9 @@ from service.usecases.ports import Transaction
 from service.usecases.retention_ports import HISTORY_KEPT
 
 SETTLE_US = 300 * 1_000_000
-"""How late news may be and still find their hour open without further ado."""
+"""How late news may be and still find their place without further ado."""
+SETTLE_BY_US = 300 * 1_000_000
+"""So much is settled at a time: rows are added to once for it, and not in every pass."""
 
 
 async def accrue(
@@ -45,16 +47,17 @@ async def accrue(
     """
     state, now_us = await tx.ledger.lock(), to_us(now)
     accrued_us = now_us if state.accrued_us is None else state.accrued_us
-    due = await _due(tx, usd_per_slot_h, accrued_us, now)
+    settle_us = (accrued_us - SETTLE_US) // SETTLE_BY_US * SETTLE_BY_US
+    due = await _due(tx, usd_per_slot_h, accrued_us, settle_us, now)
     last, fresh = await tx.ledger.news(state.events_before)
     if state.accrued_us is not None and fresh:
         oldest_us = hour_of(to_us(now - history)) + HOUR_US
-        await _open_again(tx, due, fresh, state, hour_of(accrued_us - SETTLE_US), oldest_us)
+        await _open_again(tx, due, fresh, state, settle_us, oldest_us)
     by_since: dict[int, list[Lease]] = {}
     for lease, since_us in due.values():
         by_since.setdefault(since_us, []).append(lease)
     for since_us, leases in sorted(by_since.items()):
-        await _write(tx, leases, since_us)
+        await _write(tx, leases, since_us, settle_us)
     events_before = last if state.accrued_us is None else state.events_to
     # A clock that was set back must not make the ledger forget how far it is.
     await tx.ledger.save_state(LedgerState(max(accrued_us, now_us), last, events_before))
@@ -62,27 +65,31 @@ async def accrue(
 
 
 async def _due(
-    tx: Transaction, usd_per_slot_h: Mapping[str, float], accrued_us: int, now: datetime
+    tx: Transaction, usd_per_slot_h: Mapping[str, float], accrued_us: int, settle_us: int, now: datetime
 ) -> dict[str, tuple[Lease, int]]:
-    """The leases to write, by id, with the hour from which on."""
-    unsettled = hour_of(accrued_us - SETTLE_US)
-    due: dict[str, tuple[Lease, int]] = {}
-
-    def add(lease: Lease, known: Lease | None) -> None:
-        since_us = hour_of(lease.from_us) if known is None else min(unsettled, hour_of(known.to_us))
-        if known is not None and known.from_us != lease.from_us:
-            since_us = hour_of(min(known.from_us, lease.from_us))
-        due[lease.id] = (lease, min(since_us, hour_of(lease.to_us)))
-
+    """The leases to write, by id, with the moment from which on."""
+    due = {one.id: (one, _since(one, one, settle_us)) for one in await tx.ledger.unsettled(settle_us)}
     for one in await tx.ledger.machines_due(now):
         lease = lease_of_machine(one.machine, one.host, one.known, now)
         if lease is not None:
-            add(lease, one.known)
+            due[lease.id] = (lease, _since(lease, one.known, settle_us))
     for host, known in await tx.ledger.hosts():
         before = {one.id: one for one in known}
         for lease in leases_of_host(host, known, usd_per_slot_h, accrued_us):
-            add(lease, before.get(lease.id))
+            due[lease.id] = (lease, _since(lease, before.get(lease.id), settle_us))
     return due
+
+
+def _since(lease: Lease, known: Lease | None, settle_us: int) -> int:
+    """From when on a lease is to be written: from where it is settled, or from an hour's beginning on where that does not hold."""
+    if known is None:
+        return hour_of(lease.from_us)
+    if known.from_us != lease.from_us:
+        return hour_of(min(known.from_us, lease.from_us))
+    since_us = known.settled_us
+    if since_us is None:
+        since_us = hour_of(min(settle_us, known.to_us))
+    return since_us if since_us <= lease.to_us else hour_of(lease.to_us)
 
 
 async def _open_again(
@@ -90,44 +97,45 @@ async def _open_again(
     due: dict[str, tuple[Lease, int]],
     job_ids: Collection[str],
     state: LedgerState,
-    unsettled_us: int,
+    settle_us: int,
     oldest_us: int,
 ) -> None:
-    """Have settled hours from `oldest_us` on written anew in which a job did something else than was known at the last
-    pass.
+    """Have hours from `oldest_us` on written anew in which a job did something else, before `settle_us`, than was known at the
+    last pass.
     """
     marks = await tx.ledger.marks(job_ids, None)
     for job_id, found in marks.items():
         old = [mark for mark in found if mark.sequence <= state.events_before]
         differs_us = first_difference_us(phases_of(old), phases_of(found))
-        if differs_us is None or differs_us >= unsettled_us:
+        if differs_us is None or differs_us >= settle_us:
             continue
         differs_us = max(differs_us, oldest_us)
         held = await tx.ledger.held(differs_us, job_id=job_id)
-        nodes = {one.place[0] for one in held if one.from_us < unsettled_us}
+        nodes = {one.place[0] for one in held if one.from_us < settle_us}
         for stored in await tx.ledger.leases_on(nodes, differs_us):
-            lease, since_us = due.get(stored.id, (stored, unsettled_us))
+            lease, since_us = due.get(stored.id, (stored, settle_us))
             due[stored.id] = (lease, max(min(since_us, hour_of(differs_us)), hour_of(lease.from_us)))
 
 
-async def _write(tx: Transaction, leases: Collection[Lease], since_us: int) -> None:
+async def _write(tx: Transaction, leases: Collection[Lease], since_us: int, settle_us: int) -> None:
     nodes = {one.node_id for one in leases if one.node_id is not None}
     held = await tx.ledger.held(since_us, node_ids=nodes) if nodes else []
     job_ids = {one.job_id for one in held}
     marks = await tx.ledger.marks(job_ids, since_us) if job_ids else {}
     members = await tx.ledger.members(job_ids, since_us) if job_ids else {}
     # Pure computation, of all that is paid for: in a thread, so that the other loops go on.
-    written = await asyncio.to_thread(_split_all, leases, held, marks, members, since_us)
+    written = await asyncio.to_thread(_write_all, leases, held, marks, members, since_us, settle_us)
     await tx.ledger.store(written, since_us)
 
 
-def _split_all(
+def _write_all(
     leases: Collection[Lease],
     held: Collection[Held],
     marks: Mapping[str, Sequence[Mark]],
     members: Mapping[str, tuple[str, Mapping[int, frozenset[Place]]]],
     since_us: int,
-) -> list[tuple[Lease, dict[Row, int]]]:
+    settle_us: int,
+) -> list[Written]:
     jobs = {
         job_id: JobHistory(project, phases_of(marks.get(job_id, [])), generations)
         for job_id, (project, generations) in members.items()
@@ -135,4 +143,4 @@ def _split_all(
     by_node: dict[str | None, list[Held]] = {}
     for one in held:
         by_node.setdefault(one.place[0], []).append(one)
-    return [(lease, split(lease, by_node.get(lease.node_id, ()), jobs, since_us)) for lease in leases]
+    return [write(lease, by_node.get(lease.node_id, ()), jobs, since_us, settle_us) for lease in leases]

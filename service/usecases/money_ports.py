@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
@@ -10,7 +10,7 @@ from typing import Protocol
 from headway.contract.money import BudgetRequest, Category, GroupBy, LeaseBill, UsageGroup
 from headway.contract.spec import OnBudget
 from service.domain.rental.budgets import Budget, JobSpend
-from service.domain.rental.ledger import Held, Lease, Place, Row
+from service.domain.rental.ledger import Held, Lease, Place, Written
 from service.domain.rental.machines import Machine
 from service.domain.rental.paid import Host
 from service.domain.rental.timeline import Mark
@@ -65,6 +65,10 @@ class Ledger(Protocol):
         """Nodes that nobody rented, each with its open leases."""
         ...
 
+    async def unsettled(self, after_us: int) -> list[Lease]:
+        """Leases of such nodes that have ended, of which not everything is settled: ended after a moment, or not long before."""
+        ...
+
     async def leases_on(self, node_ids: Collection[str], after_us: int) -> list[Lease]:
         """Leases with one of the nodes that ended after a moment, or go on."""
         ...
@@ -89,8 +93,10 @@ class Ledger(Protocol):
         """Who has held slots since a moment, of nodes or for a job."""
         ...
 
-    async def store(self, written: Sequence[tuple[Lease, Mapping[Row, int]]], since_us: int) -> None:
-        """These leases, and their rows in place of those that they had from `since_us` on, an hour's beginning."""
+    async def store(self, written: Sequence[Written], since_us: int) -> None:
+        """These leases, and their rows in place of what they had from `since_us` on: an hour's beginning, or until when they
+        were settled.
+        """
         ...
 
 

@@ -213,6 +213,69 @@ async def test_accrual_at_random_moments_is_accrual_at_once(database: Database) 
     assert {row[5] for row in found if row[4] == "lost"} == {"NODE_LOST"}
 
 
+async def test_what_is_settled_is_not_written_again(database: Database) -> None:
+    await rent(database, machine_of())
+    await begin_training(database)
+    await event(database, 100, "succeed", JobState.SUCCEEDED)
+    await release(database, 100, 1)
+    versions = []
+    for moment in (200, 1000, 1005, 1700, 3000):
+        await pass_at(database, moment)
+        await reconcile(database)
+        async with database.engine.connect() as connection:
+            found = await connection.execute(
+                text("SELECT xmin::text FROM charges WHERE job_id = 'j1' ORDER BY category")
+            )
+            versions.append(found.scalars().all())
+    assert len(versions[0]) == 2
+    assert versions[2] == versions[3] == versions[4]
+    assert versions[0] != versions[2], "they are written anew until they are settled"
+
+
+async def test_what_a_service_that_knows_of_no_settling_wrote_is_written_anew(database: Database) -> None:
+    """As during an update, and after going back to the version before."""
+    await rent(database, machine_of())
+    await begin_training(database)
+    for moment in (1000, 2000):
+        await pass_at(database, moment)
+    async with database.engine.begin() as connection:
+        await connection.execute(text("UPDATE charges SET settled_us = 0"))
+    await event(database, 2100, "succeed", JobState.SUCCEEDED)
+    await release(database, 2100, 1)
+    for moment in (2200, 3000):
+        await pass_at(database, moment)
+        await reconcile(database)
+    found = await rows_of(database)
+    async with database.engine.begin() as connection:
+        await connection.execute(text("TRUNCATE leases, charges, ledger_state"))
+    await pass_at(database, 3000)
+    assert found == await rows_of(database)
+
+
+async def test_work_that_is_done_again_is_lost_on_a_host_that_is_gone(database: Database) -> None:
+    """The host is LOST and its lease has ended when the job, on another, says how far back it had to go."""
+    node = node_of("n1", slots=1, joined_at=at(0), seen_at=at(0))
+    async with database.begin() as tx:
+        await store(tx, node)
+    await pass_at(database, 0)
+    await begin_training(database, 0)
+    for state, seen, moment in ((NodeState.READY, 100, 100), (NodeState.LOST, 100, 130)):
+        async with database.begin() as tx:
+            await tx.nodes.save(replace(node, state=state, seen_at=at(seen)))
+        await pass_at(database, moment)
+    await event(database, 125, "fail_rank", JobState.RECOVERING)
+    await release(database, 125, 1)
+    await event(database, 160, "allocate", JobState.STARTING, 2)
+    await event(database, 162, "start", JobState.RUNNING, 2)
+    await event(database, 163, "restore", JobState.RUNNING, 2, lost_samples=9, lost_s=60.0)
+    for moment in (170, 1000, 1700):
+        await pass_at(database, moment)
+        await reconcile(database)
+        assert await usage(database) == {"useful": 0.063, "resize": 0.002, "lost": 0.035}
+    async with database.begin() as tx:
+        assert await tx.ledger.unsettled(0) == []
+
+
 async def test_a_bill_that_ended_before_it_was_known_is_corrected(database: Database) -> None:
     await rent(database, machine_of())
     await begin_training(database)

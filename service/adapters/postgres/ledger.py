@@ -2,33 +2,73 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
+from sqlalchemy import ColumnElement, func, or_, select, text
 from sqlalchemy import Row as SqlRow
-from sqlalchemy import delete, func, insert, or_, select, text
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from headway.contract.agents import NodeState
 from headway.contract.jobs import JobState
 from headway.contract.markets import Market
+from service.adapters.postgres.direct import Statement, fetch
 from service.adapters.postgres.expressions import one_of
 from service.adapters.postgres.ledger_tables import charges, leases, ledger_state
 from service.adapters.postgres.machines import row_to_machine
 from service.adapters.postgres.money_tables import machines
 from service.adapters.postgres.tables import allocations, events, jobs, nodes, slot_grants
-from service.domain.rental.ledger import Held, Lease, Place, Row, from_us, to_us
+from service.domain.rental.ledger import Held, Lease, Place, Written, from_us, hour_of, to_us
 from service.domain.rental.paid import Host
 from service.domain.rental.timeline import MARKS, PHASE_MARKS, UNKNOWN_RATE, Mark
 from service.usecases.money_ports import LedgerState, MachineDue
 from service.usecases.retention_ports import MONEY_KEPT
 
-_RECENTLY = timedelta(minutes=10)
-"""Leases that ended within it are written again: reports of what happened on them may still arrive."""
+_NOT_LONG = timedelta(days=1)
+"""A lease that ended so long before is settled, or was left by a service that is not there any more."""
 _PAID_TO = (
     "greatest(machines.billed_to, machines.billed_from + make_interval(secs => greatest(min_billed_s, 0)))"
+)
+
+_TAKE_BACK = Statement("DELETE FROM charges WHERE lease_id = ANY(:leases) AND hour >= :since")
+_TAKE_BACK_OPEN = Statement(
+    """
+    WITH gone AS (DELETE FROM charges WHERE lease_id = ANY(:leases) AND hour >= :hour AND settled_us = 0)
+    UPDATE charges SET slot_us = settled_us
+    WHERE lease_id = ANY(:leases) AND hour >= :hour AND settled_us > 0 AND slot_us > settled_us
+    """
+)
+_CHARGE = Statement(
+    """
+    INSERT INTO charges (lease_id, hour, job_id, project, category, cause, slot_us, settled_us)
+    SELECT * FROM unnest(
+        CAST(:lease_ids AS text[]), CAST(:hours AS timestamptz[]), CAST(:job_ids AS text[]), CAST(:projects AS text[]),
+        CAST(:categories AS text[]), CAST(:causes AS text[]), CAST(:slot_us AS bigint[]), CAST(:settled_us AS bigint[])
+    )
+    ON CONFLICT (lease_id, hour, job_id, category, cause) DO UPDATE
+    SET slot_us = charges.slot_us + excluded.slot_us, settled_us = charges.settled_us + excluded.settled_us
+    """
+)
+_MARKS: Sequence[ColumnElement[Any]] = (
+    events.c.sequence,
+    events.c.job_id,
+    events.c.at,
+    events.c.kind,
+    events.c.state,
+    events.c.reason,
+    events.c.generation,
+    events.c.data,
+)
+_SETTLED = (
+    select(func.coalesce(func.sum(charges.c.settled_us), 0))
+    .where(
+        charges.c.lease_id == leases.c.id,
+        charges.c.hour == func.date_trunc("hour", leases.c.settled_at, "UTC"),
+    )
+    .scalar_subquery()
+    .label("settled_us")
 )
 
 
@@ -66,9 +106,9 @@ class PostgresLedger:
                 func.coalesce(machines.c.billed_to, now) > now - MONEY_KEPT,
                 or_(
                     machines.c.billed_to.is_(None),
-                    machines.c.billed_to > now - _RECENTLY,
                     leases.c.id.is_(None),
                     leases.c.open,
+                    leases.c.settled_at < leases.c.to_at,
                     leases.c.from_at != machines.c.billed_from,
                     leases.c.to_at != text(_PAID_TO),
                 ),
@@ -95,12 +135,21 @@ class PostgresLedger:
         hosts = [(_host(row), by_node.pop(row.id, [])) for row in rows.all()]
         return hosts + [(_gone(node or ""), leased) for node, leased in by_node.items()]
 
+    async def unsettled(self, after_us: int) -> list[Lease]:
+        """Leases of such nodes that have ended, of which not everything is settled."""
+        return await self._leases(
+            leases.c.machine_id.is_(None),
+            ~leases.c.open,
+            leases.c.to_at > from_us(after_us) - _NOT_LONG,
+            leases.c.settled_at < leases.c.to_at,
+        )
+
     async def leases_on(self, node_ids: Collection[str], after_us: int) -> list[Lease]:
         """Leases with one of the nodes that ended after a moment, or go on."""
         return await self._leases(one_of(leases.c.node_id, node_ids), leases.c.to_at > from_us(after_us))
 
     async def _leases(self, *where: Any) -> list[Lease]:
-        rows = await self._connection.execute(select(leases).where(*where).order_by(leases.c.id))
+        rows = await self._connection.execute(select(leases, _SETTLED).where(*where).order_by(leases.c.id))
         return [
             Lease(
                 id=row.id,
@@ -113,6 +162,7 @@ class PostgresLedger:
                 from_us=to_us(row.from_at),
                 to_us=to_us(row.to_at),
                 open=row.open,
+                settled_us=_settled(row),
             )
             for row in rows.all()
         ]
@@ -125,7 +175,7 @@ class PostgresLedger:
 
     async def marks(self, job_ids: Collection[str], since_us: int | None) -> dict[str, list[Mark]]:
         """Marks by job; with `since_us` from the last change of phase before it on."""
-        query = select(events).where(one_of(events.c.job_id, job_ids), events.c.kind.in_(MARKS))
+        query = select(*_MARKS).where(one_of(events.c.job_id, job_ids), events.c.kind.in_(MARKS))
         if since_us is not None:
             earlier = events.alias("earlier")
             first = (
@@ -183,35 +233,46 @@ class PostgresLedger:
             for row in (await self._connection.execute(query)).all()
         ]
 
-    async def store(self, written: Sequence[tuple[Lease, Mapping[Row, int]]], since_us: int) -> None:
+    async def store(self, written: Sequence[Written], since_us: int) -> None:
         """Leases, and their rows in place of those from `since_us` on."""
         if not written:
             return
-        rows_of_leases = [{"id": lease.id, **_values(lease)} for lease, _ in written]
+        values = [{"id": one.lease.id, **_values(one.lease)} for one in written]
         statement = upsert(leases)
-        changed = {name: statement.excluded[name] for name in rows_of_leases[0] if name != "id"}
+        changed = {name: statement.excluded[name] for name in values[0] if name != "id"}
         await self._connection.execute(
-            statement.on_conflict_do_update(index_elements=["id"], set_=changed), rows_of_leases
+            statement.on_conflict_do_update(index_elements=["id"], set_=changed), values
         )
-        ids = [lease.id for lease, _ in written]
-        await self._connection.execute(
-            delete(charges).where(one_of(charges.c.lease_id, ids), charges.c.hour >= from_us(since_us))
+        ids, hour_us = [one.lease.id for one in written], hour_of(since_us)
+        if since_us == hour_us:
+            await fetch(self._connection, _TAKE_BACK, leases=ids, since=from_us(since_us))
+        else:
+            await fetch(self._connection, _TAKE_BACK_OPEN, leases=ids, hour=from_us(hour_us))
+        rows = [(one.lease.id, row, share) for one in written for row, share in one.rows.items()]
+        await fetch(
+            self._connection,
+            _CHARGE,
+            lease_ids=[lease_id for lease_id, _, _ in rows],
+            hours=[from_us(row.hour_us) for _, row, _ in rows],
+            job_ids=[row.job_id for _, row, _ in rows],
+            projects=[row.project for _, row, _ in rows],
+            categories=[row.category for _, row, _ in rows],
+            causes=[row.cause for _, row, _ in rows],
+            slot_us=[share.slot_us for _, _, share in rows],
+            settled_us=[share.settled_us for _, _, share in rows],
         )
-        rows = [
-            {
-                "lease_id": lease.id,
-                "hour": from_us(row.hour_us),
-                "job_id": row.job_id,
-                "category": row.category,
-                "cause": row.cause,
-                "project": row.project,
-                "slot_us": slot_us,
-            }
-            for lease, split in written
-            for row, slot_us in split.items()
-        ]
-        if rows:
-            await self._connection.execute(insert(charges), rows)
+
+
+def _settled(row: SqlRow[Any]) -> int | None:
+    """Until when a lease is settled. Where its rows do not add up to that, since a service that knows nothing of it has written
+    them, that is the hour's beginning.
+    """
+    if row.settled_at is None:
+        return None
+    settled_us = to_us(row.settled_at)
+    hour_us = hour_of(settled_us)
+    paid_us = len(row.slots) * (settled_us - max(hour_us, to_us(row.from_at)))
+    return settled_us if row.settled_us == paid_us else hour_us
 
 
 def _values(lease: Lease) -> dict[str, Any]:
@@ -225,6 +286,7 @@ def _values(lease: Lease) -> dict[str, Any]:
         "from_at": from_us(lease.from_us),
         "to_at": from_us(lease.to_us),
         "open": lease.open,
+        "settled_at": None if lease.settled_us is None else from_us(lease.settled_us),
     }
 
 

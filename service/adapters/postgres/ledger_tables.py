@@ -34,6 +34,7 @@ leases = Table(
     Column("from_at", Moment, nullable=False),
     Column("to_at", Moment, nullable=False),
     Column("open", Boolean, nullable=False),
+    Column("settled_at", Moment),
     CheckConstraint(f"market IN ({listed([*Market])})", name="market_known"),
     CheckConstraint("usd_per_slot_h >= 0", name="price_not_negative"),
     CheckConstraint("to_at >= from_at", name="forward"),
@@ -43,7 +44,7 @@ leases = Table(
 )
 """What is paid for, as far as the ledger has it: a rented machine, or a time in which a host of one's own was there with the
 same slots and price. All of its slots from `from_at` to `to_at` are in `charges`, to the microsecond. `usd_per_slot_h` is
-null where nobody said a price.
+null where nobody said a price. What is before `settled_at` is settled: null where no pass has settled anything yet.
 """
 
 charges = Table(
@@ -56,6 +57,7 @@ charges = Table(
     Column("cause", Text, primary_key=True),
     Column("project", Text, nullable=False),
     Column("slot_us", BigInteger, nullable=False),
+    Column("settled_us", BigInteger, nullable=False, server_default="0"),
     CheckConstraint(f"category IN ({listed([*Category])})", name="category_known"),
     CheckConstraint("slot_us > 0", name="something"),
     CheckConstraint("(category = 'idle') = (job_id = '')", name="idle_is_nobodys"),
@@ -64,7 +66,7 @@ charges = Table(
 )
 """Slot-microseconds of a lease within an hour, by who had them and what became of them. Price, market, device kind and node
 are the lease's, so dollars are computed, and add up. `job_id` and `project` are empty where nobody had them, `cause` where
-nothing was lost.
+nothing was lost. `settled_us` of them are from before the lease's `settled_at`, while its hour goes on.
 """
 
 ledger_state = Table(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
@@ -41,7 +41,8 @@ def hour_of(microseconds: int) -> int:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lease:
     """Slots that are paid for from `from_us` to `to_us`. `node_id` is None while no agent runs on a rented machine, and
-    `usd_per_slot_h` where nobody said a price. `open`: it goes on.
+    `usd_per_slot_h` where nobody said a price. `open`: it goes on. Its rows up to `settled_us` are not looked at again, unless
+    they turn out to be wrong; None before it has any.
     """
 
     id: str
@@ -54,6 +55,7 @@ class Lease:
     from_us: int
     to_us: int
     open: bool
+    settled_us: int | None = None
 
     @property
     def slot_us(self) -> int:
@@ -92,12 +94,41 @@ class Row(NamedTuple):
     cause: str
 
 
+class Share(NamedTuple):
+    """Slot-microseconds of a row, and how many of them are settled."""
+
+    slot_us: int
+    settled_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A lease, and what is to be added to its rows."""
+
+    lease: Lease
+    rows: Mapping[Row, Share]
+
+
 class _Piece(NamedTuple):
     from_us: int
     to_us: int
     job_id: str
     category: Category
     cause: str
+
+
+def write(
+    lease: Lease, held: Sequence[Held], jobs: Mapping[str, JobHistory], since_us: int, settle_us: int
+) -> Written:
+    """The lease from `since_us` on, up to which its rows stay as they are; settled up to `settle_us`."""
+    settled_us = min(max(settle_us, since_us, lease.from_us), lease.to_us)
+    settled = split(replace(lease, to_us=settled_us), held, jobs, since_us)
+    still_open = split(lease, held, jobs, settled_us)
+    rows = {
+        row: Share(settled.get(row, 0) + still_open.get(row, 0), settled.get(row, 0))
+        for row in (*settled, *still_open)
+    }
+    return Written(replace(lease, settled_us=settled_us), rows)
 
 
 def split(

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
+from random import Random
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,7 +15,7 @@ from headway.contract.jobs import JobState
 from headway.contract.markets import Market
 from headway.contract.money import Category
 from service.domain.lifecycle import TRANSITIONS, JobEvent
-from service.domain.rental.ledger import HOUR_US, Held, JobHistory, Lease, Row, split
+from service.domain.rental.ledger import HOUR_US, Held, JobHistory, Lease, Row, split, write
 from service.domain.rental.timeline import (
     FIRST_STEP,
     RESTORE,
@@ -276,6 +278,36 @@ def test_parts_add_up_to_the_whole(
         window = Lease(**{name: getattr(paid, name) for name in Lease.__dataclass_fields__} | {"to_us": end})
         parts.update(split(window, holders, jobs, begin))
     assert parts == whole
+
+
+@given(
+    leases(),
+    grants(),
+    histories(),
+    st.lists(st.tuples(MOMENTS, MOMENTS), max_size=5),
+    st.randoms(use_true_random=False),
+)
+def test_passes_that_settle_as_they_go_come_to_what_one_pass_does(
+    paid: Lease, holders: list[Held], marks: tuple[Mark, ...], passes: list[tuple[int, int]], dice: Random
+) -> None:
+    """Each goes on where the one before has settled, and takes back what that has left open."""
+    jobs = dict.fromkeys(("j1", "j2"), JobHistory("p1", phases_of(marks)))
+    total: Counter[Row] = Counter()
+    settled: Counter[Row] = Counter()
+    since_us, known = 0, paid.from_us
+    for until, settle_us in (*sorted(passes), (paid.to_us, dice.choice([0, paid.to_us]))):
+        known = min(max(known, until), paid.to_us)
+        written = write(replace(paid, to_us=known), holders, jobs, since_us, settle_us)
+        total = settled.copy()
+        for row, share in written.rows.items():
+            assert 0 <= share.settled_us <= share.slot_us
+            total[row] += share.slot_us
+            settled[row] += share.settled_us
+        assert sum(total.values()) == written.lease.slot_us
+        assert written.lease.settled_us is not None
+        since_us = written.lease.settled_us
+        assert +settled == Counter(split(replace(paid, to_us=since_us), holders, jobs, 0))
+    assert +total == Counter(split(paid, holders, jobs, 0))
 
 
 @given(histories())
