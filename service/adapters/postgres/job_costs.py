@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from headway.contract.jobs import TERMINAL_STATES, JobCost, JobProgress, JobState
+from headway.contract.jobs import TERMINAL_STATES, JobCost, JobView
 from service.adapters.postgres.direct import Statement, fetch
 from service.adapters.postgres.money_queries import PostgresMoneyQueries
 from service.domain.rental.budgets import JobSpend, expected_usd
@@ -23,20 +22,18 @@ _USD_PER_H = Statement(
 )
 
 
-async def costs_of_jobs(connection: AsyncConnection, rows: Sequence[Any]) -> dict[str, JobCost]:
-    """By job id, of rows of `jobs`; those that nothing was charged to are left out."""
-    begun = [row.id for row in rows if row.generation > 0]
+async def costs_of_jobs(connection: AsyncConnection, jobs: Sequence[JobView]) -> dict[str, JobCost]:
+    """By job id; those that nothing was charged to are left out."""
+    begun = [job.id for job in jobs if job.generation > 0]
     if not begun:
         return {}
     spend = await PostgresMoneyQueries(connection).job_spend(begun)
     rates = {row.job_id: row.usd for row in await fetch(connection, _USD_PER_H, jobs=begun)}
-    return {row.id: _cost(row, spend[row.id], rates.get(row.id)) for row in rows if row.id in spend}
+    return {job.id: _cost(job, spend[job.id], rates.get(job.id)) for job in jobs if job.id in spend}
 
 
-def _cost(row: Any, spent: JobSpend, usd_per_h: float | None) -> JobCost:
-    progress = JobProgress.model_validate(row.progress)
-    ended = JobState(row.state) in TERMINAL_STATES
-    limit = (row.spec.get("goal") or {}).get("max_cost_usd")
+def _cost(job: JobView, spent: JobSpend, usd_per_h: float | None) -> JobCost:
+    progress, limit = job.progress, job.spec.goal.max_cost_usd
     return JobCost(
         usd=spent.usd,
         useful_usd=spent.useful_usd,
@@ -44,7 +41,7 @@ def _cost(row: Any, spent: JobSpend, usd_per_h: float | None) -> JobCost:
         lost_usd=spent.lost_usd,
         unpriced=spent.unpriced,
         expected_usd=spent.usd
-        if ended
+        if job.state in TERMINAL_STATES
         else expected_usd(
             spent.usd,
             usd_per_h,

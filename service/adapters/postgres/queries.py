@@ -16,7 +16,6 @@ from headway.contract.health import QuarantineView
 from headway.contract.jobs import (
     EventView,
     ExplainView,
-    JobCost,
     JobProgress,
     JobState,
     JobView,
@@ -27,11 +26,10 @@ from headway.contract.jobs import (
 )
 from headway.contract.markets import Market
 from headway.contract.nodes import NodeView, SlotView
-from headway.contract.spec import JobSpec
 from service.adapters.postgres.cursors import read_cursor, write_cursor
 from service.adapters.postgres.direct import Row, Statement, fetch
 from service.adapters.postgres.job_costs import costs_of_jobs
-from service.adapters.postgres.jobs import COLUMNS, find_row
+from service.adapters.postgres.jobs import COLUMNS, find_row, spec_of
 from service.adapters.postgres.money_tables import ENDED_SQL, machines
 from service.adapters.postgres.quarantines import PostgresQuarantines
 from service.adapters.postgres.tables import (
@@ -98,19 +96,16 @@ class PostgresJobQueries:
         if after is not None:
             values |= {"after_at": after[0], "after_id": after[1]}
         rows = await fetch(self._connection, _listing(by), most=limit + 1, **values)
-        names = await self._node_names(rows)
-        costs = await costs_of_jobs(self._connection, rows[:limit])
         last = rows[limit - 1] if len(rows) > limit else None
         return Page(
-            items=[_view(row, names, costs.get(row.id)) for row in rows[:limit]],
+            items=await self._views(rows[:limit]),
             next_cursor=write_cursor(last.submitted_at, last.id) if last is not None else None,
         )
 
     async def job(self, job_id: str) -> JobView:
         """One job by id, or the newest of that name."""
-        row = await find_row(self._connection, job_id)
-        costs = await costs_of_jobs(self._connection, [row])
-        return _view(row, await self._node_names([row]), costs.get(row.id))
+        (view,) = await self._views([await find_row(self._connection, job_id)])
+        return view
 
     async def explain(self, job_id: str) -> ExplainView:
         """The last decision about a job; before the first one, its state."""
@@ -129,6 +124,12 @@ class PostgresJobQueries:
             options=[SizeOption.model_validate(one) for one in decision.options] if decision else [],
         )
 
+    async def _views(self, rows: Sequence[Row]) -> list[JobView]:
+        names = await self._node_names(rows)
+        views = [_view(row, names) for row in rows]
+        costs = await costs_of_jobs(self._connection, views)
+        return [view.model_copy(update={"cost": costs.get(view.id)}) for view in views]
+
     async def _node_names(self, rows: Sequence[Row]) -> dict[str, str]:
         wanted = sorted({node for row in rows for node in row.allocation})
         if not wanted:
@@ -136,7 +137,7 @@ class PostgresJobQueries:
         return {row.id: row.name for row in await fetch(self._connection, _NODE_NAMES, nodes=wanted)}
 
 
-def _view(row: Row, names: Mapping[str, str], cost: JobCost | None) -> JobView:
+def _view(row: Row, names: Mapping[str, str]) -> JobView:
     return JobView(
         id=row.id,
         name=row.name,
@@ -149,15 +150,14 @@ def _view(row: Row, names: Mapping[str, str], cost: JobCost | None) -> JobView:
         size=sum(len(slots) for slots in row.allocation.values()),
         allocation={names.get(node, node): slots for node, slots in row.allocation.items()},
         pinned_size=row.pinned_size,
-        progress=JobProgress.model_validate(row.progress),
+        progress=JobProgress.model_validate_json(row.progress),
         preemptions=row.preemptions,
         infrastructure_failures=row.infrastructure_failures,
         user_errors=row.user_errors,
         submitted_at=row.submitted_at,
         started_at=row.started_at,
         finished_at=row.finished_at,
-        spec=JobSpec.model_validate(row.spec, extra="ignore"),
-        cost=cost,
+        spec=spec_of(row.spec),
     )
 
 

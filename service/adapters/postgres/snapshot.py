@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import lru_cache
+from types import MappingProxyType
 from typing import Any
 
-from sqlalchemy import Row, select, text
+from sqlalchemy import select, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from headway.contract.agents import NodeState
 from headway.contract.markets import Market
+from service.adapters.postgres.direct import Row, Statement, fetch
 from service.adapters.postgres.hazards import hazards_of_pools
-from service.adapters.postgres.jobs import row_to_job
+from service.adapters.postgres.jobs import COLUMNS, row_to_job
 from service.adapters.postgres.money_snapshot import caps_and_limits, spent_for
 from service.adapters.postgres.quarantines import PostgresQuarantines
-from service.adapters.postgres.tables import (
-    TERMINAL_SQL,
-    cluster_settings,
-    jobs,
-    slot_grants,
-)
+from service.adapters.postgres.tables import TERMINAL_SQL, cluster_settings
 from service.adapters.postgres.tenants import tenants_of
 from service.domain.cluster import Measurement, Node, Orders, PolicySetting, Served, SlotKey, Snapshot
 
@@ -83,9 +82,13 @@ SERVED = text(
 it have ended: it is prepared while they train, or given up. What is not kept any more counts in all of them together.
 """
 
-_NODES = text(
-    "SELECT id, name, state, slots, market, usd_per_slot_h, reclaim_at, container_engine FROM nodes"
+_JOBS = Statement(f"SELECT {COLUMNS} FROM jobs WHERE NOT ({TERMINAL_SQL})")  # noqa: S608 - names of our own
+_NODES = Statement(
+    """
+    SELECT id, name, state, slots::text, market, usd_per_slot_h, reclaim_at, container_engine IS NOT NULL FROM nodes
+    """
 )
+_HELD = Statement("SELECT node_id, slot, job_id FROM slot_grants WHERE released_at IS NULL")
 _ORDERS = text(
     """
     SELECT (SELECT count(*) FROM commands JOIN nodes ON nodes.id = commands.node_id
@@ -93,6 +96,8 @@ _ORDERS = text(
            EXISTS (SELECT FROM api_processes WHERE late_at BETWEEN :since AND :until)
     """
 )
+_STATES = {state.value: state for state in NodeState}
+_MARKETS = {market.value: market for market in Market}
 LATE_S = 5.0
 """An API that was late with a report is taken to be so for as long."""
 
@@ -108,14 +113,9 @@ async def take_snapshot(
     thing that its transaction does. Use of slots that lies `share_half_life_s` back counts half.
     """
     await connection.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"))
-    live = select(jobs).where(text(f"NOT ({TERMINAL_SQL})"))
-    job_rows = (await connection.execute(live)).all()
-    node_rows = (await connection.execute(_NODES)).all()
-    grants = await connection.execute(
-        select(slot_grants.c.node_id, slot_grants.c.slot, slot_grants.c.job_id).where(
-            slot_grants.c.released_at.is_(None)
-        )
-    )
+    job_rows = await fetch(connection, _JOBS)
+    node_rows = await fetch(connection, _NODES)
+    held = {SlotKey(node, slot): job for node, slot, job in await fetch(connection, _HELD)}
     confined: dict[str, dict[int, str]] = {}
     for one in await PostgresQuarantines(connection).open():
         confined.setdefault(one.node_id, {})[one.slot] = one.message
@@ -124,18 +124,19 @@ async def take_snapshot(
     policy = PolicySetting() if settings is None else PolicySetting(settings.policy, settings.parameters)
     policy_state = {} if settings is None else settings.policy_state
     caps, limits = await caps_and_limits(connection, now)
+    nodes = {row[0]: _node(row, confined.get(row[0], {})) for row in node_rows}
     return Snapshot(
         now=now,
         jobs={row.id: row_to_job(row) for row in job_rows},
-        nodes={row.id: _node(row, confined.get(row.id, {})) for row in node_rows},
-        held={SlotKey(row.node_id, row.slot): row.job_id for row in grants.all()},
+        nodes=nodes,
+        held=held,
         measurements=await _measurements(connection, job_ids),
         class_measurements=await measured_of_classes(connection, sorted({row.job_class for row in job_rows})),
         served=await _served(connection, job_ids, now),
         usd_per_slot_h=dict(usd_per_slot_h),
         hazard_per_h=await hazards_of_pools(
             connection,
-            {slot["device_kind"] for row in node_rows if row.market == Market.SPOT for slot in row.slots},
+            {kind for node in nodes.values() if node.market is Market.SPOT for kind in node.slots.values()},
             now,
         ),
         projects=await tenants_of(connection, now, share_half_life_s),
@@ -154,19 +155,29 @@ async def _orders(connection: AsyncConnection, now: datetime) -> Orders:
     return Orders(*row)
 
 
-def _node(row: Row[Any], confined: Mapping[int, str]) -> Node:
-    """A node's row; `confined` are its slots in quarantine."""
+def _node(row: Row, confined: Mapping[int, str]) -> Node:
+    """A row of `_NODES`; `confined` are its slots in quarantine."""
+    node_id, name, state, slots, market, usd_per_slot_h, reclaim_at, containers = row
+    kinds = _kinds(slots)
+    if confined:
+        kinds = {index: kind for index, kind in kinds.items() if index not in confined}
     return Node(
-        id=row.id,
-        name=row.name,
-        state=NodeState(row.state),
-        slots={slot["index"]: slot["device_kind"] for slot in row.slots if slot["index"] not in confined},
-        market=Market(row.market),
-        usd_per_slot_h=row.usd_per_slot_h,
-        reclaim_at=row.reclaim_at,
-        containers=row.container_engine is not None,
+        id=node_id,
+        name=name,
+        state=_STATES[state],
+        slots=kinds,
+        market=_MARKETS[market],
+        usd_per_slot_h=usd_per_slot_h,
+        reclaim_at=reclaim_at,
+        containers=containers,
         quarantined=confined,
     )
+
+
+@lru_cache(maxsize=256)
+def _kinds(slots: str) -> Mapping[int, str]:
+    """Device kinds by slot, as a node's row has them: of thousands of nodes many have the same."""
+    return MappingProxyType({slot["index"]: slot["device_kind"] for slot in json.loads(slots)})
 
 
 async def _measurements(
@@ -182,7 +193,7 @@ async def measured_of_classes(
     return _by_owner((await connection.execute(_CLASS_MEASUREMENTS, {"classes": list(classes)})).all())
 
 
-def _by_owner(rows: Sequence[Row[Any]]) -> dict[str, tuple[Measurement, ...]]:
+def _by_owner(rows: Sequence[Sequence[Any]]) -> dict[str, tuple[Measurement, ...]]:
     """Rows of an owner and `_STATISTICS`."""
     found: dict[str, list[Measurement]] = {}
     for row in rows:
