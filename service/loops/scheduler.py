@@ -119,7 +119,7 @@ class Scheduler:
             run_once=self.round,
             min_interval_s=self.intervals.round_min_interval_s,
             max_interval_s=self.intervals.round_max_interval_s,
-            rests=1.0,
+            rests=3.0,
         )
 
     async def round(self) -> None:
