@@ -21,6 +21,7 @@ from service.domain.rental.machines import Machine, MachineReason, MachineState
 from service.usecases.accrue import accrue
 from service.usecases.records import AllocationRecord, Event
 from tests.conformance.conftest import NOW, job_of, node_of, store
+from tests.integration.service.counting import statements
 
 PRICES = {"cpu": 3.6}
 """A thousandth of a dollar for each slot-second."""
@@ -230,6 +231,24 @@ async def test_what_is_settled_is_not_written_again(database: Database) -> None:
     assert len(versions[0]) == 2
     assert versions[2] == versions[3] == versions[4]
     assert versions[0] != versions[2], "they are written anew until they are settled"
+
+
+async def test_a_pass_asks_as_often_for_many_nodes_that_came_one_after_the_other_as_for_one(
+    database: Database,
+) -> None:
+    await pass_at(database, 0)
+    counts = []
+    for number in range(12):
+        node = node_of(f"n{number}", slots=1, joined_at=at(number + 0.5), seen_at=at(1e6))
+        async with database.begin() as tx:
+            await store(tx, node)
+        await pass_at(database, number + 1)
+    for moment in (100, 400, 800, 1200, 1205):
+        with statements(database) as sent:
+            await pass_at(database, moment)
+        counts.append(len(sent))
+        await reconcile(database)
+    assert max(counts) <= 16
 
 
 async def test_what_a_service_that_knows_of_no_settling_wrote_is_written_anew(database: Database) -> None:

@@ -271,7 +271,7 @@ def _settled(row: SqlRow[Any]) -> int | None:
         return None
     settled_us = to_us(row.settled_at)
     hour_us = hour_of(settled_us)
-    paid_us = len(row.slots) * (settled_us - max(hour_us, to_us(row.from_at)))
+    paid_us = len(row.slots) * max(0, settled_us - max(hour_us, to_us(row.from_at)))
     return settled_us if row.settled_us == paid_us else hour_us
 
 

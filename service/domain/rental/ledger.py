@@ -120,8 +120,13 @@ class _Piece(NamedTuple):
 def write(
     lease: Lease, held: Sequence[Held], jobs: Mapping[str, JobHistory], since_us: int, settle_us: int
 ) -> Written:
-    """The lease from `since_us` on, up to which its rows stay as they are; settled up to `settle_us`."""
-    settled_us = min(max(settle_us, since_us, lease.from_us), lease.to_us)
+    """The lease from `since_us` on, up to which its rows stay as they are; settled up to `settle_us`, if it goes as far.
+
+    Where the lease itself begins or goes to does not matter, unless it has ended: so most leases are settled up to the same moment.
+    """
+    settled_us = max(settle_us, since_us)
+    if settled_us > lease.to_us:
+        settled_us = since_us if lease.open else lease.to_us
     settled = split(replace(lease, to_us=settled_us), held, jobs, since_us)
     still_open = split(lease, held, jobs, settled_us)
     rows = {
