@@ -7,7 +7,6 @@ import math
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import lru_cache
-from types import MappingProxyType
 from typing import Any
 
 from sqlalchemy import select, text
@@ -177,7 +176,7 @@ def _node(row: Row, confined: Mapping[int, str]) -> Node:
 @lru_cache(maxsize=256)
 def _kinds(slots: str) -> Mapping[int, str]:
     """Device kinds by slot, as a node's row has them: of thousands of nodes many have the same."""
-    return MappingProxyType({slot["index"]: slot["device_kind"] for slot in json.loads(slots)})
+    return {slot["index"]: slot["device_kind"] for slot in json.loads(slots)}
 
 
 async def _measurements(
