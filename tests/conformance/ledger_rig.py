@@ -11,13 +11,13 @@ from sqlalchemy import text
 
 from headway.contract.agents import Member
 from headway.contract.jobs import JobState, Reason
-from headway.contract.markets import Market
 from headway.contract.money import GroupBy
 from service.adapters.postgres.database import Database
 from service.domain.rental.machines import Machine, MachineReason, MachineState
 from service.usecases.accrue import accrue
 from service.usecases.records import AllocationRecord, Event
 from tests.conformance.conftest import NOW, job_of, node_of, store
+from tests.unit.service import builders
 
 PRICES = {"cpu": 3.6}
 """A thousandth of a dollar for each slot-second."""
@@ -29,26 +29,17 @@ def at(seconds: float) -> datetime:
 
 
 def machine_of(machine_id: str = "m1", **fields: Any) -> Machine:
-    return Machine(
-        **{
-            "id": machine_id,
-            "provider": "static",
-            "region": "here",
-            "instance_type": "box",
-            "device_kind": "cpu",
-            "slots": 2,
-            "market": Market.SPOT,
-            "usd_per_h": 7.2,
-            "state": MachineState.RUNNING,
-            "reason": MachineReason.JOINED,
-            "message": "",
-            "requested_at": NOW,
-            "state_since": NOW,
-            "billed_from": NOW,
-            "min_billed_s": 0.0,
-            **fields,
-        }
-    )
+    """One that has joined and is billed."""
+    joined = {
+        "provider": "static",
+        "instance_type": "box",
+        "usd_per_h": 7.2,
+        "state": MachineState.RUNNING,
+        "reason": MachineReason.JOINED,
+        "billed_from": NOW,
+        "min_billed_s": 0.0,
+    }
+    return builders.machine_of(machine_id, **{**joined, **fields})
 
 
 async def rent(database: Database, machine: Machine, node_id: str | None = "n1") -> None:
@@ -69,6 +60,14 @@ async def rows_of(database: Database) -> Rows:
             text("SELECT lease_id, hour::text, job_id, project, category, cause, slot_us FROM charges")
         )
         return {tuple(map(str, row[:-1])): int(row[-1]) for row in found.all()}
+
+
+async def rows_at_once(database: Database, seconds: float) -> Rows:
+    """What one pass makes of everything, in place of what those before it made of it."""
+    async with database.engine.begin() as connection:
+        await connection.execute(text("TRUNCATE leases, charges, ledger_state"))
+    await pass_at(database, seconds)
+    return await rows_of(database)
 
 
 async def reconcile(database: Database) -> None:

@@ -7,7 +7,6 @@ import random
 from dataclasses import replace
 
 import pytest
-from sqlalchemy import text
 
 from headway.contract.agents import NodeState, SlotInfo
 from headway.contract.jobs import JobState
@@ -25,6 +24,7 @@ from tests.conformance.ledger_rig import (
     reconcile,
     release,
     rent,
+    rows_at_once,
     rows_of,
     usage,
 )
@@ -82,10 +82,7 @@ async def test_accrual_at_random_moments_is_accrual_at_once(database: Database) 
         await pass_at(database, moment * hour)
         await reconcile(database)
     found = await rows_of(database)
-    async with database.engine.begin() as connection:
-        await connection.execute(text("TRUNCATE leases, charges, ledger_state"))
-    await pass_at(database, 4.5 * hour)
-    assert found == await rows_of(database)
+    assert found == await rows_at_once(database, 4.5 * hour)
     lost = sum(us for row, us in found.items() if row[4] == "lost")
     assert lost == round((2 + 0.01) * hour * 1e6)
     assert {row[5] for row in found if row[4] == "lost"} == {"NODE_LOST"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any
+from functools import partial
 
 import pytest
 from sqlalchemy.exc import IntegrityError
@@ -13,33 +13,16 @@ from headway.contract.agents import NodeState
 from headway.contract.markets import Market
 from service.adapters.postgres.database import Database
 from service.domain.errors import NotFound
-from service.domain.rental.machines import Machine, MachineReason, MachineState
+from service.domain.rental.machines import Machine, MachineState
 from tests.conformance.conftest import NOW, job_of, node_of, store
+from tests.unit.service import builders
 
 
 def at(hours: float) -> datetime:
     return NOW + timedelta(hours=hours)
 
 
-def machine_of(machine_id: str = "m1", **fields: Any) -> Machine:
-    return Machine(
-        **{
-            "id": machine_id,
-            "provider": "cloud",
-            "region": "here",
-            "instance_type": "small",
-            "device_kind": "cpu",
-            "slots": 2,
-            "market": Market.SPOT,
-            "usd_per_h": 0.5,
-            "state": MachineState.WANTED,
-            "reason": MachineReason.WORTH_IT.value,
-            "message": "",
-            "requested_at": NOW,
-            "state_since": NOW,
-            **fields,
-        }
-    )
+machine_of = partial(builders.machine_of, usd_per_h=0.5)
 
 
 async def put(database: Database, *machines: Machine) -> None:

@@ -25,7 +25,7 @@ from service.usecases.records import AllocationRecord, BundleRecord, DecisionRec
 from service.usecases.retain import Retained, retain
 from service.usecases.sweep import Swept, sweep
 from tests.conformance.conftest import NOW, job_of, node_of, store
-from tests.conformance.test_ledger import machine_of
+from tests.conformance.ledger_rig import machine_of
 
 KEEP_DAYS = 10
 OF_JOBS = (

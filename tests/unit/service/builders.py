@@ -17,6 +17,7 @@ from service.domain.cluster import Cap, Limit, Measurement, Node, Served, SlotKe
 from service.domain.jobs import Job
 from service.domain.lifecycle import OCCUPYING_STATES
 from service.domain.pools import Pool
+from service.domain.rental.machines import Machine, MachineReason, MachineState
 
 NOW = datetime(2026, 11, 1, 12, 0, tzinfo=UTC)
 KINDS = ("a100", "cpu", "h100")
@@ -67,6 +68,27 @@ def node_of(
         state=state,
         slots=dict.fromkeys(range(slots), kind),
         **fields,
+    )
+
+
+def machine_of(machine_id: str = "m1", **fields: Any) -> Machine:
+    return Machine(
+        **{
+            "id": machine_id,
+            "provider": "cloud",
+            "region": "here",
+            "instance_type": "small",
+            "device_kind": "cpu",
+            "slots": 2,
+            "market": Market.SPOT,
+            "usd_per_h": 3.6,
+            "state": MachineState.WANTED,
+            "reason": MachineReason.WORTH_IT,
+            "message": "",
+            "requested_at": NOW,
+            "state_since": NOW,
+            **fields,
+        }
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -21,33 +21,11 @@ from service.domain.rental.fleet import (
     reconcile,
 )
 from service.domain.rental.machines import ENDED, Found, Machine, MachineReason, MachineState, cost_usd
-
-NOW = datetime(2026, 11, 1, 12, 0, tzinfo=UTC)
+from tests.unit.service.builders import NOW, machine_of
 
 
 def at(seconds: float) -> datetime:
     return NOW + timedelta(seconds=seconds)
-
-
-def machine_of(machine_id: str = "m1", **fields: Any) -> Machine:
-    return Machine(
-        **{
-            "id": machine_id,
-            "provider": "cloud",
-            "region": "here",
-            "instance_type": "small",
-            "device_kind": "cpu",
-            "slots": 2,
-            "market": Market.SPOT,
-            "usd_per_h": 3.6,
-            "state": MachineState.WANTED,
-            "reason": MachineReason.WORTH_IT,
-            "message": "",
-            "requested_at": NOW,
-            "state_since": NOW,
-            **fields,
-        }
-    )
 
 
 def running(machine_id: str = "m1", **fields: Any) -> Machine:
