@@ -53,8 +53,8 @@ FROM base AS agent
 COPY --from=agent-packages /opt/headway /opt/headway
 ENV PATH=/opt/headway/bin:$PATH
 USER 10001:10001
-WORKDIR /var/lib/headway
+WORKDIR /
 # An agent holds this lock as long as it lives. Whether the service hears it, `headway nodes` says.
 HEALTHCHECK --interval=10s --timeout=5s --start-period=30s --retries=3 \
     CMD ["sh", "-c", "! flock --nonblock /var/lib/headway/agent.lock true"]
-ENTRYPOINT ["python", "-m", "worker_agent", "--state-dir", "/var/lib/headway"]
+ENTRYPOINT ["python", "-P", "-m", "worker_agent", "--state-dir", "/var/lib/headway"]

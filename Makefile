@@ -12,6 +12,7 @@ READY := $(VENV)/.ready
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 TORCH := $(shell grep '^torch==' constraints.txt)
 
+PURE := tests/repo tests/histories
 STORES := tests/conformance tests/integration/service
 ALONE := tests/browser tests/chaos/test_faults.py
 
@@ -41,8 +42,9 @@ demo-money: $(READY)  ## rent machines of this host under a budget, lose two of 
 
 test: $(READY) browser  ## run the tests (some twenty minutes on two cores)
 	$(BIN)/python -m pytest tests/unit -n 2 -m 'not long'
+	$(BIN)/python -m pytest $(PURE) -n 2 -m 'not long'
 	$(BIN)/python -m pytest $(STORES) -n 2 -m 'not long'
-	$(BIN)/python -m pytest tests $(addprefix --ignore=,tests/unit $(STORES) $(ALONE)) -n 2 --dist loadfile -m 'not long' --durations=10
+	$(BIN)/python -m pytest tests $(addprefix --ignore=,tests/unit $(PURE) $(STORES) $(ALONE)) -n 2 --dist loadfile -m 'not long' --durations=10
 	$(BIN)/python -m pytest $(ALONE) -m 'not long'
 
 browser:  ## install Chromium for the tests of the pages, where this may install packages (Debian, as root)
@@ -92,11 +94,11 @@ reference: $(READY)  ## rewrite the pages of docs/reference that follow from the
 dist: $(READY)  ## build the wheel and the source distribution into dist/
 	$(BIN)/python -m build --no-isolation --outdir dist
 
-bench: $(READY)  ## run every benchmark; each prints one JSON object
-	@for script in $$(grep -le --json benchmarks/[a-z]*.py); do \
-		name=$$(basename $$script .py); \
+bench: $(READY)  ## run every benchmark; each prints one JSON object (QUICK=1: seconds each, to see that they work)
+	@names=$$($(BIN)/python -c 'from benchmarks.arguments import names; print(*names())') || exit 1; \
+	for name in $$names; do \
 		echo "== $$name" >&2; \
-		$(BIN)/python -m benchmarks.$$name --json || exit 1; \
+		$(BIN)/python -m benchmarks.$$name --json $(if $(QUICK),--quick) || exit 1; \
 	done
 
 faults: $(READY)  ## break a cluster for a minute, and check that nothing is lost (docs/reliability.md)

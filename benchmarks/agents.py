@@ -23,7 +23,6 @@ import os
 import resource
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, asynccontextmanager
@@ -38,6 +37,7 @@ from benchmarks.agents_history import fill
 from benchmarks.agents_machine import Usage, usage_of
 from benchmarks.agents_users import Reads, Users
 from benchmarks.api import TOKEN, measure, server
+from benchmarks.arguments import benchmark_parser, run_benchmark, show, temporary_folder
 from headway.local.ports import free_port
 from headway.local.postgres import EmbeddedPostgres
 from headway.local.processes import read_pid_file
@@ -116,7 +116,7 @@ class Bench:
         self._processes = processes
         self._jobs = jobs
 
-    async def settle(self, agents: Simulator) -> float:
+    async def settle(self, agents: Simulator, settle_s: float) -> float:
         """Wait until the jobs run, and the service knows it. Returns the seconds that it took."""
         began_s = time.monotonic()
         await agents.since_last(1.0, 0)
@@ -126,7 +126,7 @@ class Bench:
             await asyncio.sleep(1.0)
         took_s = time.monotonic() - began_s
         await agents.since_last(1.0, self._ends_per_s(1.0))
-        await self._users.read(SETTLE_S, READS_PER_S)
+        await self._users.read(settle_s, READS_PER_S)
         return took_s
 
     def _ends_per_s(self, pace: float) -> int:
@@ -236,7 +236,7 @@ async def under_load(
     async with simulator(ports, arguments.agents, jobs) as agents:
         join_s = time.monotonic() - began_s
         bench = Bench(url, users, {**processes, "simulator": agents.process.pid}, jobs)
-        start_s = await bench.settle(agents)
+        start_s = await bench.settle(agents, min(SETTLE_S, arguments.seconds))
         steady = await bench.phase(agents, arguments.seconds, 1.0)
         over = await bench.phase(agents, arguments.seconds / 2, OVER)
     return {
@@ -289,7 +289,9 @@ def run(arguments: argparse.Namespace, data: Path) -> dict[str, Any]:
             }
             bare_url = f"http://127.0.0.1:{bare_port}/openapi.json"
             with server(["-m", "benchmarks.bare_app"], bare, bare_url):
-                submits = asyncio.run(measure(ports[-1], bare_port, 3, 16, 1500))
+                submits = asyncio.run(
+                    measure(ports[-1], bare_port, *((1, 16, 50) if arguments.quick else (3, 16, 1500)))
+                )
         return {**result, **{f"submit_{name}": value for name, value in submits.items()}}
 
 
@@ -304,10 +306,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--json", action="store_true", help="print JSON only")
+    parser = benchmark_parser(__doc__, quick="fifty agents for a few seconds")
     parser.add_argument("--agents", type=int, default=5000)
     parser.add_argument("--jobs", type=int, help="that run; one for five agents if not given")
     parser.add_argument(
@@ -318,11 +317,13 @@ def main() -> None:
     )
     parser.add_argument("--replicas", type=int, default=1, help="processes of the API")
     arguments = parser.parse_args()
+    if arguments.quick:
+        arguments.agents, arguments.jobs, arguments.history, arguments.seconds = 20, 4, 100, 4.0
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
-    with tempfile.TemporaryDirectory() as folder:
-        result = run(arguments, Path(folder))
-    print(json.dumps(result) if arguments.json else json.dumps(result, indent=2))
+    with temporary_folder() as folder:
+        result = run(arguments, folder)
+    show(result, arguments)
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(main)

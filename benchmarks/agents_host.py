@@ -244,7 +244,7 @@ class Agent:
             return
         self._said_s = now_s
         for run in self._leads():
-            # In one message: an agent adds up what it has not sent yet (`worker_agent.merging`).
+            # In one message: an agent adds up what it has not sent yet (`Outbox.take`).
             step_s = (0.02 + 0.08 / run.world_size) * self._rng.uniform(0.95, 1.05)
             steps = count * max(1, int(SAYS_EVERY_S / step_s))
             samples = self._shared.samples.get(run.job_id, 0) + steps * 256

@@ -14,13 +14,9 @@ With `--timer` a step waits for a known time in place of computing, so that a bu
 
 from __future__ import annotations
 
-import argparse
-import json
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,9 +24,10 @@ import torch
 
 from benchmarks.agreement_live import Run, Submit, run_live
 from benchmarks.agreement_world import world_of
+from benchmarks.arguments import benchmark_parser, run_benchmark, show, temporary_folder
 from benchmarks.scripts.paced import BATCH, LAYERS, PASSES, WIDTH, network
 from service.domain.policies.registry import policy
-from service.simulation.engine import replay
+from service.simulation.replay.engine import replay
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,26 +55,23 @@ STREAM = (
 """No job comes when another one's speed has only just been measured, or is about to be: by a few milliseconds more or less, a
 round then decides otherwise, and no two live runs agree.
 """
-QUICK = (Job("ada", 0.0, 46.0), Job("bob", 8.0, 23.0), Job("cy", 3.0, 8.0, follows="ada"))
+SHORT = (Job("ada", 0.0, 46.0), Job("bob", 8.0, 23.0), Job("cy", 3.0, 8.0, follows="ada"))
 """The first shares, grows when it is alone and has run for long enough, and makes room when the third comes."""
+QUICK = (Job("ada", 0.0, 4.0), Job("bob", 0.5, 2.0))
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--json", action="store_true", help="print JSON only")
+    parser = benchmark_parser(__doc__, quick="two short jobs")
     parser.add_argument("--timer", action="store_true", help="steps wait in place of computing")
-    parser.add_argument("--quick", action="store_true", help="three jobs only")
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
+    with temporary_folder() as folder:
         run = run_live(
-            Path(folder),
+            folder,
             submits(QUICK if arguments.quick else STREAM, timer=arguments.timer),
             slots=SLOTS,
             within_s=600.0,
         )
-    print(json.dumps(agreement(run), indent=None if arguments.json else 2))
+    show(agreement(run), arguments)
 
 
 def submits(jobs: Sequence[Job], *, timer: bool) -> list[Submit]:
@@ -126,4 +120,4 @@ def _arithmetic_s() -> float:
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(main)

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import asyncpg
 
-from headway.client import Client
-from headway.contract.jobs import TERMINAL_STATES, EventView, JobState, JobView
+from headway.client.client import Client
 from headway.contract.spec import JobSpec
+from headway.contract.views.jobs import TERMINAL_STATES, EventView, JobState, JobView
 from headway.local.postgres import EmbeddedPostgres
 from headway.local.stack import LocalStack
 
@@ -98,7 +98,7 @@ def run_live(folder: Path, submits: Sequence[Submit], *, slots: int, within_s: f
         RuntimeError: one did not succeed, or not within `within_s` seconds.
     """
     with LocalStack(folder, agents=1, slots=slots) as stack, stack.client() as client:
-        # What a service does for the first time takes longer: its first round, its first start.
+        # The first round and the first start of a service take longer than later ones.
         _ended(client, client.submit(WARM_UP.spec()).id, time.monotonic() + _WARM_S)
         began_s = time.monotonic()
         ids = []

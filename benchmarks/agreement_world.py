@@ -9,12 +9,21 @@ from datetime import datetime
 import numpy as np
 
 from benchmarks.agreement_live import Run, Seen
-from headway.contract.jobs import EventView
-from service.domain.arrays import FloatArray
-from service.domain.policies.policy import Configurations
+from headway.contract.views.jobs import EventView
+from service.domain.policies.framework.policy import Configurations
+from service.domain.shared.arrays import FloatArray
 from service.loops.scheduler import Intervals
-from service.simulation.clusters import configurations_of
-from service.simulation.world import Application, Arrival, Kind, Latencies, Rules, Steps, View, World
+from service.simulation.model.clusters import configurations_of
+from service.simulation.model.world import (
+    Application,
+    Arrival,
+    ClusterRules,
+    Kind,
+    Latencies,
+    Steps,
+    View,
+    World,
+)
 
 
 def world_of(run: Run) -> World:
@@ -42,7 +51,7 @@ def world_of(run: Run) -> World:
             )
             for index, one in enumerate(run.jobs)
         ),
-        rules=Rules(
+        rules=ClusterRules(
             interval_s=Intervals().round_max_interval_s,
             on_events=True,
             live_pause_s=_median(event.data["pause_s"] for event in _events(run.jobs, "switch")),

@@ -3,44 +3,66 @@
     python -m benchmarks.allocation --json
     python -m benchmarks.allocation --jobs 1000 --slots 4096 --kinds 3 --json
     python -m benchmarks.allocation --quotas 50 --dollars --json
+    python -m benchmarks.allocation --quick --json
 
 The jobs' models are of Pollux's form and scale well or badly; every job may adapt its batch. Jobs want powers of two up
 to a node of 8 slots and whole nodes up to 64, and two to three times more than there is; about half of them hold slots.
 `--dollars`: dollars per hour bound the choice at half of what all slots cost. `--quotas`: so many projects, whose quotas
 are half to twice a fair share each.
 
-`tables_s`: goodput of all jobs in all configurations. `utility_s`: what the default policy makes of it. `solve_s`: the
-solver; `gap` is what it proves, and 0 is asked for at up to 100 jobs, 0.1 % beyond. `place_s`: from counts to slots.
-Seconds of processor time, the median of `repeats`; `peak_mb` is the largest size of the process, all of Python included.
-Each size is measured in a process of its own.
+For each size:
+
+- `tables_s`: goodput of all jobs in all configurations. `utility_s`: what the default policy makes of it. `solve_s`: the
+  solver; `gap` is what it proves, and 0 is asked for at up to 100 jobs, 0.1 % beyond. `place_s`: from counts to slots.
+- `whole_s`: the sum of the four.
+- `round_s`: the same decision as the service makes it, from a snapshot to an action with a reason for every job. It adds
+  the fit of all speeds, the masks and the sentences. `round_gap` is what its solver proves.
+- `peak_bytes`, `round_peak_bytes`: the largest size of the process, with Python and the made-up input. The two
+  decisions are measured in processes of their own.
+
+Times are seconds of processor time on one core, the median of `repeats` (rounds: of 3, and a single one beyond
+1,000 jobs); as in the service, the cycle collector waits. With several sizes, the figures of the largest
+one are repeated at the top, and `growth` (`round_growth`) is the steepest slope of log(time) over log(jobs) between two
+neighbouring sizes: 1 is linear, 2 is quadratic. `--quick` does all of it for a few hundred jobs.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import multiprocessing
 import os
 import platform
 import resource
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from typing import TypeVar
+from functools import partial
+from itertools import pairwise
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 
+from benchmarks.arguments import benchmark_parser, run_benchmark
 from benchmarks.instances import Instance, make_instance
+from benchmarks.snapshots import make_snapshot
+from service.domain.allocation.decision import plan
+from service.domain.allocation.inputs.round import build_round
 from service.domain.allocation.knapsack.problem import Problem, Solution
 from service.domain.allocation.knapsack.solver import solve
-from service.domain.allocation.placement import Step, place_all
+from service.domain.allocation.placement.placement import PlacementStep, place_all
 from service.domain.perf.tables import goodput_table
 from service.domain.policies.registry import policy
+from service.garbage import paused_collector
 
 Result = TypeVar("Result")
+Size: TypeAlias = tuple[int, int, int]
+"""Jobs, slots, device kinds."""
 
-SIZES = ((64, 256, 3), (1_000, 4_096, 3), (10_000, 65_536, 5), (50_000, 250_000, 5))
+SIZES: tuple[Size, ...] = ((64, 256, 3), (1_000, 4_096, 3), (10_000, 65_536, 5), (50_000, 250_000, 5))
+QUICK_SIZES: tuple[Size, ...] = ((64, 256, 3), (256, 1_024, 3))
 EXACT_UP_TO = 100
 GAP = 1e-3
 SEED = 0
@@ -83,56 +105,113 @@ def decide(instance: Instance, watch: Stopwatch) -> dict[str, float]:
         "rows": len(given.rows),
         "chosen": int((choices.chosen >= 0).sum()),
         "placed": sum(1 for place in places.values() if place.allocation),
-        "stayed": sum(1 for place in places.values() if place.step is Step.STAY),
+        "stayed": sum(1 for place in places.values() if place.step is PlacementStep.STAY),
     }
 
 
-def measure(size: tuple[int, int, int], quotas: int, dollars: bool) -> dict[str, float]:  # noqa: FBT001
+def measure(size: Size, quotas: int, dollars: bool) -> dict[str, float]:  # noqa: FBT001
     """The figures of one size, in this process, on one core."""
-    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-    decide(make_instance(16, 64, 2, seed=SEED, quotas=0, dollars=False), Stopwatch())
-    instance = make_instance(*size, seed=SEED, quotas=quotas, dollars=dollars)
-    repeats = 7 if size[0] <= 1_000 else 3
+    instance = _prepared(size, quotas, dollars)
+    repeats = _repeats(size)
     watch = Stopwatch()
     for _ in range(repeats):
-        facts = decide(instance, watch)
-    return {
+        with paused_collector():
+            facts = decide(instance, watch)
+    parts = {
         "tables_s": watch.median_s("tables"),
         "utility_s": round(watch.median_s("choose") - watch.median_s("solve"), 4),
         "solve_s": watch.median_s("solve"),
         "place_s": watch.median_s("place"),
-        "peak_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
+    }
+    return {
+        **parts,
+        "whole_s": round(sum(parts.values()), 4),
+        "peak_bytes": _peak_bytes(),
         "repeats": repeats,
         **facts,
     }
 
 
+def measure_round(size: Size, quotas: int, dollars: bool) -> dict[str, float]:  # noqa: FBT001
+    """The figures of one round of the service, in this process, on one core."""
+    snapshot = make_snapshot(_prepared(size, quotas, dollars))
+    gap = 0.0 if size[0] <= EXACT_UP_TO else GAP
+    watch = Stopwatch()
+    for _ in range(3 if size[0] <= 1_000 else 1):
+        with paused_collector():
+            made = watch.time(
+                "round",
+                lambda: plan.decide(build_round(snapshot), policy("goodput"), partial(solve, gap=gap)),
+            )
+    return {
+        "round_s": watch.median_s("round"),
+        "round_gap": made.solution.gap,
+        "round_peak_bytes": _peak_bytes(),
+    }
+
+
+def growth(taken_s: Mapping[int, float]) -> float | None:
+    """The steepest slope of log(seconds) over log(jobs) between two neighbouring sizes; None for less than two."""
+    sizes = sorted(taken_s)
+    slopes = [
+        math.log(taken_s[large] / taken_s[small]) / math.log(large / small)
+        for small, large in pairwise(sizes)
+    ]
+    return round(max(slopes), 3) if slopes else None
+
+
+def _prepared(size: Size, quotas: int, dollars: bool) -> Instance:  # noqa: FBT001
+    """The instance; before it a small decision, so that imports and caches do not count."""
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    decide(make_instance(16, 64, 2, seed=SEED, quotas=0, dollars=False), Stopwatch())
+    return make_instance(*size, seed=SEED, quotas=quotas, dollars=dollars)
+
+
+def _repeats(size: Size) -> int:
+    return 7 if size[0] <= 1_000 else 3
+
+
+def _peak_bytes() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def measure_all(sizes: Sequence[Size], quotas: int, dollars: bool) -> dict[Size, dict[str, float]]:  # noqa: FBT001
+    """The figures of every size, one process after the other."""
+    spawn = multiprocessing.get_context("spawn")
+    results: dict[Size, dict[str, float]] = {}
+    with ProcessPoolExecutor(1, mp_context=spawn, max_tasks_per_child=1) as processes:
+        for size in sizes:
+            parts = [processes.submit(one, size, quotas, dollars) for one in (measure, measure_round)]
+            results[size] = {name: value for part in parts for name, value in part.result().items()}
+    return results
+
+
 def main() -> None:
     arguments = _parser().parse_args()
     os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-    chosen = (arguments.jobs, arguments.slots, arguments.kinds)
-    sizes = SIZES if arguments.jobs is None else (chosen,)
-    results = {}
-    spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(1, mp_context=spawn, max_tasks_per_child=1) as processes:
-        for size in sizes:
-            measured = processes.submit(measure, size, arguments.quotas, arguments.dollars)
-            results["x".join(map(str, size))] = measured.result()
+    sizes = QUICK_SIZES if arguments.quick else SIZES
+    if arguments.jobs is not None:
+        sizes = ((arguments.jobs, arguments.slots, arguments.kinds),)
+    results = measure_all(sizes, arguments.quotas, arguments.dollars)
+    by_name = {"x".join(map(str, size)): figures for size, figures in results.items()}
+    slopes = {
+        name: growth({size[0]: figures[of] for size, figures in results.items()})
+        for name, of in (("growth", "whole_s"), ("round_growth", "round_s"))
+    }
     machine = {"processor": platform.processor() or platform.machine(), "python": platform.python_version()}
     machine["numpy"] = np.__version__
     if arguments.json:
-        flat = next(iter(results.values())) if arguments.jobs is not None else {"sizes": results}
-        print(json.dumps({**flat, "machine": machine}))
+        largest = results[max(sizes)]
+        several = {"sizes": by_name} if arguments.jobs is None else {}
+        print(json.dumps({**several, **largest, **slopes, "machine": machine}))
         return
-    for name, figures in results.items():
+    for name, figures in by_name.items():
         print(name, *(f"{key} {value:.6g}" for key, value in figures.items()), sep="  ")
+    print(*(f"{key} {value}" for key, value in slopes.items()), sep="  ")
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--json", action="store_true", help="print JSON only")
+    parser = benchmark_parser(__doc__, quick="a few hundred jobs: says little")
     parser.add_argument("--jobs", type=int, help="default: the four standard sizes")
     parser.add_argument("--slots", type=int, default=256)
     parser.add_argument("--kinds", type=int, default=3)
@@ -142,4 +221,4 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(main)

@@ -9,23 +9,21 @@ Both servers are one uvicorn process over the same embedded PostgreSQL (with fsy
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import os
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 import httpx
 
+from benchmarks.arguments import benchmark_parser, run_benchmark, show, temporary_folder
 from headway.local.ports import free_port
 from headway.local.postgres import EmbeddedPostgres
 from headway.local.redis import EmbeddedRedis
@@ -168,44 +166,42 @@ def stored(port: int, expected: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--json", action="store_true", help="print JSON only")
+    parser = benchmark_parser(__doc__, quick="few submits")
     parser.add_argument("--clients", type=int, default=16)
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--count", type=int, default=1500, help="requests of a turn")
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        data = Path(folder)
-        with EmbeddedPostgres(data / "postgres") as postgres, EmbeddedRedis(data / "redis") as redis:
-            port, bare_port = free_port(), free_port()
-            service = {
-                "HEADWAY_DATABASE_URL": postgres.url(),
-                "HEADWAY_REDIS_URL": redis.url(),
-                "HEADWAY_STORAGE_URL": f"file://{data}/storage",
-                "HEADWAY_API_TOKEN": TOKEN,
-                "HEADWAY_JOIN_TOKEN": TOKEN,
-                "HEADWAY_PORT": str(port),
-                "HEADWAY_RATE_PER_S": "0",  # one token sends all that the service can take
-            }
-            bare = {
-                "BARE_DATABASE_URL": sqlalchemy_url(postgres.create_database("bare")),
-                "BARE_PORT": str(bare_port),
-            }
-            subprocess.run(
-                [sys.executable, "-m", "service", "migrate"], env={**os.environ, **service}, check=True
-            )
-            with (
-                server(["-m", "service", "api"], service, f"http://127.0.0.1:{port}/livez"),
-                server(["-m", "benchmarks.bare_app"], bare, f"http://127.0.0.1:{bare_port}/openapi.json"),
-            ):
-                result = asyncio.run(
-                    measure(port, bare_port, arguments.turns, arguments.clients, arguments.count)
-                )
-                stored(port, (arguments.turns + 1) * arguments.count)
-    print(json.dumps(result) if arguments.json else json.dumps(result, indent=2))
+    turns, count = (1, 50) if arguments.quick else (arguments.turns, arguments.count)
+    with (
+        temporary_folder() as data,
+        EmbeddedPostgres(data / "postgres") as postgres,
+        EmbeddedRedis(data / "redis") as redis,
+    ):
+        port, bare_port = free_port(), free_port()
+        service = {
+            "HEADWAY_DATABASE_URL": postgres.url(),
+            "HEADWAY_REDIS_URL": redis.url(),
+            "HEADWAY_STORAGE_URL": f"file://{data}/storage",
+            "HEADWAY_API_TOKEN": TOKEN,
+            "HEADWAY_JOIN_TOKEN": TOKEN,
+            "HEADWAY_PORT": str(port),
+            "HEADWAY_RATE_PER_S": "0",  # one token sends all that the service can take
+        }
+        bare = {
+            "BARE_DATABASE_URL": sqlalchemy_url(postgres.create_database("bare")),
+            "BARE_PORT": str(bare_port),
+        }
+        subprocess.run(
+            [sys.executable, "-m", "service", "migrate"], env={**os.environ, **service}, check=True
+        )
+        with (
+            server(["-m", "service", "api"], service, f"http://127.0.0.1:{port}/livez"),
+            server(["-m", "benchmarks.bare_app"], bare, f"http://127.0.0.1:{bare_port}/openapi.json"),
+        ):
+            result = asyncio.run(measure(port, bare_port, turns, arguments.clients, count))
+            stored(port, (turns + 1) * count)
+    show(result, arguments)
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(main)

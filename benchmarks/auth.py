@@ -10,25 +10,22 @@ the goal is 1.10. `median_ratio` likewise.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import json
 import os
 import statistics
 import subprocess
 import sys
-import tempfile
 from functools import partial
-from pathlib import Path
 
 import asyncpg
 
 from benchmarks.api import TOKEN, Turn, a_job, load, server
+from benchmarks.arguments import benchmark_parser, run_benchmark, show, temporary_folder
 from headway.local.ports import free_port
 from headway.local.postgres import EmbeddedPostgres
 from headway.local.redis import EmbeddedRedis
-from service.usecases.join import digest_token
-from service.usecases.tokens import new_token
+from service.usecases.identity.tokens import new_token
+from service.usecases.nodes.join import digest_token
 
 _PEOPLE = """
     INSERT INTO users (id, name, created_at)
@@ -89,45 +86,47 @@ async def measure(port: int, tokens: list[str], turns: int, clients: int, count:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--json", action="store_true", help="print JSON only")
+    parser = benchmark_parser(__doc__, quick="few submits")
     parser.add_argument("--clients", type=int, default=8)
     parser.add_argument("--turns", type=int, default=8)
     parser.add_argument("--count", type=int, default=1000, help="requests of a turn")
     parser.add_argument("--users", type=int, default=5000)
     parser.add_argument("--tokens", type=int, default=8, help="of these users, that are used")
     arguments = parser.parse_args()
-    tokens = [new_token() for _ in range(max(arguments.users, arguments.tokens))]
-    with tempfile.TemporaryDirectory() as folder:
-        data = Path(folder)
-        with EmbeddedPostgres(data / "postgres") as postgres, EmbeddedRedis(data / "redis") as redis:
-            port = free_port()
-            service = {
-                "HEADWAY_DATABASE_URL": postgres.url(),
-                "HEADWAY_REDIS_URL": redis.url(),
-                "HEADWAY_STORAGE_URL": f"file://{data}/storage",
-                "HEADWAY_API_TOKEN": TOKEN,
-                "HEADWAY_RATE_PER_S": "0",  # one token sends all that the service can take
-                "HEADWAY_PORT": str(port),
-            }
-            subprocess.run(
-                [sys.executable, "-m", "service", "migrate"], env={**os.environ, **service}, check=True
-            )
-            asyncio.run(people(postgres.url(), tokens))
-            with server(["-m", "service", "api"], service, f"http://127.0.0.1:{port}/livez"):
-                result = asyncio.run(
-                    measure(
-                        port,
-                        tokens[: arguments.tokens],
-                        arguments.turns,
-                        arguments.clients,
-                        arguments.count,
-                    )
+    turns, count, users = (
+        (1, 50, 50) if arguments.quick else (arguments.turns, arguments.count, arguments.users)
+    )
+    tokens = [new_token() for _ in range(max(users, arguments.tokens))]
+    with (
+        temporary_folder() as data,
+        EmbeddedPostgres(data / "postgres") as postgres,
+        EmbeddedRedis(data / "redis") as redis,
+    ):
+        port = free_port()
+        service = {
+            "HEADWAY_DATABASE_URL": postgres.url(),
+            "HEADWAY_REDIS_URL": redis.url(),
+            "HEADWAY_STORAGE_URL": f"file://{data}/storage",
+            "HEADWAY_API_TOKEN": TOKEN,
+            "HEADWAY_RATE_PER_S": "0",  # one token sends all that the service can take
+            "HEADWAY_PORT": str(port),
+        }
+        subprocess.run(
+            [sys.executable, "-m", "service", "migrate"], env={**os.environ, **service}, check=True
+        )
+        asyncio.run(people(postgres.url(), tokens))
+        with server(["-m", "service", "api"], service, f"http://127.0.0.1:{port}/livez"):
+            result = asyncio.run(
+                measure(
+                    port,
+                    tokens[: arguments.tokens],
+                    turns,
+                    arguments.clients,
+                    count,
                 )
-    print(json.dumps(result) if arguments.json else json.dumps(result, indent=2))
+            )
+    show(result, arguments)
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(main)

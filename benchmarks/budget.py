@@ -12,20 +12,20 @@ completion time, `mu_jct_h`, that the one price of delay has which spends as muc
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
-import json
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
+from benchmarks.arguments import benchmark_parser, pool, run_benchmark, show
 from benchmarks.budget_curve import KINDS, hours_for
 from benchmarks.policies import RESIZES, WORKLOADS, world_of_stream
-from service.domain.policies.budget import Budget
-from service.simulation.engine import replay
-from service.simulation.metrics import summary
-from service.simulation.profiles import data_folder
-from service.simulation.streams import read_stream
-from service.simulation.world import BadInput, View, World
+from service.domain.policies.budget import BudgetPolicy
+from service.simulation.inputs.streams import read_stream
+from service.simulation.model.profiles import data_folder
+from service.simulation.model.world import View, World
+from service.simulation.replay.engine import replay
+from service.simulation.replay.metrics import summary
 
 BUDGETS_USD_PER_H = (120.0, 135.0, 156.0, 180.0)
 PRICES_H_PER_USD = (0.01, 0.02, 0.04, 0.09, 0.2, 0.5)
@@ -34,27 +34,24 @@ WINDOW_S = 8 * 3600.0
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--json", action="store_true", help="print JSON only")
+    parser = benchmark_parser(__doc__, quick="one window of eight hours, one budget and two prices")
     parser.add_argument("--processes", type=int, default=2, help="replays at a time; default: %(default)s")
     arguments = parser.parse_args()
-    policies = [Budget(usd_per_h=budget) for budget in BUDGETS_USD_PER_H]
-    policies += [Budget(mu_h_per_usd=price) for price in PRICES_H_PER_USD]
-    try:
-        with ProcessPoolExecutor(max(arguments.processes, 1)) as pool:
-            played = list(pool.map(_played, policies))
-    except BadInput as missing:
-        raise SystemExit(str(missing)) from missing
-    result = _compared(played[: len(BUDGETS_USD_PER_H)], played[len(BUDGETS_USD_PER_H) :])
-    print(json.dumps(result, indent=None if arguments.json else 2))
+    windows = 1 if arguments.quick else WINDOWS
+    budgets = BUDGETS_USD_PER_H[:1] if arguments.quick else BUDGETS_USD_PER_H
+    prices = PRICES_H_PER_USD[-2:] if arguments.quick else PRICES_H_PER_USD
+    policies = [BudgetPolicy(usd_per_h=budget) for budget in budgets]
+    policies += [BudgetPolicy(mu_h_per_usd=price) for price in prices]
+    with pool(arguments.processes) as workers:
+        played = list(workers.map(partial(_played, windows), policies))
+    result = _compared(budgets, played[: len(budgets)], played[len(budgets) :])
+    show(result, arguments)
 
 
-def _days() -> World:
+def _days(windows: int) -> World:
     """Raises BadInput where the measured data are not there."""
     jobs = []
-    for window in range(WINDOWS):
+    for window in range(windows):
         file = data_folder() / "workloads" / f"{WORKLOADS[window % len(WORKLOADS)]}.csv"
         jobs += [
             dataclasses.replace(job, id=f"{window}/{job.id}", submit_s=window * WINDOW_S + job.submit_s)
@@ -64,8 +61,8 @@ def _days() -> World:
     return world_of_stream(KINDS, file, sorted(jobs, key=lambda job: job.submit_s), rules)
 
 
-def _played(policy: Budget) -> dict[str, float]:
-    found = replay(_days(), policy)
+def _played(windows: int, policy: BudgetPolicy) -> dict[str, float]:
+    found = replay(_days(windows), policy)
     figures = summary(found)
     return {
         "usd_per_h": figures["usd"] / (found.end_s / 3600),
@@ -74,7 +71,9 @@ def _played(policy: Budget) -> dict[str, float]:
     }
 
 
-def _compared(kept: list[dict[str, float]], fixed: list[dict[str, float]]) -> dict[str, Any]:
+def _compared(
+    budgets: Sequence[float], kept: list[dict[str, float]], fixed: list[dict[str, float]]
+) -> dict[str, Any]:
     curve = [(one["usd_per_h"], one["jct_h"]) for one in fixed]
     points = [
         {
@@ -85,15 +84,15 @@ def _compared(kept: list[dict[str, float]], fixed: list[dict[str, float]]) -> di
             "mu_jct_h": hours_for(curve, one["usd_per_h"]),
             "changes": one["changes"],
         }
-        for budget, one in zip(BUDGETS_USD_PER_H, kept, strict=True)
+        for budget, one in zip(budgets, kept, strict=True)
     ]
     return {
         "worst_error": max(
-            abs(one["usd_per_h"] / budget - 1.0) for budget, one in zip(BUDGETS_USD_PER_H, kept, strict=True)
+            abs(one["usd_per_h"] / budget - 1.0) for budget, one in zip(budgets, kept, strict=True)
         ),
         "points": points,
     }
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(main)

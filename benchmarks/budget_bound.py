@@ -12,8 +12,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from service.domain.arrays import FloatArray
-from service.simulation.world import Application, Arrival, World
+from service.domain.shared.arrays import FloatArray
+from service.simulation.model.world import Application, Arrival, World
 
 PRICES_H_PER_USD = tuple(np.geomspace(1e-4, 4.0, 60).tolist())
 

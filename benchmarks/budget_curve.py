@@ -18,28 +18,26 @@ restarts and its rounds of a minute. `ratio_most` and `ratio_most_live` are what
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
-import json
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
 
+from benchmarks.arguments import benchmark_parser, pool, run_benchmark, show
 from benchmarks.budget_bound import least_hours
 from benchmarks.policies import RESIZES, WORKLOADS, published_world
 from service.domain.allocation.knapsack.problem import NOTHING, Solve
-from service.domain.arrays import FloatArray, IntArray
-from service.domain.policies.budget import Budget
-from service.domain.policies.policy import Choices, Policy, RoundInput
+from service.domain.policies.budget import BudgetPolicy
+from service.domain.policies.framework.policy import Choices, Policy, RoundInput
+from service.domain.policies.framework.speedup import clean_goodput
 from service.domain.policies.pollux import Pollux
-from service.domain.policies.speedup import clean_goodput
-from service.simulation.engine import replay
-from service.simulation.metrics import summary
-from service.simulation.world import BadInput, Kind, View, World
+from service.domain.shared.arrays import FloatArray, IntArray
+from service.simulation.model.world import Kind, View, World
+from service.simulation.replay.engine import replay
+from service.simulation.replay.metrics import summary
 
 NODES, NODE_SLOTS = 64, 4
 """With half as many nodes it is their number that bounds what money could buy, not the budget."""
@@ -50,6 +48,7 @@ HALF_BAND = 0.15
 CHANGES = ("restart", "live")
 """How `budget` changes jobs, of `RESIZES`."""
 PUBLISHED = 0.5
+QUICK_JOBS = 20
 PRICES_H_PER_USD = tuple(np.geomspace(0.002, 0.5, 9).tolist())
 
 
@@ -110,35 +109,31 @@ class Rented:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--json", action="store_true", help="print JSON only")
+    parser = benchmark_parser(__doc__, quick="the published band, two prices, the first jobs of the stream")
     parser.add_argument("--workload", choices=WORKLOADS, default=WORKLOADS[0])
     parser.add_argument("--processes", type=int, default=2, help="replays at a time; default: %(default)s")
     arguments = parser.parse_args()
-    pollux = [Autoscaled(middle) for middle in MIDDLES]
-    budget = [Rented(Budget(mu_h_per_usd=price)) for price in PRICES_H_PER_USD]
+    jobs, middles = (QUICK_JOBS, (PUBLISHED,)) if arguments.quick else (None, MIDDLES)
+    prices = PRICES_H_PER_USD[::8] if arguments.quick else PRICES_H_PER_USD
+    pollux = [Autoscaled(middle) for middle in middles]
+    budget = [Rented(BudgetPolicy(mu_h_per_usd=price)) for price in prices]
     plays = [("restart", one) for one in pollux] + [(resize, one) for resize in CHANGES for one in budget]
-    try:
-        with ProcessPoolExecutor(max(arguments.processes, 1)) as pool:
-            played = list(pool.map(partial(_played, arguments.workload), *zip(*plays, strict=True)))
-    except BadInput as missing:
-        raise SystemExit(str(missing)) from missing
+    with pool(arguments.processes) as workers:
+        played = list(workers.map(partial(_played, arguments.workload, jobs), *zip(*plays, strict=True)))
     theirs, ours = played[: len(pollux)], played[len(pollux) :]
     curves = {resize: ours[turn * len(budget) :][: len(budget)] for turn, resize in enumerate(CHANGES)}
-    result = _compared(arguments.workload, theirs, curves)
-    print(json.dumps(result, indent=None if arguments.json else 2))
+    result = _compared(arguments.workload, jobs, middles, prices, theirs, curves)
+    show(result, arguments)
 
 
-def _world(workload: str, resize: str) -> World:
+def _world(workload: str, resize: str, jobs: int | None) -> World:
     rules = dataclasses.replace(RESIZES[resize], view=View.ORACLE)
-    return published_world(KINDS, workload, rules, seed=0)
+    return published_world(KINDS, workload, rules, seed=0, jobs=jobs)
 
 
-def _played(workload: str, resize: str, policy: Autoscaled | Rented) -> dict[str, float]:
+def _played(workload: str, jobs: int | None, resize: str, policy: Autoscaled | Rented) -> dict[str, float]:
     """Dollars and hours of a stream under a policy. Raises BadInput where the measured data are not there."""
-    world = _world(workload, resize)
+    world = _world(workload, resize, jobs)
     found = replay(world, policy)
     time_s = found.rounds.time_s
     # While there is no job there is no round, and nothing is rented.
@@ -149,18 +144,23 @@ def _played(workload: str, resize: str, policy: Autoscaled | Rented) -> dict[str
 
 
 def _compared(
-    workload: str, pollux: Sequence[dict[str, float]], curves: Mapping[str, Sequence[dict[str, float]]]
+    workload: str,
+    jobs: int | None,
+    middles: Sequence[float],
+    prices: Sequence[float],
+    pollux: Sequence[dict[str, float]],
+    curves: Mapping[str, Sequence[dict[str, float]]],
 ) -> dict[str, Any]:
     """The result: Pollux's points beside what the budget policy, and any policy at all, does with their dollars."""
     usd = [one["usd"] for one in pollux]
     points: list[dict[str, float | None]] = [
         {"middle": middle, "usd": one["usd"], "pollux_jct_h": one["avg_jct_h"]}
-        for middle, one in zip(MIDDLES, pollux, strict=True)
+        for middle, one in zip(middles, pollux, strict=True)
     ]
     result: dict[str, Any] = {}
     for resize, curve in curves.items():
         suffix = "" if resize == "restart" else f"_{resize}"
-        world = _world(workload, resize)
+        world = _world(workload, resize, jobs)
         bounds = least_hours(world, usd, change_s=world.rules.live_pause_s)
         for point, theirs, bound in zip(points, pollux, bounds, strict=True):
             same = hours_for([(one["usd"], one["avg_jct_h"]) for one in curve], theirs["usd"])
@@ -169,9 +169,9 @@ def _compared(
             point[f"ratio_most{suffix}"] = theirs["avg_jct_h"] / bound
         ratios = [point[f"ratio{suffix}"] for point in points]
         result[f"ratio_least{suffix}"] = min((one for one in ratios if one is not None), default=None)
-        result[f"ratio_published{suffix}"] = ratios[MIDDLES.index(PUBLISHED)]
+        result[f"ratio_published{suffix}"] = ratios[middles.index(PUBLISHED)]
         result[f"budget_curve{suffix}"] = [
-            {"mu_h_per_usd": price, **one} for price, one in zip(PRICES_H_PER_USD, curve, strict=True)
+            {"mu_h_per_usd": price, **one} for price, one in zip(prices, curve, strict=True)
         ]
     return {**result, "points": points}
 
@@ -199,4 +199,4 @@ def _slots(given: RoundInput, chosen: IntArray) -> FloatArray:
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(main)

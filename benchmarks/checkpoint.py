@@ -12,13 +12,10 @@ in memory), which is the slower of the two. Medians of `--repeats`.
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -28,10 +25,11 @@ from pathlib import Path
 
 import torch
 
+from benchmarks.arguments import benchmark_parser, run_benchmark, show, temporary_folder
 from headway.local.ports import free_port
-from headway.train.checkpoint import Checkpoints, Failed, Saved
-from headway.train.position import Position
-from headway.train.storage import Storage, open_storage
+from headway.storage.stores import Storage, open_storage
+from headway.train.checkpoint.store import Checkpoints, Failed, Saved
+from headway.train.data.position import Position
 
 TENSORS = 48
 MB = 1e6
@@ -150,23 +148,20 @@ def bucket() -> Iterator[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--json", action="store_true", help="print JSON only")
+    parser = benchmark_parser(__doc__, quick="8 MB once")
     parser.add_argument("--megabytes", type=int, default=500)
     parser.add_argument("--repeats", type=int, default=5)
     arguments = parser.parse_args()
     torch.set_num_threads(1)  # as a rank beside another
-    megabytes, repeats = arguments.megabytes, arguments.repeats
-    with tempfile.TemporaryDirectory() as folder:
-        result: dict[str, object] = dict(measure(open_storage(folder), megabytes, repeats))
-        result["plain_write_mb_per_s"] = plain_write_mb_per_s(Path(folder), megabytes, repeats)
+    megabytes, repeats = (8, 1) if arguments.quick else (arguments.megabytes, arguments.repeats)
+    with temporary_folder() as folder:
+        result: dict[str, object] = dict(measure(open_storage(str(folder)), megabytes, repeats))
+        result["plain_write_mb_per_s"] = plain_write_mb_per_s(folder, megabytes, repeats)
     with bucket() as uri:
         result["s3"] = measure(open_storage(uri), megabytes, repeats)
     result |= {"megabytes": megabytes, "repeats": repeats}
-    print(json.dumps(result) if arguments.json else json.dumps(result, indent=2))
+    show(result, arguments)
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(main)

@@ -14,24 +14,23 @@ after a kill. Its parts, from the kill on:
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import signal
 import statistics
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.arguments import benchmark_parser, run_benchmark, shared_folder, show, temporary_folder
 from benchmarks.node import until
-from headway.client import Client
+from headway.client.client import Client
 from headway.contract import runtime
-from headway.contract.jobs import TERMINAL_STATES, EventView, JobState
 from headway.contract.orders import ORDER_FILE, member_id
 from headway.contract.runtime import Switched
 from headway.contract.spec import JobSpec
+from headway.contract.views.jobs import TERMINAL_STATES, EventView, JobState
 from headway.local.stack import LocalStack
 
 SCRIPT = Path(__file__).parent / "scripts" / "losing.py"
@@ -70,16 +69,22 @@ class Process:
 
 
 class Victim:
-    """A job on two slots that loses ranks."""
+    """A job on two slots that loses ranks.
 
-    def __init__(self, client: Client, data: Path) -> None:
+    Args:
+        client: of the stack.
+        data: of the stack.
+        notes: a folder that the ranks write to, whichever user they run as.
+    """
+
+    def __init__(self, client: Client, data: Path, notes: Path) -> None:
         self._client = client
         self._data = data
-        self._notes = data / "notes"
-        self._notes.mkdir()
+        self._notes = notes
         spec = {
             "name": "failure",
-            "run": f"python {SCRIPT} {self._notes}",
+            "workdir": str(SCRIPT.parent),
+            "run": f"python {SCRIPT.name} {self._notes}",
             "elastic": {"min": 1, "max": 2},
             "checkpoint": {"every": "1h"},
         }
@@ -190,23 +195,19 @@ def summary(kills: Sequence[dict[str, float]]) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--json", action="store_true", help="print JSON only")
-    parser.add_argument("--quick", action="store_true", help="two kills only")
+    parser = benchmark_parser(__doc__, quick="two kills")
     parser.add_argument("--repeats", type=int, default=8)
     arguments = parser.parse_args()
     with (
-        tempfile.TemporaryDirectory() as folder,
-        LocalStack(Path(folder), agents=1, slots=2) as stack,
+        temporary_folder() as folder,
+        LocalStack(folder / "stack", agents=1, slots=2) as stack,
         stack.client() as client,
     ):
-        victim = Victim(client, Path(folder))
+        victim = Victim(client, stack.data, shared_folder(folder))
         kills = [victim.kill(1 - number % 2) for number in range(2 if arguments.quick else arguments.repeats)]
     result = summary(kills)
-    print(json.dumps(result) if arguments.json else json.dumps(result, indent=2))
+    show(result, arguments)
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(main)

@@ -19,36 +19,31 @@ The same seed, minutes and faults make the same plan; what came of it is in `rec
 
 from __future__ import annotations
 
-import argparse
-import json
+import dataclasses
 import shutil
-import signal
 import sys
-import tempfile
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
+from benchmarks.arguments import benchmark_parser, run_benchmark, show, temporary_folder
 from benchmarks.faulting.run import Order, carry_out, save
 from benchmarks.faulting.verdict import findings, summary
 
 _FAULTS_PER_MINUTE = 10
 _JOBS_PER_MINUTE = 4
 _SHOWN = 30
+QUICK_MINUTES, QUICK_EPOCHS = 0.1, 5
 
 
 def fault_run(order: Order, keep: Path | None = None) -> dict[str, Any]:
     """Carry out an order and say what came of it. With `keep`, everything that tells of it stays there."""
-    folder = Path(tempfile.mkdtemp(prefix="headway-faults-")).resolve()
-    try:
+    with temporary_folder() as folder:
         evidence = carry_out(order, folder, lambda: _keep(folder, keep))
         found = findings(evidence)
         save(evidence, folder / "evidence.json")
         sentences = [f"{one.promise}: {one.whom}: {one.sentence}" for one in found]
         (folder / "findings.txt").write_text("".join(f"{one}\n" for one in sentences))
         _keep(folder, keep)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
     return {**summary(order, evidence, found), "findings": sentences[:_SHOWN]}
 
 
@@ -70,15 +65,8 @@ def _keep(folder: Path, keep: Path | None) -> None:
             )
 
 
-def _stop(number: int, _frame: FrameType | None) -> None:
-    sys.exit(128 + number)
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--json", action="store_true", help="print JSON only")
+    parser = benchmark_parser(__doc__, quick="two faults")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--minutes", type=float, default=1.0, help="during which faults begin")
     parser.add_argument("--faults", type=int, help=f"how many; default: {_FAULTS_PER_MINUTE} a minute")
@@ -87,18 +75,19 @@ def main() -> None:
     )
     parser.add_argument("--keep", type=Path, help="a folder for the record, the journals and the logs")
     arguments = parser.parse_args()
-    signal.signal(signal.SIGTERM, _stop)  # else its processes and file systems would stay
-    minutes = arguments.minutes
+    minutes = QUICK_MINUTES if arguments.quick else arguments.minutes
     order = Order(
         seed=arguments.seed,
         minutes=minutes,
         faults=round(_FAULTS_PER_MINUTE * minutes) if arguments.faults is None else arguments.faults,
         jobs=round(_JOBS_PER_MINUTE * minutes) if arguments.jobs is None else arguments.jobs,
     )
+    if arguments.quick:
+        order = dataclasses.replace(order, first_jobs=1, epochs=QUICK_EPOCHS)
     result = fault_run(order, arguments.keep)
-    print(json.dumps(result) if arguments.json else json.dumps(result, indent=2))
+    show(result, arguments)
     sys.exit(int(bool(result["findings"]) or result["settled_s"] is None))
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(main)

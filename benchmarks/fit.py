@@ -17,22 +17,19 @@ median. No model can do better.
 
 from __future__ import annotations
 
-import argparse
 import csv
-import json
-import os
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 
-from service.domain.arrays import FloatArray
+from benchmarks.arguments import benchmark_parser, run_benchmark, show
 from service.domain.perf.fit import Observations, fit
 from service.domain.perf.throughput import PERCENTILE_90, ThroughputModel, log_spread, step_time
 from service.domain.perf.transfer import across_kinds
+from service.domain.shared.arrays import FloatArray
+from service.simulation.model.profiles import data_folder
 
-DATA = Path(os.environ.get("HEADWAY_DATA", Path(__file__).parents[2] / "shared" / "data"))
 APPLICATIONS = ("bert", "cifar10", "deepspeech2", "imagenet", "ncf", "yolov3")
 KINDS = ("t4", "rtx2080ti", "a100", "rtx6000")
 SMALL = 8
@@ -45,7 +42,7 @@ def read_rows(application: str, kind: str) -> FloatArray:
     """(rows, 5) nodes, slots, local batch, step and synchronisation in seconds; what both files have is there once."""
     rows: set[tuple[float, ...]] = set()
     for table in ("placements", "scalability"):
-        file = DATA / "profiles" / application / f"{table}-{kind}.csv"
+        file = data_folder() / "profiles" / application / f"{table}-{kind}.csv"
         with file.open(newline="") as lines:
             for line in csv.DictReader(lines):
                 if table == "placements":
@@ -190,17 +187,17 @@ def table(result: dict[str, object]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--json", action="store_true", help="print JSON only")
+    parser = benchmark_parser(__doc__, quick="nothing, since it takes seconds")
     arguments = parser.parse_args()
     rows = {
         (application, kind): read_rows(application, kind) for application in APPLICATIONS for kind in KINDS
     }
     result = {key: rounded(value) for key, value in (within_kinds(rows) | between_kinds(rows)).items()}
-    print(json.dumps(result) if arguments.json else table(result))
+    if arguments.json:
+        show(result, arguments)
+    else:
+        print(table(result))
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(main)

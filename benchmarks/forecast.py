@@ -22,12 +22,9 @@ are noise as well: `noise` is by how much the speed of one run changed between i
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -37,14 +34,16 @@ from typing import Any
 
 import torch
 
-from headway.client import Client
-from headway.contract.forecasts import KeptForecast, SearchPhase
-from headway.contract.jobs import TERMINAL_STATES, EventView, JobState, JobView
+from benchmarks.arguments import benchmark_parser, run_benchmark, show, temporary_folder
+from headway.client.client import Client
 from headway.contract.spec import JobSpec
+from headway.contract.views.forecasts import KeptForecast, SearchPhase
+from headway.contract.views.jobs import TERMINAL_STATES, EventView, JobState, JobView
 from headway.local.stack import LocalStack
 
 SCRIPT = Path(__file__).parent / "scripts" / "computing.py"
 AFTER = 0.1
+QUICK_S = 6.0
 SIZES = (1, 2)
 USD_PER_SLOT_H = 1.0
 SIDE = 96  # as in the script
@@ -115,7 +114,8 @@ class Bench:
         steps = max(60, round(self._seconds / (sample_s * app.batch)))
         spec = {
             "name": name,
-            "run": f"python {SCRIPT} {steps * app.batch} {app.batch} {app.repeats} {app.width} "
+            "workdir": str(SCRIPT.parent),
+            "run": f"python {SCRIPT.name} {steps * app.batch} {app.batch} {app.repeats} {app.width} "
             f"{sample_s if self._paced else 0.0}",
             "elastic": {"min": least, "max": most},
             "goal": goal,
@@ -214,15 +214,15 @@ def search_of(grid: Sequence[Ran], searched: Sequence[tuple[str, Ran]]) -> dict[
     }
 
 
-def measure(bench: Bench, apps: Sequence[App]) -> dict[str, float]:
-    """All figures, over the apps."""
+def measure(bench: Bench, apps: Sequence[App], objectives: Sequence[str]) -> dict[str, float]:
+    """All figures, over the apps; of searches for these objectives."""
     grid, searched = [], []
     for app in apps:
         for size in SIZES:
             grid.append(bench.run(app, f"{app.name}-{size}", least=size, most=size, goal={}))
             _tell(grid[-1])
     for app in apps:
-        for objective in ("time", "cost"):
+        for objective in objectives:
             goal = {"objective": objective, "search": "full"}
             # A class of its own: it is to know nothing of the others.
             name = f"{app.name}-for-{objective}"
@@ -246,26 +246,22 @@ def _tell(ran: Ran) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--json", action="store_true", help="print JSON only")
-    parser.add_argument("--quick", action="store_true", help="one app only")
+    parser = benchmark_parser(__doc__, quick="one short application")
     parser.add_argument("--paced", action="store_true", help="wait instead of computing")
     parser.add_argument(
         "--seconds", type=float, default=60.0, help="of a job on one slot; default: %(default)s"
     )
     arguments = parser.parse_args()
+    seconds = QUICK_S if arguments.quick else arguments.seconds
     with (
-        tempfile.TemporaryDirectory() as folder,
-        LocalStack(Path(folder), agents=1, slots=SIZES[-1], prices=f"cpu={USD_PER_SLOT_H}") as stack,
+        temporary_folder() as folder,
+        LocalStack(folder, agents=1, slots=SIZES[-1], prices=f"cpu={USD_PER_SLOT_H}") as stack,
         stack.client() as client,
     ):
-        result = measure(
-            Bench(client, arguments.seconds, paced=arguments.paced), APPS[:1] if arguments.quick else APPS
-        )
-    print(json.dumps(result) if arguments.json else json.dumps(result, indent=2))
+        bench = Bench(client, seconds, paced=arguments.paced)
+        result = measure(bench, *((APPS[:1], ("time",)) if arguments.quick else (APPS, ("time", "cost"))))
+    show(result, arguments)
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(main)

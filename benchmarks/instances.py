@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from service.domain.allocation.knapsack.problem import NOTHING, Row
-from service.domain.allocation.placement import Pool, Want, place_all
-from service.domain.arrays import BoolArray, FloatArray, IntArray
-from service.domain.jobs import Allocation
+from service.domain.allocation.placement.placement import PlacementRequest, PoolSlots, place_all
+from service.domain.jobs.job import Allocation
 from service.domain.perf.tables import JobModels
 from service.domain.perf.throughput import KNOTS, ThroughputModel
-from service.domain.policies.policy import Configurations, RoundInput
+from service.domain.policies.framework.policy import Configurations, RoundInput
+from service.domain.shared.arrays import BoolArray, FloatArray, IntArray
 
 NODE_SLOTS = 8
 WHOLE_NODES = (2, 3, 4, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64)
@@ -27,14 +27,14 @@ class Instance:
 
     given: RoundInput
     models: JobModels
-    pools: dict[str, Pool]
+    pools: dict[str, PoolSlots]
     held: list[Allocation]
 
     def round_input(self, goodput: FloatArray) -> RoundInput:
         """What the policy is given when the goodput is known."""
         return dataclasses.replace(self.given, goodput=goodput, allowed=self.given.allowed & (goodput > 0.0))
 
-    def wants(self, chosen: IntArray) -> list[Want]:
+    def wants(self, chosen: IntArray) -> list[PlacementRequest]:
         """What to place."""
         return _wants(self.given.configurations, chosen, self.given.current, self.held)
 
@@ -58,7 +58,10 @@ def make_instance(jobs: int, slots: int, kinds: int, *, seed: int, quotas: int, 
     empty: list[Allocation] = [{}] * jobs
     placed = place_all(
         _wants(columns, current, np.full(jobs, NOTHING), empty),
-        {kind: Pool(free=own, node_slots=NODE_SLOTS) for kind, own in zip(columns.kinds, free, strict=True)},
+        {
+            kind: PoolSlots(free=own, node_slots=NODE_SLOTS)
+            for kind, own in zip(columns.kinds, free, strict=True)
+        },
     )
     held = [placed[name].allocation if (name := _name(job)) in placed else {} for job in range(jobs)]
     rows = _rows(rng, columns, nodes * NODE_SLOTS, usd_per_slot_h, jobs, quotas=quotas, dollars=dollars)
@@ -197,14 +200,14 @@ def _given(
     )
 
 
-def _pools(kinds: tuple[str, ...], free: list[Allocation], held: list[Allocation]) -> dict[str, Pool]:
+def _pools(kinds: tuple[str, ...], free: list[Allocation], held: list[Allocation]) -> dict[str, PoolSlots]:
     """What nobody holds."""
     taken: dict[str, set[int]] = {}
     for allocation in held:
         for node, slots in allocation.items():
             taken.setdefault(node, set()).update(slots)
     return {
-        kind: Pool(
+        kind: PoolSlots(
             free={
                 node: tuple(slot for slot in slots if slot not in taken.get(node, ()))
                 for node, slots in own.items()
@@ -221,12 +224,12 @@ def _name(job: int) -> str:
 
 def _wants(
     columns: Configurations, chosen: IntArray, current: IntArray, held: list[Allocation]
-) -> list[Want]:
+) -> list[PlacementRequest]:
     wants = []
     for job, (column, before) in enumerate(zip(chosen.tolist(), current.tolist(), strict=True)):
         size = 0 if column == NOTHING else int(columns.slots[column])
         wants.append(
-            Want(
+            PlacementRequest(
                 job_id=_name(job),
                 kind="" if column == NOTHING else columns.kinds[columns.kind[column]],
                 slots=size,

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import select
-import signal
-import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,14 +15,14 @@ from headway.contract import runtime
 from headway.contract.agents import DEVICE_CPU, RankSlot, RunCommand, SlotInfo
 from headway.contract.orders import Order, order_to_json
 from headway.local.ports import HOST, free_port
-from worker_agent.engines import Found as Engine
-from worker_agent.environment import base_env
-from worker_agent.folders import StateFolder, boot_s, write_text
-from worker_agent.inventory import cpu_count, gpu_slots
-from worker_agent.isolation import Isolation, UserIds
+from worker_agent.devices.inventory import cpu_count, gpu_slots
+from worker_agent.host.folders import StateFolder, boot_s, write_text
+from worker_agent.isolation.engines import Found as Engine
+from worker_agent.isolation.modes import Isolation, UserIds
 from worker_agent.launcher.protocol import Kill, Lease, Message, Start, Terminate
-from worker_agent.launcher_link import LauncherLink
-from worker_agent.preparing import Host, launch_plan, write_plan
+from worker_agent.runs.environment import base_env
+from worker_agent.runs.launcher_link import LauncherLink
+from worker_agent.runs.preparing import Host, launch_plan, write_plan
 
 PATIENCE_S = 120.0
 _POLL_S = 0.002
@@ -80,7 +78,6 @@ class Node:
         self._link = LauncherLink(self.state, os.environ)
 
     def __enter__(self) -> Self:
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that no rank is left behind then either
         until("the launcher to be ready", self._connected, lambda: None)
         self.send(Lease(boot_s() + _LEASE_S))
         return self
@@ -182,7 +179,7 @@ class Job:
         folder.path.mkdir(parents=True)
         self._node.host.isolation.prepare(command, folder)
         plan = launch_plan(command, folder, self._node.host, hosts_stores=True)
-        write_plan(plan, folder, to_older_launcher=False)
+        write_plan(plan, folder)
         self._node.send(Start(folder.name))
 
     def order(self, generation: int, members: dict[str, int], *, store_of: int) -> None:

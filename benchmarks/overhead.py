@@ -15,19 +15,18 @@ steps are under `long`.
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 import sys
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.arguments import benchmark_parser, run_benchmark, temporary_folder
 from benchmarks.node import Job, Node, find_slots
 from headway.contract.agents import DEVICE_CPU
 from headway.contract.runtime import ENV_MAX_GLOBAL_BATCH
-from worker_agent.inventory import gpu_slots
+from worker_agent.devices.inventory import gpu_slots
 
 SCRIPT = Path(__file__).parent / "scripts" / "stepping.py"
 
@@ -70,11 +69,11 @@ def compare(rounds: Sequence[tuple[float, float]]) -> Comparison:
 
 def measure(node: Node, load: Load, *, world_size: int, noise: bool) -> Comparison:
     """Train in turns."""
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "rounds"
+    with temporary_folder() as folder:
+        file = folder / "rounds"
         run = f"python {SCRIPT} {load.width} {load.batch} {load.rounds} {load.steps} {file}"
         env = {ENV_MAX_GLOBAL_BATCH: str(load.batch)} if noise else {}
-        with Job(node, Path(folder).name, run, env=env) as job:
+        with Job(node, folder.name, run, env=env) as job:
             job.start(1, world_size=world_size, ranks=range(world_size), live=True)
             job.until("the steps", file.exists)
         return compare(json.loads(file.read_text()))
@@ -111,18 +110,14 @@ def table(loads: dict[str, dict[str, float]]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--json", action="store_true", help="print JSON only")
-    parser.add_argument("--quick", action="store_true", help="a small network for a moment: says little")
+    parser = benchmark_parser(__doc__, quick="a small network for a moment")
     arguments = parser.parse_args()
     slots = find_slots(2)
     if slots[0].device_kind == DEVICE_CPU and gpu_slots():
         slots = find_slots(1)
         sys.stderr.write("two ranks need two GPUs, and there is one: measuring one rank only\n")
     loads = QUICK if arguments.quick else LOADS
-    with tempfile.TemporaryDirectory() as folder, Node(Path(folder), slots) as node:
+    with temporary_folder() as folder, Node(folder, slots) as node:
         found = {name: compare_all(node, load) for name, load in loads.items()}
     if not arguments.json:
         print(table(found))
@@ -131,4 +126,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(main)

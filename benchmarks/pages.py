@@ -11,14 +11,12 @@ name on both every two seconds or so; `updates_lag_p99_s` is from a change's com
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import os
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 
@@ -26,12 +24,15 @@ import asyncpg
 import httpx
 
 from benchmarks.api import TOKEN, server
+from benchmarks.arguments import benchmark_parser, run_benchmark, temporary_folder
 from headway.local.ports import free_port
 from headway.local.postgres import EmbeddedPostgres
 from headway.local.redis import EmbeddedRedis
 
 PAGES = ("/", "/jobs")
 CHANGE_EVERY_S = 2.0
+ARRIVE_S = 8.0
+"""Time for all viewers to connect, and for the last change to reach them."""
 _JOBS = """
     INSERT INTO jobs (id, project, name, spec, request_digest, state, reason, message, generation, newest_generation,
                       allocation, progress, submitted_at, state_since, started_at)
@@ -108,7 +109,9 @@ async def view(client: httpx.AsyncClient, page: str, seen: list[tuple[int, float
                 newest = max(newest, number)
 
 
-async def lags(url: str, database: str, viewers: int, changes: int, pid: int) -> tuple[list[float], float]:
+async def lags(
+    url: str, database: str, viewers: int, changes: int, pid: int, arrive_s: float
+) -> tuple[list[float], float]:
     """Seconds from each change to each viewer, sorted; and the cores that the process used meanwhile."""
     seen: list[tuple[int, float]] = []
     connection = await asyncpg.connect(database)
@@ -119,7 +122,7 @@ async def lags(url: str, database: str, viewers: int, changes: int, pid: int) ->
             asyncio.create_task(view(client, ("cluster", "jobs")[number % 2], seen))
             for number in range(viewers)
         ]
-        await asyncio.sleep(5)
+        await asyncio.sleep(arrive_s)
         made: list[float] = []
         began_s, cpu_s = time.monotonic(), cpu_of(pid)
         for number in range(changes):
@@ -129,7 +132,7 @@ async def lags(url: str, database: str, viewers: int, changes: int, pid: int) ->
             made.append(time.monotonic())
             await asyncio.sleep(CHANGE_EVERY_S + 0.137)
         cores = (cpu_of(pid) - cpu_s) / (time.monotonic() - began_s)
-        await asyncio.sleep(8)
+        await asyncio.sleep(arrive_s)
         for task in tasks:
             task.cancel()
         failed = [
@@ -152,40 +155,45 @@ def cpu_of(pid: int) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--json", action="store_true", help="one JSON object")
+    parser = benchmark_parser(__doc__, quick="a few jobs, nodes and viewers")
     parser.add_argument("--jobs", type=int, default=1000)
     parser.add_argument("--nodes", type=int, default=500)
     parser.add_argument("--viewers", type=int, default=100)
     parser.add_argument("--changes", type=int, default=15)
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        root = Path(folder)
-        with (
-            EmbeddedPostgres(root / "postgres", durable=False) as postgres,
-            EmbeddedRedis(root / "redis") as redis,
-        ):
-            port, database = free_port(), postgres.url()
-            env = {
-                "HEADWAY_DATABASE_URL": database,
-                "HEADWAY_REDIS_URL": redis.url(),
-                "HEADWAY_STORAGE_URL": f"file://{root}/storage",
-                "HEADWAY_API_TOKEN": TOKEN,
-                "HEADWAY_JOIN_TOKEN": "benchmark-join-token",
-                "HEADWAY_PORT": str(port),
-                "HEADWAY_PRICES": "a100=2.5",
-                "HEADWAY_RATE_PER_S": "0",  # one token opens all pages
-            }
-            url = f"http://127.0.0.1:{port}"
-            subprocess.run(
-                [sys.executable, "-m", "service", "migrate"], env={**os.environ, **env}, check=True
+    if options.quick:
+        options.jobs, options.nodes, options.viewers, options.changes = 20, 10, 4, 1
+    with (
+        temporary_folder() as root,
+        EmbeddedPostgres(root / "postgres", durable=False) as postgres,
+        EmbeddedRedis(root / "redis") as redis,
+    ):
+        port, database = free_port(), postgres.url()
+        env = {
+            "HEADWAY_DATABASE_URL": database,
+            "HEADWAY_REDIS_URL": redis.url(),
+            "HEADWAY_STORAGE_URL": f"file://{root}/storage",
+            "HEADWAY_API_TOKEN": TOKEN,
+            "HEADWAY_JOIN_TOKEN": "benchmark-join-token",
+            "HEADWAY_PORT": str(port),
+            "HEADWAY_PRICES": "a100=2.5",
+            "HEADWAY_RATE_PER_S": "0",  # one token opens all pages
+        }
+        url = f"http://127.0.0.1:{port}"
+        subprocess.run([sys.executable, "-m", "service", "migrate"], env={**os.environ, **env}, check=True)
+        with server(["-m", "service", "api"], env, f"{url}/livez") as process:
+            asyncio.run(fill(database, options.jobs, options.nodes))
+            paint = first_paint_ms(url)
+            found, cores = asyncio.run(
+                lags(
+                    url,
+                    database,
+                    options.viewers,
+                    options.changes,
+                    process.pid,
+                    1.0 if options.quick else ARRIVE_S,
+                )
             )
-            with server(["-m", "service", "api"], env, f"{url}/livez") as process:
-                asyncio.run(fill(database, options.jobs, options.nodes))
-                paint = first_paint_ms(url)
-                found, cores = asyncio.run(lags(url, database, options.viewers, options.changes, process.pid))
     result = {
         "first_paint_ms": paint,
         "viewers": options.viewers,
@@ -203,4 +211,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(main)

@@ -6,7 +6,7 @@
 
 The profiles and streams are read from `HEADWAY_DATA`, else from `../shared/data` beside the repository.
 
-The wind tunnel (`service.simulation`) calls a policy as the service does. By `--view oracle` (the default, so that a league
+The simulator (`service.simulation`) calls a policy as the service does. By `--view oracle` (the default, so that a league
 compares policies and nothing else) it sees the true goodput of the epoch that a job is in; by `--view learned` what
 could be learned from noisy measurements of what ran before. It sees how much work is left, unless `--unknown-lengths`.
 `restart`: rounds every 60 s, every change costs the application's measured restart. `restart_events`: the same, with a
@@ -26,22 +26,25 @@ import argparse
 import dataclasses
 import json
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from benchmarks.arguments import benchmark_parser, pool, run_benchmark
 from service.domain.policies.registry import DEFAULT, POLICIES, policy
-from service.simulation.engine import replay
-from service.simulation.inputs import world_of
-from service.simulation.laws import LawOfJobs, amdahl
-from service.simulation.metrics import summary
-from service.simulation.profiles import data_folder
-from service.simulation.streams import Submission, read_stream
-from service.simulation.world import BadInput, Kind, Rules, View, World
+from service.simulation.inputs.reading import world_of
+from service.simulation.inputs.streams import Submission, read_stream
+from service.simulation.model.laws import JobDistribution, amdahl
+from service.simulation.model.profiles import data_folder
+from service.simulation.model.world import ClusterRules, Kind, View, World
+from service.simulation.replay.engine import replay
+from service.simulation.replay.metrics import summary
 
+QUICK = "homogeneous"
+"""The cluster of a quick run."""
+QUICK_JOBS = 20
 WORKLOADS = ("philly-1", "philly-2")
 CLUSTERS = {
     "homogeneous": (Kind(name="t4", node_slots=(4,) * 16, usd_per_slot_h=1.0),),
@@ -55,9 +58,9 @@ CLUSTERS = {
 look at prices mind them."""
 EVENTS = "restart_events"
 RESIZES = {
-    "restart": Rules(),
-    EVENTS: Rules(on_events=True),
-    "live": Rules(live_pause_s=1.0, on_events=True),
+    "restart": ClusterRules(),
+    EVENTS: ClusterRules(on_events=True),
+    "live": ClusterRules(live_pause_s=1.0, on_events=True),
 }
 PUBLISHED = ("pollux", "sia")
 COMPARED = {
@@ -91,31 +94,24 @@ class Match:
     seed: int
     view: View
     lengths_known: bool
+    jobs: int | None = None
+    """Only so many of the stream."""
 
 
 def main() -> None:
     arguments = _parser().parse_args()
     league = []
-    try:
-        for row in _league(_matches(arguments), arguments.processes):
-            league.append(row)
-            if not arguments.json:
-                key = f"{row['cluster']:13} {row['workload']} {row['resize']:14} {row['policy']:10}"
-                print(key, *(f" {name} {row[name]:.3g}" for name in SHOWN), flush=True)
-    except BadInput as missing:
-        raise SystemExit(str(missing)) from missing
+    for row in _league(_matches(arguments), arguments.processes):
+        league.append(row)
+        if not arguments.json:
+            key = f"{row['cluster']:13} {row['workload']} {row['resize']:14} {row['policy']:10}"
+            print(key, *(f" {name} {row[name]:.3g}" for name in SHOWN), flush=True)
     ratios = _ratios(league)
     print(json.dumps({**ratios, "league": league}) if arguments.json else json.dumps(ratios, indent=2))
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--json", action="store_true", help="print JSON only")
-    parser.add_argument(
-        "--quick", action="store_true", help="the default and the two published policies, one seed"
-    )
+    parser = benchmark_parser(__doc__, quick="three policies on one stream, once")
     parser.add_argument("--cluster", choices=tuple(CLUSTERS), help="default: both")
     parser.add_argument("--workload", choices=WORKLOADS, help="default: both")
     parser.add_argument("--resize", choices=tuple(RESIZES), help="default: all")
@@ -133,8 +129,26 @@ def _parser() -> argparse.ArgumentParser:
 
 def _matches(arguments: argparse.Namespace) -> list[list[Match]]:
     """Every replay that was asked for; a list for each row, with its seeds."""
-    named = arguments.policy or ((DEFAULT, *PUBLISHED) if arguments.quick else None)
-    seeds = range(1 if arguments.quick else max(arguments.seeds, 1))
+    if arguments.quick:
+        return [
+            [
+                Match(
+                    QUICK,
+                    WORKLOADS[0],
+                    resize,
+                    name,
+                    0,
+                    arguments.view,
+                    not arguments.unknown_lengths,
+                    QUICK_JOBS,
+                )
+            ]
+            for resize in RESIZES
+            for name in (DEFAULT, *PUBLISHED)
+            if name in COMPARED[resize]
+        ]
+    named = arguments.policy
+    seeds = range(max(arguments.seeds, 1))
     return [
         [
             Match(cluster, workload, resize, name, seed, arguments.view, not arguments.unknown_lengths)
@@ -149,8 +163,8 @@ def _matches(arguments: argparse.Namespace) -> list[list[Match]]:
 
 def _league(rows: Sequence[Sequence[Match]], processes: int) -> Iterator[dict[str, Any]]:
     """Each row when all of its seeds are there; the same whatever the number of processes, but for decision times."""
-    with ProcessPoolExecutor(max(processes, 1)) as pool:
-        played = pool.map(figures, [match for row in rows for match in row])
+    with pool(processes) as workers:
+        played = workers.map(figures, [match for row in rows for match in row])
         for row in rows:
             first, found = row[0], [next(played) for _ in row]
             yield {
@@ -168,17 +182,28 @@ def figures(match: Match) -> dict[str, float]:
     """What the replay comes to. Raises BadInput where the measured data are not there."""
     rules = dataclasses.replace(RESIZES[match.resize], view=match.view)
     world = published_world(
-        CLUSTERS[match.cluster], match.workload, rules, match.seed, lengths_known=match.lengths_known
+        CLUSTERS[match.cluster],
+        match.workload,
+        rules,
+        match.seed,
+        lengths_known=match.lengths_known,
+        jobs=match.jobs,
     )
     return summary(replay(world, policy(match.policy)))
 
 
 def published_world(
-    kinds: Sequence[Kind], workload: str, rules: Rules, seed: int, *, lengths_known: bool = True
+    kinds: Sequence[Kind],
+    workload: str,
+    rules: ClusterRules,
+    seed: int,
+    *,
+    lengths_known: bool = True,
+    jobs: int | None = None,
 ) -> World:
-    """A published stream on a cluster; with a seed other than 0 each submit is moved. Raises BadInput."""
+    """A published stream on a cluster, or its first `jobs`; with a seed other than 0 each submit is moved. Raises BadInput."""
     file = data_folder() / "workloads" / f"{workload}.csv"
-    stream = read_stream(file)
+    stream = read_stream(file)[:jobs]
     if seed:
         moved_s = np.random.default_rng(seed).uniform(-MOVED_S, MOVED_S, len(stream))
         stream = tuple(
@@ -197,7 +222,7 @@ def world_of_stream(
     kinds: Sequence[Kind],
     file: Path,
     stream: Sequence[Submission],
-    rules: Rules,
+    rules: ClusterRules,
     *,
     seed: int = 0,
     lengths_known: bool = True,
@@ -207,7 +232,7 @@ def world_of_stream(
         file,
         tuple(stream),
         kinds,
-        law=LawOfJobs(law=amdahl(1.0)),  # of jobs without a profile, which these streams do not have
+        law=JobDistribution(law=amdahl(1.0)),  # of jobs without a profile, which these streams do not have
         profiles=data_folder() / "profiles",
         rules=rules,
         seed=seed,
@@ -233,4 +258,4 @@ def _ratios(league: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(main)

@@ -24,11 +24,9 @@ than `mixed` in any market; `dominated` in which.
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import cycle
@@ -37,16 +35,18 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.rental_market import LAUNCH_S, Outcome, Prices, Rule, Scene, Wish, Work, Zones, play
-from service.domain.policies.policy import Configurations
+from benchmarks.arguments import benchmark_parser, pool, run_benchmark
+from benchmarks.rental_market import LAUNCH_S, OptionalChange, Outcome, Prices, Rule, Scene, Work, Zones, play
+from service.domain.policies.framework.policy import Configurations
 from service.domain.rental import flopp
 from service.domain.rental.catalogue import DEEPVM
-from service.domain.rental.spot import Pace, Sizing, hold, sizing
-from service.simulation.profiles import RESTART_S, data_folder, read_application
-from service.simulation.spot import read_spot
-from service.simulation.streams import read_stream
-from service.simulation.world import BadInput
+from service.domain.rental.spot import JobPace, Sizing, hold, sizing
+from service.simulation.inputs.streams import read_stream
+from service.simulation.model.profiles import RESTART_S, data_folder, read_application
+from service.simulation.model.spot import read_spot
+from service.simulation.model.world import BadInput
 
+QUICK_MARKETS = 1
 WORKLOAD = "philly-1"
 ON_DEMAND_USD_PER_H = 0.526
 SPOT_SHARE = 0.3
@@ -66,9 +66,9 @@ class OnDemand:
 
     name = "on_demand"
 
-    def wish(self, scene: Scene) -> Wish:
+    def wish(self, scene: Scene) -> OptionalChange:
         """The full size."""
-        return Wish(on_demand=scene.work.full, spot=0, gang=scene.work.full)
+        return OptionalChange(on_demand=scene.work.full, spot=0, gang=scene.work.full)
 
     def most(self, work: Work) -> int:
         """As many as its user asks for."""
@@ -80,10 +80,10 @@ class AllSpot(OnDemand):
 
     name = "all_spot"
 
-    def wish(self, scene: Scene) -> Wish:
+    def wish(self, scene: Scene) -> OptionalChange:
         """The full size while there is so much."""
         full = scene.work.full
-        return Wish(on_demand=0, spot=full if scene.spot_available >= full else 0, gang=full)
+        return OptionalChange(on_demand=0, spot=full if scene.spot_available >= full else 0, gang=full)
 
 
 class CheapestFirst(OnDemand):
@@ -91,13 +91,13 @@ class CheapestFirst(OnDemand):
 
     name = "cheapest_first"
 
-    def wish(self, scene: Scene) -> Wish:
+    def wish(self, scene: Scene) -> OptionalChange:
         """Spot where there is so much; what trains on demand goes on until its successors are ready."""
         full = scene.work.full
         if scene.spot_available < full:
-            return Wish(on_demand=full, spot=0, gang=full)
+            return OptionalChange(on_demand=full, spot=0, gang=full)
         waits = full if scene.on_demand_ready >= full and scene.spot_ready < full else 0
-        return Wish(on_demand=waits, spot=full, gang=full)
+        return OptionalChange(on_demand=waits, spot=full, gang=full)
 
 
 class DeepVm(OnDemand):
@@ -105,11 +105,11 @@ class DeepVm(OnDemand):
 
     name = "deepvm"
 
-    def wish(self, scene: Scene) -> Wish:
+    def wish(self, scene: Scene) -> OptionalChange:
         """Its workers on spot while there are so many, and its remote nodes."""
         workers, beside = _deepvm_plan(scene.work.full)
         enough = scene.spot_available >= workers
-        return Wish(
+        return OptionalChange(
             on_demand=0,
             spot=workers if enough else 0,
             gang=workers,
@@ -126,12 +126,12 @@ class Mixed:
 
     name = "mixed"
 
-    def wish(self, scene: Scene) -> Wish:
+    def wish(self, scene: Scene) -> OptionalChange:
         """As `spot.hold` says."""
         work, size = scene.work, self._sizing(scene.work)
         change_s = LAUNCH_S + work.restart_s
         whole_s = 1 / work.speed[work.full - 1]
-        pace = Pace(
+        pace = JobPace(
             work_s=whole_s,
             done_s=scene.done * whole_s,
             elapsed_s=scene.elapsed_s,
@@ -146,7 +146,7 @@ class Mixed:
             spot_available=scene.spot_available,
             filled=scene.on_demand_held > size.anchors,
         )
-        return Wish(on_demand=held.on_demand, spot=held.spot)
+        return OptionalChange(on_demand=held.on_demand, spot=held.spot)
 
     def most(self, work: Work) -> int:
         """What it may grow to."""
@@ -186,24 +186,18 @@ class Row:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--json", action="store_true", help="print JSON only")
-    parser.add_argument("--quick", action="store_true", help="every market at one place")
+    parser = benchmark_parser(__doc__, quick="two markets at one place")
     parser.add_argument("--processes", type=int, default=2, help="markets at a time; default: %(default)s")
     arguments = parser.parse_args()
     rows = []
-    try:
-        markets = markets_of(data_folder() / "spot")
-        with ProcessPoolExecutor(max(arguments.processes, 1)) as pool:
-            entries = 1 if arguments.quick else ENTRIES
-            for row in pool.map(row_of, markets, [entries] * len(markets)):
-                rows.append(row)
-                if not arguments.json:
-                    print(_line(row), flush=True)
-    except BadInput as missing:
-        raise SystemExit(str(missing)) from missing
+    markets = markets_of(data_folder() / "spot")
+    with pool(arguments.processes) as workers:
+        entries = 1 if arguments.quick else ENTRIES
+        markets = markets[:QUICK_MARKETS] if arguments.quick else markets
+        for row in workers.map(row_of, markets, [entries] * len(markets)):
+            rows.append(row)
+            if not arguments.json:
+                print(_line(row), flush=True)
     result = result_of(rows)
     print(json.dumps(result) if arguments.json else json.dumps({**result, "markets": len(rows)}, indent=2))
 
@@ -343,4 +337,4 @@ def _line(row: Row) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(main)

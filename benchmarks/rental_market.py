@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from service.domain.arrays import IntArray
+from service.domain.shared.arrays import IntArray
 
 STEP_S = 30.0
 LAUNCH_S = 120.0
@@ -82,7 +82,7 @@ class Scene:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class OptionalChange:
     """Machines to hold. A `gang` trains with exactly so many or not at all. `beside_usd_per_h` is paid besides."""
 
     on_demand: int
@@ -96,7 +96,7 @@ class Rule(Protocol):
 
     name: str
 
-    def wish(self, scene: Scene) -> Wish:
+    def wish(self, scene: Scene) -> OptionalChange:
         """What to hold now."""
         ...
 
@@ -135,7 +135,7 @@ class _Held:
         for zone, there in zip(self.spot, available, strict=True):
             del zone[there:]
 
-    def adjust(self, wish: Wish, available: Sequence[int], now_s: float) -> None:
+    def adjust(self, wish: OptionalChange, available: Sequence[int], now_s: float) -> None:
         """Launch what is missing and give back what is too many; the newest go first."""
         surplus = self.count() - wish.spot
         for zone, there in zip(self.spot, available, strict=True):

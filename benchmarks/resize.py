@@ -18,25 +18,24 @@ The keys at the top are of 17 M parameters, the other sizes' are under `sizes`.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks import stamps
+from benchmarks.arguments import benchmark_parser, run_benchmark, temporary_folder
 from benchmarks.node import Job, Node, find_slots, until
 from headway.contract.agents import DEVICE_CPU, SlotInfo
 from headway.contract.orders import member_id
 from headway.contract.runtime import Ready, Switched
 from headway.local.ports import free_port
-from worker_agent.inventory import gpu_slots
+from worker_agent.devices.inventory import gpu_slots
 
 SCRIPTS = Path(__file__).parent / "scripts"
 MAIN = "17M"
@@ -185,8 +184,7 @@ def measure_broadcast(node: Node, folder: Path, size: str) -> list[float]:
 
 def measure(node: Node, size: str, effort: Effort) -> dict[str, float]:
     """Everything at one size."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
+    with temporary_folder() as folder:
         result = measure_live(node, folder, size, effort.live)
         result["restart_pause_s"] = measure_restarts(node, folder, size, effort.restarts)
         result["torchrun_restart_s"] = measure_torchrun(folder, size, node.host.slots, effort.torchrun)
@@ -211,17 +209,13 @@ def table(sizes: dict[str, dict[str, float]]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--json", action="store_true", help="print JSON only")
-    parser.add_argument("--quick", action="store_true", help="1 M parameters only, once each way")
+    parser = benchmark_parser(__doc__, quick="1 M parameters, once each way")
     arguments = parser.parse_args()
     slots = find_slots(2)
     if slots[0].device_kind == DEVICE_CPU and gpu_slots():
         sys.stderr.write("live resize needs two GPUs, and there is one: measuring on the CPU\n")
     efforts = QUICK if arguments.quick else EFFORTS
-    with tempfile.TemporaryDirectory() as folder, Node(Path(folder), slots) as node:
+    with temporary_folder() as folder, Node(folder, slots) as node:
         sizes = {size: measure(node, size, effort) for size, effort in efforts.items()}
     main_size = MAIN if MAIN in sizes else next(iter(sizes))
     others = {size: figures for size, figures in sizes.items() if size != main_size}
@@ -230,4 +224,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(main)

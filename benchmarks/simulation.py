@@ -10,52 +10,47 @@ first jobs of philly.csv (all of them unless `--jobs`) on 2,500 slots, with a sp
 
 from __future__ import annotations
 
-import argparse
-import json
 import resource
 import time
 from pathlib import Path
 
+from benchmarks.arguments import benchmark_parser, run_benchmark, show
 from service.domain.policies.registry import DEFAULT, policy
-from service.simulation.engine import replay
-from service.simulation.inputs import world_of
-from service.simulation.laws import LawOfJobs, power
-from service.simulation.profiles import data_folder
-from service.simulation.streams import read_stream
-from service.simulation.world import BadInput, Kind, Rules, View, World
+from service.simulation.inputs.reading import world_of
+from service.simulation.inputs.streams import read_stream
+from service.simulation.model.laws import JobDistribution, power
+from service.simulation.model.profiles import data_folder
+from service.simulation.model.world import ClusterRules, Kind, View, World
+from service.simulation.replay.engine import replay
 
-LAW = LawOfJobs(law=power(0.8))
+LAW = JobDistribution(law=power(0.8))
+
+QUICK_JOBS = 40
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--json", action="store_true", help="print JSON only")
+    parser = benchmark_parser(__doc__, quick="the first jobs of the trace")
     parser.add_argument("--jobs", type=int, help="only so many of the trace")
     arguments = parser.parse_args()
-    try:
-        data = data_folder()
-        figures = {
-            "workload_s": _seconds(_workload(data)),
-            "trace_s": _seconds(_trace(data, arguments.jobs)),
-            "trace_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
-        }
-    except BadInput as wrong:
-        raise SystemExit(str(wrong)) from wrong
-    print(json.dumps(figures, indent=None if arguments.json else 2))
+    data = data_folder()
+    figures = {
+        "workload_s": _seconds(_workload(data, QUICK_JOBS if arguments.quick else None)),
+        "trace_s": _seconds(_trace(data, QUICK_JOBS if arguments.quick else arguments.jobs)),
+        "trace_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+    }
+    show(figures, arguments)
 
 
-def _workload(data: Path) -> World:
+def _workload(data: Path, jobs: int | None) -> World:
     file = data / "workloads" / "philly-1.csv"
     kinds = (Kind(name="t4", node_slots=(4,) * 16),)
-    return world_of(file, read_stream(file), kinds, law=LAW, profiles=data / "profiles")
+    return world_of(file, read_stream(file)[:jobs], kinds, law=LAW, profiles=data / "profiles")
 
 
 def _trace(data: Path, jobs: int | None) -> World:
     file = data / "arrivals" / "philly.csv"
     kinds = (Kind(name="gpu", node_slots=(*(8,) * 312, 4)),)
-    rules = Rules(interval_s=300.0, view=View.ORACLE)
+    rules = ClusterRules(interval_s=300.0, view=View.ORACLE)
     return world_of(file, read_stream(file)[:jobs], kinds, law=LAW, rules=rules)
 
 
@@ -67,4 +62,4 @@ def _seconds(world: World) -> float:
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(main)

@@ -13,14 +13,9 @@ a tenth of the samples each, and `connections` those of the database.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import itertools
-import json
-import signal
 import statistics
-import sys
-import tempfile
 import threading
 import time
 from collections import defaultdict
@@ -28,14 +23,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from headway.client import Client
-from headway.contract.jobs import TERMINAL_STATES, JobState
+from benchmarks.arguments import benchmark_parser, run_benchmark, show, temporary_folder
+from headway.client.client import Client
 from headway.contract.spec import JobSpec
+from headway.contract.views.jobs import TERMINAL_STATES, JobState
 from headway.errors import HeadwayError
 from headway.local.stack import LocalStack
 
 SCRIPTS = Path(__file__).parent / "scripts"
 SAMPLE_EVERY_S = 2.0
+QUICK_MINUTES = 0.2
 JOBS_AT_ONCE = 3
 WARM_UP = 1 / 3
 RESIZE_EVERY_S = 10.0
@@ -142,21 +139,21 @@ def keep_submitting(stack: LocalStack, over: threading.Event, ended: list[JobSta
                 ended += [state for state in states.values() if state in TERMINAL_STATES]
                 open_ = [job for job, state in states.items() if state not in TERMINAL_STATES]
             trains = number % 10 == 0
-            run = (
-                f"python {SCRIPTS / 'first_step.py'}"
-                if trains
-                else "sh -c 'for i in 1 2 3; do echo $i; done'"
+            run = "python first_step.py" if trains else "sh -c 'for i in 1 2 3; do echo $i; done'"
+            spec = JobSpec.model_validate(
+                {"name": f"short-{number}", "run": run, "workdir": str(SCRIPTS), "elastic": {"max": 1}}
             )
-            spec = JobSpec.model_validate({"name": f"short-{number}", "run": run, "elastic": {"max": 1}})
             open_.append(client.submit(spec).id)
 
 
 def keep_resizing(stack: LocalStack, over: threading.Event) -> None:
     """One job that trains for ever, on one slot and on two by turns."""
     with stack.client() as client:
-        run = f"python {SCRIPTS / 'paced.py'} 1000000 0.2"
+        run = "python paced.py 1000000 0.2"
         elastic = {"min": 1, "max": 2, "resize": "live"}
-        job = client.submit(JobSpec.model_validate({"name": "long", "run": run, "elastic": elastic}))
+        job = client.submit(
+            JobSpec.model_validate({"name": "long", "run": run, "workdir": str(SCRIPTS), "elastic": elastic})
+        )
         for size in itertools.cycle((2, 1)):
             if over.wait(RESIZE_EVERY_S):
                 client.cancel(job.id, force=True)
@@ -219,8 +216,8 @@ def soak(minutes: float) -> dict[str, object]:
     """Run the load for so long, and say what has grown."""
     ended: list[JobState] = []
     with (
-        tempfile.TemporaryDirectory() as folder,
-        LocalStack(Path(folder), agents=2, slots=3) as stack,
+        temporary_folder() as folder,
+        LocalStack(folder, agents=2, slots=3) as stack,
         Watch(stack) as watch,
         loaded(stack, ended),
     ):
@@ -244,16 +241,12 @@ def soak(minutes: float) -> dict[str, object]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--json", action="store_true", help="print JSON only")
+    parser = benchmark_parser(__doc__, quick="a few seconds")
     parser.add_argument("--minutes", type=float, default=60.0)
     arguments = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # the stack is stopped on the way out
-    result = soak(arguments.minutes)
-    print(json.dumps(result) if arguments.json else json.dumps(result, indent=2))
+    result = soak(QUICK_MINUTES if arguments.quick else arguments.minutes)
+    show(result, arguments)
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(main)

@@ -4,35 +4,39 @@
 
 `submit_to_first_step_s`: from before the POST to the first completed optimizer step, the median over
 `--repeats` jobs, through the real API, scheduler, Redis and agent. `bare_s`: the same script started by
-hand with the same interpreter. Both on one slot.
+hand with the same interpreter. Both on one slot. `cli_start_s`: `headway ps` as a process of its own, the median of
+`CALLS`; `cli_cpu_s`: its processor time, which a busy machine changes less; `cli_help_s`: `headway --help`.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
+import os
 import re
+import resource
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 
-from headway.client import Client
-from headway.contract.jobs import JobState
+from benchmarks.arguments import benchmark_parser, run_benchmark, show, temporary_folder
+from headway.client.client import Client
 from headway.contract.spec import JobSpec
+from headway.contract.views.jobs import JobState
 from headway.local.stack import LocalStack
 
 SCRIPT = Path(__file__).parent / "scripts" / "first_step.py"
+CALLS = 10
 
 
 def submitted_s(client: Client, number: int) -> float:
     """Seconds from submit to first step of one job."""
-    spec = JobSpec.model_validate({"name": f"start-{number}", "run": f"python {SCRIPT}"})
+    spec = JobSpec.model_validate(
+        {"name": f"start-{number}", "run": f"python {SCRIPT.name}", "workdir": str(SCRIPT.parent)}
+    )
     began = time.time()
     job = client.submit(spec)
-    states = [seen.state for seen in client.wait(job.id, every_s=0.05)]
+    states = [seen.state for seen in client.watch(job.id, every_s=0.05)]
     if states[-1] is not JobState.SUCCEEDED:
         raise RuntimeError(f"{job.name} ended {states[-1]}: {client.job(job.id).message}")
     first = next(event for event in client.events(job.id) if event.kind == "first_step")
@@ -49,30 +53,47 @@ def bare_s() -> float:
     return float(found[1]) - began
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+def call_s(stack: LocalStack, *arguments: str) -> tuple[float, float]:
+    """Wall and processor seconds of one command line, as a process of its own that keeps compiled modules, as is usual."""
+    env = {**os.environ, "HEADWAY_URL": stack.url, "HEADWAY_TOKEN": stack.token}
+    env.pop("PYTHONDONTWRITEBYTECODE", None)
+    before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    subprocess.run(
+        [sys.executable, "-m", "headway.cli", *arguments], env=env, capture_output=True, check=True
     )
-    parser.add_argument("--json", action="store_true", help="print JSON only")
+    wall_s = time.perf_counter() - began
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return wall_s, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def main() -> None:
+    parser = benchmark_parser(__doc__, quick="one job")
     parser.add_argument("--repeats", type=int, default=7)
     arguments = parser.parse_args()
+    repeats = 1 if arguments.quick else arguments.repeats
     with (
-        tempfile.TemporaryDirectory() as folder,
-        LocalStack(Path(folder), agents=1, slots=2) as stack,
+        temporary_folder() as folder,
+        LocalStack(folder, agents=1, slots=2) as stack,
         stack.client() as client,
     ):
+        call_s(stack, "ps")  # compiles its modules
+        calls = [call_s(stack, "ps") for _ in range(2 if arguments.quick else CALLS)]
+        helps = [call_s(stack, "--help") for _ in range(2 if arguments.quick else CALLS)]
         submitted_s(client, 0)  # warms the node: the first job after the agent's start
-        submitted = [submitted_s(client, number + 1) for number in range(arguments.repeats)]
-    bare = [bare_s() for _ in range(arguments.repeats)]
+        submitted = [submitted_s(client, number + 1) for number in range(repeats)]
+    bare = [bare_s() for _ in range(repeats)]
     result = {
         "submit_to_first_step_s": round(statistics.median(submitted), 3),
         "slowest_s": round(max(submitted), 3),
         "bare_s": round(statistics.median(bare), 3),
         "ratio": round(statistics.median(submitted) / statistics.median(bare), 3),
-        "repeats": arguments.repeats,
+        "cli_start_s": round(statistics.median(wall_s for wall_s, _ in calls), 3),
+        "cli_cpu_s": round(statistics.median(cpu_s for _, cpu_s in calls), 3),
+        "cli_help_s": round(statistics.median(wall_s for wall_s, _ in helps), 3),
+        "repeats": repeats,
     }
-    print(json.dumps(result) if arguments.json else json.dumps(result, indent=2))
+    show(result, arguments)
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(main)

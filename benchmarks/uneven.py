@@ -12,7 +12,6 @@ one after another; the result is the round whose share of the bound is the media
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import signal
@@ -25,7 +24,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from headway.train.uneven import bound
+from benchmarks.arguments import benchmark_parser, run_benchmark, show
+from headway.local.guard import MARK
+from headway.train.data.uneven import bound
 
 SCRIPT = Path(__file__).parent / "scripts" / "uneven_rank.py"
 GLOBAL_BATCH = 320
@@ -33,6 +34,7 @@ RUN_S, STOP_S = 0.001, 0.003
 SETTLE_STEPS = 15
 """Steps that are left out: the first ones are slow, and balanced batches change after five and ten."""
 MEASURED_STEPS = 20
+QUICK_STEPS = (2, 4)
 
 
 class Slowed:
@@ -59,7 +61,9 @@ class Slowed:
 
 def start(rank: int, world_size: int, port: int, *arguments: object) -> subprocess.Popen[str]:
     """A rank. It has come to its first step when this returns its process."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("HEADWAY_")}
+    environment = {
+        name: value for name, value in os.environ.items() if name == MARK or not name.startswith("HEADWAY_")
+    }
     if world_size > 1:
         environment |= {
             "RANK": str(rank),
@@ -102,26 +106,26 @@ def free_port() -> int:
         return int(listener.getsockname()[1])
 
 
-def speeds() -> list[float]:
-    """Samples per second of each rank, training half of the batch without the other."""
+def speeds(steps: int) -> list[float]:
+    """Samples per second of each rank over so many steps, training half of the batch without the other."""
     half = GLOBAL_BATCH // 2
     # Four times as many for the fast one, so that they end together.
-    alone = [start(0, 1, 0, half, steps, "even") for steps in (4 * MEASURED_STEPS, MEASURED_STEPS)]
-    return [half / statistics.median(one["step_s"][MEASURED_STEPS // 4 :]) for one in train(alone)]
+    alone = [start(0, 1, 0, half, count, "even") for count in (4 * steps, steps)]
+    return [half / statistics.median(one["step_s"][steps // 4 :]) for one in train(alone)]
 
 
-def together(mode: str) -> tuple[float, list[int]]:
+def together(mode: str, settle: int, steps: int) -> tuple[float, list[int]]:
     """The time of a step of both ranks in seconds, and their last local batches."""
-    port, steps = free_port(), SETTLE_STEPS + MEASURED_STEPS
-    found = train([start(rank, 2, port, GLOBAL_BATCH, steps, mode) for rank in range(2)])
-    step_s = statistics.median(found[0]["step_s"][SETTLE_STEPS:])
+    port = free_port()
+    found = train([start(rank, 2, port, GLOBAL_BATCH, settle + steps, mode) for rank in range(2)])
+    step_s = statistics.median(found[0]["step_s"][settle:])
     return step_s, [int(one["local_batches"][-1]) for one in found]
 
 
-def measured() -> dict[str, Any]:
-    alone = speeds()
-    even_s, _ = together("even")
-    balanced_s, local_batches = together("balanced")
+def measured(settle: int, steps: int) -> dict[str, Any]:
+    alone = speeds(steps)
+    even_s, _ = together("even", settle, steps)
+    balanced_s, local_batches = together("balanced", settle, steps)
     most = bound(alone)
     return {
         "speedup": round(even_s / balanced_s, 3),
@@ -135,21 +139,24 @@ def measured() -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--json", action="store_true", help="print JSON only")
+    parser = benchmark_parser(__doc__, quick="one round of few steps")
     parser.add_argument("--repeats", type=int, default=3)
     arguments = parser.parse_args()
     if len(os.sched_getaffinity(0)) < 2:
-        raise SystemExit("this benchmark needs two cores: one for each rank")
-    rounds = sorted((measured() for _ in range(arguments.repeats)), key=lambda one: one["share_of_bound"])
+        raise RuntimeError("this benchmark needs two cores: one for each rank")
+    steps, repeats = (
+        (QUICK_STEPS, 1) if arguments.quick else ((SETTLE_STEPS, MEASURED_STEPS), arguments.repeats)
+    )
+    rounds = sorted(
+        (measured(*steps) for _ in range(repeats)),
+        key=lambda one: one["share_of_bound"],
+    )
     result = {
         **rounds[len(rounds) // 2],
         "shares_of_bound": [one["share_of_bound"] for one in rounds],
     }
-    print(json.dumps(result) if arguments.json else json.dumps(result, indent=2))
+    show(result, arguments)
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(main)

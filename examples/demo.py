@@ -26,8 +26,9 @@ from rich.console import Console
 
 from examples.stage import EXAMPLES, BrokenPromise, Stage, arguments_of, leave, perform, table
 from headway.contract.agents import NodeState
-from headway.contract.jobs import TERMINAL_STATES, EventView, JobState, JobView
 from headway.contract.spec import JobSpec
+from headway.contract.views.jobs import TERMINAL_STATES, EventView, JobState, JobView
+from headway.local.guard import Guard
 from headway.local.stack import LocalStack
 
 DIGITS_EPOCHS, GPT_EPOCHS, PLAIN_STEPS = 60, 2, 1500
@@ -276,7 +277,8 @@ def main() -> int:
         console.print(
             "[bold]Headway[/]: starting PostgreSQL, Redis, the service and two agents with two slots each"
         )
-        with LocalStack(data, agents=2, slots=2) as stack, stack.client() as client:
+        with Guard() as guard, LocalStack(data, agents=2, slots=2) as stack, stack.client() as client:
+            guard.watch(data)
             demo = Demo(client=client, console=console, began_s=began, patience_s=PATIENCE_S, data=data)
             demo.say(f"ready at {stack.url}")
             play(demo)

@@ -26,10 +26,11 @@ from torch.utils.data import DataLoader
 
 from examples import digits
 from examples.stage import EXAMPLES, Stage, arguments_of, leave, perform, table
-from headway.contract.jobs import TERMINAL_STATES, JobState, JobView
-from headway.contract.machines import MachineView
-from headway.contract.money import BudgetKind, BudgetRequest, GroupBy, Period
 from headway.contract.spec import JobSpec
+from headway.contract.views.jobs import TERMINAL_STATES, JobState, JobView
+from headway.contract.views.machines import MachineView
+from headway.contract.views.money import BudgetKind, BudgetRequest, GroupBy, Period
+from headway.local.guard import Guard
 from headway.local.rented import machine_folders
 from headway.local.stack import LocalStack
 
@@ -286,7 +287,8 @@ def main() -> int:
     def act() -> bool:
         console.print("[bold]Headway[/]: starting PostgreSQL, Redis and the service, without any machine")
         stack = LocalStack(folder / "data", agents=0, rent=offers, settings=SETTINGS)
-        with stack, stack.client() as client:
+        with Guard() as guard, stack, stack.client() as client:
+            guard.watch(folder)
             demo = Demo(
                 client=client,
                 console=console,

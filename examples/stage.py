@@ -14,8 +14,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from headway.client import Client
-from headway.contract.jobs import EventView, JobState, JobView
+from headway.client.client import Client
+from headway.contract.views.jobs import EventView, JobState, JobView
 
 EXAMPLES = Path(__file__).parent
 

@@ -1,85 +1,154 @@
-"""Read archives of strangers: what they may hold is bounded before it is read."""
+"""Reader for untrusted archives, with limits on their contents that apply before anything is read."""
 
 from __future__ import annotations
 
 import gzip
 import io
 import tarfile
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import PurePosixPath
-from typing import BinaryIO, cast
+from dataclasses import dataclass
+from typing import IO, BinaryIO, cast
 
-_LARGEST_READ_BYTES = 4 << 20
-"""Contents are copied in small pieces; one large read is for a header, which is kept in memory."""
+from headway.layout import Kind, Layout, LayoutRefused, Parts, shown
+
+_LARGEST_READ_BYTES = 128 << 10
+"""Size limit of one read. Contents are copied in small pieces; a large read is for a header, which stays in
+memory."""
+_PIECE_BYTES = 64 << 10
+_DAMAGE = (tarfile.TarError, EOFError, OSError, zlib.error, ValueError, ArithmeticError, RecursionError)
+"""Errors of the standard library for damaged archives. Some come from parsing code and are not documented."""
 
 
 class ArchiveRefused(ValueError):
-    """The archive holds something that it must not, or too much. The text says what."""
+    """Error: the archive holds a forbidden entry or too much data. The text says what; `code` is stable."""
+
+    code = "bundle_refused"
 
 
 class TooMuch(ArchiveRefused):
-    """It unpacks to more bytes or entries than allowed."""
+    """Error: the archive unpacks to more bytes or entries than allowed."""
+
+    code = "bundle_too_large"
+
+
+class Damaged(ArchiveRefused):
+    """Error: the archive is not a tar.gz, or is truncated."""
+
+    code = "bundle_damaged"
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveEntry:
+    """A file, folder or link to create, relative to the folder into which the archive is unpacked."""
+
+    path: Parts
+    """Path components without `.`, `..` or links on the way. Empty for the folder itself."""
+    kind: Kind
+    executable: bool
+    modified_s: float
+    content: IO[bytes] | None = None
+    """Content of a file, which must be read before the next entry is requested."""
+    target: str = ""
+    """Target of a link."""
+    same_as: Parts | None = None
+    """Path of the entry of the same file, for a hard link."""
 
 
 @contextmanager
-def members(
-    packed: BinaryIO, *, most_bytes: int, most_entries: int
-) -> Iterator[tuple[tarfile.TarFile, Iterator[tarfile.TarInfo]]]:
-    """The archive in a `tar.gz`, and its entries in turn: each is checked, and may be extracted before the next is asked for.
+def members(packed: BinaryIO, *, most_bytes: int, most_entries: int) -> Iterator[Iterator[ArchiveEntry]]:
+    """Yield the entries of a `tar.gz` after checking each. Each may be created before the next is requested.
 
     Raises:
-        ArchiveRefused: see there; also while the entries are gone through.
-        tarfile.TarError, EOFError, OSError, zlib.error: it is no such archive, or damaged.
+        ArchiveRefused: an entry or the archive is refused; also during the iteration.
     """
     with gzip.GzipFile(fileobj=packed) as unzipped:
         bounded = cast("BinaryIO", _Bounded(cast("BinaryIO", unzipped), most_bytes))
-        with tarfile.open(fileobj=bounded, mode="r:") as archive:
-            yield archive, _checked(archive, most_bytes=most_bytes, most_entries=most_entries)
+        yield _checked(bounded, most_bytes=most_bytes, most_entries=most_entries)
 
 
-def _checked(archive: tarfile.TarFile, *, most_bytes: int, most_entries: int) -> Iterator[tarfile.TarInfo]:
-    total_bytes = 0
-    for count, member in enumerate(archive, start=1):
-        total_bytes += member.size
-        if total_bytes > most_bytes or count > most_entries:
-            raise TooMuch(f"unpacked, it is over {most_bytes} bytes or {most_entries} entries")
-        refuse(member)
-        yield member
+def _checked(bounded: BinaryIO, *, most_bytes: int, most_entries: int) -> Iterator[ArchiveEntry]:
+    layout = Layout()
+    total_bytes = count = 0
+    with _damage_told():
+        archive = tarfile.open(fileobj=bounded, mode="r:")  # noqa: SIM115  # the caller closes its file
+    while True:
+        with _damage_told():
+            member = archive.next()
+            if member is None:
+                return
+            count += 1
+            total_bytes += member.size
+            if total_bytes > most_bytes:
+                raise TooMuch(f"unpacked, it is over {most_bytes} bytes")
+            entry = _entry(layout, member, archive)
+            if max(count, layout.entries) > most_entries:
+                raise TooMuch(f"unpacked, it is over {most_entries} entries")
+        yield entry
 
 
-def refuse(member: tarfile.TarInfo) -> None:
-    """Raises ArchiveRefused unless it is a file, a folder, or a link to something inside the archive."""
-    path = PurePosixPath(member.name)
-    if path.is_absolute() or ".." in path.parts:
-        raise ArchiveRefused(f"{member.name} leaves the folder; paths must stay inside it")
-    if member.islnk() or member.issym():
-        target = PurePosixPath(member.linkname)
-        depth = 0 if member.islnk() else len(path.parts) - 1
-        if target.is_absolute() or _climbs_out(target, depth):
-            raise ArchiveRefused(f"{member.name} links to {member.linkname}, outside the folder")
-    elif not (member.isfile() or member.isdir()):
-        raise ArchiveRefused(f"{member.name} is neither a file nor a folder")
+def _entry(layout: Layout, member: tarfile.TarInfo, archive: tarfile.TarFile) -> ArchiveEntry:
+    """Check a member by itself and against the members before it."""
+    name = member.name
     if member.mode & 0o7000:
         raise ArchiveRefused(
-            f"{member.name} would run with the rights of another user (mode {member.mode:o})"
+            f"{shown(name)} would run with the rights of another user (mode {member.mode:o})"
         )
+    if member.size < 0 or member.sparse is not None:
+        raise ArchiveRefused(f"{shown(name)} has holes; pack it without (tar --no-sparse)")
+    executable, modified_s = bool(member.mode & 0o100), float(member.mtime)
+    if member.isdir():
+        return ArchiveEntry(layout.add_folder(name), "folder", executable, modified_s)
+    if member.issym():
+        path = layout.add_link(name, member.linkname)
+        return ArchiveEntry(path, "link", executable, modified_s, target=member.linkname)
+    if member.islnk():
+        path, source = layout.add_hard_link(name, member.linkname)
+        return ArchiveEntry(path, "file", executable, modified_s, same_as=source)
+    if not member.isreg():
+        raise ArchiveRefused(f"{shown(name)} is neither a file nor a folder")
+    path = layout.add_file(name)
+    return ArchiveEntry(path, "file", executable, modified_s, content=archive.extractfile(member))
 
 
-def _climbs_out(target: PurePosixPath, depth: int) -> bool:
-    for part in target.parts:
-        depth += -1 if part == ".." else 1
-        if depth < 0:
-            return True
-    return False
+@contextmanager
+def _damage_told() -> Iterator[None]:
+    """Raise `ArchiveRefused` for any error of the standard library that a damaged archive causes."""
+    try:
+        yield
+    except ArchiveRefused:
+        raise
+    except LayoutRefused as error:
+        raise ArchiveRefused(str(error)) from None
+    except _DAMAGE as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise  # an error of the disk that holds the archive
+        raise Damaged(f"it is not a readable tar.gz: {error}") from error
+
+
+def pieces(content: IO[bytes]) -> Iterator[bytes]:
+    """Yield the content of a file of an archive in pieces.
+
+    Raises:
+        ArchiveRefused: the archive ends before the file does.
+    """
+    while True:
+        with _damage_told():
+            piece = content.read(_PIECE_BYTES)
+        if not piece:
+            return
+        yield piece
 
 
 class _Bounded(io.RawIOBase):
-    """A file that ends its reader when more is read than an honest archive of this size has."""
+    """A file that raises `TooMuch` if more is read than a valid archive of this size can hold."""
 
     def __init__(self, file: BinaryIO, most_bytes: int) -> None:
         self._file = file
-        self._furthest = most_bytes + max(most_bytes // 4, 64 << 20)  # headers and padding of small files
+        self._furthest = most_bytes + max(
+            most_bytes // 4, 64 << 20
+        )  # allowance for headers and padding of small files
 
     def read(self, size: int = -1, /) -> bytes:
         if size < 0 or size > _LARGEST_READ_BYTES:

@@ -1,4 +1,4 @@
-"""A working folder as one archive whose bytes depend on nothing but the files' names and contents."""
+"""Bundles: archives of working folders whose bytes depend only on the names and contents of the files."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from headway.errors import HeadwayError
+from headway.errors import BundleError
+from headway.layout import Layout, LayoutRefused
 
 IGNORE_FILE = ".headwayignore"
 MAX_BUNDLE_BYTES = 100 * 2**20
-"""The largest working folder that is sent, before compression. Data sets belong elsewhere."""
+"""Size limit of an uploaded working folder, before compression. Data sets belong in shared storage."""
 
 DEFAULT_IGNORES = (
     ".git/",
@@ -37,10 +38,6 @@ DEFAULT_IGNORES = (
 )
 
 
-class BundleError(HeadwayError):
-    """The working folder cannot be sent."""
-
-
 @dataclass(frozen=True, slots=True)
 class Bundle:
     """A packed working folder. `digest` is `sha256:<hex>` of `content`, a tar.gz."""
@@ -51,14 +48,14 @@ class Bundle:
 
 
 def pack(folder: Path, *, max_bytes: int = MAX_BUNDLE_BYTES) -> Bundle:
-    """Archive a folder, without what `.headwayignore` and `DEFAULT_IGNORES` name.
+    """Archive a folder, without files that match `.headwayignore` and `DEFAULT_IGNORES`.
 
-    Two folders with the same names, contents and executable bits give the same bytes, whoever
-    packs them and whenever.
+    Two folders with the same names, contents and executable bits give the same bytes, at any time and for any
+    user.
 
     Raises:
-        BundleError: no such folder, nothing in it, over `max_bytes`, a link that leaves the folder,
-            or a file that cannot be read.
+        BundleError: the folder does not exist, is empty or exceeds `max_bytes`; a link leaves the folder or
+            passes through another link; a path is too long; or a file cannot be read.
     """
     if not folder.is_dir():
         raise BundleError(
@@ -68,6 +65,7 @@ def pack(folder: Path, *, max_bytes: int = MAX_BUNDLE_BYTES) -> Bundle:
     if not paths:
         raise BundleError(f"The working folder {folder} is empty.", f"Check `workdir` and {IGNORE_FILE}.")
     _check_size(folder, paths, max_bytes)
+    _check_layout(folder, paths)
     buffer = io.BytesIO()
     with (
         gzip.GzipFile(filename="", mode="wb", fileobj=buffer, mtime=0, compresslevel=6) as zipped,
@@ -80,10 +78,10 @@ def pack(folder: Path, *, max_bytes: int = MAX_BUNDLE_BYTES) -> Bundle:
 
 
 class Ignore:
-    """The rules of an ignore file, which read like git's: the last rule that matches decides.
+    """The rules of an ignore file, which read like those of git: the last matching rule decides.
 
-    `name` matches at any depth, `a/name` and `/name` from the top, `name/` folders only; `*` stays
-    within a folder, `**` does not; `!name` takes back.
+    `name` matches at any depth, `a/name` and `/name` match from the top, and `name/` matches only folders.
+    `*` stays within a folder, `**` does not. `!name` includes a file again.
     """
 
     def __init__(self, lines: Sequence[str]) -> None:
@@ -92,13 +90,13 @@ class Ignore:
 
     @classmethod
     def of(cls, folder: Path) -> Ignore:
-        """The default rules, followed by those of the folder's own `.headwayignore`."""
+        """Return the default rules, followed by those of the folder's `.headwayignore`."""
         own = folder / IGNORE_FILE
         lines = own.read_text().splitlines() if own.is_file() else []
         return cls([*DEFAULT_IGNORES, *lines])
 
     def matches(self, name: str, *, is_folder: bool) -> bool:
-        """Whether the file or folder with this path (relative, with `/`) is left out."""
+        """Return whether rules exclude the file or folder with this path (relative, with `/`)."""
         ignored = False
         for pattern, folders_only, keep in self._rules:
             if (is_folder or not folders_only) and pattern.fullmatch(name):
@@ -120,7 +118,7 @@ def _compile(rule: str) -> tuple[re.Pattern[str], bool, bool]:
 
 
 def _walk(folder: Path, ignore: Ignore, prefix: str = "") -> Iterator[str]:
-    """Relative paths of the files and links to send; folders are implied by them."""
+    """Yield the relative paths of the files and links to send. They imply their folders."""
     try:
         entries = list(os.scandir(folder / prefix))
     except OSError as error:
@@ -144,16 +142,33 @@ def _check_size(folder: Path, paths: Sequence[str], max_bytes: int) -> None:
     largest = ", ".join(f"{name} ({_mib(size)})" for size, name in sizes[:5])
     raise BundleError(
         f"The working folder {folder} holds {_mib(total)}; {_mib(max_bytes)} may be sent. Largest: {largest}.",
-        f"Name what the job does not need in {IGNORE_FILE}; read data sets from a shared place.",
+        f"List files that the job does not need in {IGNORE_FILE}, and read data sets from shared storage.",
     )
+
+
+def _check_layout(folder: Path, paths: Sequence[str]) -> None:
+    """Raise the error that the service would raise after the upload."""
+    layout = Layout()
+    for name in paths:
+        path = folder / name
+        try:
+            if path.is_symlink():
+                layout.add_link(name, _inner_target(path, name))
+            else:
+                layout.add_file(name)
+        except LayoutRefused as error:
+            raise BundleError(
+                f"The working folder {folder} cannot be sent: {error}.",
+                f"Put a file in the place of the link, or name it in {IGNORE_FILE}.",
+            ) from None
 
 
 def _add(archive: tarfile.TarFile, folder: Path, name: str) -> None:
     path = folder / name
-    entry = tarfile.TarInfo(name)  # time 0, owner 0: nothing of this machine
+    entry = tarfile.TarInfo(name)  # time 0 and owner 0: nothing of this machine
     if path.is_symlink():
         entry.type = tarfile.SYMTYPE
-        entry.linkname = _inner_target(path, name)
+        entry.linkname = str(path.readlink())
         archive.addfile(entry)
         return
     try:

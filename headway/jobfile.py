@@ -1,4 +1,4 @@
-"""Job files: YAML to a spec, with errors that name the line, the field and the nearest right name."""
+"""Job files: YAML to a job spec, with errors that name the line, the field and the nearest valid name."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ Location = tuple[str | int, ...]
 
 
 class JobFileError(HeadwayError):
-    """A job file that is no job."""
+    """Error: the file is not a valid job file."""
 
 
 def load(path: Path, overrides: Sequence[str] = ()) -> JobSpec:
-    """The job in a file, with `key=value` overrides (`elastic.max=4`) applied. `-` reads stdin.
+    """Return the job of a file after `key=value` overrides such as `elastic.max=4`. The path `-` reads stdin.
 
     Raises:
-        JobFileError: missing, not YAML, or not a job; every wrong field is listed.
+        JobFileError: the file is missing, is not YAML, or is not a job; the error lists every wrong field.
     """
     name = "stdin" if str(path) == "-" else str(path)
     try:
@@ -39,7 +39,7 @@ def load(path: Path, overrides: Sequence[str] = ()) -> JobSpec:
 
 
 def parse(text: str, name: str, overrides: Sequence[str] = ()) -> JobSpec:
-    """The same, of a text; `name` is the file's name in errors."""
+    """Parse a job from text, as `load` does. `name` is the file's name in errors."""
     lines: dict[Location, int] = {}
     document = _document(text, name, lines)
     for override in overrides:
@@ -48,6 +48,18 @@ def parse(text: str, name: str, overrides: Sequence[str] = ()) -> JobSpec:
         return JobSpec.model_validate(document)
     except ValidationError as error:
         raise JobFileError("\n".join(_complaints(error, name, document, lines))) from None
+
+
+def from_fields(fields: Mapping[str, Any]) -> JobSpec:
+    """Return the job with these fields, as in a job file.
+
+    Raises:
+        JobFileError: the fields are not a valid job; the error lists every wrong field.
+    """
+    try:
+        return JobSpec.model_validate(dict(fields))
+    except ValidationError as error:
+        raise JobFileError("\n".join(_complaints(error, "job", fields, {}))) from None
 
 
 def _document(text: str, name: str, lines: dict[Location, int]) -> dict[str, Any]:
@@ -63,12 +75,12 @@ def _document(text: str, name: str, lines: dict[Location, int]) -> dict[str, Any
     except (yaml.YAMLError, RecursionError) as error:
         raise JobFileError(f"{name}: {error}.", "Correct the YAML.") from None
     if not isinstance(document, dict):
-        raise JobFileError(f"{name} holds no job.", "A job has at least `name` and `run`, one per line.")
+        raise JobFileError(f"{name} is not a job file.", "A job has at least `name` and `run`, one per line.")
     return document
 
 
 def _index(node: yaml.Node, at: Location, lines: dict[Location, int], name: str) -> None:
-    """Note the line of every field; refuse a field that is given twice, which YAML would let pass."""
+    """Store the line of every field. Refuse a duplicate field, which YAML would accept."""
     lines.setdefault(at, node.start_mark.line + 1)
     if isinstance(node, yaml.SequenceNode):
         for index, item in enumerate(node.value):
@@ -106,13 +118,13 @@ def _override(document: dict[str, Any], override: str) -> None:
     except yaml.YAMLError:
         place[last] = value
     if parents and parents[0] == "env":
-        place[last] = value  # the environment holds text: no surprise with --set env.THREADS=1
+        place[last] = value  # the environment holds text: no conversion of --set env.THREADS=1
 
 
 def _complaints(
     error: ValidationError, name: str, document: Mapping[str, Any], lines: Mapping[Location, int]
 ) -> Iterator[str]:
-    """One line per wrong field, in the order of the file."""
+    """Yield one line per wrong field, in the order of the file."""
     messages: dict[Location, list[str]] = {}
     for problem in error.errors():
         field = _real(problem["loc"], document)
@@ -123,7 +135,7 @@ def _complaints(
 
     for field in sorted(messages, key=line_of):
         if any(other[: len(field)] == field != other for other in messages):
-            continue  # an alternative that was not meant: the complaint about its inside says more
+            continue  # an alternative of a union: the complaint about its contents says more
         where = f"{name}:{line_of(field)}" if line_of(field) else name
         yield f"{where}: {_dotted(field)}: {', or '.join(messages[field])}"
 
@@ -139,14 +151,14 @@ _MESSAGES = {
     "float_parsing": "must be a number",
     "greater_than_equal": "must be at least {ge}",
     "less_than_equal": "must be at most {le}",
-    "greater_than": "must be more than {gt}",
+    "greater_than": "must be greater than {gt}",
     "literal_error": "must be {expected}",
     "enum": "must be {expected}",
     "tuple_type": "must be a list",
     "model_type": "must be a group of fields",
     "dict_type": "must be a group of fields",
 }
-"""Pydantic's kinds of errors in the words of a job file, with the fields of its context."""
+"""Messages for Pydantic's error types, with placeholders for their context."""
 
 
 def _message(problem: ErrorDetails, field: Location) -> str:
@@ -160,7 +172,7 @@ def _message(problem: ErrorDetails, field: Location) -> str:
 
 
 def _real(location: Location, document: Any) -> Location:
-    """A pydantic location without the names of union members that it puts between fields."""
+    """Return a Pydantic location without the names of union members that it contains."""
     real: list[str | int] = []
     value = document
     for index, part in enumerate(location):
@@ -168,13 +180,13 @@ def _real(location: Location, document: Any) -> Location:
         if in_list or (isinstance(value, Mapping) and part in value):
             value = value[part]
         elif not (isinstance(value, Mapping) and index == len(location) - 1):
-            continue  # of a scalar, or a key marker: says nothing about the file
+            continue  # a scalar or a marker of a key: not a field of the file
         real.append(part)
     return tuple(real)
 
 
 def _suggestion(field: Location) -> str:
-    """`; did you mean …?`: the same name elsewhere in the spec, or a near one beside it."""
+    """Return a hint: the same name elsewhere in the spec, or a similar name in the same group."""
     known = dict(_fields(JobSpec))
     elsewhere = [path for path in known if path[-1] == field[-1]]
     if elsewhere:

@@ -1,4 +1,4 @@
-"""Log lines of service and agent as JSON, for programs that collect them: one object per line, without credentials."""
+"""JSON log lines of the service and the agent: one object per line, without credentials."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Final, TextIO
 import structlog
 from structlog.typing import Processor
 
-from headway.contract.redaction import without_credentials
+from headway.contract.values.redaction import without_credentials
 from headway.errors import HeadwayError
 
 ENV_LOG_FORMAT: Final = "HEADWAY_LOG_FORMAT"
@@ -18,10 +18,10 @@ _FIRST: Final = ("time", "level", "event")
 
 
 def wants_json(env: Mapping[str, str], *, default: bool) -> bool:
-    """Whether the environment asks for JSON; `default` where it does not say.
+    """Return whether the environment asks for JSON logs, or `default` if it does not say.
 
     Raises:
-        HeadwayError: it asks for something else.
+        HeadwayError: the variable has another value.
     """
     wanted = env.get(ENV_LOG_FORMAT, "").strip().lower()
     if wanted not in {"", "json", "text"}:
@@ -30,8 +30,11 @@ def wants_json(env: Mapping[str, str], *, default: bool) -> bool:
 
 
 def log_as_json(stream: TextIO, *more: Processor) -> None:
-    """From now on every line of this process's log is an object with `time` (UTC, ISO 8601), `level`, `event`, what is bound in
-    `structlog.contextvars`, and what the line says. Warnings of libraries are lines like these. `more` add to each of them.
+    """Log JSON objects to `stream` from now on.
+
+    Each line has `time` (UTC, ISO 8601), `level`, `event`, the values bound in `structlog.contextvars` and
+    the fields of the call. Warnings of libraries become lines of the same form. The processors `more` add
+    fields to each line.
     """
     structlog.configure(
         processors=[
@@ -52,16 +55,16 @@ def _line(_: Any, __: str, event: MutableMapping[str, Any]) -> str:
     fields = {name: event[name] for name in _FIRST if name in event} | dict(event)
     try:
         text = json.dumps(fields, default=str, allow_nan=False)
-    except ValueError:  # a number that JSON has no word for
+    except ValueError:  # a number that JSON cannot represent
         text = json.dumps({name: str(value) for name, value in fields.items()})
     return without_credentials(text)
 
 
 class _OfLibraries(logging.Handler):
-    """Hands on what libraries log by the standard library."""
+    """Handler that forwards log records of libraries to structlog."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Log it."""
+        """Forward a record to structlog."""
         structlog.get_logger().log(
             record.levelno, record.getMessage(), logger=record.name, exc_info=record.exc_info
         )

@@ -1,4 +1,4 @@
-"""What a process that holds credentials does for itself."""
+"""Self-protection of a process that holds credentials."""
 
 from __future__ import annotations
 
@@ -13,8 +13,11 @@ _PRIVATE = 0o077
 
 
 def keep_to_itself() -> None:
-    """Write no core dumps, make files for this user alone, and keep other processes of the user from reading this one's
-    memory and environment, where the system can do that.
+    """Protect this process: write no core dumps, create files for this user only, and hide memory and
+    environment.
+
+    Where the system supports it, other processes of the user cannot read this process's memory and
+    environment.
     """
     os.umask(_PRIVATE)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

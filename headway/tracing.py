@@ -1,8 +1,8 @@
-"""Traces of jobs, where a collector is named (`OTEL_EXPORTER_OTLP_ENDPOINT`) and `headway[traces]` is installed. Service and
-agents each send their own spans.
+"""Traces of jobs, sent to a collector (`OTEL_EXPORTER_OTLP_ENDPOINT`) if `headway[traces]` is installed.
 
-A span's id follows from its trace and from what it is about. So whoever adds to a trace knows its parent without being told, and
-the same thing told twice is one span. Nothing of OpenTelemetry is imported unless traces are sent.
+The service and the agents each send their own spans. The id of a span is a digest of its trace and its
+subject. Any program can therefore name the parent of its span, and a span that is sent twice is one span.
+OpenTelemetry is imported only to send traces.
 """
 
 from __future__ import annotations
@@ -19,37 +19,37 @@ from typing import Any, Protocol
 ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
 TRACES_ENDPOINT = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"
 _TRACEPARENT = re.compile(r"00-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})")
-"""W3C Trace Context, version 00."""
+"""Pattern of a `traceparent` header of W3C Trace Context, version 00."""
 _SAMPLED = 1
 _LAST_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class SpanRef:
-    """A span, as others name it: 32 and 16 hexadecimal digits."""
+    """The identity of a span: 32 and 16 hexadecimal digits."""
 
     trace_id: str
     span_id: str
 
     @classmethod
     def parse(cls, traceparent: str | None) -> SpanRef | None:
-        """From a `traceparent`; None where there is none, where it is not one, or where its sender does not record it."""
+        """Parse a `traceparent`. Return None if it is missing, invalid or not sampled."""
         found = _TRACEPARENT.fullmatch(traceparent or "")
         if found is None or not int(found[3], 16) & _SAMPLED:
             return None
         return cls(found[1], found[2])
 
     def __str__(self) -> str:
-        """As a `traceparent`."""
+        """Return the span as a `traceparent`."""
         return f"00-{self.trace_id}-{self.span_id}-01"
 
     def child(self, *about: str | int) -> SpanRef:
-        """The span of the same trace that is about this."""
+        """Return the span of the same trace with this subject."""
         return SpanRef(self.trace_id, _digest(self.trace_id, *about)[:16])
 
 
 def trace_of(job_id: str) -> SpanRef:
-    """Where the trace of a job begins that nobody has begun before it came here."""
+    """Return the root of a job's trace, for jobs that arrive without a `traceparent`."""
     trace_id = _digest("trace", job_id)[:32]
     return SpanRef(trace_id, _digest(trace_id, "submit")[:16])
 
@@ -60,7 +60,7 @@ def _digest(*about: str | int) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """Something that took its time. `attributes` hold no secrets: no environment, no arguments of scripts."""
+    """A timed operation. `attributes` hold no secrets: no environment and no script arguments."""
 
     name: str
     ref: SpanRef
@@ -72,25 +72,27 @@ class Span:
 
 
 class Sends(Protocol):
-    """Where spans go."""
+    """Interface of a destination for spans."""
 
     def send(self, span: Span) -> None:
-        """Send it soon."""
+        """Queue a span, to be sent soon."""
 
     def close(self) -> None:
-        """Send what is left."""
+        """Send the remaining spans and stop."""
 
 
 class Otlp:
-    """Sends spans to a collector by OTLP over HTTP, from a thread of its own. What a collector does not take is lost.
+    """Sender of spans to a collector by OTLP over HTTP, from a thread of its own. Spans that a collector
+    refuses are lost.
 
     Args:
-        service_name: the program, as the collector is to call it.
-        instance: which of them this is.
+        service_name: name of the program for the collector.
+        instance: id of this process.
+        version: version of the program.
     """
 
     def __init__(self, service_name: str, instance: str, version: str) -> None:
-        # Only who sends traces has these, and only they wait for the import.
+        # Only programs that send traces have these modules and wait for their import.
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter  # noqa: PLC0415
         from opentelemetry.sdk.resources import Resource  # noqa: PLC0415
         from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415
@@ -101,7 +103,7 @@ class Otlp:
         )
 
     def send(self, span: Span) -> None:
-        """Send it with the next batch."""
+        """Queue a span for the next batch."""
         from opentelemetry.sdk.trace import ReadableSpan  # noqa: PLC0415
         from opentelemetry.trace import Status, StatusCode  # noqa: PLC0415
 
@@ -120,7 +122,7 @@ class Otlp:
         )
 
     def close(self) -> None:
-        """Send what is left. A collector that does not answer holds nobody up for longer than ten seconds."""
+        """Send the remaining spans. A collector that does not answer delays this by at most ten seconds."""
         sending = threading.Thread(target=self._processor.shutdown, daemon=True)
         sending.start()
         sending.join(_LAST_S)
@@ -140,8 +142,10 @@ def _context(ref: SpanRef) -> Any:
 def collector(
     env: Mapping[str, str], service_name: str, instance: str, version: str, *, missing: Callable[..., object]
 ) -> Sends | None:
-    """Where the environment wants spans sent: see `Otlp`. None where it names no collector, and where `headway[traces]` is not
-    installed, which `missing` is told in words (`why`, `what_next`).
+    """Return the destination of spans that the environment names; see `Otlp`.
+
+    Return None if the environment names no collector. Return None and call `missing` with `why` and
+    `what_next` if `headway[traces]` is not installed.
     """
     named = env.get(TRACES_ENDPOINT) or env.get(ENDPOINT)
     if not named or env.get("OTEL_SDK_DISABLED", "").lower() == "true":

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from alembic import context
 
-from service.adapters.postgres import (  # noqa: F401  # their tables are in the metadata
-    identity_tables,
-    ledger_tables,
-    money_tables,
-    reliability_tables,
-    retention_tables,
-    schema_tables,
+from service.adapters.postgres.tables import (  # noqa: F401  # their tables are in the metadata
+    identity,
+    ledger,
+    reliability,
+    rental,
+    retention,
+    schema,
 )
-from service.adapters.postgres.tables import metadata
+from service.adapters.postgres.tables.core import metadata
 
 context.configure(
     connection=context.config.attributes["connection"],

@@ -1,5 +1,9 @@
-"""The service: job state in Postgres, decisions in rounds, commands to agents.
+"""The service: job state in Postgres, scheduling decisions in rounds, commands to agents.
 
-Rings, outermost first: `main` (composition), then `api`, `loops` and `adapters` (strangers to one
-another), then `usecases` (transactions and the ports), then `domain` (pure).
+The layers, outermost first:
+
+1. `main` composes the application.
+2. `api`, `loops` and `adapters` do not import one another.
+3. `usecases` hold the transactions and the ports.
+4. `domain` is pure.
 """

@@ -1,4 +1,6 @@
-"""`python -m service`: the programs that run (`service.main`), and work beside them (`service.backup`, `service.admin`, `service.rotation`)."""
+"""Entry point of `python -m service`: the programs of `service.main`, `service.backup`, `service.admin` and
+`service.rotation`.
+"""
 
 import sys
 

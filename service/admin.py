@@ -1,6 +1,6 @@
-"""`python -m service create-admin NAME`: the first admin, who makes all others; also the way back in when nobody is left.
+"""`python -m service create-admin NAME`: create the first admin, or a new admin if none can sign in.
 
-Whoever may write to the database may do this; no API needs to run.
+The command needs write access to the database, and no running API.
 """
 
 from __future__ import annotations
@@ -14,32 +14,32 @@ from datetime import UTC, datetime
 
 from pydantic import ValidationError
 
-from headway.contract.identity import Role, UserRequest
-from service.adapters.postgres.schema import schema_problem
-from service.api.context import new_id
-from service.domain.errors import HeadwayServiceError
+from headway.contract.views.identity import Role, UserRequest
+from service.adapters.postgres.engine.schema import schema_problem
+from service.api.http.context import new_id
+from service.domain.shared.errors import HeadwayServiceError
 from service.main import Service, run_migrations
 from service.settings import SettingsError, read_settings
-from service.usecases.audit import on_command_line
-from service.usecases.tokens import new_token
-from service.usecases.users import make_admin
+from service.usecases.identity.audit import on_command_line
+from service.usecases.identity.tokens import new_token
+from service.usecases.identity.users import make_admin
 
 VERBS = ("create-admin",)
 
 
 def main(argv: Sequence[str]) -> int:
-    """The exit code: 0, or 1 after a sentence that says what to do."""
-    parser = argparse.ArgumentParser(prog="python -m service", description="People, without a token.")
+    """Run the command. Return 0, or 1 after printing an error with a remedy."""
+    parser = argparse.ArgumentParser(prog="python -m service", description="Create users without a token.")
     verbs = parser.add_subparsers(dest="verb", required=True)
     verb = verbs.add_parser(
-        "create-admin", help="make a user an admin everywhere, and print a new token of theirs, this once"
+        "create-admin", help="make a user an admin of the service, and print a new token once"
     )
     verb.add_argument("name", help="e-mail address or user name")
     verb.add_argument("--migrate", action="store_true", help="bring the database up to date first")
     verb.add_argument(
         "--token-stdin",
         action="store_true",
-        help="let the token on the standard input be theirs, instead of printing a new one; again, it is checked to work",
+        help="use the token on the standard input instead of a new one; if it exists already, check that it works",
     )
     arguments = parser.parse_args(argv)
     try:
@@ -47,12 +47,12 @@ def main(argv: Sequence[str]) -> int:
         given = sys.stdin.read().strip() if arguments.token_stdin else None
         token = asyncio.run(_create_admin(name, given, migrate_first=arguments.migrate))
     except (SettingsError, HeadwayServiceError, OSError, ValidationError, ValueError) as error:
-        said = f"{arguments.name!r} is no name for a user" if isinstance(error, ValidationError) else error
-        print(f"headway service: {said}", file=sys.stderr)  # noqa: T201 - the last word of a program
+        said = f"{arguments.name!r} is not a user name" if isinstance(error, ValidationError) else error
+        print(f"headway service: {said}", file=sys.stderr)  # noqa: T201  # error message of a program
         return 1
     if given is None:
         print(f"{name} is an admin. This token is shown once:", file=sys.stderr)  # noqa: T201
-        print(token)  # noqa: T201 - what a program was asked for
+        print(token)  # noqa: T201  # output of a program
     return 0
 
 

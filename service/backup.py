@@ -1,7 +1,8 @@
-"""`python -m service backup FOLDER`, `restore FOLDER` and `restored`: offline work on the database, beside no service.
+"""`python -m service backup FOLDER`, `restore FOLDER` and `restored`: backups of the database.
 
-A backup may be taken while everything runs. A restore goes into an empty database, and then cuts it loose from the field:
-see `usecases.restore`. `restored` does the second part alone, for a database that was brought back by other means.
+A backup may be taken while the service runs. A restore needs an empty database and a stopped service. It then
+adapts the restored state to the present: see `usecases.restore`. `restored` does only that second part, for a
+database that was restored by other means.
 """
 
 from __future__ import annotations
@@ -16,50 +17,50 @@ from pathlib import Path
 
 from redis.exceptions import RedisError
 
-from service.adapters.postgres import dump
 from service.adapters.postgres.database import PostgresTransaction
-from service.adapters.postgres.restoration import PostgresRestoration
-from service.adapters.postgres.schema import schema_problem
-from service.domain.errors import HeadwayServiceError, Unavailable
+from service.adapters.postgres.engine import dump
+from service.adapters.postgres.engine.schema import schema_problem
+from service.adapters.postgres.upkeep.restoration import PostgresRestoration
+from service.domain.shared.errors import HeadwayServiceError, Unavailable
 from service.main import Service
 from service.settings import SettingsError, read_settings
-from service.usecases.bundles import bundle_key
-from service.usecases.restore import Restored, bring_back
+from service.usecases.storage.bundles import bundle_key
+from service.usecases.upkeep.restore import Restored, bring_back
 
 VERBS = ("backup", "restore", "restored")
 
 
 async def run_backup(service: Service, folder: Path) -> list[str]:
-    """Write the database to a folder. Returns what to say."""
+    """Write the database to a folder. Return the lines to print."""
     manifest = await dump.dump(service.database.engine, folder)
     return [
-        f"{manifest.rows:,} rows of {len(manifest.tables)} tables, as of {manifest.at}, are in {folder}.",
-        f"Copy {service.settings.storage_url} now, and not before: rows name objects, and objects name no rows.",
+        f"{manifest.rows:,} rows of {len(manifest.tables)} tables, as of {manifest.at}, are written to {folder}.",
+        f"Copy {service.settings.storage_url} after this backup, not before: rows refer to objects of the storage.",
     ]
 
 
 async def run_restore(service: Service, folder: Path) -> list[str]:
-    """Fill an empty database from a folder, and make it usable. Returns what to say."""
+    """Fill an empty database from a folder, and adapt its state to the present. Return the lines to print."""
     manifest = dump.read_manifest(folder)
     await dump.load(service.database.engine, folder, manifest)
     return [f"{manifest.rows:,} rows are restored from {folder}.", *await _bring_back(service)]
 
 
 async def run_restored(service: Service) -> list[str]:
-    """Make a database usable that somebody else has brought back. Returns what to say."""
+    """Adapt the state of a database that was restored by other means. Return the lines to print."""
     return await _bring_back(service)
 
 
 async def _bring_back(service: Service) -> list[str]:
     await _empty_streams(service)
-    async with service.database.engine.connect() as connection:
+    async with service.database.session() as session:
         done = await bring_back(
-            PostgresTransaction(connection),
-            PostgresRestoration(connection),
+            PostgresTransaction(session),
+            PostgresRestoration(session),
             service.launch,
             datetime.now(UTC),
         )
-        await connection.commit()
+        await session.commit()
     problem = await schema_problem(service.database.engine)
     if problem is not None:
         raise SettingsError(problem)
@@ -67,26 +68,29 @@ async def _bring_back(service: Service) -> list[str]:
 
 
 async def _empty_streams(service: Service) -> None:
-    """Commands of the time since the backup are for generations that nobody knows any more."""
+    """Delete the command streams of nodes.
+
+    Commands since the backup name generations that no longer exist.
+    """
     try:
         streams = [key async for key in service.redis.scan_iter("headway:node:*")]
         if streams:
             await service.redis.delete(*streams)
     except (RedisError, OSError) as error:
         raise Unavailable(
-            f"Redis does not answer at HEADWAY_REDIS_URL ({type(error).__name__}), and may hold commands of the time since "
-            "the backup; start it, or empty, and run `python -m service restored`"
+            f"Redis does not answer at HEADWAY_REDIS_URL ({type(error).__name__}), and may hold commands "
+            "since the backup. Start it, or start an empty Redis, and run `python -m service restored`"
         ) from error
 
 
 def _said(done: Restored) -> list[str]:
     gap = done.at - done.known_until
     return [
-        f"{done.stopped} jobs that ran then start again from their last checkpoints; {done.waiting} waited then, and wait.",
-        f"{done.nodes} nodes take jobs again as soon as their agents report and have stopped what they still run.",
+        f"{done.stopped} jobs that were running start again from their last checkpoints; {done.waiting} are still waiting.",
+        f"{done.nodes} nodes get jobs again once their agents report and have stopped the ranks that still run.",
         f"What happened between {done.known_until:%Y-%m-%d %H:%M:%S} and {done.at:%Y-%m-%d %H:%M:%S} UTC "
-        f"({gap.total_seconds() / 3600:.1f} h) is in no job's bill: jobs submitted since are gone, machines rented since are "
-        "found by their provider's list.",
+        f"({gap.total_seconds() / 3600:.1f} h) is not billed to any job. Jobs submitted in that time are lost. Machines rented in that "
+        "time are found in their provider's list.",
         "Start the service now.",
     ]
 
@@ -103,14 +107,16 @@ async def _missing_bundles(service: Service, done: Restored) -> list[str]:
 
 
 def main(argv: Sequence[str]) -> int:
-    """The exit code: 0, or 1 after a sentence that says what to do."""
+    """Run the command. Return 0, or 1 after printing an error with a remedy."""
     parser = argparse.ArgumentParser(prog="python -m service", description="Backups of the database.")
     verbs = parser.add_subparsers(dest="verb", required=True)
     saving = verbs.add_parser("backup", help="write the database to a new folder, while the service runs")
     loading = verbs.add_parser(
-        "restore", help="fill an empty database from such a folder; the service is stopped"
+        "restore", help="fill an empty database from the folder of a backup; the service must be stopped"
     )
-    verbs.add_parser("restored", help="the database was brought back by other means; the service is stopped")
+    verbs.add_parser(
+        "restored", help="adapt a database that was restored by other means; the service must be stopped"
+    )
     for verb in (saving, loading):
         verb.add_argument("folder", type=Path)
     arguments = parser.parse_args(argv)
@@ -121,9 +127,9 @@ def main(argv: Sequence[str]) -> int:
     }
     try:
         for line in asyncio.run(_run(works[arguments.verb])):
-            print(line)  # noqa: T201 - what a program was asked for
+            print(line)  # noqa: T201  # output of a program
     except (SettingsError, HeadwayServiceError, OSError, ValueError) as error:
-        print(f"headway service: {error}", file=sys.stderr)  # noqa: T201 - the last word of a program
+        print(f"headway service: {error}", file=sys.stderr)  # noqa: T201  # error message of a program
         return 1
     return 0
 

@@ -1,4 +1,4 @@
-"""A task that was cancelled ends, also where a library has made another error of its cancellation."""
+"""Cancellation of tasks that also works if a library replaces CancelledError by another error."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import asyncio
 
 
 def heed_cancellation() -> None:
-    """Raise CancelledError if somebody has asked this task to end.
+    """Raise CancelledError if this task was cancelled.
 
-    For whoever goes on after an error, or after a wait with a limit: a driver that is cancelled while it waits for its server
-    may answer with an error of its own, and `asyncio.wait_for` of Python 3.11 with its result.
+    Call it before continuing after an error, or after a wait with a time limit. A driver that is cancelled
+    while it waits for its server may raise an error of its own, and `asyncio.wait_for` of Python 3.11 may
+    return its result.
     """
     task = asyncio.current_task()
     if task is not None and task.cancelling():

@@ -1,4 +1,4 @@
-"""Reading settings from the environment: one value at a time, with a sentence for each that is wrong."""
+"""Readers for settings in the environment, one value at a time, with an error message for each invalid value."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from pathlib import Path
 
 
 class SettingsError(Exception):
-    """A setting is missing or wrong; the message says which and what to set."""
+    """Error: a setting is missing or wrong. The message says which, and what to set."""
 
 
 def text_of(env: Mapping[str, str], name: str) -> str:
-    """A value that must be there. Raises SettingsError."""
+    """Return a required value. Raise SettingsError if it is missing."""
     value = env.get(name, "").strip()
     if not value:
         raise SettingsError(f"{name} is not set; see docs/reference/settings.md, or use `headway up`.")
@@ -19,7 +19,7 @@ def text_of(env: Mapping[str, str], name: str) -> str:
 
 
 def number_of(env: Mapping[str, str], name: str, default: float, low: float, high: float) -> float:
-    """A number within bounds. Raises SettingsError."""
+    """Return a number within bounds. Raise SettingsError for any other value."""
     text = env.get(name, "").strip()
     try:
         value = float(text) if text else default
@@ -31,18 +31,21 @@ def number_of(env: Mapping[str, str], name: str, default: float, low: float, hig
 
 
 def path_of(env: Mapping[str, str], name: str) -> Path | None:
-    """A path, or None where there is none."""
+    """Return a path, or None if the variable is not set."""
     text = env.get(name, "").strip()
     return Path(text) if text else None
 
 
 def words_of(env: Mapping[str, str], name: str, default: str = "") -> tuple[str, ...]:
-    """Words between commas or spaces."""
+    """Return the words of a value, separated by commas or spaces."""
     return tuple(env.get(name, default).replace(",", " ").split())
 
 
 def switch_of(env: Mapping[str, str], name: str, *, default: bool) -> bool:
-    """Whether a variable says on or off; `default` where it is not set. Raises SettingsError for anything else."""
+    """Return whether a variable is on or off, or `default` if it is not set.
+
+    Raise SettingsError otherwise.
+    """
     text = env.get(name, "").strip().lower()
     if text not in {"", "on", "off"}:
         raise SettingsError(f"{name} must be on or off, not {text!r}.")

@@ -1,4 +1,4 @@
-"""Settings of the edge: TLS, signing in, and how fast anybody may ask."""
+"""Settings of the HTTP interface: TLS, sign-in and the rate limit."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from headway.contract.identity import Role
-from service.domain.sign_in import AdmissionRules
+from headway.contract.views.identity import Role
+from service.domain.identity.sign_in import AdmissionRules
 from service.environment import SettingsError, number_of, path_of, text_of, words_of
 
 RATE_PER_S = 200.0
@@ -18,14 +18,14 @@ _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OidcSettings:
-    """The provider at which people sign in, and who becomes what there."""
+    """The identity provider, and the roles that its users get."""
 
     issuer: str
     client_id: str
     client_secret: str | None = field(default=None, repr=False)
-    """None: Headway is registered there as a public client."""
+    """Client secret at the provider; None if Headway is registered as a public client."""
     device_client_id: str = ""
-    """As what command lines are registered, which keep no secret; empty: as Headway itself is."""
+    """Client id of command lines, which keep no secret; empty for that of Headway itself."""
     scopes: tuple[str, ...] = ("openid", "email")
     name_claim: str = "email"
     rules: AdmissionRules = field(default_factory=AdmissionRules)
@@ -33,33 +33,33 @@ class OidcSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpSettings:
-    """How the API is reached, and by whom."""
+    """Settings of the API's address, its TLS and its clients."""
 
     public_url: str = "http://127.0.0.1:8123"
-    """The service as browsers and rented machines reach it."""
+    """URL of the service for browsers and rented machines."""
     tls_cert: Path | None = None
     tls_key: Path | None = None
     ca_file: Path | None = None
-    """Certificates to trust beside those of the system: of Postgres, Redis and the provider."""
+    """Certificates of Postgres, Redis and the provider to trust in addition to those of the system."""
     oidc: OidcSettings | None = None
     trusted_proxies: tuple[IPv4Network | IPv6Network, ...] = ()
-    """Whose word on where a request comes from is taken (`X-Forwarded-For`)."""
+    """Proxies whose `X-Forwarded-For` header is trusted."""
     metrics_token: str = field(default="", repr=False)
-    """What monitoring shows to read `/metrics`; empty: nothing."""
+    """Bearer token of monitoring for `/metrics`; empty if monitoring needs none."""
     rate_per_s: float = 0.0
-    """Requests that one token may make, on average; 0: as many as it likes."""
+    """Rate limit of one token in requests per second; 0 for no limit."""
 
     @property
     def secure(self) -> bool:
-        """Whether browsers reach the service by TLS, here or at a proxy before it."""
+        """True if browsers reach the service by TLS, terminated here or at a proxy."""
         return self.public_url.startswith("https://")
 
 
 def read_http_settings(env: Mapping[str, str]) -> HttpSettings:
-    """The settings.
+    """Return the HTTP settings of an environment.
 
     Raises:
-        SettingsError: one is wrong.
+        SettingsError: a setting is wrong.
     """
     certificate, key = path_of(env, "HEADWAY_TLS_CERT"), path_of(env, "HEADWAY_TLS_KEY")
     if (certificate is None) != (key is None):
@@ -71,7 +71,7 @@ def read_http_settings(env: Mapping[str, str]) -> HttpSettings:
         ("HEADWAY_CA_FILE", ca_file),
     ):
         if path is not None and not path.is_file():
-            raise SettingsError(f"{name} names {path}, which is no file.")
+            raise SettingsError(f"{name} names {path}, which is not a file.")
     scheme = "http" if certificate is None else "https"
     own = f"{scheme}://{env.get('HEADWAY_HOST', '127.0.0.1')}:{env.get('HEADWAY_PORT', '8123')}"
     return HttpSettings(
@@ -100,7 +100,7 @@ def _oidc(env: Mapping[str, str]) -> OidcSettings | None:
     parts = urlsplit(issuer)
     if parts.scheme != "https" and not (parts.scheme == "http" and parts.hostname in _LOOPBACK):
         raise SettingsError(
-            f"HEADWAY_OIDC_ISSUER must be an https:// URL, not {issuer!r}: who listens on the way could sign in as anybody."
+            f"HEADWAY_OIDC_ISSUER must be an https:// URL, not {issuer!r}: an eavesdropper could sign in as any user."
         )
     role = env.get("HEADWAY_OIDC_DEFAULT_ROLE", "").strip()
     if role and role not in set(Role):

@@ -1,4 +1,4 @@
-"""The service's log: plain or as JSON, and without credentials."""
+"""The log of the service: plain text or JSON, without credentials."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from typing import Any
 
 import structlog
 
-from headway.contract.redaction import without_credentials
+from headway.contract.values.redaction import without_credentials
 from headway.errors import HeadwayError
 from headway.log_lines import log_as_json, wants_json
 from service.environment import SettingsError
-from service.usecases.facts import Accepted, CommandTaken, Fact, Happened
+from service.usecases.ports.facts import Accepted, CommandTaken, Fact, Happened
 
 log = structlog.get_logger()
 
 
 def configure_log(env: Mapping[str, str]) -> None:
-    """For people, or as JSON where the environment asks for it.
+    """Configure the log as plain text, or as JSON if the environment asks for it.
 
-    Errors have plain tracebacks: the usual ones show local variables, tokens among them, and take so long to draw that a
-    process with many errors does nothing else.
+    Tracebacks are plain. The default ones show local variables, including tokens, and take so long to format
+    that they would block a process with many errors.
 
     Raises:
-        SettingsError: it asks for something else.
+        SettingsError: the log format is invalid.
     """
     try:
         if wants_json(env, default=False):
@@ -44,8 +44,9 @@ def configure_log(env: Mapping[str, str]) -> None:
 
 
 def log_fact(fact: Fact) -> None:
-    """What happens to jobs, with the ids by which it is found in the logs of other programs; with `request_id` or `round` where
-    that is what made it happen.
+    """Log an event of a job with its ids, which the logs of other programs contain as well.
+
+    The log line also has the `request_id` or `round` that caused the event, if there is one.
     """
     match fact:
         case Accepted(job):
@@ -69,4 +70,4 @@ def log_fact(fact: Fact) -> None:
                 node=fact.node_id,
             )
         case _:
-            pass  # rounds have a line of their own
+            pass  # rounds are logged elsewhere

@@ -1,4 +1,4 @@
-"""The composition root: the only place that names concrete adapters."""
+"""The composition root: the only module that names concrete adapters."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any
@@ -26,43 +26,44 @@ from sqlalchemy.exc import SQLAlchemyError
 from headway.tracing import Sends
 from service.adapters.keyring import ring_of
 from service.adapters.oidc import provider_of
-from service.adapters.postgres.clock import SAMPLE_EVERY_S, DatabaseClock
 from service.adapters.postgres.database import Database, trust
-from service.adapters.postgres.leadership import PostgresLeadership
-from service.adapters.postgres.schema import migrate, schema_problem
-from service.adapters.providers.local import LocalProvider
-from service.adapters.providers.static import StaticProvider
-from service.adapters.redis import RedisBells, RedisCommandQueue, connect, stream_of
+from service.adapters.postgres.engine.clock import SAMPLE_EVERY_S, DatabaseClock
+from service.adapters.postgres.engine.leadership import PostgresLeadership
+from service.adapters.postgres.engine.schema import migrate, schema_problem
+from service.adapters.provider_choice import installed_providers
+from service.adapters.redis import RedisCommandQueue, RedisWakeUps, connect, stream_of
 from service.adapters.redis_acl import RedisAcl, SharedQueue
 from service.adapters.simulator import ProcessSimulator
 from service.adapters.storage import ObjectStorage
 from service.adapters.storage_access import storage_keys, storage_signer
 from service.api.app import create_app
-from service.api.context import ApiContext, new_id
-from service.api.pressure import Lateness
-from service.api.server import CERTIFICATE_LOOKED_AT_EVERY_S, server_of
-from service.collector import spare
+from service.api.http.context import ApiContext, new_id
+from service.api.http.pressure import Lateness
+from service.api.http.server import CERTIFICATE_LOOKED_AT_EVERY_S, server_of
 from service.console.install import install_console
-from service.domain.errors import HeadwayServiceError
+from service.domain.life.life import Launch
+from service.domain.policies.registry import DEFAULT, POLICIES, Policies
 from service.domain.rental.fleet import Patience
-from service.domain.rental.wants import Rules
+from service.domain.rental.rental_targets import RentalRules
+from service.domain.shared.errors import HeadwayServiceError
+from service.garbage import spare
 from service.log import configure_log
 from service.loops.identities import keep
 from service.loops.leader import lead
 from service.loops.renting import Rents
 from service.loops.runner import Loop, run_loop
 from service.loops.scheduler import Intervals, Scheduler
-from service.settings import RentalSettings, Settings, SettingsError, read_settings
+from service.plugins import installed_policies
+from service.settings import Settings, SettingsError, read_settings
 from service.telemetry import collector_of, telemetry
-from service.usecases.expire import API_FRESH_S
-from service.usecases.identify import Identities
-from service.usecases.node_ports import NodeAccess
-from service.usecases.offers import OfferBook
-from service.usecases.orders import Launch
-from service.usecases.ports import Transactions
-from service.usecases.records import Bell
-from service.usecases.rent import Renting
-from service.usecases.rental_ports import Provider
+from service.usecases.identity.identify import Identities
+from service.usecases.nodes.expire import API_FRESH_S
+from service.usecases.ports.credentials import NodeAccess
+from service.usecases.ports.facts import WakeUp
+from service.usecases.ports.rental import Provider
+from service.usecases.ports.transactions import Transactions
+from service.usecases.rental.offers import OfferBook
+from service.usecases.rental.rent import Renting
 
 log = structlog.get_logger()
 
@@ -71,30 +72,36 @@ _SIMULATION_LIMIT_S = 900.0
 
 
 def wall_now() -> datetime:
-    """This machine's time, in UTC: for what providers do on it. All else goes by `Service.clock`."""
+    """Return this machine's UTC time, for providers. All other code uses `Service.clock`."""
     return datetime.now(UTC)
 
 
 class Service:
-    """The adapters of one process, and what is built on them."""
+    """The adapters of one process, and the objects built on them."""
 
     def __init__(
-        self, settings: Settings, providers: Sequence[Provider] = (), spans: Sends | None = None
+        self,
+        settings: Settings,
+        providers: Sequence[Provider] = (),
+        spans: Sends | None = None,
+        policies: Policies = POLICIES,
     ) -> None:
         self.settings = settings
         self.providers = providers
+        self.policies = policies
         trust(settings.http.ca_file)
         self.redis = connect(settings.redis_url, settings.http.ca_file)
-        self.bells = RedisBells(self.redis)
+        self.wake_ups = RedisWakeUps(self.redis)
         self.process_id = secrets.token_hex(8)
         self.holder = f"headway {socket.gethostname()[:24]} {os.getpid()} {self.process_id}"
-        """Who this is, in the database's list of sessions and as the leader."""
-        self.telemetry = telemetry(lambda: self.clock.now(), spans)  # noqa: PLW0108  # there is no clock yet
+        """Name of this process as leader and in the database's list of sessions."""
+        self.telemetry = telemetry(lambda: self.clock.now(), spans)  # noqa: PLW0108  # the clock is created below
         self.database = Database(
             settings.database_url,
-            self._ring,
+            self._send_wake_up,
             holder=self.holder,
             share_half_life_s=settings.share_half_life_s,
+            contention=settings.contention,
             tell=self.telemetry.tell,
         )
         self.clock = DatabaseClock(self.database.time)
@@ -105,17 +112,17 @@ class Service:
         self.storage = ObjectStorage(settings.storage_url)
         self.launch = Launch(checkpoint_root=f"{settings.storage_url}/checkpoints")
         self._lateness = Lateness(math.inf)
-        """Of the application's reports."""
+        """Lateness of reports to the application."""
         self._told_s = -math.inf
-        """Up to when the database knows of it."""
+        """Monotonic time up to which the database knows the lateness."""
         self._identities: Identities | None = None
-        """The application's."""
+        """Identities of the application."""
 
     async def check(self) -> None:
-        """Fail with a clear sentence when a store cannot be reached or its schema is old.
+        """Raise an error if a store cannot be reached or its schema is old.
 
         Raises:
-            SettingsError: what is wrong and what to do.
+            SettingsError: the problem and its remedy.
         """
         problems = await self.problems()
         problem = await self.queue_access.problem()
@@ -123,9 +130,14 @@ class Service:
         if problems:
             raise SettingsError("; ".join(problems))
         await self.clock.look()
+        async with self.database.begin() as tx:
+            chosen = (await tx.rounds.policy()).name
+        if chosen not in self.policies:
+            what_next = "install the package that has the policy, or choose another one: headway policy NAME"
+            log.error("policy_missing", policy=chosen, instead=DEFAULT, what_next=what_next)
 
     async def problems(self) -> list[str]:
-        """What is not well. Implements `api.context.Readiness`."""
+        """Return the problems of the stores. Implements `api.context.Readiness`."""
         problems = []
         try:
             problem = await schema_problem(self.database.engine)
@@ -139,14 +151,14 @@ class Service:
         return problems
 
     def app(self) -> FastAPI:
-        """The HTTP application."""
+        """Return the HTTP application with its API and pages."""
         settings = self.settings
         context = ApiContext(
             transactions=self.database,
             storage=self.storage,
-            checkpoints=self.storage,
-            bells=self.bells,
+            wake_ups=self.wake_ups,
             readiness=self,
+            policies=self.policies,
             launch=self.launch,
             api_token=settings.api_token,
             join_token=settings.join_token,
@@ -172,16 +184,16 @@ class Service:
         install_console(app, context)
         return app
 
-    async def _ring(self, bell: Bell, about: str) -> None:
-        """Ring after a commit. Who may less than before is heard of here before the answer is out, elsewhere soon after."""
-        if bell is Bell.ACCESS and self._identities is not None:
+    async def _send_wake_up(self, wake_up: WakeUp, about: str) -> None:
+        """Send a wake-up after a commit. Revoked access takes effect here at once, and elsewhere soon after."""
+        if wake_up is WakeUp.ACCESS and self._identities is not None:
             self._identities.forget()
-        await self.bells.ring(bell, about)
+        await self.wake_ups.wake(wake_up, about)
 
     @asynccontextmanager
     async def _api_background(self) -> AsyncIterator[None]:
         beat = Loop(name="beat", run_once=self.beat, min_interval_s=_BEAT_S, max_interval_s=_BEAT_S)
-        async with self.bells.running(), self.bells.heard((Bell.ACCESS, "")) as access_changed:
+        async with self.wake_ups.running(), self.wake_ups.heard((WakeUp.ACCESS, "")) as access_changed:
             assert self._identities is not None, "this is the application's background"
             tasks = [
                 asyncio.create_task(run_loop(beat, asyncio.Event())),
@@ -194,16 +206,16 @@ class Service:
                     task.cancel()
 
     async def beat(self) -> None:
-        """Say that this API is up, and whether it was late since it last said so."""
+        """Store that this API is up, and whether it was late since the last call."""
         began_s = time.monotonic()
         async with self.database.begin() as tx:
             late = self._lateness.was_late(self._told_s)
-            await tx.silence.beat(self.process_id, self.clock.now(), API_FRESH_S, late=late)
+            await tx.nodes.beat(self.process_id, self.clock.now(), API_FRESH_S, late=late)
         self._told_s = began_s
 
     @asynccontextmanager
     async def keeping_time(self) -> AsyncIterator[None]:
-        """Look at the database's clock now and then, until the block ends."""
+        """Read the database's clock periodically until the block ends."""
         looks = Loop(
             name="clock",
             run_once=self.clock.look,
@@ -219,18 +231,18 @@ class Service:
     async def schedule(self) -> None:
         """Run the loops whenever this process is the leader, until cancelled."""
         leadership = PostgresLeadership(self.settings.database_url, self.holder)
-        async with self.bells.running():
+        async with self.wake_ups.running():
             await lead(leadership, lambda term: self.scheduler(term).work())
 
     def scheduler(self, term: int) -> Scheduler:
-        """What a leader does in one term: nothing that it remembers of an earlier one is true any more."""
+        """Return the scheduler of one term as leader, without state of earlier terms."""
         transactions = self.database.of_term(term)
         return Scheduler(
             transactions=transactions,
             queue=RedisCommandQueue(self.redis),
             access=self.queue_access,
             storage=self.storage,
-            bells=self.bells,
+            wake_ups=self.wake_ups,
             simulator=ProcessSimulator(_SIMULATION_LIMIT_S),
             launch=self.launch,
             intervals=Intervals(silence=self.settings.silence, keep_days=self.settings.keep_days),
@@ -239,17 +251,18 @@ class Service:
             clock_s=time.perf_counter,
             usd_per_slot_h=self.settings.usd_per_slot_h,
             new_round_id=lambda: f"r{secrets.token_hex(8)}",
+            policies=self.policies,
             rents=self.rents(transactions),
         )
 
     def rents(self, transactions: Transactions) -> Rents:
-        """What rents machines. Without providers it only tells of machines that nobody looks after any more."""
+        """Return the loop that rents machines. Without providers, it only reports orphaned machines."""
         rental = self.settings.rental
         return Rents(
             transactions=transactions,
             renting=Renting(
                 providers=self.providers,
-                rules=Rules(
+                rules=RentalRules(
                     max_machines=rental.max_machines,
                     max_usd_per_h=rental.max_usd_per_h,
                     idle_s=rental.idle_s,
@@ -258,6 +271,7 @@ class Service:
                 public_url=rental.public_url,
                 join_secret=self.settings.join_token,
                 new_machine_id=lambda: new_id("m", self.clock.now()),
+                policies=self.policies,
             ),
             launch=self.launch,
             now=self.clock.now,
@@ -266,7 +280,7 @@ class Service:
         )
 
     async def close(self) -> None:
-        """Close every connection."""
+        """Close the connections to all stores."""
         await self.database.close()
         await self.redis.aclose()
         self.telemetry.close()
@@ -276,38 +290,8 @@ def _brief(error: BaseException) -> str:
     return f"{type(error).__name__}: {str(error).splitlines()[0][:200] if str(error) else ''}".rstrip(": ")
 
 
-def providers_of(settings: Settings, env: Mapping[str, str]) -> list[Provider]:
-    """Where machines are rented.
-
-    Raises:
-        SettingsError: a provider's own settings are missing or wrong.
-    """
-    return [_provider(name, settings.rental, env) for name in settings.rental.providers]
-
-
-def _provider(name: str, rental: RentalSettings, env: Mapping[str, str]) -> Provider:
-    if name == "local":
-        assert rental.local_offers is not None, "checked with the settings"
-        assert rental.local_machines is not None, "checked with the settings"
-        return LocalProvider(rental.local_offers, rental.local_machines, now=wall_now)
-    if name == "static":
-        return StaticProvider()
-    # Only who rents from EC2 has boto3, and only they wait for its import.
-    try:
-        from service.adapters.providers.ec2 import Ec2Provider  # noqa: PLC0415
-        from service.adapters.providers.ec2_client import connect as connect_ec2  # noqa: PLC0415
-        from service.adapters.providers.ec2_settings import read_ec2_settings  # noqa: PLC0415
-    except ModuleNotFoundError as error:
-        raise SettingsError(
-            f"HEADWAY_PROVIDERS names ec2, which needs {error.name}: pip install 'headway[ec2]'"
-        ) from error
-    settings = read_ec2_settings(env)
-    clients = connect_ec2(settings.region, endpoint_url=env.get("AWS_ENDPOINT_URL_EC2") or None)
-    return Ec2Provider(settings, clients, wall_now)
-
-
 async def run_migrations(service: Service) -> None:
-    """`migrate`."""
+    """Migrate the database: the role `migrate`."""
     try:
         await migrate(service.database.engine)
     except OSError as error:
@@ -315,7 +299,7 @@ async def run_migrations(service: Service) -> None:
 
 
 async def run_api(service: Service) -> None:
-    """`api`: serve HTTP until told to stop."""
+    """Serve HTTP until told to stop: the role `api`."""
     await service.check()
     spare()
     settings = service.settings
@@ -334,7 +318,7 @@ async def run_api(service: Service) -> None:
 
 
 async def run_scheduler(service: Service) -> None:
-    """`scheduler`: lead or wait until told to stop."""
+    """Lead or wait until told to stop: the role `scheduler`."""
     await service.check()
     spare()
     stopping = asyncio.Event()
@@ -347,13 +331,13 @@ async def run_scheduler(service: Service) -> None:
 
 
 async def run_all(service: Service) -> None:
-    """`all`: API and scheduler in one process."""
+    """Run the API and the scheduler in one process: the role `all`."""
     await service.check()
     await _until_one_ends(asyncio.create_task(service.schedule()), asyncio.create_task(run_api(service)))
 
 
 async def _until_one_ends(*tasks: asyncio.Task[Any]) -> None:
-    """Wait for the first of them, end the others, and raise what the first one has raised."""
+    """Wait for the first task to end, cancel the others, and raise the error of the first."""
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     finally:
@@ -368,7 +352,7 @@ ROLES = {"migrate": run_migrations, "api": run_api, "scheduler": run_scheduler, 
 
 
 def main(argv: Sequence[str]) -> int:
-    """`python -m service ROLE`. The exit code: 0, or 1 after a sentence that says what to do."""
+    """Run `python -m service ROLE`. Return 0, or 1 after printing an error with a remedy."""
     parser = argparse.ArgumentParser(prog="python -m service", description="The Headway service.")
     parser.add_argument(
         "role", choices=sorted(ROLES), help="migrate once, then run api and scheduler, or all"
@@ -377,11 +361,13 @@ def main(argv: Sequence[str]) -> int:
     try:
         configure_log(os.environ)
         settings = read_settings(os.environ)
-        service = Service(settings, providers_of(settings, os.environ), collector_of(os.environ, role))
+        providers = installed_providers(settings.rental.providers, os.environ, wall_now)
+        spans = collector_of(os.environ, role)
+        service = Service(settings, providers, spans, policies=installed_policies())
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_run(service, role))
     except (SettingsError, HeadwayServiceError, ValueError) as error:
-        print(f"headway service: {error}", file=sys.stderr)  # noqa: T201 - the last word of a program
+        print(f"headway service: {error}", file=sys.stderr)  # noqa: T201  # error message of a program
         return 1
     return 0
 

@@ -1,7 +1,7 @@
-"""`python -m service rotate-secrets`: seal every secret anew, with the first of the keys.
+"""`python -m service rotate-secrets`: encrypt every secret again with the first key.
 
-To change the key: put the new one before the old one in HEADWAY_SECRETS_KEY, start the service anew, run this, and take the old
-one out.
+To change the key, put the new one before the old one in HEADWAY_SECRETS_KEY and restart the service. Then run
+this command, and remove the old key.
 """
 
 from __future__ import annotations
@@ -14,27 +14,29 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from service.adapters.keyring import ring_of
-from service.domain.errors import HeadwayServiceError
+from service.domain.shared.errors import HeadwayServiceError
 from service.main import Service
 from service.settings import SettingsError, read_settings
-from service.usecases.audit import on_command_line
-from service.usecases.secrets import required, rotate
+from service.usecases.identity.audit import on_command_line
+from service.usecases.identity.secrets import required, rotate
 
 VERBS = ("rotate-secrets",)
 
 
 def main(argv: Sequence[str]) -> int:
-    """The exit code: 0, or 1 after a sentence that says what to do."""
-    parser = argparse.ArgumentParser(prog="python -m service", description="Secrets, and their keys.")
+    """Run the command. Return 0, or 1 after printing an error with a remedy."""
+    parser = argparse.ArgumentParser(prog="python -m service", description="Encryption of secrets.")
     verbs = parser.add_subparsers(dest="verb", required=True)
-    verbs.add_parser("rotate-secrets", help="seal every secret anew with the first of HEADWAY_SECRETS_KEY")
+    verbs.add_parser(
+        "rotate-secrets", help="encrypt every secret again with the first key of HEADWAY_SECRETS_KEY"
+    )
     parser.parse_args(argv)
     try:
         count = asyncio.run(_rotate())
     except (SettingsError, HeadwayServiceError, OSError) as error:
-        print(f"headway service: {error}", file=sys.stderr)  # noqa: T201 - the last word of a program
+        print(f"headway service: {error}", file=sys.stderr)  # noqa: T201  # error message of a program
         return 1
-    print(f"{count} secrets are sealed with the newest key.")  # noqa: T201 - what a program was asked for
+    print(f"secrets encrypted with the first key: {count}")  # noqa: T201  # output of a program
     return 0
 
 

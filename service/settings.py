@@ -1,4 +1,7 @@
-"""The service's settings, from the environment. Names are documented in `docs/reference/settings.md`, what they mean in `tools/variables.py`."""
+"""The service's settings, read from the environment.
+
+`docs/reference/settings.md` lists their names. `tools/variables.py` describes their meanings.
+"""
 
 from __future__ import annotations
 
@@ -6,99 +9,97 @@ import base64
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
-from headway.contract.devices import parse_prices
+from headway.contract.values.devices import parse_prices
 from headway.exposing import Bind
-from service.domain.silence import SilenceRule
-from service.environment import SettingsError, number_of, path_of, switch_of, text_of
+from service.domain.cluster.contention_rules import USUAL, ContentionRules
+from service.domain.nodes.silence import SilenceRule
+from service.environment import SettingsError, number_of, switch_of, text_of
 from service.http_settings import HttpSettings, read_http_settings
 
-__all__ = ["PROVIDERS", "RentalSettings", "Settings", "SettingsError", "read_settings"]
+__all__ = ["RentalSettings", "Settings", "SettingsError", "read_settings"]
 
 SECRETS_KEY_BYTES = 32
-PROVIDERS = ("ec2", "local", "static")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RentalSettings:
-    """Renting machines. Without providers, nothing is ever rented."""
+    """Settings of renting machines. Without providers, nothing is rented."""
 
     providers: tuple[str, ...] = ()
     public_url: str = ""
-    """The service as rented machines reach it."""
+    """URL of the service for rented machines."""
     max_machines: int = 10
     max_usd_per_h: float | None = None
-    """What all rented machines together may cost; None: budgets alone bound it."""
+    """Limit on the dollars per hour of all rented machines together; None if only budgets limit them."""
     idle_s: float = 120.0
-    """A machine that is not worth its price is kept for so long."""
+    """Seconds before a machine that is no longer worth its price is given back."""
     join_s: float = 600.0
-    """A machine whose agent has not joined after so long is given back."""
+    """Seconds before a machine whose agent has not joined is given back."""
     every_s: float = 10.0
-    local_offers: Path | None = None
-    """The file of offers of the provider `local`."""
-    local_machines: Path | None = None
-    """The folder in which its machines live."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SecretSettings:
-    """What secrets of projects are sealed with; with neither, the service keeps none."""
+    """Encryption of the secrets of projects. Without keys and a command, the service stores no secrets."""
 
     keys: tuple[bytes, ...] = field(default=(), repr=False)
     command: tuple[str, ...] = ()
-    """A program that wraps keys; it takes the place of the first of `keys`, which then only open."""
+    """Program that wraps keys. It replaces the first of `keys`, and the keys then only decrypt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Everything that a deployment chooses."""
+    """All settings of a deployment."""
 
     database_url: str
     redis_url: str
     storage_url: str
     api_token: str
-    """Its bearer may everything; "" where only tokens in the database count."""
+    """Bearer token with all rights; "" if only tokens in the database are valid."""
     join_token: str
-    """What any agent may join with; empty: only with join tokens that operators make."""
+    """Join token for any agent; empty if agents need join tokens that operators create."""
     agent_redis_url: str
-    """The Redis URL as agents reach it."""
+    """Redis URL for agents."""
     host: str
     port: int
     lease_s: float
-    """An agent stops its ranks when no report got through for this long."""
+    """Seconds without a successful report after which an agent stops its ranks."""
     silence_s: float
-    """A node is LOST when it was not heard of for this long, in a large cluster later (`silence`)."""
+    """Seconds without contact after which a node is LOST; longer in a large cluster (`silence`)."""
     max_bundle_bytes: int
     keep_days: int
-    """Ended jobs and their history are kept this long."""
+    """Days for which ended jobs and their history are kept."""
     usd_per_slot_h: Mapping[str, float] = field(default_factory=dict)
-    """What an hour of one slot costs, by device kind. Kinds that are not named cost nothing."""
+    """Price of one slot for an hour, by device kind. Kinds that are missing cost nothing."""
     redis_acl: bool = True
-    """Whether every node has a user of Redis of its own."""
+    """True if every node has a Redis user of its own."""
     storage_role: str = ""
-    """The role from which ranks get keys for their checkpoints; empty: they get none."""
+    """Role whose temporary keys ranks get for their checkpoints; empty for none."""
     storage_signed: bool = False
-    """Whether the service signs the requests of ranks to the storage; else they use a role's keys, or what their hosts have."""
+    """True if the service signs the storage requests of ranks. Otherwise ranks use keys of a role, or those
+    of their hosts."""
     metrics_listen: Bind | None = None
-    """Where a scheduler that has no API beside it answers `/metrics`; None: nowhere."""
+    """Address at which a scheduler without an API serves `/metrics`; None for none."""
     share_half_life_s: float = 7 * 86_400.0
-    """After so long, slots that a project has used count half for its share."""
+    """Half-life in seconds of a project's past usage in its share."""
+    contention: ContentionRules = USUAL
+    """Guarantees for jobs that compete for slots."""
     rental: RentalSettings = RentalSettings()
     http: HttpSettings = field(default_factory=HttpSettings)
     secrets: SecretSettings = SecretSettings()
 
     @property
     def silence(self) -> SilenceRule:
-        """How long nodes may be silent."""
+        """The rule for silent nodes."""
         return SilenceRule(self.silence_s, self.lease_s)
 
 
 def read_settings(env: Mapping[str, str]) -> Settings:
-    """The settings.
+    """Return the settings of an environment.
 
     Raises:
-        SettingsError: one is missing or wrong.
+        SettingsError: a setting is missing or wrong.
     """
     lease_s = number_of(env, "HEADWAY_LEASE_S", 300.0, 1.0, 86_400.0)
     silence_s = number_of(env, "HEADWAY_SILENCE_S", 15.0, 1.0, lease_s)
@@ -123,6 +124,10 @@ def read_settings(env: Mapping[str, str]) -> Settings:
         storage_signed=switch_of(env, "HEADWAY_STORAGE_SIGNED", default=False),
         metrics_listen=_metrics_listen(env),
         share_half_life_s=number_of(env, "HEADWAY_SHARE_HALF_LIFE_D", 7, 0.04, 366) * 86_400.0,
+        contention=ContentionRules(
+            min_run_s=number_of(env, "HEADWAY_MIN_RUN_S", 60.0, 0.0, 86_400.0),
+            max_wait_s=number_of(env, "HEADWAY_MAX_WAIT_S", 1800.0, 1.0, 30 * 86_400.0),
+        ),
         rental=_rental(env, http.public_url),
         http=http,
         secrets=_secrets(env),
@@ -159,15 +164,10 @@ def _key(text: str) -> bytes:
 def _rental(env: Mapping[str, str], public_url: str) -> RentalSettings:
     providers = tuple(name.strip() for name in env.get("HEADWAY_PROVIDERS", "").split(",") if name.strip())
     for name in providers:
-        if name not in PROVIDERS or providers.count(name) > 1:
-            raise SettingsError(
-                f"HEADWAY_PROVIDERS: {name!r} is none of {', '.join(PROVIDERS)}, or named twice."
-            )
+        if providers.count(name) > 1:
+            raise SettingsError(f"HEADWAY_PROVIDERS names {name!r} twice; name it once.")
     if set(providers) - {"static"}:
-        text_of(env, "HEADWAY_JOIN_TOKEN")  # the tokens of machines are made from it
-    if "local" in providers:
-        text_of(env, "HEADWAY_LOCAL_OFFERS")
-        text_of(env, "HEADWAY_LOCAL_MACHINES")
+        text_of(env, "HEADWAY_JOIN_TOKEN")  # the tokens of machines are derived from it
     cap = env.get("HEADWAY_MAX_USD_PER_H", "").strip()
     return RentalSettings(
         providers=providers,
@@ -177,8 +177,6 @@ def _rental(env: Mapping[str, str], public_url: str) -> RentalSettings:
         idle_s=number_of(env, "HEADWAY_IDLE_S", 120.0, 0.0, 86_400.0),
         join_s=number_of(env, "HEADWAY_JOIN_TIMEOUT_S", 600.0, 1.0, 86_400.0),
         every_s=number_of(env, "HEADWAY_RENT_EVERY_S", 10.0, 0.1, 3600.0),
-        local_offers=path_of(env, "HEADWAY_LOCAL_OFFERS"),
-        local_machines=path_of(env, "HEADWAY_LOCAL_MACHINES"),
     )
 
 

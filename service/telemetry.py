@@ -1,4 +1,4 @@
-"""What watches a process of the service, put together: what it counts, and where the traces of jobs go."""
+"""Metrics, logs and traces of one process of the service."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from service.adapters.metrics import FactMetrics, process_registry
 from service.adapters.traces import JobTraces
 from service.environment import SettingsError
 from service.log import log_fact
-from service.usecases.facts import BegunTrace, Fact, Tell
+from service.usecases.ports.facts import BegunTrace, Fact, Tell
 
 log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
 class Telemetry:
-    """Of one process. `spans` is None where nobody collects traces."""
+    """Telemetry of one process. `spans` is None if no collector is configured."""
 
     registry: CollectorRegistry
     tell: Tell
@@ -35,15 +35,15 @@ class Telemetry:
     spans: tracing.Sends | None = None
 
     def begin_trace(self, job_id: str, traceparent: str | None) -> BegunTrace | None:
-        """See `ApiContext.begin_trace`."""
+        """Start the trace of a job, as `ApiContext.begin_trace` describes."""
         return None if self.traces is None else self.traces.begin(job_id, traceparent)
 
     @contextmanager
     def exposed(self, bind: Bind | None) -> Iterator[None]:
-        """Answer `/metrics` there until the block ends, in a process that has no API.
+        """Serve `/metrics` at an address until the block ends, in a process without an API.
 
         Raises:
-            SettingsError: the address cannot be listened at.
+            SettingsError: the address cannot be used.
         """
         if bind is None:
             yield
@@ -58,13 +58,13 @@ class Telemetry:
             listener.close()
 
     def close(self) -> None:
-        """Send what is left of traces."""
+        """Send the remaining spans of traces."""
         if self.spans is not None:
             self.spans.close()
 
 
 def telemetry(now: Callable[[], datetime], spans: tracing.Sends | None = None) -> Telemetry:
-    """Counts, and sends the spans of jobs where there is somebody to take them."""
+    """Return the telemetry of a process: metrics, logs, and traces if `spans` is given."""
     registry = process_registry()
     counts = FactMetrics(registry)
     if spans is None:
@@ -74,7 +74,10 @@ def telemetry(now: Callable[[], datetime], spans: tracing.Sends | None = None) -
 
 
 def telling(hearers: Sequence[Tell]) -> Tell:
-    """Tells each of them. What is told is committed: whoever cannot take it in spoils it for nobody else."""
+    """Return a function that passes a fact to each of the hearers.
+
+    Facts are committed, so the error of one hearer is logged and the other hearers still run.
+    """
 
     def tell(fact: Fact) -> None:
         for hearer in hearers:
@@ -87,7 +90,10 @@ def telling(hearers: Sequence[Tell]) -> Tell:
 
 
 def collector_of(env: Mapping[str, str], role: str) -> tracing.Sends | None:
-    """Where the environment wants traces sent; None, and a word in the log, where what sends them is not installed."""
+    """Return the destination of spans, or None if the environment names none.
+
+    If OpenTelemetry is not installed, log a warning and return None.
+    """
     instance = f"{os.uname().nodename}-{os.getpid()}"
     missing = partial(log.warning, "no_traces")
     return tracing.collector(env, f"headway-{role}", instance, version("headway"), missing=missing)

@@ -12,6 +12,7 @@ import redis as redis_client
 import structlog
 from hypothesis import settings
 
+from headway.local.guard import Guard
 from headway.local.postgres import EmbeddedPostgres
 from headway.local.redis import EmbeddedRedis
 from worker_agent.launcher import landlock
@@ -37,6 +38,14 @@ structlog.configure(
 )
 
 
+@pytest.fixture(scope="session", autouse=True)
+def guard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guard]:
+    """Ends what tests have started if they are killed."""
+    with Guard() as guard:
+        guard.watch(tmp_path_factory.getbasetemp())
+        yield guard
+
+
 @pytest.fixture(scope="session")
 def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPostgres]:
     """A PostgreSQL without fsync; make a database of your own in it with `create_database`."""
@@ -48,10 +57,10 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPostg
 def migrated(postgres: EmbeddedPostgres) -> str:
     """Name of a template database with the schema, made by running the migrations."""
     from service.adapters.postgres.database import Database  # noqa: PLC0415 - only these tests pay for it
-    from service.adapters.postgres.schema import migrate  # noqa: PLC0415
+    from service.adapters.postgres.engine.schema import migrate  # noqa: PLC0415
 
     async def silent(*_: object) -> None:
-        """No bell rings."""
+        """No wake-up is sent."""
 
     async def run() -> None:
         database = Database(postgres.create_database("headway_template"), silent)

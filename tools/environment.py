@@ -8,7 +8,7 @@ from headway.contract import runtime
 from headway.contract.agents import RankSlot, RunCommand
 from tools.settings import Undocumented
 from tools.variables import RANK
-from worker_agent.environment import rank_env
+from worker_agent.runs.environment import rank_env
 
 _COMMAND = RunCommand(
     command_id="c1",
@@ -46,7 +46,7 @@ def page() -> str:
     env = rank_env(
         _COMMAND,
         _COMMAND.ranks[1],
-        base={},
+        base={runtime.ENV_OUTPUT_DIR: "/var/lib/headway/…"},
         control=Path("/var/lib/headway/…"),
         devices="GPU-5f2c…,GPU-91aa…",
         threads=4,
@@ -55,21 +55,21 @@ def page() -> str:
     names = {value for name, value in vars(runtime).items() if name.startswith("ENV_")} | env.keys()
     if wrong := sorted(names ^ RANK.keys()):
         raise Undocumented(f"tools/variables.py: RANK and what ranks get do not agree on {', '.join(wrong)}.")
-    rows = [f"| `{name}` | {_shown(env.get(name))} | {means} |" for name, means in RANK.items()]
-    return "\n".join([_LEAD, "| variable | example | meaning |", "| --- | --- | --- |", *rows, "", _TAIL])
+    rows = [f"- `{name}`{_shown(env.get(name))}: {means}" for name, means in RANK.items()]
+    return "\n".join([_LEAD, *rows, "", _TAIL])
 
 
 def _shown(value: str | None) -> str:
-    return f"`{value}`" if value else ""
+    return f" (`{value}`)" if value else ""
 
 
 _LEAD = """# Environment of a rank
 
-What every process of a job finds: all that `torchrun` sets, so that scripts for it run unchanged, and Headway's own. The job file's `env` and `secrets` come
-beside them and cannot replace them, but for the two that say so. The example is of rank 3 of four on two hosts.
+Every process of a job gets all variables of `torchrun`, so its scripts run unchanged, and Headway's own. `env` and `secrets` of the job file
+add to them and override only the two that say so. In brackets: rank 3 of four on two hosts.
 """
 
-_TAIL = """Of the agent's own environment a rank gets `PATH`, locale (`LANG`, `LC_*`, `TZ`), `LD_LIBRARY_PATH`, `VIRTUAL_ENV`, `CONDA_PREFIX`, `SSL_CERT_*`, what begins with `NCCL_`,
-`GLOO_`, `UCX_`, `FI_`, `CUDA_` or `NVIDIA_`, and what `headway agent --pass-env` names. `HOME` and `TMPDIR` are folders of the job. No credential of the service
-reaches it. Headway's library reads none of the launcher's variables `PET_*`.
+_TAIL = """From the agent's environment a rank gets `PATH`, locale (`LANG`, `LC_*`, `TZ`), `LD_LIBRARY_PATH`, `VIRTUAL_ENV`, `CONDA_PREFIX`, `SSL_CERT_*`, `NCCL_*`, `GLOO_*`,
+`UCX_*`, `FI_*`, `CUDA_*`, `NVIDIA_*`, and the variables of `headway agent --pass-env`. `HOME` and `TMPDIR` are folders of the job. A rank gets no credential of
+the service. Headway's library reads none of `PET_*`.
 """

@@ -1,4 +1,4 @@
-"""The job file for editors and for people: its JSON schema with descriptions, and a table of fields, types, defaults and bounds.
+"""The job file for editors and for people: its JSON schema with descriptions, and a list of fields, types, defaults and bounds.
 
 What a field means stands once, in the tables of docs/job-file.md; a field without a row there is an error.
 """
@@ -24,6 +24,8 @@ _AS_TEXT = {
     "resources.memory_per_slot": ("size", _SIZE),
     "checkpoint.every": ("duration", _DURATION),
     "checkpoint.grace_s": ("duration", _DURATION),
+    "output.every": ("duration", _DURATION),
+    "output.max_size": ("size", _SIZE),
     "hung_after": ("duration", _DURATION),
 }
 """Numbers that people write with a unit (`contract.quantities`), which pydantic's schema does not know of."""
@@ -47,19 +49,18 @@ def schema() -> dict[str, Any]:
 
 
 def page() -> str:
-    """The table of fields."""
+    """The list of fields."""
     found = schema()
     rows = [
-        f"| `{path}` | {_type(path, one, found)} | {_default(one)} | {_bounds(one)} |"
-        for path, one in _fields(found)
+        f"- `{path}`{_default(one)}: {_type(path, one, found)}{_bounds(one)}" for path, one in _fields(found)
     ]
-    return "\n".join([_LEAD, "| field | type | default | bounds |", "| --- | --- | --- | --- |", *rows, ""])
+    return "\n".join([_LEAD, *rows, ""])
 
 
 _LEAD = """# Fields of the job file
 
-Made from [the JSON schema](job.schema.json), by which the service checks a job file. What each field means is in [the job file](../job-file.md). Put this into the first
-line of a job file, with the path to the schema, and editors with a YAML language server complete fields and explain them:
+Generated from [the JSON schema](job.schema.json) with which the service checks job files; [the job file](../job-file.md) has the meanings. Defaults are in brackets. With this
+first line and the right path to the schema, editors with a YAML language server complete and explain fields:
 
 ```yaml
 # yaml-language-server: $schema=job.schema.json
@@ -139,7 +140,7 @@ def _option(option: dict[str, Any]) -> str:
 
 def _default(one: dict[str, Any]) -> str:
     value = one.get("default")
-    return "" if value is None else f"`{json.dumps(value)}`" if not isinstance(value, str) else f"`{value}`"
+    return "" if value is None else f" (`{value if isinstance(value, str) else json.dumps(value)}`)"
 
 
 def _bounds(one: dict[str, Any]) -> str:
@@ -155,4 +156,4 @@ def _bounds(one: dict[str, Any]) -> str:
         )
         said += [f"at most {high:,.10g}"] if high is not None else []
         said += [f"at most {option['maxLength']:,} characters"] if "maxLength" in option else []
-    return ", ".join(said)
+    return f"; {', '.join(said)}" if said else ""

@@ -12,16 +12,16 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
 
-from service.api.metrics import OF, Figures
-from service.api.metrics_money import MoneyFigures
-from service.api.pressure import Gates
-from service.api.request_times import RequestTimes
+from service.api.http.pressure import Gates
+from service.api.http.request_times import RequestTimes
+from service.api.routes.upkeep.metrics import OF, Figures
+from service.api.routes.upkeep.metrics_money import MoneyFigures
 from service.domain.perf.marks import AT_SUBMIT, ON_THE_WAY
 from service.telemetry import telemetry
-from service.usecases.monitoring_ports import ClusterFigures
-from service.usecases.records import PredictionErrors
-from worker_agent.folders import StateFolder
-from worker_agent.metrics import Seen, agent_registry
+from service.usecases.ports.rounds import PredictionErrors
+from service.usecases.ports.upkeep import ClusterFigures
+from worker_agent.host.folders import StateFolder
+from worker_agent.telemetry.metrics import Observed, agent_registry
 
 _NO_ERRORS = PredictionErrors(count=0, ratios=(math.nan,) * 3, coverage=math.nan)
 _NOTHING = Figures(
@@ -44,7 +44,6 @@ _NOTHING = Figures(
     confined={},
 )
 """An empty cluster has the names and labels of a full one."""
-_UNITS = {"seconds": "s", "bytes": "bytes", "dollars": "USD", "ratio": "", "celsius": "°C"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,17 +55,10 @@ class Described:
     labels: tuple[str, ...]
     means: str
 
-    @property
-    def unit(self) -> str:
-        """As the name says it."""
-        words = self.name.removesuffix("_total").split("_")
-        return next((_UNITS[word] for word in reversed(words) if word in _UNITS), "")
-
     def __str__(self) -> str:
         """The row."""
-        labels = ", ".join(f"`{label}`" for label in self.labels)
-        means = " ".join(self.means.split()).replace("|", "\\|")
-        return f"| `{self.name}` | {self.kind} | {labels} | {self.unit} | {means} |"
+        labels = "{" + ",".join(self.labels) + "}" if self.labels else ""
+        return f"- `{self.name}{labels}` ({self.kind}): {' '.join(self.means.split())}"
 
 
 def described(registry: CollectorRegistry) -> list[Described]:
@@ -93,7 +85,9 @@ def _labels(metric: Metric) -> tuple[str, ...]:
 def page() -> str:
     """The page."""
     with tempfile.TemporaryDirectory() as folder:
-        seen = Seen(slots=lambda: (), holding=lambda: (), waiting=lambda: 0, state=StateFolder(Path(folder)))
+        seen = Observed(
+            slots=lambda: (), holding=lambda: (), waiting=lambda: 0, state=StateFolder(Path(folder))
+        )
         sections = [
             ("The cluster", _CLUSTER, described(_NOTHING.registry(Gates()))),
             ("A process of the service", _PROCESS, described(_process())),
@@ -101,9 +95,8 @@ def page() -> str:
         ]
     parts = [_LEAD]
     for title, lead, rows in sections:
-        head = ["| metric | type | labels | unit | meaning |", "| --- | --- | --- | --- | --- |"]
         own = [str(row) for row in rows if row.name.startswith("headway_")]
-        parts.append("\n".join([f"## {title}\n\n{lead}\n", *head, *own, ""]))
+        parts.append("\n".join([f"## {title}\n\n{lead}\n", *own, ""]))
     return "\n".join(parts)
 
 
@@ -119,11 +112,11 @@ async def _nobody(*_: object) -> None:
 
 _LEAD = """# Metrics
 
-`GET /metrics` of the API answers in the text format of Prometheus; a scheduler without an API and an agent do so at the address in their setting
-([settings](settings.md)). How to scrape, a dashboard and alerts are in `deploy/monitoring`. Beside what stands here each process has the usual `process_*` and, the service,
-`python_gc_*`.
+`GET /metrics` of the API answers in the text format of Prometheus. A scheduler without an API and an agent serve it at a configured address
+([settings](settings.md)). The lists show labels in braces. `deploy/monitoring` has a scrape configuration, a dashboard and alerts. The end of a name is the unit. Every process also has the usual
+`process_*` metrics, and the service `python_gc_*`.
 """
-_CLUSTER = """Looked up in the database when somebody asks, so every API says the same: take the `max` over them, not the sum. What is said of money and of
-losses begins anew with every calendar month. `headway_http_rejected_total` is of the process alone."""
-_PROCESS = "Counted by each process as it happens: the sum over all processes is what happened."
+_CLUSTER = """Read from the database at each scrape, so every API reports the same: take the `max` over APIs, not the sum. Counters of money and lost time
+restart every calendar month. `headway_http_rejected_total` counts in its process only."""
+_PROCESS = "Counted by each process: add up all processes."
 _AGENT = "Of one host."

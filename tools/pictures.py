@@ -9,8 +9,8 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 
-from headway.contract.jobs import JobState
-from service.domain.lifecycle import TRANSITIONS, JobEvent
+from headway.contract.views.jobs import JobState
+from service.domain.jobs.lifecycle import TRANSITIONS, JobEvent
 
 Point = tuple[float, float]
 _S = JobState

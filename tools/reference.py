@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,12 @@ import typer.main
 from typer.core import TyperGroup
 
 from headway.cli.main import app
-from headway.contract.meanings import ERRORS, REASONS, Meaning
+from headway.contract.views.meanings import ERRORS, REASONS, Meaning
 from tools import environment, jobfile, metrics, openapi, pictures, roles, settings
 
 DOCS = Path(__file__).parent.parent / "docs"
+COMMON = 5
+"""Number of commands from which on the reference describes an argument once for all of them."""
 
 
 def written() -> dict[str, str]:
@@ -35,12 +38,12 @@ def pages() -> dict[str, str]:
     return {
         "reasons.md": _meanings(
             "Reasons",
-            "Every state of a job comes with one of these reasons, and with a sentence that has the particulars.",
+            "Every state of a job has one of these reasons and a message with the details.",
             {reason.value: meaning for reason, meaning in REASONS.items()},
         ),
         "errors.md": _meanings(
             "Errors",
-            "An error of the API is `application/problem+json`; its `code` is one of these and never changes its meaning.",
+            "Errors of the API are `application/problem+json` with one of these values of `code`, which never change their meaning.",
             ERRORS,
         ),
         "cli.md": "\n".join(_command_line()),
@@ -56,22 +59,25 @@ def pages() -> dict[str, str]:
 
 def _meanings(title: str, lead: str, meanings: Mapping[str, Meaning]) -> str:
     parts = [f"# {title}\n\n{lead}\n"]
-    parts += [
-        f"## {code}\n\n{one.means}\n\n**What to do.** {one.do}\n" for code, one in sorted(meanings.items())
-    ]
+    parts += [f"## {code}\n\n{one.means}\n\n*Action:* {one.do}\n" for code, one in sorted(meanings.items())]
     return "\n".join(parts)
 
 
 def _command_line() -> Iterator[str]:
+    verbs = dict(_commands(typer.main.get_command(app), "headway"))
+    counts = Counter(_row(one) for command in verbs.values() for one in _parameters(command))
+    common = [row for row, count in counts.items() if count >= COMMON]
     yield "# Command line\n"
-    yield "`headway COMMAND --help` says the same in a terminal.\n"
-    yield from _commands(typer.main.get_command(app), "headway")
+    yield "`headway COMMAND --help` prints the same. Headings show arguments and shared options; a command's own options follow. Unless a command says otherwise:\n"
+    yield "\n".join(sorted(common)) + "\n"
+    for path, command in verbs.items():
+        yield from _command(command, path, common)
 
 
-def _commands(command: Any, path: str) -> Iterator[str]:
-    """Of a command, or of all that it groups. Their types are inner ones of Typer's, and differ by its version."""
+def _commands(command: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """Yield a command, or all commands of a group, by path. Their types are private and differ between versions of Typer."""
     if not isinstance(command, TyperGroup):
-        yield from _command(command, path)
+        yield path, command
         return
     context = typer.Context(command, info_name=path)
     for name in command.list_commands(context):
@@ -80,34 +86,41 @@ def _commands(command: Any, path: str) -> Iterator[str]:
             yield from _commands(inner, f"{path} {name}")
 
 
-def _command(command: Any, path: str) -> Iterator[str]:
-    context = typer.Context(command, info_name=path)
-    usage = " ".join([path, *command.collect_usage_pieces(context)])
-    yield f"## `{path}`\n"
+def _command(command: Any, path: str, common: Collection[str]) -> Iterator[str]:
+    own = [one for one in _parameters(command) if _row(one) not in common]
+    usage = [_usage(one) for one in _parameters(command) if not _is_option(one) or one not in own]
+    yield f"## `{' '.join([path, *usage])}`\n"
     yield f"{_one_line(command.help or '')}\n"
-    yield f"    {usage}\n"
-    rows = [_row(parameter) for parameter in command.params if not _is_usual(parameter)]
-    if rows:
-        yield "| | |\n| --- | --- |\n" + "\n".join(rows) + "\n"
+    if own:
+        yield "\n".join(_row(one) for one in own) + "\n"
 
 
-def _is_usual(parameter: Any) -> bool:
-    return parameter.name == "help" or getattr(parameter, "hidden", False)
+def _parameters(command: Any) -> list[Any]:
+    return [one for one in command.params if one.name != "help" and not getattr(one, "hidden", False)]
+
+
+def _is_option(parameter: Any) -> bool:
+    return bool(parameter.param_type_name == "option")
+
+
+def _names(parameter: Any) -> list[str]:
+    if _is_option(parameter):
+        return [*parameter.opts, *parameter.secondary_opts]
+    return [parameter.metavar or parameter.name.upper()]
+
+
+def _usage(parameter: Any) -> str:
+    name = _names(parameter)[-1].strip("[]")
+    return name if parameter.required else f"[{name}]"
 
 
 def _row(parameter: Any) -> str:
-    named = parameter.param_type_name == "option"
-    names = (
-        [*parameter.opts, *parameter.secondary_opts]
-        if named
-        else [parameter.metavar or parameter.name.upper()]
-    )
-    told = ", ".join(f"`{name}`" for name in names)
-    return f"| {told} | {_one_line(getattr(parameter, 'help', None) or '')} |"
+    told = ", ".join(f"`{name}`" for name in _names(parameter))
+    return f"- {told}: {_one_line(getattr(parameter, 'help', None) or '')}"
 
 
 def _one_line(text: str) -> str:
-    return " ".join(text.replace("|", "\\|").split())
+    return " ".join(text.split())
 
 
 def main() -> int:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from headway.contract import runtime
+from headway.local import guard
 from tools.variables import SECTIONS
 from worker_agent.options import parser_of
 
@@ -44,7 +45,7 @@ class Reading:
     high: Any = None
 
     def __str__(self) -> str:
-        """As a cell of the table."""
+        """As the page shows it."""
         if self.reader == "text_of":
             return "needed"
         if self.reader == "switch_of":
@@ -68,7 +69,7 @@ def page() -> str:
     """The page. Raises Undocumented."""
     found = _found()
     told = {name for _, meanings in SECTIONS.values() for name in meanings}
-    if missing := sorted(found.keys() - told - _OF_RANKS):
+    if missing := sorted(found.keys() - told - _OF_RANKS - {guard.MARK}):
         raise Undocumented(f"tools/variables.py has no meaning for {', '.join(missing)}: write one.")
     if stale := sorted(told - found.keys()):
         raise Undocumented(
@@ -76,31 +77,22 @@ def page() -> str:
         )
     parts = [_LEAD]
     for title, (lead, meanings) in SECTIONS.items():
-        rows = [f"| `{name}` | {_reading(name, found)} | {means} |" for name, means in meanings.items()]
-        parts.append(
-            "\n".join(
-                [
-                    f"## {title}\n\n{lead}\n",
-                    "| variable | default | meaning |",
-                    "| --- | --- | --- |",
-                    *rows,
-                    "",
-                ]
-            )
-        )
+        rows = [f"- `{name}`{_reading(name, found)}: {means}" for name, means in meanings.items()]
+        parts.append("\n".join([f"## {title}\n\n{lead}\n", *rows, ""]))
     return "\n".join([*parts, *_options()])
 
 
 _LEAD = """# Settings
 
-What can be set in the environment, with the default and, for numbers, the least and the most. The end of a name says the unit: `_S` seconds,
-`_D` and `_DAYS` days, `_MIB` MiB, `_PER_S` a second, `_USD_PER_H` dollars an hour. A wrong value stops the program at its start with
-a sentence that names the variable. What ranks find in their environment is on [a page of its own](environment.md).
+Environment variables, in brackets their defaults and bounds. The end of a name is the unit: `_S` seconds, `_D` and `_DAYS` days, `_MIB` MiB, `_PER_S` per second,
+`_USD_PER_H` dollars per hour. A wrong value stops the program at its start with a message that names the variable. [Environment of a rank](environment.md)
+lists the variables of ranks.
 """
 
 
 def _reading(name: str, found: Mapping[str, Reading | None]) -> str:
-    return str(found[name] or "")
+    shown = str(found[name] or "")
+    return f" ({shown})" if shown else ""
 
 
 def _found() -> dict[str, Reading | None]:
@@ -179,15 +171,14 @@ def _is_number(value: Any) -> bool:
 def _options() -> Iterator[str]:
     """Of the agent, whose command line is its own."""
     yield "## Options of `headway agent`\n"
-    yield "| option | meaning |\n| --- | --- |"
     for action in parser_of({})._actions:  # noqa: SLF001 - argparse has no other way to list them
         if action.option_strings and action.dest not in {"help", "name"}:
-            yield f"| `{', '.join(action.option_strings)}` | {_help(action.help, action.default)} |"
+            yield f"- `{', '.join(action.option_strings)}`: {_help(action.help, action.default)}"
         elif action.dest == "name":
-            yield "| `--name` | name of this node, unique (default: the host's) |"
+            yield "- `--name`: name of this node, unique (default: the host's)"
     yield ""
 
 
 def _help(text: str | None, default: Any) -> str:
-    said = (text or "").replace("%(default)s", str(default)).replace("|", "\\|")
+    said = (text or "").replace("%(default)s", str(default))
     return " ".join(said.split())

@@ -1,4 +1,4 @@
-"""What every variable means that a deployment may set; their names, defaults and bounds are read from the code (`tools.settings`).
+"""Meanings of the variables that a deployment may set; `tools.settings` reads their names, defaults and bounds from the code.
 
 Links are relative to docs/reference/.
 """
@@ -8,157 +8,151 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 STORES = {
-    "HEADWAY_DATABASE_URL": "`postgresql://user:password@host/db`. PostgreSQL 14 or newer.",
-    "HEADWAY_REDIS_URL": "`redis://:password@host:6379/0`. Redis 6.2 or newer; nothing in it needs to be kept. The user must be "
-    "allowed to make users (`+acl`).",
-    "HEADWAY_AGENT_REDIS_URL": "The same Redis as agents reach it, with the same number of the database; else `HEADWAY_REDIS_URL`. "
-    "Each agent gets a user and a password of its own in it.",
-    "HEADWAY_REDIS_ACL": "`off`: all agents share `HEADWAY_AGENT_REDIS_URL`, password and all. For a Redis in which one cannot make "
-    "users.",
-    "HEADWAY_STORAGE_URL": "`s3://bucket/prefix`, `gs://…`, `az://…`, or `file:///folder` that every host shares: bundles, logs, "
-    "checkpoints. Credentials are the usual ones of each provider (`AWS_ACCESS_KEY_ID`, `AWS_REGION`, `AWS_ENDPOINT_URL`, …).",
-    "HEADWAY_STORAGE_ROLE": "ARN of a role that may read and write `checkpoints/` in an `s3://` storage: ranks get keys from it for "
-    "their own job ([how](../operations/storage.md)).",
-    "HEADWAY_STORAGE_SIGNED": "`on`: the service signs each request of a rank to an `s3://` storage, so that no rank holds a key; the "
-    "other way to the end of `HEADWAY_STORAGE_ROLE`.",
+    "HEADWAY_DATABASE_URL": "`postgresql://user:password@host/db`; PostgreSQL 14 or newer.",
+    "HEADWAY_REDIS_URL": "`redis://:password@host:6379/0`; Redis 6.2 or newer; persistence is not needed. The user must be allowed to create "
+    "users (`+acl`).",
+    "HEADWAY_AGENT_REDIS_URL": "The same Redis and database number, as agents reach it; default: `HEADWAY_REDIS_URL`. Each agent gets its "
+    "own user and password.",
+    "HEADWAY_REDIS_ACL": "`off`: all agents share the URL with its password, for a Redis that cannot create users.",
+    "HEADWAY_STORAGE_URL": "Bundles, logs and checkpoints: `s3://bucket/prefix`, `gs://…`, `az://…`, or `file:///folder` shared by all "
+    "hosts. Credentials are the provider's usual ones (`AWS_ACCESS_KEY_ID`, `AWS_REGION`, `AWS_ENDPOINT_URL`, …).",
+    "HEADWAY_STORAGE_ROLE": "ARN of a role that may read and write `checkpoints/` in an `s3://` storage; ranks get its keys for their own "
+    "job ([storage](../operations/storage.md)).",
+    "HEADWAY_STORAGE_SIGNED": "`on`: the service signs each request of a rank to an `s3://` storage; an alternative to "
+    "`HEADWAY_STORAGE_ROLE`.",
 }
 
-WAY_IN = {
-    "HEADWAY_HOST": "Address at which the API listens. `0.0.0.0` for all; then it must speak [TLS](../tls.md), here or at a proxy.",
+API = {
+    "HEADWAY_HOST": "Address of the API. `0.0.0.0` for all; then use [TLS](../tls.md), here or at a proxy.",
     "HEADWAY_PORT": "Port of the API.",
-    "HEADWAY_PUBLIC_URL": "The API as browsers and rented machines reach it; else `http://HOST:PORT`, with a certificate `https://`.",
-    "HEADWAY_TLS_CERT": "Certificate (PEM) with which the API speaks [TLS](../tls.md); goes with `HEADWAY_TLS_KEY`.",
+    "HEADWAY_PUBLIC_URL": "URL of the API for browsers and rented machines; default: `http://HOST:PORT`, or `https://` with a certificate.",
+    "HEADWAY_TLS_CERT": "TLS certificate (PEM) of the API, with `HEADWAY_TLS_KEY`.",
     "HEADWAY_TLS_KEY": "The certificate's key (PEM).",
-    "HEADWAY_CA_FILE": "Certificates (PEM) of authorities to trust beside those of the system; agents and clients read it, too.",
-    "HEADWAY_TRUSTED_PROXIES": "Addresses or networks of proxies whose word on where a request comes from (`X-Forwarded-For`) is "
-    "taken.",
-    "HEADWAY_RATE_PER_S": "Requests that one token may make per second, on average; 0: no limit "
+    "HEADWAY_CA_FILE": "Certificates (PEM) of additional authorities to trust; agents and clients read it too.",
+    "HEADWAY_TRUSTED_PROXIES": "Addresses or networks of proxies whose `X-Forwarded-For` is trusted.",
+    "HEADWAY_RATE_PER_S": "Average requests per second of one token; 0: no limit "
     "([limits](../operations/access.md#what-anybody-may-send)).",
-    "HEADWAY_MAX_BUNDLE_MIB": "Largest upload of a job's folder, in MiB.",
-    "HEADWAY_API_TOKEN": "Whoever bears it is an admin. Leave it unset where an admin was made with `python -m service create-admin`.",
-    "HEADWAY_METRICS_TOKEN": "What monitoring shows as a bearer token to read `/metrics`; none: it is open.",
-    "HEADWAY_METRICS_LISTEN": "`[ADDRESS:]PORT` at which a scheduler without an API beside it answers `/metrics`, on loopback without "
-    "an address; none: it does not ([monitoring](../monitoring.md)).",
+    "HEADWAY_MAX_BUNDLE_MIB": "Maximum size of an uploaded job folder.",
+    "HEADWAY_API_TOKEN": "A token with admin rights. Unset it after `python -m service create-admin`.",
+    "HEADWAY_METRICS_TOKEN": "Bearer token for `/metrics`; default: none is needed.",
+    "HEADWAY_METRICS_LISTEN": "`[ADDRESS:]PORT` for `/metrics` of a scheduler without an API, on loopback by default; unset: none "
+    "([monitoring](../monitoring.md)).",
 }
 
 SIGN_IN = {
-    "HEADWAY_OIDC_ISSUER": "The provider's issuer, to the letter: `https://id.example.com/realms/ml`. Without it people sign in with "
-    "tokens ([signing in](../operations/access.md#signing-in)).",
-    "HEADWAY_OIDC_CLIENT_ID": "As what Headway is registered there; with an issuer.",
-    "HEADWAY_OIDC_CLIENT_SECRET": "Its secret; without one it is a public client. PKCE is used either way.",
-    "HEADWAY_OIDC_DEVICE_CLIENT_ID": "As what command lines are registered, a public client with the device flow; else the client id.",
-    "HEADWAY_OIDC_SCOPES": "What is asked for.",
-    "HEADWAY_OIDC_NAME_CLAIM": "What names people; `email` by default, which counts only where the provider says `email_verified`.",
-    "HEADWAY_OIDC_ADMINS": "Names that become admins everywhere at their first sign-in.",
-    "HEADWAY_OIDC_DEFAULT_ROLE": "Whoever the provider knows gets this role; without it only those come in whom an admin has added.",
-    "HEADWAY_OIDC_DEFAULT_PROJECT": "In which project they get it; `default`.",
+    "HEADWAY_OIDC_ISSUER": "The provider's exact issuer: `https://id.example.com/realms/ml`. Unset: people sign in with tokens "
+    "([signing in](../operations/access.md#signing-in)).",
+    "HEADWAY_OIDC_CLIENT_ID": "Client id at the provider; needed with an issuer.",
+    "HEADWAY_OIDC_CLIENT_SECRET": "Its secret; unset for a public client. PKCE is always used.",
+    "HEADWAY_OIDC_DEVICE_CLIENT_ID": "Public client with the device flow, for command lines; default: the client id.",
+    "HEADWAY_OIDC_SCOPES": "Requested scopes.",
+    "HEADWAY_OIDC_NAME_CLAIM": "Claim with a person's name; default: `email`, which requires `email_verified`.",
+    "HEADWAY_OIDC_ADMINS": "Names that become global admins at their first sign-in.",
+    "HEADWAY_OIDC_DEFAULT_ROLE": "Role for everyone whom the provider knows; unset: only users added by an admin may sign in.",
+    "HEADWAY_OIDC_DEFAULT_PROJECT": "Project of that role; default: `default`.",
 }
 
-KEEPING = {
-    "HEADWAY_SILENCE_S": "A node that was silent for so many seconds is LOST, and its jobs recover elsewhere; above 1,665 "
-    "nodes, nine seconds for each 1,000 of them, if that is longer. At most "
-    "`HEADWAY_LEASE_S`.",
-    "HEADWAY_LEASE_S": "An agent that has not reached the API for so many seconds kills its ranks: how long an outage of the API or of "
-    "PostgreSQL may last without stopping training.",
-    "HEADWAY_KEEP_DAYS": "Days after which ended jobs, their events, logs and checkpoints are deleted "
-    "([what grows](../operations/growth.md)).",
-    "HEADWAY_LOG_FORMAT": "`json` or `text`, of log lines. Without it the service writes text, an agent JSON unless it writes to a terminal.",
-    "HEADWAY_SHARE_HALF_LIFE_D": "Days after which slots that a project has used count half for its "
-    "[share](../tenants.md#fair-share).",
-    "HEADWAY_SECRETS_KEY": "Keys of secrets, 32 random bytes each in base64 or hexadecimal digits, separated by commas, the newest "
-    "first; the same for all APIs ([secrets](../security.md#secrets)).",
-    "HEADWAY_SECRETS_COMMAND": "A program that wraps the keys, in place of the first of them.",
+OPERATION = {
+    "HEADWAY_SILENCE_S": "A node silent for this long is LOST, and its jobs recover elsewhere; in clusters above 1,665 nodes at least nine "
+    "seconds per 1,000 nodes. At most `HEADWAY_LEASE_S`.",
+    "HEADWAY_LEASE_S": "An agent that cannot reach the API for this long kills its ranks. Shorter outages stop no training.",
+    "HEADWAY_MIN_RUN_S": "Minimum run time before another job's gain may vacate a job; at least twenty times the cost of its start and stop "
+    "([competing jobs](../allocation.md#jobs-that-compete)).",
+    "HEADWAY_MAX_WAIT_S": "A waiting job gets its turn after this long while the minimums of all jobs do not fit "
+    "([competing jobs](../allocation.md#jobs-that-compete)).",
+    "HEADWAY_KEEP_DAYS": "Retention of ended jobs with their events, logs and checkpoints ([growth](../operations/growth.md)).",
+    "HEADWAY_LOG_FORMAT": "`json` or `text`. Default: text for the service and for agents on a terminal, otherwise JSON.",
+    "HEADWAY_SHARE_HALF_LIFE_D": "Half-life of a project's past use in its [share](../tenants.md#fair-share).",
+    "HEADWAY_SECRETS_KEY": "Keys of secrets, newest first, separated by commas: 32 random bytes each, in base64 or hexadecimal; the same for "
+    "all APIs ([secrets](../security.md#secrets)).",
+    "HEADWAY_SECRETS_COMMAND": "Program that wraps the keys, instead of the first of them.",
 }
 
 MONEY = {
-    "HEADWAY_PRICES": "Dollars that an hour of one slot costs, by device kind: `cpu=0.05,a100=2.2`. Kinds that are not named have no "
-    "price ([the bill](../money.md)).",
-    "HEADWAY_PROVIDERS": "Where machines are rented: `ec2`, `local`, separated by commas; `static` is nowhere "
-    "([renting](../renting.md)).",
-    "HEADWAY_MAX_MACHINES": "Most rented machines at once.",
-    "HEADWAY_MAX_USD_PER_H": "Most dollars an hour of all rented machines together; none: budgets alone bound it.",
-    "HEADWAY_IDLE_S": "Seconds for which a rented machine is kept that is not worth its price.",
-    "HEADWAY_JOIN_TIMEOUT_S": "Seconds after which a rented machine is given back whose agent has not joined.",
-    "HEADWAY_RENT_EVERY_S": "Seconds between two looks at providers and machines.",
-    "HEADWAY_LOCAL_OFFERS": "File of offers of the provider `local`; `headway up --rent FILE` sets it.",
-    "HEADWAY_LOCAL_MACHINES": "Folder of its machines; `headway up --rent FILE` sets it.",
-    "HEADWAY_CLUSTER": "Whose machines they are at EC2, as a tag. Two clusters in one account need two names.",
-    "HEADWAY_EC2_REGION": "Such as `us-east-1`. Needed with the provider `ec2`.",
-    "HEADWAY_EC2_IMAGE": "The AMI, with the agent in it. Needed with the provider `ec2`.",
-    "HEADWAY_EC2_INSTANCE_TYPES": "What may be rented: `g4dn.xlarge,g5.*`. Needed with the provider `ec2`.",
-    "HEADWAY_EC2_SUBNETS": "`us-east-1a=subnet-…,us-east-1b=subnet-…`: only these zones are used; else every zone's default.",
-    "HEADWAY_EC2_SECURITY_GROUPS": "Of every machine; else the network's default.",
-    "HEADWAY_EC2_INSTANCE_PROFILE": "Name of the profile with the machines' role.",
-    "HEADWAY_EC2_USER_DATA": "File with a start script of your own.",
+    "HEADWAY_PRICES": "Dollars per slot-hour, by device kind: `cpu=0.05,a100=2.2`; other kinds have no price ([money](../money.md)).",
+    "HEADWAY_PROVIDERS": "Where to rent machines: `ec2`, `local`, separated by commas; `static`: nowhere ([renting](../renting.md)).",
+    "HEADWAY_MAX_MACHINES": "Maximum number of rented machines.",
+    "HEADWAY_MAX_USD_PER_H": "Maximum dollars per hour for them; unset: only budgets limit it.",
+    "HEADWAY_IDLE_S": "Time for which a machine not worth its price is kept.",
+    "HEADWAY_JOIN_TIMEOUT_S": "Time for a machine's agent to join; then the machine is returned.",
+    "HEADWAY_RENT_EVERY_S": "Interval between checks of providers and machines.",
+    "HEADWAY_LOCAL_OFFERS": "File with offers of the provider `local`; set by `headway up --rent FILE`.",
+    "HEADWAY_LOCAL_MACHINES": "Folder of its machines; set by `headway up --rent FILE`.",
+    "HEADWAY_CLUSTER": "Tag of the cluster's machines at EC2; unique within an account.",
+    "HEADWAY_EC2_REGION": "Region, such as `us-east-1`; needed for `ec2`.",
+    "HEADWAY_EC2_IMAGE": "AMI with the agent; needed for `ec2`.",
+    "HEADWAY_EC2_INSTANCE_TYPES": "Types to rent: `g4dn.xlarge,g5.*`; needed for `ec2`.",
+    "HEADWAY_EC2_SUBNETS": "`us-east-1a=subnet-…,us-east-1b=subnet-…`: use only these zones; default: the default subnet of every zone.",
+    "HEADWAY_EC2_SECURITY_GROUPS": "Security groups of every machine; default: the network's.",
+    "HEADWAY_EC2_INSTANCE_PROFILE": "Instance profile with the machines' role.",
+    "HEADWAY_EC2_USER_DATA": "File with your own start script.",
 }
 
 AGENT = {
-    "HEADWAY_URL": "The API. `--url`.",
-    "HEADWAY_JOIN_TOKEN": "What a new agent joins with (`headway join-token create`). `--token`. Set for the service too, any agent "
-    "may join with it for ever; renting needs it there.",
-    "HEADWAY_ISOLATION": "How jobs are kept apart: `users`, `landlock`, `none`; else the strongest that works "
-    "([isolation](../isolation.md)). `--isolation`.",
-    "HEADWAY_USER_IDS": "`FIRST-LAST`: numbers of users that jobs may get. `--user-ids`.",
-    "HEADWAY_AGENT_METRICS_LISTEN": "`[ADDRESS:]PORT` at which the agent answers `/metrics`; none: it does not "
-    "([monitoring](../monitoring.md)). `--metrics-listen`.",
-    "HEADWAY_PRIVATE": "Folders that no job may look into, separated by colons.",
-    "HEADWAY_METADATA": "`ec2`: listen for notices that the provider takes the machine away.",
-    "HEADWAY_METADATA_URL": "The same, of another service with EC2's paths.",
+    "HEADWAY_URL": "`--url`.",
+    "HEADWAY_JOIN_TOKEN": "`--token`. If the service has it too, any agent may join with it for ever; renting requires that.",
+    "HEADWAY_ISOLATION": "`--isolation` ([isolation](../isolation.md)).",
+    "HEADWAY_USER_IDS": "`--user-ids`, as `FIRST-LAST`.",
+    "HEADWAY_AGENT_METRICS_LISTEN": "`--metrics-listen`, as `[ADDRESS:]PORT` ([monitoring](../monitoring.md)).",
+    "HEADWAY_PRIVATE": "Folders that no job may read, separated by colons.",
+    "HEADWAY_METADATA": "`ec2`: watch for interruption notices of the provider.",
+    "HEADWAY_METADATA_URL": "Another metadata service with EC2's paths.",
 }
 
 CLIENT = {
-    "HEADWAY_TOKEN": "A token; else what `headway login` or `headway up` wrote.",
-    "HEADWAY_PROJECT": "The project of every verb that has `--project`.",
-    "HEADWAY_HOME": "Where `headway up` keeps its data and the client its configuration; `~/.headway`.",
+    "HEADWAY_TOKEN": "Token; default: the one of `headway login` or `headway up`.",
+    "HEADWAY_PROJECT": "Default of `--project`.",
+    "HEADWAY_HOME": "Data of `headway up` and configuration of the client; default: `~/.headway`.",
     "HEADWAY_DATA": "Folder with measured profiles for `headway simulate` and benchmarks.",
 }
 
 SECTIONS: Mapping[str, tuple[str, Mapping[str, str]]] = {
-    "Stores": ("Of the service: every process of it needs the first three.", STORES),
-    "The way in": ("Of the service.", WAY_IN),
+    "Stores": ("Every process of the service needs the database, Redis and the storage.", STORES),
+    "API": ("Of the service.", API),
     "Signing in": ("Of the service.", SIGN_IN),
-    "Keeping": ("Of the service.", KEEPING),
+    "Operation": ("Of the service.", OPERATION),
     "Money and machines": ("Of the service.", MONEY),
-    "Agents": ("Beside the options of `headway agent`, which are below.", AGENT),
-    "Command line and `headway up`": ("The client reads `HEADWAY_URL`, too.", CLIENT),
+    "Agents": ("In addition to the options of `headway agent` below.", AGENT),
+    "Command line and `headway up`": ("The client also reads `HEADWAY_URL`.", CLIENT),
 }
 
 RANK = {
-    "RANK": "Number of this process among all of the job, from 0. Changes when the job's size does.",
-    "LOCAL_RANK": "Among those on this host: which of the visible GPUs is its own.",
-    "GROUP_RANK": "Number of this host among those of the job.",
-    "ROLE_RANK": "As `RANK`.",
+    "RANK": "Rank in the job; a resize may change it.",
+    "LOCAL_RANK": "Rank on this host: index of its GPU among the visible ones.",
+    "GROUP_RANK": "Index of this host in the job.",
+    "ROLE_RANK": "Same as `RANK`.",
     "ROLE_NAME": "Always `default`.",
-    "WORLD_SIZE": "Processes of the job. Changes when the job's size does.",
-    "LOCAL_WORLD_SIZE": "Those of them on this host.",
-    "ROLE_WORLD_SIZE": "As `WORLD_SIZE`.",
-    "GROUP_WORLD_SIZE": "Hosts of the job.",
-    "MASTER_ADDR": "Where the processes meet: the address of a host of the job.",
-    "MASTER_PORT": "The port there, of the agent's `--ports`.",
-    "TORCHELASTIC_RUN_ID": "The job's id.",
-    "TORCHELASTIC_RESTART_COUNT": "Starts before this one.",
-    "TORCHELASTIC_MAX_RESTARTS": "As `TORCHELASTIC_RESTART_COUNT`.",
-    "TORCHELASTIC_USE_AGENT_STORE": "`True` where the agent keeps the store at `MASTER_ADDR` and `MASTER_PORT`.",
-    "TORCHELASTIC_ERROR_FILE": "A file for the script's error.",
-    "CUDA_VISIBLE_DEVICES": "UUIDs of all GPUs of the job on this host, in the order of `LOCAL_RANK`; empty on CPU slots.",
-    "OMP_NUM_THREADS": "Threads of a process: 1 on a CPU slot, else its share of the cores, or `resources.cpus_per_slot`. The job file's "
-    "`env` goes before it.",
-    "PYTHONUNBUFFERED": "`1`, so that what a script prints is in the log at once. The job file's `env` goes before it.",
-    "HEADWAY_JOB_ID": "The job's id: the same in every attempt.",
-    "HEADWAY_JOB_NAME": "Its name.",
-    "HEADWAY_PROJECT": "Its project.",
-    "HEADWAY_ATTEMPT": "Starts so far, this one included.",
-    "HEADWAY_GENERATION": "Version of the job's allocation that the process was started for. It stays, while `run.generation` goes on.",
-    "HEADWAY_MEMBER": "Name of the process for life: that generation, and the rank in it.",
-    "HEADWAY_JOINS": "`1` for a newcomer to a training that runs; else unset.",
-    "HEADWAY_CONTROL": "A folder through which the library talks to the agent.",
-    "HEADWAY_CHECKPOINT_URI": "Where this job's checkpoints go.",
-    "HEADWAY_CHECKPOINT_EVERY_S": "`checkpoint.every`, in seconds; unset for `auto`.",
+    "WORLD_SIZE": "Number of processes of the job; a resize changes it.",
+    "LOCAL_WORLD_SIZE": "Number of them on this host.",
+    "ROLE_WORLD_SIZE": "Same as `WORLD_SIZE`.",
+    "GROUP_WORLD_SIZE": "Number of hosts of the job.",
+    "MASTER_ADDR": "Host of the rendezvous.",
+    "MASTER_PORT": "Its port, one of the agent's `--ports`.",
+    "TORCHELASTIC_RUN_ID": "Id of the job.",
+    "TORCHELASTIC_RESTART_COUNT": "Number of earlier starts.",
+    "TORCHELASTIC_MAX_RESTARTS": "Same as `TORCHELASTIC_RESTART_COUNT`.",
+    "TORCHELASTIC_USE_AGENT_STORE": "`True` if the agent runs the store at `MASTER_ADDR` and `MASTER_PORT`.",
+    "TORCHELASTIC_ERROR_FILE": "File for the script's error.",
+    "CUDA_VISIBLE_DEVICES": "UUIDs of the job's GPUs on this host, by `LOCAL_RANK`; empty on CPU slots.",
+    "OMP_NUM_THREADS": "Threads of a process: 1 on a CPU slot, otherwise its share of the cores or `resources.cpus_per_slot`. `env` overrides "
+    "it.",
+    "PYTHONUNBUFFERED": "So that output appears in the log at once. `env` overrides it.",
+    "HEADWAY_JOB_ID": "Id of the job, the same in every attempt.",
+    "HEADWAY_JOB_NAME": "Name of the job.",
+    "HEADWAY_PROJECT": "Project of the job.",
+    "HEADWAY_ATTEMPT": "Number of starts so far, including this one.",
+    "HEADWAY_GENERATION": "Generation for which the process was started; unlike `run.generation`, it stays.",
+    "HEADWAY_MEMBER": "Permanent name of the process: that generation and its rank there.",
+    "HEADWAY_JOINS": "`1` if the process joins a running training; otherwise unset.",
+    "HEADWAY_OUTPUT_DIR": "Output folder, with the same files on every node of the job.",
+    "HEADWAY_CONTROL": "Folder for messages between library and agent.",
+    "HEADWAY_CHECKPOINT_URI": "Storage of the job's checkpoints.",
+    "HEADWAY_CHECKPOINT_EVERY_S": "`checkpoint.every` in seconds; unset for `auto`.",
     "HEADWAY_CHECKPOINT_KEEP": "`checkpoint.keep`.",
-    "HEADWAY_GLOBAL_BATCH": "`batch.global`; unset where the job file leaves it to the script.",
-    "HEADWAY_MAX_LOCAL_BATCH": "`batch.max_local`; unset likewise.",
+    "HEADWAY_GLOBAL_BATCH": "`batch.global`, if set.",
+    "HEADWAY_MAX_LOCAL_BATCH": "`batch.max_local`, if set.",
     "HEADWAY_MAX_GLOBAL_BATCH": "`batch.max_global`, with `batch.policy: adaptive`.",
-    "HEADWAY_START_GLOBAL_BATCH": "With `adaptive`: the batch that the job had come to before this start.",
-    "HEADWAY_LR_RULE": "`batch.lr_rule`, unless it is `none`.",
-    "HEADWAY_TRACKERS": "Where values of `run.report` go beside the service: `tensorboard`, `mlflow`, with commas between.",
+    "HEADWAY_START_GLOBAL_BATCH": "Present global batch of an adaptive job at this start.",
+    "HEADWAY_LR_RULE": "`batch.lr_rule`, unless `none`.",
+    "HEADWAY_TRACKERS": "Additional trackers of `run.report`: `tensorboard,mlflow`.",
 }

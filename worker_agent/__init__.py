@@ -1,14 +1,14 @@
 """The agent: a daemon on a host with slots.
 
-It joins the service, reads commands from its Redis stream, decides what to do (`reconcile`, pure), and
-reports. Processes are started, waited for and killed by the *launcher*, a small child in a session of
-its own that outlives a restart of the agent. Everything that must outlive one is a file under the state
-folder (`folders`). The agent imports no torch; the launcher does.
+It joins the service, reads commands from its Redis stream, decides what to do (`runs.reconcile`, without
+I/O), and reports. The *launcher*, a small child in its own session, starts, reaps and kills processes, and
+survives a restart of the agent. All data that must survive a restart is in files under the state folder
+(`host.folders`). The agent does not import torch; the launcher does.
 """
 
 from importlib.metadata import PackageNotFoundError, version
 
 try:
     VERSION = version("headway")
-except PackageNotFoundError:  # run from a checkout that is not installed
+except PackageNotFoundError:  # a checkout that is not installed
     VERSION = "0+checkout"

@@ -1,4 +1,4 @@
-"""`python -m worker_agent`."""
+"""Entry point of `python -m worker_agent`."""
 
 import sys
 

@@ -1,7 +1,8 @@
-"""Composition: the one place that knows all parts of the agent."""
+"""Composition root: the module that connects all parts of the agent."""
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 import signal
@@ -15,36 +16,41 @@ from typing import Any
 import structlog
 
 from headway.contract.agents import JoinRequest, SlotInfo
-from headway.contract.redaction import without_credentials
+from headway.contract.values.redaction import without_credentials
 from headway.errors import HeadwayError
 from headway.log_lines import log_as_json, wants_json
 from headway.processes import keep_to_itself
-from worker_agent import VERSION, control_groups, engines, inventory
-from worker_agent.bundles import BundleCache
-from worker_agent.commands import CommandReader
-from worker_agent.credentials import NodeKeys
-from worker_agent.devices import DeviceWatcher
-from worker_agent.environment import base_env
-from worker_agent.folders import StateFolder, read_json, write_json
-from worker_agent.identity import Identity, identify
-from worker_agent.isolation import Isolation, choose
-from worker_agent.launcher_link import LauncherLink
-from worker_agent.logs import LogShipper
-from worker_agent.metadata import Metadata
-from worker_agent.notices import NoticeWatcher
-from worker_agent.nvml import NvmlDevices
+from worker_agent import VERSION
+from worker_agent.devices import inventory
+from worker_agent.devices.nvml import NvmlDevices
+from worker_agent.devices.probing import Prober
+from worker_agent.devices.watch import DeviceWatcher
+from worker_agent.host.folders import StateFolder, read_json, write_json
+from worker_agent.host.identity import Identity, identify
+from worker_agent.host.metadata import Metadata
+from worker_agent.isolation import control_groups, engines
+from worker_agent.isolation.modes import Isolation, choose
+from worker_agent.isolation.scratch import close_scratch, remove_abandoned
+from worker_agent.isolation.self_check import checked, withheld
+from worker_agent.link.commands import CommandReader
+from worker_agent.link.credentials import NodeKeys
+from worker_agent.link.notices import NoticeWatcher
+from worker_agent.link.outbox import Outbox
+from worker_agent.link.reporter import Reporter
+from worker_agent.link.secrets import RunSecrets
+from worker_agent.link.service_api import Membership, ServiceApi
+from worker_agent.link.storage_keys import StorageKeys, signing_place
+from worker_agent.logs.shipping import LogShipper
 from worker_agent.options import Options, parse
-from worker_agent.outbox import Outbox
-from worker_agent.preparing import Host, Preparer
-from worker_agent.probing import Prober
-from worker_agent.records import tidy
-from worker_agent.reporter import Reporter
-from worker_agent.scratch import close_scratch, remove_abandoned
-from worker_agent.secrets import RunSecrets
-from worker_agent.service_api import Membership, ServiceApi
-from worker_agent.storage_keys import StorageKeys, signing_place
+from worker_agent.output.calling import Caller
+from worker_agent.output.keeper import Outputs
+from worker_agent.runs.bundles import BundleCache
+from worker_agent.runs.environment import base_env
+from worker_agent.runs.launcher_link import LauncherLink
+from worker_agent.runs.preparing import Host, Preparer
+from worker_agent.runs.records import tidy
 from worker_agent.supervisor import Supervisor
-from worker_agent.telemetry import RememberedHealth, Telemetry, WatchedCommands, WatchedLogs
+from worker_agent.telemetry.setup import RememberedHealth, Telemetry, WatchedCommands, WatchedLogs
 
 _log = structlog.get_logger()
 
@@ -55,7 +61,7 @@ _TIDY_EVERY_S = 60.0
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the agent until a signal; returns its exit code."""
+    """Run the agent until a signal, and return its exit code."""
     options = parse(argv, os.environ)
     try:
         configure_logging(os.environ, options.name)
@@ -75,7 +81,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 class Agent:
-    """All parts, put together."""
+    """All parts of one agent, connected with each other."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
@@ -85,28 +91,29 @@ class Agent:
         slots = _slots(options, self._state)
         environment = base_env(os.environ, options.pass_env)
         isolation = _isolation(options, self._state, environment)
+        slots = withheld(slots, isolation)
         engine = engines.find(os.environ)
         self._stopping = threading.Event()
         self._telemetry = Telemetry()
-        tell = self._telemetry.tell
-        membership = Membership()
+        tell, membership = self._telemetry.tell, Membership()
         api = ServiceApi(options.url, membership)
         keys = NodeKeys(api, membership, self._state.credentials, options.token)
         self._outbox = Outbox(self._state.outbox, tell=tell)
         secrets = RunSecrets(api.secrets)
-        storage = StorageKeys(
-            api.storage_access, signing_place(api.url, os.environ), self._state, self._stopping
-        )
+        place = signing_place(api.url, os.environ)
+        storage = StorageKeys(api.storage_access, place, self._state, self._stopping)
         self._shipper = LogShipper(WatchedLogs(api, tell), self._stopping, secrets=secrets)
         self._link = LauncherLink(self._state, environment)
         bundles = BundleCache(self._state.bundles, api.download_bundle)
+        outputs = self._outputs(Caller(isolation, environment, secrets))
         self._supervisor = Supervisor(
             state=self._state,
             link=self._link,
             outbox=self._outbox,
             shipper=self._shipper,
-            preparer=Preparer(bundles, isolation, engine, secrets, storage, self._stopping),
+            preparer=Preparer(bundles, isolation, engine, secrets, storage, outputs, self._stopping),
             secrets=secrets,
+            outputs=outputs,
             host=Host(slots, inventory.cpu_count(), environment, isolation, engine),
         )
         prober = Prober(
@@ -132,10 +139,15 @@ class Agent:
         )
         commands = self._commands(membership, keys)
         self._bodies = [self._reporter.run, commands.run, self._shipper.run, self._tidy, prober.run]
-        self._bodies += [storage.run, *_watching(slots, self._outbox, self._stopping)]
+        self._bodies += [storage.run, outputs.run, *_watching(slots, self._outbox, self._stopping)]
         if options.metadata_url is not None:
             self._bodies.append(self._notices(options.metadata_url).run)
         self._watch(health)
+
+    def _outputs(self, caller: Caller) -> Outputs:
+        node = hashlib.sha256(self._identity.instance.encode()).hexdigest()[:12]
+        report = partial(self._outbox.add, urgent=True)
+        return Outputs(caller, self._state, report, node, self._stopping)
 
     def _commands(self, membership: Membership, keys: NodeKeys) -> CommandReader:
         tell, supervisor = self._telemetry.tell, self._supervisor
@@ -143,7 +155,7 @@ class Agent:
         return CommandReader(membership, keys.renew, watched.handle, self._stopping, tell)
 
     def _watch(self, health: RememberedHealth) -> None:
-        """Serve metrics and send traces, where that was asked for."""
+        """Serve metrics and send traces, if configured."""
         self._telemetry.trace(self._options.name)
         if self._options.metrics_listen is not None:
             self._telemetry.serve(
@@ -163,7 +175,7 @@ class Agent:
         )
 
     def run(self) -> None:
-        """Work until a signal.
+        """Run the agent until SIGTERM or SIGINT.
 
         Raises:
             HeadwayError: the service refuses this agent, or the launcher does not start.
@@ -186,7 +198,7 @@ class Agent:
         _log.info("agent ended", runs_left=len(self._supervisor.holding()))
 
     def _end_jobs(self) -> None:
-        """Stop the ranks, let the service know, end the launcher."""
+        """Stop the ranks, wait until the service has the reports, and shut the launcher down."""
         self._supervisor.stop_all(_OWN_JOBS_GRACE_S)
         give_up_s = time.monotonic() + _OWN_JOBS_GRACE_S + _FAREWELL_S
         while not self._supervisor.idle() and time.monotonic() < give_up_s:
@@ -200,29 +212,29 @@ class Agent:
 
     def _tidy(self) -> None:
         for folder in remove_abandoned(time.time()):
-            _log.info("removed what an agent before had left", folder=str(folder))
+            _log.info("removed temporary files of an earlier agent", folder=str(folder))
         while True:
             tidy(self._state, time.time())
             if self._stopping.wait(_TIDY_EVERY_S):
                 return
 
     def _spawn(self, body: Callable[[], None]) -> None:
-        """Run `body` in a thread; an error in it ends the agent, which is safe: ranks go on."""
+        """Run `body` in a thread. An error in it ends the agent, which is safe because the ranks continue."""
 
         def guarded() -> None:
             try:
                 body()
-            except Exception as error:  # noqa: BLE001  # handed to the main thread, which raises it
+            except Exception as error:  # noqa: BLE001  # passed to the main thread, which raises it
                 self._supervisor.post(partial(_raise, error))
 
         threading.Thread(target=guarded, daemon=True).start()
 
 
 def configure_logging(env: Mapping[str, str], node: str) -> None:
-    """For people on a terminal, as JSON lines otherwise, or as the environment asks; both to stderr.
+    """Configure logs on standard error: readable on a terminal, else JSON lines, unless the environment chooses.
 
     Raises:
-        HeadwayError: it asks for something else.
+        HeadwayError: the environment asks for an unknown format.
     """
     tty = sys.stderr.isatty()
     if wants_json(env, default=not tty):
@@ -242,7 +254,7 @@ def configure_logging(env: Mapping[str, str], node: str) -> None:
 
 
 def _with_ids(node: str, _: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """The line with the ids by which the service's lines are found: a run is a generation of a job."""
+    """Add the ids that the service's log lines use: the node, and the job and generation of a run."""
     event["node_name"] = node
     job, slash, generation = str(event.get("run", "")).partition("/")
     if slash and generation.isdecimal():
@@ -268,10 +280,10 @@ def _join_request(
 
 
 def _slots(options: Options, state: StateFolder) -> list[SlotInfo]:
-    """The slots to offer; which device has which number is remembered.
+    """Return the slots to offer, and store the slot number of each device.
 
     Raises:
-        HeadwayError: there are not as many as were asked for.
+        HeadwayError: the host has fewer slots than requested.
     """
     known = [SlotInfo.model_validate(one) for one in read_json(state.slots) or []]
     slots = inventory.find_slots(options.slots, options.device_kind, known)
@@ -280,22 +292,25 @@ def _slots(options: Options, state: StateFolder) -> list[SlotInfo]:
 
 
 def _isolation(options: Options, state: StateFolder, environment: Mapping[str, str]) -> Isolation:
-    """How jobs are kept apart here. The log says once what is not prevented.
+    """Return the tested isolation of jobs on this host, and log once what it does not prevent.
 
     Raises:
-        HeadwayError: what was asked for does not work here.
+        HeadwayError: the requested isolation does not work on this host.
     """
     groups = control_groups.find(state.path)
-    isolation = choose(options.isolation, state, environment, options.user_ids, groups, options.private)
-    _log.info("jobs are kept apart", by=isolation.kind, not_prevented=list(isolation.lacks))
+    isolation = checked(
+        choose(options.isolation, state, environment, options.user_ids, groups, options.private)
+    )
+    if not isolation.broken:
+        _log.info("jobs are kept apart", by=isolation.kind, not_prevented=list(isolation.lacks))
     return isolation
 
 
 def _watching(
     slots: Sequence[SlotInfo], outbox: Outbox, stopping: threading.Event
 ) -> list[Callable[[], None]]:
-    """The bodies of the threads that watch GPUs; none on a host without."""
-    import pynvml  # noqa: PLC0415  # only where it is asked for: it looks for the driver's library
+    """Return the bodies of the threads that monitor GPUs; none on a host without GPUs."""
+    import pynvml  # noqa: PLC0415  # imported on use: pynvml loads the driver's library
 
     watcher = DeviceWatcher(devices=NvmlDevices(pynvml), slots=slots, outbox=outbox, stopping=stopping)
     return [watcher.poll, watcher.listen] if watcher.watches else []

@@ -1,4 +1,4 @@
-"""The agent's command line."""
+"""Command-line options of the agent."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from urllib.parse import urlsplit
 
 from headway.contract.spec import NAME_PATTERN
 from headway.exposing import Bind
-from worker_agent.folders import StateFolder
-from worker_agent.isolation import KINDS, Kind, UserIds
-from worker_agent.metadata import EC2_URL
-from worker_agent.ports import Ports
+from worker_agent.host.folders import StateFolder
+from worker_agent.host.metadata import EC2_URL
+from worker_agent.host.ports import Ports
+from worker_agent.isolation.modes import KINDS, Kind, UserIds
 
 _KIND = re.compile(r"^[a-z0-9][a-z0-9._-]{0,62}$")
 
 _EPILOG = """\
-The agent joins the service, starts the ranks that it is told to start, and reports. It can be stopped and
-started again at any time: ranks go on meanwhile, for as long as the lease runs (with --own-jobs they are
-stopped with it). SIGTERM or SIGINT ends it.
+The agent joins the service, starts the ranks that the service assigns to it, and reports. You can stop and
+restart it at any time: its ranks continue until the lease expires. With --own-jobs, they are stopped with
+the agent. SIGTERM or SIGINT ends the agent.
 
-exit codes: 0 ended by a signal; 2 wrong usage; 78 refused for good (wrong token, name taken, folder in
-use): starting it again will not help.
+exit codes: 0 ended by a signal; 2 wrong usage; 78 permanently refused (wrong token, name taken, folder in
+use), so that a restart does not help.
 
-On a machine that its provider may take away, set HEADWAY_METADATA=ec2 (or HEADWAY_METADATA_URL to a service
-with the same answers): a notice empties the node in time.
+On a spot machine, set HEADWAY_METADATA=ec2, or HEADWAY_METADATA_URL to a compatible metadata service. After
+an interruption notice, Headway moves the jobs before the provider takes the machine away.
 
 example:
   headway agent --url http://10.0.0.1:8123 --token "$HEADWAY_JOIN_TOKEN" --slots 2
@@ -38,11 +38,11 @@ example:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the agent is told. None: found out by itself."""
+    """Options of the agent. None means that the agent determines the value itself."""
 
     url: str
     token: str
-    """The join token; empty for an agent that has joined before and comes back by its own."""
+    """Join token; empty for an agent that has joined before and has its own token."""
     name: str
     state_dir: Path
     slots: int | None
@@ -52,26 +52,26 @@ class Options:
     pass_env: tuple[str, ...]
     own_jobs: bool
     isolation: Kind | None = None
-    """How jobs are kept apart; None: by the strongest that works here."""
+    """Isolation of jobs; None means the strongest kind that works on this host."""
     user_ids: UserIds = field(default_factory=UserIds)
     private: tuple[Path, ...] = ()
-    """Folders that no job may look into, where jobs share the agent's user."""
+    """Folders that no job may read, if jobs share the agent's user."""
     metadata_url: str | None = None
-    """Where the provider announces that it takes the host away; None where it does not."""
+    """URL of the metadata service that announces interruptions; None if there is none."""
     metrics_listen: Bind | None = None
-    """Where to answer `/metrics`; None: nowhere."""
+    """Address on which to serve `/metrics`; None disables it."""
 
 
 def parse(argv: Sequence[str], env: Mapping[str, str]) -> Options:
-    """Options from arguments and environment. Ends the program with code 2 on wrong usage."""
+    """Return the options from arguments and environment. Exit with code 2 on wrong usage."""
     parser = parser_of(env)
     args = parser.parse_args(argv)
     if not args.url:
-        parser.error("--url (or HEADWAY_URL) is missing: where is the service?")
+        parser.error("--url (or HEADWAY_URL) is missing: pass the URL of the service")
     state_dir = (args.state_dir or _default_state(env) / args.name).expanduser().resolve()
     if not args.token and not StateFolder(state_dir).credentials.exists():
         parser.error(
-            "--token (or HEADWAY_JOIN_TOKEN) is missing, and this agent was not here before: an operator makes one with "
+            "--token (or HEADWAY_JOIN_TOKEN) is missing, and this agent has not joined before. An operator creates one with "
             "`headway join-token create`"
         )
     return Options(
@@ -94,17 +94,17 @@ def parse(argv: Sequence[str], env: Mapping[str, str]) -> Options:
 
 
 def _metadata_url(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> str | None:
-    """From `HEADWAY_METADATA_URL`, or `HEADWAY_METADATA=ec2` for EC2's own."""
+    """Return the metadata URL from `HEADWAY_METADATA_URL`, or EC2's own for `HEADWAY_METADATA=ec2`."""
     url, provider = env.get("HEADWAY_METADATA_URL"), env.get("HEADWAY_METADATA")
     if url and urlsplit(url).scheme not in {"http", "https"}:
         parser.error(f"HEADWAY_METADATA_URL: {url!r} is not a URL; write it like {EC2_URL}")
     if provider not in {None, "", "ec2"}:
-        parser.error(f"HEADWAY_METADATA: {provider!r} is not known; the only one is ec2")
+        parser.error(f"HEADWAY_METADATA: {provider!r} is not supported; the only supported value is ec2")
     return url or (EC2_URL if provider else None)
 
 
 def own_address(url: str) -> str:
-    """The address of this host on the way to the service; loopback when the service is here."""
+    """Return the address of this host on its route to the service; loopback if the service is on this host."""
     parts = urlsplit(url)
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
@@ -116,7 +116,7 @@ def own_address(url: str) -> str:
 
 
 def parser_of(env: Mapping[str, str]) -> argparse.ArgumentParser:
-    """The options; their reference page is made from it."""
+    """Return the parser of the options; the reference page is generated from it."""
     parser = argparse.ArgumentParser(
         prog="headway agent",
         description="Offer the slots of this host to a Headway service.",
@@ -128,49 +128,49 @@ def parser_of(env: Mapping[str, str]) -> argparse.ArgumentParser:
     add(
         "--token",
         default=env.get("HEADWAY_JOIN_TOKEN"),
-        help="join token, for the first time that the agent of this folder joins (default: $HEADWAY_JOIN_TOKEN, which "
+        help="join token, required for the first join of an agent with this state folder (default: $HEADWAY_JOIN_TOKEN, which "
         "other users of the host cannot read)",
     )
     add(
         "--name",
         type=_name,
         default=_host_name(),
-        help="name of this node, unique (default: the host's, %(default)s)",
+        help="unique name of this node (default: the host's name, %(default)s)",
     )
-    add("--slots", type=_positive, metavar="N", help="slots to offer (default: every GPU, or every core)")
+    add("--slots", type=_positive, metavar="N", help="slots to offer (default: one per GPU, else per core)")
     add(
         "--device-kind",
         type=_kind,
         metavar="KIND",
-        help="`cpu`, or a kind of GPU (default: GPUs if there are any)",
+        help="`cpu`, or a kind of GPU (default: any GPU, or `cpu` without GPUs)",
     )
     add(
         "--state-dir",
         type=Path,
         metavar="DIR",
-        help="folder of this agent alone, kept over restarts (default: ~/.local/state/headway/agents/NAME)",
+        help="state folder of this agent alone, kept over restarts (default: ~/.local/state/headway/agents/NAME)",
     )
-    add("--address", help="how other nodes reach this host (default: its address towards the service)")
+    add("--address", help="address for other nodes (default: this host's, on its route to the service)")
     add(
         "--ports",
         type=_ports,
         metavar="FIRST-LAST",
-        help="ports that jobs may use for their rendezvous (default: 64 free ones between 20000 and 31999)",
+        help="ports that jobs may use for their rendezvous (default: 64 free ports between 20000 and 31999)",
     )
     add(
         "--pass-env",
         type=_names,
         default=(),
         metavar="NAME,...",
-        help="variables of the agent that ranks get too, such as AWS_PROFILE",
+        help="environment variables of the agent to pass to ranks, such as AWS_PROFILE",
     )
     add(
         "--metrics-listen",
         type=_bind,
         default=env.get("HEADWAY_AGENT_METRICS_LISTEN") or None,
         metavar="[ADDRESS:]PORT",
-        help="answer monitoring there, at /metrics; on loopback without an address (default: "
-        "$HEADWAY_AGENT_METRICS_LISTEN, or nowhere)",
+        help="address on which to serve Prometheus metrics at /metrics; loopback if only a port is given (default: "
+        "$HEADWAY_AGENT_METRICS_LISTEN, or disabled)",
     )
     _add_isolation(parser, env)
     add("--own-jobs", action="store_true", help="stop the ranks, with a checkpoint, when the agent ends")
@@ -183,15 +183,15 @@ def _add_isolation(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> N
         "--isolation",
         choices=KINDS,
         default=env.get("HEADWAY_ISOLATION") or None,
-        help="how jobs are kept apart: `users` (one for each job; needs root), `landlock` (by the kernel), `none` "
-        "(default: $HEADWAY_ISOLATION, or the first of them that works here)",
+        help="isolation of jobs: `users` (a user for each job; requires root), `landlock` (by the kernel), `none` "
+        "(default: $HEADWAY_ISOLATION, or the first of these that works on this host)",
     )
     add(
         "--user-ids",
         type=_user_ids,
         default=env.get("HEADWAY_USER_IDS") or UserIds(),
         metavar="FIRST-LAST",
-        help="numbers of users that jobs may get, and nothing else has (default: $HEADWAY_USER_IDS, or "
+        help="range of user ids for jobs, which nothing else on the host uses (default: $HEADWAY_USER_IDS, or "
         f"{UserIds().first}-{UserIds().last})",
     )
 
@@ -233,12 +233,12 @@ def _kind(text: str) -> str:
 def _user_ids(text: str) -> UserIds:
     first, _, last = text.partition("-")
     if not (first.isdigit() and last.isdigit() and 1000 <= int(first) <= int(last) < 2**32 - 1):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a range of users; write it like 200000-265535")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a range of user ids; write it like 200000-265535")
     return UserIds(int(first), int(last))
 
 
 def _private(env: Mapping[str, str]) -> tuple[Path, ...]:
-    """What Headway keeps of a user, tokens above all, and what HEADWAY_PRIVATE names (separated by colons)."""
+    """Return the folder with Headway's data of the user, such as tokens, and the folders in HEADWAY_PRIVATE."""
     named = [env.get("HEADWAY_HOME") or "~/.headway", *env.get("HEADWAY_PRIVATE", "").split(os.pathsep)]
     return tuple(Path(one).expanduser().resolve() for one in named if one)
 

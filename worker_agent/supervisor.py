@@ -1,7 +1,7 @@
-"""The agent's loop: one thread owns all runs; the others hand it calls.
+"""Main loop of the agent: one thread owns all runs, and other threads queue calls for it.
 
-It turns commands and events into `RunState`, lets `reconcile` decide, and carries the actions out. What it
-knows of processes it reads from the files that the launcher writes.
+The loop turns commands and events into `RunState`, lets `reconcile` decide, and executes the actions. Its
+knowledge of processes comes from the files that the launcher writes.
 """
 
 from __future__ import annotations
@@ -14,50 +14,41 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Protocol
 
 import structlog
 from structlog.contextvars import bound_contextvars
 
 from headway.contract.agents import AnyCommand, Holding, OrderCommand, RunCommand, StopCommand
-from worker_agent import orders
-from worker_agent import reconcile as rules
-from worker_agent.folders import RunFolder, StateFolder, boot_s, read_json
+from worker_agent.host.folders import StateFolder, boot_s, read_json
 from worker_agent.launcher import protocol
-from worker_agent.launcher_link import LauncherLink
-from worker_agent.logs import LogShipper
-from worker_agent.outbox import Outbox
-from worker_agent.preparing import CannotPrepare, Host, launch_plan, write_plan
-from worker_agent.reclaim import Reclaim
-from worker_agent.reconcile import Phase
-from worker_agent.records import Run, load_runs, new_run, read_fence, unshipped_logs, write_fence
-from worker_agent.runs import Runs
-from worker_agent.secrets import RunSecrets
-from worker_agent.service_api import Refused
-from worker_agent.watching import Watcher
+from worker_agent.link.outbox import Outbox
+from worker_agent.link.secrets import RunSecrets
+from worker_agent.link.service_api import Refused
+from worker_agent.logs.shipping import LogShipper
+from worker_agent.output.keeper import Outputs
+from worker_agent.runs import orders
+from worker_agent.runs import reconcile as rules
+from worker_agent.runs.launcher_link import LauncherLink
+from worker_agent.runs.preparing import CannotPrepare, Host, Prepares, launch_plan, write_plan
+from worker_agent.runs.reclaim import Reclaim
+from worker_agent.runs.reconcile import Phase
+from worker_agent.runs.records import Run, load_runs, new_run, read_fence, unshipped_logs, write_fence
+from worker_agent.runs.registry import Runs
+from worker_agent.runs.watching import Watcher
 
 _log = structlog.get_logger()
 
 _POLL_S = 0.05
-"""How late a message of a rank, or a SIGKILL that falls due, may be."""
+"""Maximum delay in seconds of a rank's message, or of a SIGKILL that is due."""
 _SWITCH_POLL_S = 0.01
 _SWITCH_S = 10.0
-"""How long after an order its members are listened to more closely: they switch now, and say so."""
+"""Seconds after an order during which messages are read more often, because its members switch and report it."""
 _IDLE_POLL_S = 1.0
 _CONNECT_POLL_S = 0.02
 
 
-class Prepares(Protocol):
-    """Makes working folders."""
-
-    def prepare(self, command: RunCommand, folder: RunFolder) -> CannotPrepare | None:
-        """Make the working folder of the run; None when it is there."""
-
-
 class Supervisor:
-    """Owner of all runs. Only `handle`, `lease_renewed`, `reclaimed`, `refused`, `post` and `holding` are for other
-    threads.
-    """
+    """Owner of all runs. Other threads may only call the methods of the first section."""
 
     def __init__(
         self,
@@ -68,8 +59,10 @@ class Supervisor:
         shipper: LogShipper,
         preparer: Prepares,
         secrets: RunSecrets,
+        outputs: Outputs,
         host: Host,
     ) -> None:
+        self._outputs = outputs
         self._state = state
         self._link = link
         self._outbox = outbox
@@ -90,16 +83,16 @@ class Supervisor:
         self._runs = Runs()
         self._adopt()
 
-    # For other threads.
+    # Calls from other threads.
 
     def post(self, call: Callable[[], None]) -> None:
-        """Have the loop run this. Also safe in a signal handler."""
+        """Run `call` in the loop. Also safe in a signal handler."""
         self._calls.put(call)
-        with contextlib.suppress(BlockingIOError):  # full of wake-ups is awake enough
+        with contextlib.suppress(BlockingIOError):  # a full pipe already wakes the loop
             self._waker.send(b"\0")
 
     def handle(self, command: AnyCommand) -> None:
-        """Take a command up; returns when that is on disk."""
+        """Process a command, and return once its effect is on disk."""
         done = threading.Event()
 
         def take() -> None:
@@ -110,19 +103,20 @@ class Supervisor:
         done.wait()
 
     def holding(self) -> Sequence[Holding]:
-        """Generations that hold slots."""
+        """Return the generations that hold slots."""
         return self._runs.holding()
 
     def lease_renewed(self, deadline_s: float, stop: list[Holding]) -> None:
-        """A report got through."""
+        """Process the reply to a report: the new end of the lease, and the runs to stop."""
         self.post(partial(self._renew, deadline_s, stop))
 
     def reclaimed(self, deadline_s: float) -> None:
-        """The host is taken away at `deadline_s` (boot-time clock)."""
+        """Record that the host is taken away at `deadline_s` (boot-time clock)."""
         self.post(partial(self._reclaim.announced, deadline_s))
+        self._outputs.hurry()
 
     def refused(self, error: Refused) -> None:
-        """The service does not want this agent: the loop raises the error."""
+        """Make the loop raise the error, because the service refuses this agent."""
 
         def fail() -> None:
             raise error
@@ -132,7 +126,7 @@ class Supervisor:
     # The loop.
 
     def run_once(self) -> None:
-        """Wait until something happened, and do what it calls for.
+        """Wait for an event, and act on it.
 
         Raises:
             HeadwayError: this agent cannot work.
@@ -153,11 +147,11 @@ class Supervisor:
         self._act()
 
     def idle(self) -> bool:
-        """Whether no run is left."""
+        """Return True if no run is left."""
         return not self._runs
 
     def stop_all(self, grace_s: float) -> None:
-        """Stop every run as a `stop` with a checkpoint would."""
+        """Stop every run, as a `stop` command with a checkpoint does."""
         for run in self._runs:
             self._stop(run, kill=False, grace_s=grace_s)
 
@@ -173,17 +167,17 @@ class Supervisor:
             run = self._runs.of(action.run)
             if isinstance(action, rules.Release):
                 self._release(run)
-            elif self._link.ready:  # else it is due again when there is a launcher
+            elif self._link.ready:  # otherwise it is due again once a launcher is connected
                 self._order(action, run)
 
     def _order(self, action: rules.Action, run: Run) -> None:
         match action:
-            case rules.Start():
+            case rules.StartRun():
                 self._start(run)
-            case rules.Terminate():
+            case rules.TerminateRun():
                 self._link.send(protocol.Terminate(run.folder.name))
                 run.state = replace(run.state, terminated=True)
-            case rules.Kill():
+            case rules.KillRun():
                 self._link.send(protocol.Kill(run.folder.name))
                 run.state = replace(run.state, killed=True)
         run.save()
@@ -191,7 +185,7 @@ class Supervisor:
     def _start(self, run: Run) -> None:
         try:
             plan = launch_plan(run.command, run.folder, self._host, hosts_stores=self._link.hosts_stores)
-            write_plan(plan, run.folder, to_older_launcher=self._link.outdated)
+            write_plan(plan, run.folder)
             self._link.start(run.name, self._secrets.env(run.name))
         except OSError as error:
             self._news.start_failed(run, str(error), retryable=True)
@@ -200,12 +194,16 @@ class Supervisor:
         run.state = replace(run.state, phase=Phase.LIVE)
 
     def _release(self, run: Run) -> None:
+        wake = partial(self.post, self._act)
+        if not self._outputs.is_settled(run.command, run.folder, wanted=not run.unwanted, wake=wake):
+            return
         newest = max(run.state.generation, run.release_as)
         others = len(self._runs.held(run.state.job_id, newest=newest)) > 1
         self._news.released(run, older_stay=others)
         run.folder.ended.touch()
         self._shipper.over(run.folder.name)
         self._runs.remove(run)
+        self._outputs.released(run.command)
         _log.info("released", run=run.folder.name)
 
     def _take(self, command: AnyCommand) -> None:
@@ -261,7 +259,7 @@ class Supervisor:
         self._release_unheld(command.job_id, command.generation, command.oldest)
 
     def _release_unheld(self, job_id: str, generation: int, oldest: int) -> None:
-        """Say so when nothing is here of what a command was about: the service may wait for its end."""
+        """Report that nothing is held of the runs in a command, because the service may wait for their end."""
         if not self._runs.held(job_id, newest=generation):
             self._news.nothing_held(job_id, generation)
         elif not self._runs.held(job_id, newest=generation, oldest=oldest):
@@ -275,7 +273,8 @@ class Supervisor:
         for held in stop:
             for run in self._runs.held(held.job_id, newest=held.generation, oldest=held.generation):
                 if not run.state.killed:
-                    _log.info("the service does not want this run here", run=run.folder.name)
+                    _log.info("the service has assigned this run elsewhere: stopping it", run=run.folder.name)
+                    run.unwanted = True
                     self._stop(run, kill=True, grace_s=0.0)
         self._deadline_s = deadline_s
         self._link.send(protocol.Lease(deadline_s))
@@ -293,6 +292,7 @@ class Supervisor:
 
     def _add(self, run: Run) -> None:
         self._runs.add(run)
+        self._outputs.add(run.command, run.folder)
         self._shipper.watch(run.logged)
         if run.state.phase is Phase.PREPARING:
             threading.Thread(target=self._prepare, args=[run], daemon=True).start()
@@ -301,10 +301,10 @@ class Supervisor:
             self._look(run)
 
     def _prepare(self, run: Run) -> None:
-        """A thread's body: downloads may take long."""
+        """Prepare the run; the body of a thread, because downloads may take long."""
         try:
             problem = self._preparer.prepare(run.command, run.folder)
-        except Exception as error:  # noqa: BLE001  # whatever it is, the service hears of it
+        except Exception as error:  # noqa: BLE001  # any error is reported to the service
             _log.exception("preparing failed", run=run.folder.name)
             problem = CannotPrepare(f"The run could not be prepared: {error}", retryable=True)
         self.post(partial(self._prepared, run, problem))
@@ -317,8 +317,8 @@ class Supervisor:
             run.state = replace(run.state, phase=Phase.GONE)
 
     def _look(self, run: Run) -> None:
-        """Take in what the launcher wrote about the run."""
-        gone = run.folder.gone.exists()  # asked once, and first: all else is written before it
+        """Process the files that the launcher wrote about the run."""
+        gone = run.folder.gone.exists()  # read once, and first: everything else is written before it
         started = read_json(run.folder.started)
         if started is not None and any(run.folder.pid(slot.rank).exists() for slot in run.command.ranks):
             self._news.started(run, started["how"])
@@ -334,7 +334,7 @@ class Supervisor:
             self._release_slots(run)
 
     def _release_slots(self, run: Run) -> None:
-        """Slots of a live run become free one by one."""
+        """Release slots of a live run whose ranks are gone."""
         freed = self._news.slots_released(run)
         if freed:
             run.state = replace(run.state, slots=run.state.slots - freed)
@@ -378,19 +378,19 @@ class Supervisor:
                 if run_changed is not None:
                     self._look(run_changed)
             case _:
-                _log.warning("the launcher said something unknown", message=message)
+                _log.warning("ignored an unknown message of the launcher", message=message)
 
     def _meet_again(self, run: Run, kept: list[str]) -> None:
-        """Compare what the agent believes of a live run with what this launcher keeps."""
+        """Compare the agent's state of a live run with the runs of this launcher."""
         if run.folder.name in kept:
-            run.state = replace(run.state, killed=False)  # an order on a lost connection is given again
+            run.state = replace(run.state, killed=False)  # an order on a lost connection is repeated
         elif not run.folder.gone.exists():
             run.state = replace(run.state, phase=Phase.READY)  # the order to start it was lost
             return
         self._look(run)
 
     def _replace_launcher(self) -> None:
-        """A launcher with old code in memory makes way as soon as it keeps nothing."""
+        """Shut down a launcher with outdated code as soon as it has no runs."""
         if self._link.outdated and not self._runs.with_processes():
             _log.info("replacing the launcher: the code has changed")
             connection = self._link.connection

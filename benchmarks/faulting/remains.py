@@ -10,8 +10,8 @@ from pathlib import Path
 
 from benchmarks.faulting.evidence import Left, Life, listening
 from benchmarks.faulting.rig import process_ids
-from worker_agent.folders import StateFolder
-from worker_agent.records import KEEP_GENERATIONS
+from worker_agent.host.folders import StateFolder
+from worker_agent.runs.records import KEEP_GENERATIONS
 
 
 def of_jobs(living: Collection[Life], agents: Collection[Path]) -> list[Left]:

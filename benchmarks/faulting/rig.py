@@ -14,38 +14,25 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Self
 from urllib.parse import urlsplit
 
 from benchmarks.faulting.hosts import SmallDisk, WrongClocks
 from benchmarks.faulting.network import Address, Network
-from headway.client import Client
+from headway.client.client import Client
 from headway.contract.agents import NodeState
 from headway.errors import HeadwayError
 from headway.local.ports import HOST, free_port
 from headway.local.postgres import EmbeddedPostgres
 from headway.local.processes import LocalError, birth, last_lines, open_log
 from headway.local.redis import EmbeddedRedis
-from headway.local.supervisor import Program
+from headway.local.supervisor import Child, Program
 
 READY_TIMEOUT_S = 120.0
 _RESTART_S = 0.5
 """Whoever keeps programs running, an init system for one, waits so long before it starts them again."""
 _LOOK_EVERY_S = 0.1
 _AGENT_GRACE_S = 30.0
-
-
-class Child(Protocol):
-    """A process that is started again when it ends."""
-
-    def start(self) -> object:
-        """Start it."""
-
-    def alive(self) -> bool:
-        """Whether it runs."""
-
-    def stop(self) -> None:
-        """End it and wait until it is gone."""
 
 
 @dataclass(frozen=True, slots=True)

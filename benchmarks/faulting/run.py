@@ -34,9 +34,9 @@ from benchmarks.faulting.record import Record
 from benchmarks.faulting.rig import Rig, Shape, answers
 from benchmarks.faulting.users import SCRIPTS, SEEDS, Users, first_deeds, set_free
 from benchmarks.faulting.watching import Watcher
-from headway.client import Client
+from headway.client.client import Client
 from headway.contract.agents import NodeState
-from headway.contract.jobs import JobState, JobView
+from headway.contract.views.jobs import JobState, JobView
 from headway.errors import HeadwayError
 
 _DEEDS_S = 90.0

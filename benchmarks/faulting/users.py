@@ -12,10 +12,10 @@ from typing import Any
 
 from benchmarks.faulting.evidence import Submission
 from benchmarks.faulting.plan import Action, Deed
-from headway.client import Client
+from headway.client.client import Client
 from headway.contract.agents import NodeState
-from headway.contract.jobs import TERMINAL_STATES, JobState, JobView
 from headway.contract.spec import JobSpec, Resize
+from headway.contract.views.jobs import TERMINAL_STATES, JobState, JobView
 from headway.errors import HeadwayError
 
 SCRIPTS = Path(__file__).parent / "scripts"

@@ -12,7 +12,7 @@ from pathlib import Path
 from benchmarks.faulting.checker import ENDED
 from benchmarks.faulting.evidence import Life, Sealed, Sighting, read_journal
 from benchmarks.faulting.record import boot_s
-from headway.client import Client
+from headway.client.client import Client
 from headway.contract.manifest import MANIFEST, Name
 from headway.errors import HeadwayError
 

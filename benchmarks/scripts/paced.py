@@ -15,7 +15,7 @@ import headway
 
 BATCH = 16
 PART = 0.2
-"""Of a step on one slot, what does not become shorter with more slots."""
+"""Share of a step on one slot that does not become shorter with more slots."""
 WIDTH, LAYERS, PASSES = 512, 4, 4
 """Of the arithmetic: it takes some tens of milliseconds on one core."""
 

@@ -26,7 +26,7 @@ mkdir -p /etc/systemd/system/headway-agent.service.d
 cat > /etc/systemd/system/headway-agent.service.d/name.conf <<END
 [Service]
 ExecStart=
-ExecStart=/opt/headway/bin/python -m worker_agent --state-dir /var/lib/headway-agent --name $instance
+ExecStart=/opt/headway/bin/python -P -m worker_agent --state-dir /var/lib/headway-agent --name $instance
 END
 systemctl daemon-reload
 systemctl enable --now headway-agent

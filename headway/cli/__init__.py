@@ -1,1 +1,1 @@
-"""The command line: thin verbs over the client, tables for people, JSON for programs."""
+"""The command line: thin verbs over the client, with tables for people and JSON for programs."""

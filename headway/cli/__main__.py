@@ -1,5 +1,5 @@
-"""`python -m headway.cli`: the command line where no `headway` script is on PATH."""
+"""Entry point of `python -m headway.cli`: the command line where no `headway` script is on PATH."""
 
-from headway.cli.main import app
+from headway.cli.main import run
 
-app(prog_name="headway")
+run()

@@ -1,4 +1,4 @@
-"""What every verb works with: a way to the service, two consoles, the clock, the output format."""
+"""Context of every verb: a client factory, the two consoles, the clock and the output formats."""
 
 from __future__ import annotations
 
@@ -8,45 +8,62 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from pydantic import BaseModel
 from rich.console import Console, RenderableType
 
-from headway.cli.config import target
-from headway.client import Client
+from headway._lazy import lazy
+from headway.client.client import Client
+from headway.client.target import target
+
+if TYPE_CHECKING:
+    import webbrowser
+else:
+    webbrowser = lazy("webbrowser")
 
 _PIPED_WIDTH = 200
-"""Columns when nobody watches: wide enough that a table is not cut for grep."""
+"""Width of tables that go to a file or pipe, in columns. It is wide enough that no table is cut for grep."""
 
 
 class Format(StrEnum):
-    """Tables for people, or the contract's models for programs."""
+    """Output formats: tables for people, or the models of the API contract for programs."""
 
     TABLE = "table"
     JSON = "json"
 
 
 Output = Annotated[Format, typer.Option("--output", "-o", help="table for people, json for programs")]
-JobName = Annotated[str, typer.Argument(metavar="JOB", help="name of a job (its newest), or its id")]
+JobName = Annotated[
+    str, typer.Argument(metavar="JOB", help="name of a job (the newest of that name), or its id")
+]
 ProjectName = Annotated[
     str | None,
     typer.Option(
-        "--project", "-p", envvar="HEADWAY_PROJECT", help="of this project; none: of all that you see"
+        "--project",
+        "-p",
+        envvar="HEADWAY_PROJECT",
+        help="project of the job; default: all projects that you can see",
     ),
 ]
 OwnProject = Annotated[
     str | None,
+    typer.Option("--project", "-p", envvar="HEADWAY_PROJECT", help="project, if the job file names none"),
+]
+JobFile = Annotated[Path, typer.Argument(metavar="FILE", help="job file (YAML); - for stdin")]
+Replacements = Annotated[
+    list[str] | None,
     typer.Option(
-        "--project", "-p", envvar="HEADWAY_PROJECT", help="in this project, where the job file names none"
+        "--set", metavar="KEY=VALUE", help="replace a field of the job file, e.g. elastic.max=4; repeatable"
     ),
 ]
 NodeName = Annotated[str, typer.Argument(metavar="NODE", help="name or id of a node")]
 
 
 def connect() -> Client:
-    """A client of the configured service."""
+    """Return a client of the configured service."""
     found = target(os.environ)
     return Client(found.url, found.token)
 
@@ -60,33 +77,35 @@ def _console(*, stderr: bool = False) -> Console:
 
 @dataclass
 class Cli:
-    """The command line's surroundings; tests hand in their own."""
+    """Dependencies of the verbs on the outside world. Tests pass their own."""
 
     connect: Callable[[], Client] = connect
     connect_to: Callable[[str, str], Client] = Client
-    """A client of the service at a URL, with a token."""
+    """Function that returns a client of the service at a URL, with a token."""
     out: Console = field(default_factory=_console)
     err: Console = field(default_factory=lambda: _console(stderr=True))
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
     become: Callable[[list[str]], None] = lambda argv: os.execv(argv[0], argv)  # noqa: S606
-    """Replace this process by another program."""
+    """Function that replaces this process by another program."""
+    browse: Callable[[str], bool] = lambda url: bool(webbrowser.open(url))
+    """Function that opens a page in a browser of this machine. It returns False when there is no browser."""
 
     def connect_in(self, project: str | None) -> Client:
-        """A client that looks for jobs in a project, if one is given."""
+        """Return a client that looks for jobs in `project`, if one is given."""
         client = self.connect()
         if project is not None:
             client.about(project)
         return client
 
     def show(self, output: Format, model: BaseModel, table: RenderableType) -> None:
-        """Print a model as JSON, or its rendering."""
+        """Print a model as JSON, or its rendering, according to `output`."""
         if output is Format.JSON:
             typer.echo(to_json(model))
         else:
             self.out.print(table)
 
     def show_lines(self, output: Format, items: Iterable[tuple[BaseModel, RenderableType]]) -> None:
-        """Print items as they come: JSON Lines, or their renderings."""
+        """Print items as they arrive, as JSON Lines or as their renderings."""
         for model, line in items:
             if output is Format.JSON:
                 typer.echo(model.model_dump_json(by_alias=True))
@@ -95,11 +114,11 @@ class Cli:
 
 
 def to_json(model: BaseModel) -> str:
-    """A model as a program reads it, indented."""
+    """Return a model as indented JSON."""
     return model.model_dump_json(indent=2, by_alias=True)
 
 
 def of(context: typer.Context) -> Cli:
-    """The surroundings of the running command."""
+    """Return the context of the running command."""
     cli: Cli = context.obj
     return cli

@@ -1,4 +1,7 @@
-"""Signing in from a terminal: the identity provider shows a code, and a browser anywhere confirms it (RFC 8628)."""
+"""Sign-in from a terminal by the device authorization grant (RFC 8628).
+
+The identity provider issues a code, and the user confirms it in any browser.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,9 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from headway._http import Timer
-from headway.contract.identity import SignInView
+from headway.contract.views.identity import SignInView
 from headway.errors import HeadwayError
+from headway.http import Timer
 
 _GRANT = "urn:ietf:params:oauth:grant-type:device_code"
 _SLOWER_S = 5.0
@@ -22,7 +25,9 @@ _OTHERWISE = "Sign in with a token instead: headway login --token."
 
 @dataclass(frozen=True, slots=True)
 class Confirmation:
-    """What somebody must do in a browser: open `url` and see, or type, `code`. `complete_url` has the code in it."""
+    """Instructions for the user: open `url` in a browser and type `code`, or open `complete_url`, which
+    contains the code.
+    """
 
     url: str
     code: str
@@ -35,30 +40,33 @@ def sign_in(
     ask: Callable[[Confirmation], None],
     timer: Timer = time,
 ) -> str:
-    """The identity token that the provider gives once somebody has confirmed.
+    """Return the identity token that the provider issues once the user has confirmed the code.
 
     Args:
-        provider: makes the requests.
-        ways: what the service says of its provider; it has one.
-        ask: tells the person what to do.
-        timer: the clock to wait by.
+        provider: HTTP client for the requests.
+        ways: sign-in settings of the service, which name an identity provider.
+        ask: function that tells the user what to do.
+        timer: clock for the waits.
 
     Raises:
-        HeadwayError: the provider does not answer, knows no such flow, or nobody confirmed in time.
+        HeadwayError: the provider does not answer, does not support device authorization or refuses it, or
+            the code expires.
     """
     issuer = ways.issuer or ""
     found = _get(provider, f"{issuer.rstrip('/')}/.well-known/openid-configuration")
     if found.get("issuer") != issuer:
         raise HeadwayError(f"The identity provider is not {issuer}, but {found.get('issuer')}.", _OTHERWISE)
     if "device_authorization_endpoint" not in found:
-        raise HeadwayError(f"The identity provider {issuer} lets nobody sign in from a terminal.", _OTHERWISE)
+        raise HeadwayError(
+            f"The identity provider {issuer} does not support sign-in from a terminal.", _OTHERWISE
+        )
     begun = _post(
         provider,
         str(found["device_authorization_endpoint"]),
         {"client_id": ways.client_id or "", "scope": " ".join(dict.fromkeys(("openid", *ways.scopes)))},
     )
     if "device_code" not in begun:
-        raise HeadwayError(f"The identity provider refuses to begin: {_reason(begun)}.", _OTHERWISE)
+        raise HeadwayError(f"The identity provider refuses to start a sign-in: {_reason(begun)}.", _OTHERWISE)
     complete = begun.get("verification_uri_complete")
     ask(
         Confirmation(
@@ -73,7 +81,7 @@ def sign_in(
 def _wait(
     provider: httpx.Client, endpoint: str, ways: SignInView, begun: Mapping[str, Any], timer: Timer
 ) -> str:
-    """Ask, as often as the provider allows, until somebody has confirmed."""
+    """Poll the provider, as often as it allows, until the user has confirmed."""
     pause_s = float(begun.get("interval", 5))
     until_s = timer.monotonic() + float(begun.get("expires_in", 600))
     body = {
@@ -89,8 +97,8 @@ def _wait(
         if said.get("error") == "slow_down":
             pause_s += _SLOWER_S
         elif said.get("error") != "authorization_pending":
-            raise HeadwayError(f"The identity provider has not let you in: {_reason(said)}.", "Try again.")
-    raise HeadwayError("Nobody confirmed the code in time.", "Try again: headway login.")
+            raise HeadwayError(f"The identity provider refused the sign-in: {_reason(said)}.", "Try again.")
+    raise HeadwayError("The code expired before it was confirmed.", "Try again: headway login.")
 
 
 def _get(provider: httpx.Client, url: str) -> dict[str, Any]:

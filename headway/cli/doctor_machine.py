@@ -1,4 +1,4 @@
-"""What `headway doctor` looks at on this machine."""
+"""Checks of `headway doctor` about this machine."""
 
 from __future__ import annotations
 
@@ -13,17 +13,19 @@ from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as installed_version
 from pathlib import Path
 
-from headway.cli.config import CLIENT_FILE, home
-from headway.contract.diagnosis import Check, Level
+from headway.client.target import CLIENT_FILE, home
+from headway.contract.views.diagnosis import Check, Level
 from headway.errors import HeadwayError
 from headway.local import postgres, redis
 
 _LITTLE_DISK_BYTES = 5 * 2**30
 _NO_DISK_BYTES = 200 * 2**20
 _FEW_FILES = 10_000
-"""Free inodes: a job's logs and control files take a few dozen, its bundle as many as it has files."""
+"""Free inodes below which the check warns. A job's logs and control files take a few dozen, and its bundle
+one per file."""
 _FEW_OPEN_FILES = 4096
-"""A service holds a socket for each agent and each who follows a job."""
+"""Open files below which the check warns. The service holds one socket for each agent and each client that
+follows a job."""
 _CONNECT_S = 3.0
 _CONTROLLERS = Path("/sys/fs/cgroup/cgroup.controllers")
 _BOUNDS = {"memory": "memory_per_slot", "cpu": "cpus_per_slot", "pids": "the number of processes"}
@@ -31,7 +33,7 @@ _SECRETS = (CLIENT_FILE, "admin-token", "join-token", "secrets-key")
 
 
 def machine_checks(env: Mapping[str, str]) -> Iterator[Check]:
-    """What `headway up` and a job need of this machine."""
+    """Yield the checks of everything that `headway up` and a job need on this machine."""
     yield Check(name="python", level=Level.OK, found=sys.version.split()[0])
     yield _torch()
     if env.get("HEADWAY_DATABASE_URL"):
@@ -50,7 +52,7 @@ def machine_checks(env: Mapping[str, str]) -> Iterator[Check]:
 
 
 def disk_check(folder: Path) -> Check:
-    """Whether there is room for checkpoints on the disk that a folder is, or would be, on."""
+    """Check the free space for checkpoints on the disk that holds `folder`, or would hold it."""
     free = shutil.disk_usage(_existing(folder)).free
     level = Level.FAIL if free < _NO_DISK_BYTES else Level.WARN if free < _LITTLE_DISK_BYTES else Level.OK
     return Check(
@@ -63,7 +65,7 @@ def disk_check(folder: Path) -> Check:
 
 
 def files_check(folder: Path) -> Check:
-    """Whether more files can be made on that disk; some file systems have no limit, and say 0 of 0."""
+    """Check the free inodes of the disk that holds `folder`. File systems without a limit report 0 of 0."""
     disk = os.statvfs(_existing(folder))
     few = disk.f_files > 0 and disk.f_favail < _FEW_FILES
     return Check(
@@ -78,7 +80,7 @@ def files_check(folder: Path) -> Check:
 
 
 def open_files_check(limit: int) -> Check:
-    """Whether a process may hold enough files and sockets open."""
+    """Check the limit on the files and sockets that one process may hold open."""
     enough = limit == resource.RLIM_INFINITY or limit >= _FEW_OPEN_FILES
     shown = "unlimited" if limit == resource.RLIM_INFINITY else str(limit)
     return Check(
@@ -91,7 +93,7 @@ def open_files_check(limit: int) -> Check:
 
 
 def secrets_check(folder: Path) -> Check:
-    """Whether tokens are for this user's eyes alone."""
+    """Check that only this user can read the files that hold tokens."""
     files = [file for name in _SECRETS if (file := folder / name).is_file()]
     read_by_others = [str(file) for file in files if stat.S_IMODE(file.stat().st_mode) & 0o077]
     if not read_by_others:
@@ -100,13 +102,16 @@ def secrets_check(folder: Path) -> Check:
         name="secrets",
         level=Level.FAIL,
         found=f"Others may read {', '.join(read_by_others)}.",
-        why="Who has a token may run commands on every host.",
+        why="Anyone who has a token may run commands on every host.",
         hint=f"chmod 600 {' '.join(read_by_others)}",
     )
 
 
 def bounds_check(controllers: Path) -> Check:
-    """Which bounds of jobs an agent on this machine can have the kernel keep. `controllers` is a file of control groups (version 2)."""
+    """Check which bounds of jobs the kernel can enforce for an agent on this machine.
+
+    `controllers` is the list of available controllers of control groups (version 2).
+    """
     known = set(controllers.read_text().split()) if controllers.is_file() else set()
     missing = [what for name, what in _BOUNDS.items() if name not in known]
     return Check(
@@ -125,7 +130,7 @@ def bounds_check(controllers: Path) -> Check:
 
 
 def redis_check(place: str) -> Check:
-    """Whether an agent on this machine would reach its commands, at `host:port`."""
+    """Check that an agent on this machine could reach the Redis of its commands at `host:port`."""
     host, _, port = place.rpartition(":")
     try:
         socket.create_connection((host, int(port)), timeout=_CONNECT_S).close()

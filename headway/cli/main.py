@@ -1,66 +1,39 @@
-"""`headway`: the list of verbs, and the one place that turns errors into a message and an exit code."""
+"""The program `headway`. A verb is imported when it runs: see `headway.cli.table`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from importlib.metadata import version as installed_version
-from typing import Annotated, Any
+import os
+import sys
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.text import Text
-from typer.core import TyperGroup
 
-from headway.cli import (
-    agent,
-    audit,
-    budget,
-    checkpoints,
-    decisions,
-    doctor,
-    follow,
-    jobs,
-    join_token,
-    local,
-    login,
-    machines,
-    nodes,
-    project,
-    recommend,
-    secret,
-    simulate,
-    token,
-    user,
-    whatif,
-)
-from headway.cli.context import Cli, of
-from headway.errors import HeadwayError
+from headway._lazy import lazy
+from headway.cli.group import VerbGroup
 
+if TYPE_CHECKING:
+    from importlib import metadata
 
-class _Verbs(TyperGroup):
-    """Runs a verb; an error that people can act on is printed as such: what went wrong, what to do next."""
+    from headway.cli import context as surroundings
+else:
+    metadata = lazy("importlib.metadata")
+    surroundings = lazy("headway.cli.context")
 
-    def invoke(self, ctx: Any) -> Any:
-        try:
-            return super().invoke(ctx)
-        except HeadwayError as error:
-            console = ctx.obj.err
-            console.print(Text(error.what, style="red"), soft_wrap=True)
-            if error.hint:
-                console.print(Text(error.hint), soft_wrap=True)
-            raise typer.Exit(1) from None
-
+_WITH_PLUGINS = frozenset({"up", "agent"})
+"""Verbs that start other programs, which may use plugins of Pydantic."""
 
 app = typer.Typer(
-    cls=_Verbs,
+    cls=VerbGroup,
     no_args_is_help=True,
     pretty_exceptions_show_locals=False,
     context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Also: `ls` and `status` for `ps`, `status JOB` for `describe`, `stop` and `rm` for `cancel`.",
 )
 
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"headway {installed_version('headway')}")
+        typer.echo(f"headway {metadata.version('headway')}")
         raise typer.Exit
 
 
@@ -76,52 +49,15 @@ def _surroundings(
 
     HEADWAY_URL and HEADWAY_TOKEN name the service; without them, the one that `headway up` started.
     """
-    context.obj = context.obj or Cli()
+    context.obj = context.obj or surroundings.Cli()
 
 
-def version(context: typer.Context) -> None:
-    """Show the versions of this program and of the service."""
-    cli = of(context)
-    cli.out.print(f"headway {installed_version('headway')}")
-    try:
-        with cli.connect() as client:
-            cli.out.print(f"service {client.version()} at {client.url}")
-    except HeadwayError as error:
-        cli.out.print(f"service: {error}", soft_wrap=True)
+def run() -> None:
+    """Run the program without modules that take longer to load than the service takes to answer.
 
-
-_PANELS: dict[str, tuple[Callable[..., None], ...]] = {
-    "This machine": (local.up, local.down, doctor.doctor, agent.agent, version),
-    "Jobs": (jobs.submit, jobs.ps, jobs.describe, follow.logs, follow.events, checkpoints.checkpoints),
-    "Decisions": (
-        decisions.plan,
-        decisions.forecast,
-        decisions.explain,
-        decisions.rounds,
-        decisions.policy,
-        whatif.whatif,
-        simulate.simulate,
-    ),
-    "Money": (recommend.recommend, recommend.offers, budget.usage),
-    "Steering jobs": (jobs.priority, jobs.resize, jobs.pause, jobs.resume, jobs.cancel),
-    "Nodes": (
-        nodes.nodes,
-        machines.machines,
-        nodes.drain,
-        nodes.cordon,
-        nodes.uncordon,
-        nodes.quarantine,
-        nodes.release,
-    ),
-    "Access": (login.login, login.whoami, audit.audit),
-}
-for _panel, _verbs in _PANELS.items():
-    for _verb in _verbs:
-        settings = agent.AGENT_SETTINGS if _verb is agent.agent else None
-        app.command(rich_help_panel=_panel, context_settings=settings)(_verb)
-app.add_typer(budget.budget, name="budget", rich_help_panel="Money")
-app.add_typer(join_token.join_token, name="join-token", rich_help_panel="Nodes")
-app.add_typer(token.token, name="token", rich_help_panel="Access")
-app.add_typer(project.project, name="project", rich_help_panel="Access")
-app.add_typer(user.user, name="user", rich_help_panel="Access")
-app.add_typer(secret.secret, name="secret", rich_help_panel="Access")
+    Pydantic would look for plugins in every installed package. httpx would import its own command line.
+    """
+    sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]  # as if httpx had no command line
+    if _WITH_PLUGINS.isdisjoint(sys.argv[1:2]):
+        os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
+    app(prog_name="headway")

@@ -1,4 +1,4 @@
-"""Waiting for a job: a live view in a terminal, plain lines elsewhere."""
+"""Progress of a job until it ends: a live view in a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from rich.console import Console
 from rich.live import Live
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 
-from headway.cli import render
-from headway.client import Client
-from headway.contract.jobs import TERMINAL_STATES, JobState, JobView
+from headway.cli.render import jobs as render
+from headway.client.client import Client
+from headway.contract.views.jobs import TERMINAL_STATES, JobState, JobView
 
 EXIT_CODES = {JobState.SUCCEEDED: 0, JobState.FAILED: 100, JobState.CANCELLED: 103}
-"""What `--wait` exits with."""
+"""Exit codes of `headway submit --wait`."""
 
 _PLAIN_STEP = 0.1
 
 
 class _View(Protocol):
     def __call__(self, job: JobView) -> None:
-        """Show the job as it is now."""
+        """Show the present state of the job."""
 
 
 def wait(client: Client, job: str, console: Console) -> JobView:
-    """Show a job until it is over; the last view of it, whose message is left to the caller.
+    """Show a job until it ends, and return its last view. The caller prints the message of that view.
 
     Raises:
-        ServiceUnavailableError: the service is away for minutes. The job goes on.
+        ServiceUnavailableError: the service is away for minutes. The job continues.
     """
     with _live(console) if console.is_terminal else _plain(console) as show:
-        for view in client.wait(job):
+        for view in client.watch(job):
             show(view)
     return view
 
@@ -53,7 +53,7 @@ def _live(console: Console) -> Iterator[_View]:
             nonlocal said
             if job.message != said and job.state not in TERMINAL_STATES:
                 said = job.message
-                live.console.print(render.state_text(job.state), said, soft_wrap=True)
+                live.console.print(render.state_text(job.state), render.brief(said), soft_wrap=True)
             done = job.progress
             bar.update(
                 task,
@@ -74,7 +74,7 @@ def _live(console: Console) -> Iterator[_View]:
 
 @contextmanager
 def _plain(console: Console) -> Iterator[_View]:
-    """A line when the state, the size, the metrics or another tenth of the work has changed."""
+    """Print a line whenever the state, the size, the message, the epoch or the tenth of the work changes."""
     last: object = None
 
     def show(job: JobView) -> None:
@@ -93,7 +93,7 @@ def _plain(console: Console) -> Iterator[_View]:
                 speed,
                 render.metrics(done),
             )
-            why = "" if job.state in TERMINAL_STATES else job.message
+            why = "" if job.state in TERMINAL_STATES else render.brief(job.message)
             console.print("  ".join(filter(None, (*facts, why))), soft_wrap=True)
 
     yield show

@@ -1,6 +1,6 @@
-"""What crosses a process boundary, and nothing else.
+"""Models of everything that crosses a process boundary.
 
-The service, the agent, the training library and the client are strangers that meet here.
-`runtime` is standard library only (ranks import it); the rest are pydantic models shared by HTTP
-bodies, Redis messages and job files.
+The service, the agent, the training library and the client share this package and none of each other's code.
+`runtime` uses the standard library only, because ranks import it. The other modules are pydantic models
+shared by HTTP bodies, Redis messages and job files.
 """

@@ -1,7 +1,7 @@
-"""Between the service and an agent: joining, commands (Redis), reports (HTTP).
+"""Messages between the service and an agent: joining, commands (over Redis) and reports (over HTTP).
 
-Every command and every report entry names the generation it is about. A command is delivered at least once and handled
-idempotently; a report entry carries a sequence number so that a repeated batch is counted once.
+Every command and every report entry names the generation that it concerns. Redis may deliver a command more than once, and
+the agent handles it idempotently. The service counts a repeated report entry once, by its sequence number.
 """
 
 from __future__ import annotations
@@ -12,19 +12,20 @@ from typing import Annotated, Any, Literal, TypeAlias, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, model_validator
 
-from headway.contract.devices import DEVICE_KIND_PATTERN
 from headway.contract.health import DeviceFault, DeviceProbed
+from headway.contract.output import OutputPlan
 from headway.contract.spec import NAME_PATTERN
-from headway.contract.text import PrintedText
+from headway.contract.values.devices import DEVICE_KIND_PATTERN
+from headway.contract.values.text import PrintedText
 
 DEVICE_CPU = "cpu"
 FOLLOWED_HEADER = "Headway-Followed"
-"""Of the answer to a piece of output: somebody waits for the next ones, so they should come soon."""
+"""Response header to an output report: a client follows the output, so the agent should send the next part soon."""
 
 
 class NodeState(StrEnum):
-    """READY takes jobs; CORDONED keeps its jobs and takes no new ones; DRAINING moves them away;
-    DRAINED is empty; LOST has let its lease run out.
+    """States of a node: READY takes jobs. CORDONED keeps its jobs and takes no new ones. DRAINING moves its jobs away.
+    DRAINED is empty. LOST has let its lease expire.
     """
 
     READY = "READY"
@@ -35,7 +36,7 @@ class NodeState(StrEnum):
 
 
 class DeviceHealth(BaseModel):
-    """What NVML says of a GPU; all None on a CPU slot. Frozen, so that thousands of slots share one default."""
+    """NVML readings of a GPU; all None for a CPU slot. Frozen, so that thousands of slots share one default."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -45,24 +46,26 @@ class DeviceHealth(BaseModel):
 
 
 class SlotInfo(BaseModel):
-    """One slot of a host. `uuid` is the GPU's, or None for a CPU slot."""
+    """One slot of a host. `uuid` identifies the GPU and is None for a CPU slot."""
 
     index: Annotated[int, Field(ge=0, le=4095)]
     device_kind: Annotated[str, Field(pattern=DEVICE_KIND_PATTERN)]
     memory_bytes: int | None = None
     uuid: str | None = None
     health: DeviceHealth = DeviceHealth()
+    withheld: Annotated[PrintedText, Field(max_length=1000)] = ""
+    """Reason why the agent starts no job on this slot; empty when the slot is usable."""
 
 
 class JoinRequest(BaseModel):
-    """A host offers its slots. `instance` identifies the agent's state folder: an agent that was
-    restarted keeps it, so the same name with another live instance is refused.
+    """The slots that a host offers to the cluster. `instance` identifies the agent's state folder, and a restarted agent
+    keeps it. The service refuses a name that another live instance uses.
     """
 
     name: Annotated[str, Field(pattern=NAME_PATTERN)]
     instance: Annotated[str, Field(min_length=8, max_length=64)]
     address: Annotated[str, Field(min_length=1, max_length=255)]
-    """Where the other nodes reach this one."""
+    """Address at which the other nodes reach this node."""
     first_port: Annotated[int, Field(ge=1024, le=65535)]
     last_port: Annotated[int, Field(ge=1024, le=65535)]
     """Ports of this host that jobs may use for their rendezvous (inclusive)."""
@@ -71,25 +74,25 @@ class JoinRequest(BaseModel):
     cpus: int | None = None
     memory_bytes: int | None = None
     container_engine: Literal["docker", "podman"] | None = None
-    """What starts the ranks of jobs with an image here; None where no engine answers."""
+    """Container engine that runs jobs with an image on this host; None if no engine answers."""
 
 
 class JoinReply(BaseModel):
-    """What an agent needs to work. `node_token` authorises its later requests."""
+    """Settings and credentials of a node that has joined. `node_token` authorises its later requests."""
 
     node_id: str
     node_token: str
     redis_url: str
     stream: str
     lease_s: float
-    """The agent must stop its ranks when no report got through for this long."""
+    """Seconds without a delivered report after which the agent must stop its ranks."""
     report_every_s: float
-    renew_credentials_s: float | None = None
-    """How often to ask for new credentials; None: the service gives none but when joining."""
+    renew_credentials_s: float
+    """Seconds between requests for new credentials."""
 
 
 class RankSlot(BaseModel):
-    """One rank on this node and the slot it gets."""
+    """One rank on this node and the slot assigned to it."""
 
     rank: int
     local_rank: int
@@ -97,10 +100,10 @@ class RankSlot(BaseModel):
 
 
 class RunCommand(BaseModel):
-    """Start this node's ranks of one generation of a job.
+    """Command to start this node's ranks of one generation of a job.
 
-    `live`: the service takes care of losses and of leavers, so one rank's end is no reason to end the others.
-    `joins`: the ranks are newcomers that train with processes of older generations; these go on.
+    `live`: the service handles lost and leaving ranks, so the end of one rank does not end the others. `joins`: the ranks are
+    new members of a running job; processes of older generations continue.
     """
 
     kind: Literal["run"] = "run"
@@ -120,13 +123,13 @@ class RunCommand(BaseModel):
     master_addr: str
     master_port: int
     hosts_store: bool
-    """Whether this node keeps a TCPStore of the job, on `store_port`: the node of rank 0, and of a live job each."""
+    """True if this node hosts a TCPStore of the job on `store_port`: the node of rank 0, and every node of a live job."""
     store_port: int = 0
     live: bool = False
     joins: bool = False
     global_batch: int | None
     start_global_batch: int | None = None
-    """What steps take at first, if not `global_batch`: that stays the reference for the learning rate."""
+    """Global batch of the first steps, if not `global_batch`, which remains the reference for the learning rate."""
     max_global_batch: int | None = None
     max_local_batch: int | None = None
     lr_rule: str = "none"
@@ -134,26 +137,29 @@ class RunCommand(BaseModel):
     checkpoint_every_s: float | None
     checkpoint_keep: int
     grace_s: float
+    launch: Literal["plain", "torchrun"] = "torchrun"
+    """Environment of each rank: that of torchrun, or that of a single process."""
+    progress_regex: str | None = None  # see `contract.spec.ProgressRule`
+    progress_batch: Literal["global", "per-rank"] = "global"
     hung_after_s: float | None = None
-    """Ranks that have taken no step for so long are hung, or for `hung_factor` times the median step if that is longer.
-    None: nobody looks.
-    """
+    """Seconds without a step after which ranks are hung, or `hung_factor` median steps if longer; None: no detection."""
     hung_factor: float = 0.0
     hung_when_still: bool = False
-    """Only ranks whose main threads stay where they are count as hung: one that evaluates takes no step either."""
+    """Treat only ranks whose main threads do not move as hung: a rank that evaluates takes no step either."""
     cpus_per_slot: float | None = None
     memory_per_slot_bytes: int | None = None
-    """What the ranks on this node may take together is so much for each of them; None: what the host has."""
+    """Memory limit per rank of this node; the ranks share the total. None: no limit below that of the host."""
     image: str | None = None
-    """The container image that ranks run in; None: they are processes of the host."""
+    """Container image that the ranks run in; None: the ranks are processes of the host."""
+    output: OutputPlan = OutputPlan()
     secrets: list[str] = Field(default_factory=list)
-    """Names of environment variables whose values the agent asks for at launch, see `contract.credentials.SecretsRequest`."""
+    """Names of environment variables whose values the agent requests at launch (`contract.credentials.SecretsRequest`)."""
     traceparent: str | None = None
-    """The span that this is part of (W3C Trace Context); None: nobody traces the job."""
+    """Parent span of this command (W3C Trace Context); None if the job is not traced."""
 
 
 class Member(BaseModel):
-    """One process of a generation: the rank that it has in it, where it runs, and which start it comes from."""
+    """One process of a generation: its rank, its slot, and the generation and rank that it was started with."""
 
     rank: int
     node_id: str
@@ -163,14 +169,14 @@ class Member(BaseModel):
 
 
 class BatchOrder(BaseModel):
-    """The batch plan that goes with an order, see `contract.orders.BatchPlan`."""
+    """The batch plan of an order, see `contract.orders.BatchPlan`."""
 
     global_batch: int
 
 
 class OrderCommand(BaseModel):
-    """The members of `generation` of a live job: written, as `contract.orders.Order`, into the control folder of
-    each of the job's runs on this node, unless a newer order is there.
+    """Command that announces the members of `generation` of a live job. The agent writes it as `contract.orders.Order` into
+    the control folder of each of the job's runs on this node, unless that folder holds a newer order.
     """
 
     kind: Literal["order"] = "order"
@@ -186,9 +192,9 @@ class OrderCommand(BaseModel):
 
 
 class StopCommand(BaseModel):
-    """Stop this node's ranks of this generation and of older ones, down to `oldest`.
+    """Command to stop this node's ranks of this generation and of older ones, down to `oldest`.
 
-    `checkpoint`: SIGTERM, `grace_s` to save, then SIGKILL. `kill`: SIGKILL at once.
+    `checkpoint`: SIGTERM, then `grace_s` seconds to save, then SIGKILL. `kill`: SIGKILL at once.
     """
 
     kind: Literal["stop"] = "stop"
@@ -199,7 +205,7 @@ class StopCommand(BaseModel):
     mode: Literal["checkpoint", "kill"]
     grace_s: float
     dump_stacks: bool = False
-    """Have every rank write where its threads are to its log, before it is sent anything else."""
+    """Make every rank write the stacks of its threads to its log before any other signal."""
     traceparent: str | None = None
 
 
@@ -207,14 +213,14 @@ AnyCommand: TypeAlias = RunCommand | OrderCommand | StopCommand
 Command: TypeAlias = Annotated[AnyCommand, Field(discriminator="kind")]
 COMMANDS: TypeAdapter[AnyCommand] = TypeAdapter(Command)
 COMMAND_FIELD = "command"
-"""The field of a Redis stream entry that holds the command as JSON."""
+"""Field of a Redis stream entry that holds the command as JSON."""
 
 
 class Entry(BaseModel):
-    """What every report entry carries. `sequence` grows within an agent instance, restarts included.
+    """Fields of every report entry. `sequence` grows within an agent instance, restarts included.
 
-    `generation` is the one whose `RunCommand` started the processes that the entry is about; a process that has
-    since become a member of newer generations is still named by it, and by the rank that it was started with.
+    `generation` is the generation whose `RunCommand` started the processes. A process that has since joined newer generations
+    keeps this generation, and its first rank, as its identity.
     """
 
     sequence: int
@@ -231,22 +237,22 @@ class RanksStarted(Entry):
 
 
 class RankExited(Entry):
-    """One rank's process ended. Code and signal are kept apart; both None means unknown."""
+    """The end of one rank's process. Exit code and signal are separate; both None means unknown."""
 
     kind: Literal["rank_exited"] = "rank_exited"
     rank: int
     exit_code: int | None = None
     signal: int | None = None
     stopped_by_agent: bool = False
-    """The agent had sent this rank a signal before it ended."""
+    """True if the agent had sent this rank a signal before it ended."""
     completed: bool = False
-    """The library said that the training loop is over."""
+    """True if the library reported the end of the training loop."""
     log_tail: list[PrintedText] = Field(default_factory=list)
-    """The last lines of its output, when it failed."""
+    """Last lines of the rank's output, if it failed or ended without reporting a step."""
 
 
 class StartFailed(Entry):
-    """The ranks could not be started here: bundle missing, port taken, command not found."""
+    """A failed start of the ranks on this node: missing bundle, port in use, command not found."""
 
     kind: Literal["start_failed"] = "start_failed"
     message: PrintedText
@@ -254,9 +260,9 @@ class StartFailed(Entry):
 
 
 class Released(Entry):
-    """Every process of this generation (and older ones) on this node is gone; its slots are free.
+    """The end of every process of this generation (and older ones) on this node; its slots are free.
 
-    With `slots`: only what ran on these slots for exactly this generation is gone, and they are free.
+    With `slots`: only the processes on these slots for exactly this generation are gone, and these slots are free.
     """
 
     kind: Literal["released"] = "released"
@@ -266,8 +272,8 @@ class Released(Entry):
 class RankMessage(Entry):
     """A line that a rank wrote to its control folder, see `contract.runtime`.
 
-    `rank` is the one that the process was started with. The message names the generation and the rank in it that
-    the process speaks for.
+    `rank` is the rank that the process was started with. The message itself names the generation and the rank in that
+    generation that the process reports for.
     """
 
     kind: Literal["rank_message"] = "rank_message"
@@ -276,40 +282,60 @@ class RankMessage(Entry):
 
 
 class RanksHung(Entry):
-    """The ranks of this generation on this node have taken no step for `silent_s`; a step takes `usual_s` as a rule."""
+    """A hang: no step by this node's ranks of this generation for `silent_s`; `usual_s` is the median step."""
 
     kind: Literal["ranks_hung"] = "ranks_hung"
     silent_s: float
     usual_s: float
     stacks: list[PrintedText] = Field(default_factory=list)
-    """Where the threads of these ranks are, as their interpreters say."""
+    """Stacks of the threads of these ranks, as their interpreters print them."""
+
+
+class OutputReport(Entry):
+    """An event of the job's output folder on this node. Counts are of the whole folder. `saved`, `fetched` and `failed`
+    concern one transfer. `lost`: the last save was lost. `conflict`: two nodes wrote the same files. `elsewhere`: ranks wrote
+    outside of the folder.
+    """
+
+    kind: Literal["output"] = "output"
+    what: Literal["saved", "fetched", "failed", "lost", "conflict", "elsewhere"]
+    message: PrintedText = ""
+    paths: Annotated[list[PrintedText], Field(max_length=100)] = Field(default_factory=list)
+    """The first of the affected files."""
+    files: Annotated[int, Field(ge=0)] = 0
+    size_bytes: Annotated[int, Field(ge=0)] = 0
+    moved_bytes: Annotated[int, Field(ge=0)] = 0
+    """Bytes transferred to or from storage."""
+    last: bool = False  # True if the ranks had ended
 
 
 class InterruptionKind(StrEnum):
-    """TERMINATE: the machine is taken away at a known time. REBALANCE: it probably will be, nobody knows when."""
+    """TERMINATE: the provider takes the machine away at a known time. REBALANCE: it probably will, at an unknown time."""
 
     TERMINATE = "terminate"
     REBALANCE = "rebalance"
 
 
 class InterruptionNotice(BaseModel):
-    """The provider has told the host that it is going to take it away. It is about the node, not about a job."""
+    """A provider's announcement that it reclaims the machine. It concerns the node, not a job."""
 
     kind: Literal["interruption_notice"] = "interruption_notice"
     sequence: int
     at: datetime
-    """When the agent saw it, on its clock."""
+    """Time at which the agent saw the notice, by its own clock."""
     what: InterruptionKind
     action: Annotated[str, Field(max_length=64)]
-    """The provider's word for what it does: `terminate`, `stop`, `hibernate`, `rebalance`."""
+    """The provider's name for the action: `terminate`, `stop`, `hibernate` or `rebalance`."""
     reclaim_at: datetime | None = None
-    """When the machine is gone. None for REBALANCE."""
+    """Time at which the provider takes the machine away; None for REBALANCE."""
 
 
-RankEntry: TypeAlias = RanksStarted | RankExited | StartFailed | Released | RankMessage | RanksHung
-"""What is about the processes of a job."""
+RankEntry: TypeAlias = (
+    RanksStarted | RankExited | StartFailed | Released | RankMessage | RanksHung | OutputReport
+)
+"""Report entries that concern processes of a job."""
 NodeEntry: TypeAlias = InterruptionNotice | DeviceFault | DeviceProbed
-"""What is about the node."""
+"""Report entries that concern the node."""
 AnyEntry: TypeAlias = RankEntry | NodeEntry
 ReportEntry: TypeAlias = Annotated[AnyEntry, Field(discriminator="kind")]
 ENTRY_KINDS = frozenset(
@@ -318,14 +344,14 @@ ENTRY_KINDS = frozenset(
 
 
 class Holding(BaseModel):
-    """A generation of a job that has processes on the node."""
+    """A generation of a job with processes on the node."""
 
     job_id: str
     generation: int
 
 
 def _is_newer(entry: object) -> bool:
-    """Whether it is an entry of a kind that this version does not know."""
+    """Return True for an entry of a kind that this version does not know."""
     if not isinstance(entry, dict):
         return False
     kind, sequence = entry.get("kind"), entry.get("sequence")
@@ -333,19 +359,17 @@ def _is_newer(entry: object) -> bool:
 
 
 class ReportRequest(BaseModel):
-    """A batch of news, and the renewal of the lease. Sent when there is news, at least every `report_every_s`."""
+    """A batch of report entries, which also renews the lease; sent at least every `report_every_s` seconds."""
 
     instance: str
     acknowledged: list[str] = Field(default_factory=list)
-    """Ids of commands that were taken up."""
+    """Ids of commands that the agent has accepted."""
     entries: Annotated[list[ReportEntry], Field(max_length=10_000)] = Field(default_factory=list)
     holding: list[Holding] = Field(default_factory=list)
     slots: list[SlotInfo] = Field(default_factory=list)
-    """Inventory with health, sent now and then; empty means unchanged."""
+    """Inventory with health, sent from time to time; empty means unchanged."""
     unread: list[str] = Field(default_factory=list)
-    """Kinds of entries that this version does not know, which an agent of a newer one has sent: they are left out, since
-    its other news must not wait for an upgrade of the service. Agents do not send this.
-    """
+    """Kinds of entries of a newer agent that the service left out, so that the rest is stored; agents do not send this."""
 
     @model_validator(mode="before")
     @classmethod
@@ -361,10 +385,10 @@ class ReportRequest(BaseModel):
 
 
 class ReportReply(BaseModel):
-    """`stop` lists what the node holds and must not: generations that are over. Kill them.
+    """The service's answer to a report.
 
-    `probe` lists slots whose devices are to be tried out, again and again until the agent says what it found.
-    `report_every_s` is how often to report from here on, if not as often as agreed on when joining.
+    `stop` lists generations that have ended and that the node must kill. `probe` lists slots whose devices the agent is to
+    test until it reports a result. `report_every_s` replaces the interval that was agreed at joining.
     """
 
     lease_s: float

@@ -1,4 +1,4 @@
-"""What an agent is given to work with: its own credentials, and short-lived ones for the objects of a job."""
+"""Credentials of agents, and short-lived credentials for the objects and secrets of a job."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ MAX_GENERATION = 2**31 - 1
 
 
 class NodeCredentials(BaseModel):
-    """New credentials of a node. Those that it had are valid until the first use of these."""
+    """New credentials of a node. The old ones stay valid until the first use of the new ones."""
 
     node_token: str
     redis_url: str
 
 
 class StorageRequest(BaseModel):
-    """Access to the objects of a job that the node runs: of this generation of it."""
+    """Request for access to the objects of one generation of a job that the node runs."""
 
     job_id: Annotated[str, Field(pattern=JOB_ID_PATTERN)]
     generation: Annotated[int, Field(ge=1, le=MAX_GENERATION)]
 
 
 class StorageCredentials(BaseModel):
-    """Keys that reach the objects under `uri` and no others, until `expires_at`."""
+    """Keys that give access to the objects under `uri` and to no others, until `expires_at`."""
 
     uri: str
     endpoint_url: str | None = None
-    """None for the provider's own."""
+    """Endpoint of the object store; None for the provider's default."""
     region: str | None = None
     access_key_id: str
     secret_access_key: str
@@ -39,8 +39,9 @@ class StorageCredentials(BaseModel):
 
 
 class StorageTicket(BaseModel):
-    """With what ranks have requests for the objects under `uri` signed, until `expires_at`: each by the service, which holds the
-    keys, and none while the node does not hold the run.
+    """A ticket with which ranks have requests for the objects under `uri` signed, until `expires_at`.
+
+    The service holds the keys and signs each request. It refuses when the node does not hold the run.
     """
 
     uri: str
@@ -49,8 +50,9 @@ class StorageTicket(BaseModel):
 
 
 class StorageAccess(BaseModel):
-    """How ranks get at their checkpoints: by keys, or by a ticket. With neither, by what their host gives them: a shared folder
-    needs none.
+    """The way that ranks reach their checkpoints: keys, or a ticket.
+
+    With neither, ranks use the access of their host, as for a shared folder.
     """
 
     credentials: StorageCredentials | None = None
@@ -58,15 +60,17 @@ class StorageAccess(BaseModel):
 
 
 OBJECT_KEY_PATTERN = r"^[A-Za-z0-9_~-][A-Za-z0-9._~-]*(/[A-Za-z0-9_~-][A-Za-z0-9._~-]*)*$"
-"""Relative, and nothing in it that a store which keeps objects as files could take for a way out."""
+"""Relative object keys that a file-based object store cannot resolve to a path outside of its folder."""
 MAX_CALLS = 64
 _ObjectKey = Annotated[str, Field(pattern=OBJECT_KEY_PATTERN, max_length=700)]
 _UPLOAD = frozenset({"part", "complete", "abort"})
 
 
 class StorageCall(BaseModel):
-    """A request to the object storage that a rank is going to make. `begin`, `part`, `complete` and `abort` are of uploads in
-    parts (`upload_id`, and `part` from 1); `list` needs no key and goes on after one.
+    """A request to the object storage that a rank wants to make.
+
+    `begin`, `part`, `complete` and `abort` belong to multipart uploads (`upload_id`, and `part` from 1).
+    `list` needs no key; with one, it lists the keys after it.
     """
 
     do: Literal["get", "put", "delete", "list", "begin", "part", "complete", "abort"]
@@ -79,34 +83,36 @@ class StorageCall(BaseModel):
         if self.key is None and self.do != "list":
             raise ValueError(f"{self.do} needs a key")
         if (self.upload_id is not None) != (self.do in _UPLOAD):
-            raise ValueError("upload_id goes with part, complete and abort, and with nothing else")
+            raise ValueError(
+                "upload_id is required for part, complete and abort, and allowed for nothing else"
+            )
         if (self.part is not None) != (self.do == "part"):
-            raise ValueError("a number of a part goes with part, and with nothing else")
+            raise ValueError("part is required for the call part, and allowed for nothing else")
         return self
 
 
 class SignRequest(BaseModel):
-    """What is to be signed, for the bearer of a ticket."""
+    """Requests to be signed for the bearer of a ticket."""
 
     calls: Annotated[list[StorageCall], Field(min_length=1, max_length=MAX_CALLS)]
 
 
 class SignReply(BaseModel):
-    """Where each of the requests goes, in their order. Who has such a URL can make that one request until `expires_at`."""
+    """The signed URLs, in the order of the requests. Each URL allows its one request until `expires_at`."""
 
     urls: list[str]
     expires_at: datetime
 
 
 class SecretsRequest(BaseModel):
-    """The secrets of a job, for the ranks of a generation of which the node holds slots."""
+    """Request for the secrets of a job, for ranks of a generation that holds slots of the node."""
 
     job_id: Annotated[str, Field(pattern=JOB_ID_PATTERN)]
     generation: Annotated[int, Field(ge=1, le=MAX_GENERATION)]
 
 
 class SecretsReply(BaseModel):
-    """Environment variables and their values. They are kept in memory only, and shown nowhere."""
+    """Environment variables and their values. The agent keeps them in memory only and displays them nowhere."""
 
     model_config = ConfigDict(hide_input_in_errors=True)
 

@@ -1,4 +1,4 @@
-"""What goes wrong with devices and processes, as agents report it and the API shows it."""
+"""Faults of devices and processes, as agents report them and the API shows them."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field
 
-from headway.contract.text import GivenText, PrintedText
+from headway.contract.values.text import GivenText, PrintedText
 
 
 class FaultGrade(StrEnum):
-    """FATAL: the device must not be used until somebody has mended it. SUSPICIOUS: not until a probe has found it well.
-    JOB_ERROR: the script's own doing, and nothing against the device.
+    """Severity of a device fault.
+
+    FATAL: the device must not be used until an operator releases it. SUSPICIOUS: not until a probe finds it
+    healthy. JOB_ERROR: an error of the script, which does not count against the device.
     """
 
     FATAL = "fatal"
@@ -22,21 +24,21 @@ class FaultGrade(StrEnum):
 
 
 class FaultCause(StrEnum):
-    """What was noticed of a device."""
+    """Cause of a device fault."""
 
     XID = "xid"
     ECC = "ecc"
     TEMPERATURE = "temperature"
     GONE = "gone"
-    """The driver does not list it any more."""
+    """The driver no longer lists the device."""
     SLOW = "slow"
-    """It takes much longer for the same work than its peers do."""
+    """The device takes much longer than its peers for the same work."""
     OPERATOR = "operator"
-    """Somebody has said so."""
+    """An operator quarantined the slot."""
 
 
 class DeviceFault(BaseModel):
-    """An agent has noticed something of the device of a slot. It is about the node, not about a job."""
+    """A fault of a slot's device that the agent detected. It concerns the node, not a job."""
 
     kind: Literal["device_fault"] = "device_fault"
     sequence: int
@@ -46,12 +48,12 @@ class DeviceFault(BaseModel):
     code: int | None = None
     """The Xid, or the count or degrees that were read."""
     lasting: bool = False
-    """The driver itself says that this does not pass: it has no spare memory left to put in the place of bad rows."""
+    """True if the driver reports a permanent fault: no spare memory rows are left to replace bad rows."""
     message: Annotated[PrintedText, Field(max_length=1000)] = ""
 
 
 class DeviceProbed(BaseModel):
-    """What a probe of a quarantined slot's device found."""
+    """The result of a probe of a quarantined slot's device."""
 
     kind: Literal["device_probed"] = "device_probed"
     sequence: int
@@ -62,13 +64,13 @@ class DeviceProbed(BaseModel):
 
 
 class QuarantineRequest(BaseModel):
-    """Keep a slot from jobs. `why` is shown to whoever asks."""
+    """Request to keep jobs off a slot. `why` is shown to everyone who lists the slot."""
 
     why: Annotated[GivenText, Field(max_length=1000)] = ""
 
 
 class QuarantineView(BaseModel):
-    """A slot that no job gets, and why. `probe_at` is when it is tried again; None: only an operator releases it."""
+    """A quarantined slot. `probe_at` is the time of the next probe; None: only an operator releases the slot."""
 
     slot: int
     grade: FaultGrade

@@ -1,4 +1,7 @@
-"""How a checkpoint is laid out in storage: names, what a manifest says, and what may be deleted. Pure, standard library only."""
+"""Layout of a checkpoint in storage: names, manifests, and the choice of objects that may be deleted.
+
+The module does no I/O and uses the standard library only.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +20,9 @@ _OF_ONE = 10_000
 
 @dataclass(frozen=True, slots=True, order=True)
 class Name:
-    """The name of a checkpoint, in its order of age.
+    """The name of a checkpoint. Names sort by age.
 
-    `again` counts the saves at one place, since none is written over another.
+    `again` numbers the saves at one position in training, because no save overwrites another.
     """
 
     generation: int
@@ -33,16 +36,18 @@ class Name:
 
     @classmethod
     def parse(cls, text: str) -> Name | None:
-        """The name in `text`, or None when it is not one."""
+        """Return the name in `text`, or None if it holds no name."""
         match = _NAME.fullmatch(text)
         return cls(*(int(number or 0) for number in match.groups())) if match else None
 
     def of_one(self, rank: int) -> Name:
-        """This name where every rank saves by itself, knowing nothing of the others: each has a number of its own."""
+        """Return this name with a number of its own for `rank`, for ranks that save without knowledge of each
+        other.
+        """
         return replace(self, again=_OF_ONE + rank)
 
     def unused(self, keys: Collection[str]) -> Name:
-        """This name, or the next one of this place that has nothing written under it."""
+        """Return this name with the next `again` for which no key exists at this position."""
         place = (self.generation, self.epoch, self.samples)
         taken = [
             name.again
@@ -53,8 +58,8 @@ class Name:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """An object of a checkpoint, and how to tell that it is whole."""
+class CheckpointPart:
+    """An object of a checkpoint, with the size and digest that verify it."""
 
     key: str
     size_bytes: int
@@ -63,30 +68,30 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """What a checkpoint is made of, and where in the training it was taken."""
+    """The parts of a checkpoint, and the position in training at which it was taken."""
 
     generation: int
     epoch: int
     samples_in_epoch: int
     samples: int
-    parts: tuple[Part, ...]
+    parts: tuple[CheckpointPart, ...]
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all parts."""
+        """Total size of all parts, in bytes."""
         return sum(part.size_bytes for part in self.parts)
 
     def to_text(self) -> bytes:
-        """The manifest as it is stored: JSON, with a checksum of itself."""
+        """Return the manifest as stored: JSON with a checksum of itself."""
         contents = {"format": FORMAT, "size_bytes": self.size_bytes, **asdict(self)}
         return json.dumps({**contents, "sha256": _digest(contents)}, indent=1).encode()
 
     @classmethod
     def from_text(cls, text: bytes | bytearray) -> Manifest:
-        """The manifest in `text`.
+        """Read a manifest from its stored text.
 
         Raises:
-            ValueError: it is damaged, or of another format.
+            ValueError: the manifest is damaged, or of another format.
         """
         try:
             contents = json.loads(text)
@@ -99,7 +104,7 @@ class Manifest:
                 epoch=contents["epoch"],
                 samples_in_epoch=contents["samples_in_epoch"],
                 samples=contents["samples"],
-                parts=tuple(Part(**part) for part in contents["parts"]),
+                parts=tuple(CheckpointPart(**part) for part in contents["parts"]),
             )
         except (json.JSONDecodeError, UnicodeDecodeError, TypeError, KeyError, AttributeError) as error:
             raise ValueError("its manifest is damaged") from error
@@ -110,21 +115,21 @@ def _digest(contents: Mapping[str, Any]) -> str:
 
 
 def names(keys: Collection[str]) -> list[Name]:
-    """The checkpoints that the keys belong to, oldest first; those without a manifest too."""
+    """Return the checkpoints that the keys belong to, oldest first, including those without a manifest."""
     found = {Name.parse(key.partition("/")[0]) for key in keys if "/" in key}
     return sorted(name for name in found if name is not None)
 
 
 def complete(keys: Collection[str]) -> list[Name]:
-    """The checkpoints that have a manifest, oldest first."""
+    """Return the checkpoints that have a manifest, oldest first."""
     return [name for name in names(keys) if f"{name}/{MANIFEST}" in keys]
 
 
 def surplus(keys: Collection[str], *, generation: int, keep: int) -> list[str]:
-    """The keys that a writer of `generation` may delete so that `keep` complete checkpoints stay.
+    """Return the keys that a writer of `generation` may delete so that `keep` complete checkpoints stay.
 
-    Nothing of a newer generation, nor what is younger than the oldest one kept, is among them. Manifests
-    come first: what is half deleted must not pass for a checkpoint.
+    The result holds nothing of a newer generation and nothing younger than the oldest checkpoint kept.
+    Manifests come first, so that a half-deleted checkpoint never looks complete.
     """
     kept = [name for name in complete(keys) if name.generation <= generation][-keep:]
     if not kept:

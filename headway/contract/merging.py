@@ -1,18 +1,88 @@
-"""Messages of progress that follow one another, made one that says the same."""
+"""Merging of consecutive progress entries into one equivalent entry.
+
+An agent merges what it has not sent yet, and the service what a report still contains, so fewer entries are stored.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
 
-from headway.contract.runtime import Progress
+from headway.contract.agents import RankEntry, RankMessage
+from headway.contract.runtime import Metrics, Progress, from_fields
 
+_OF_TRAINING = frozenset({Progress.TYPE, Metrics.TYPE})
 _SAME = ("rank", "generation", "global_batch", "local_batch", "accumulation")
-"""Steps add up where all of these are the same."""
+"""Fields that must be equal for two messages to be merged."""
 
 
-def add_up(before: Progress, after: Progress) -> Progress | None:
-    """Both in one: their statistics are sums, and of everything else what was said last counts. None if they are about
-    different things, or compare ranks: it counts how many in a row say the same of them.
+@dataclass(frozen=True, slots=True)
+class ReportedEntry:
+    """An entry of a report.
+
+    `training` is its progress or metrics message; None for other or invalid entries.
+    """
+
+    entry: RankEntry
+    training: Progress | Metrics | None
+
+
+def parsed(entries: Iterable[RankEntry]) -> list[ReportedEntry]:
+    """Return the entries, each with its parsed training message."""
+    return [ReportedEntry(entry, _training(entry)) for entry in entries]
+
+
+def merged(news: Iterable[ReportedEntry]) -> list[ReportedEntry]:
+    """Merge each job's consecutive progress entries of one process. Entries of one job keep their order.
+
+    A merged entry has the sequence number of the last one. Statistics are summed; for everything else the last message
+    counts.
+    """
+    kept: list[ReportedEntry] = []
+    latest: dict[str, int] = {}
+    """Index of each job's last entry in `kept`."""
+    for one in news:
+        before = latest.get(one.entry.job_id)
+        both = None if before is None else _both(kept[before], one)
+        if before is not None and both is not None:
+            kept[before] = both
+        else:
+            latest[one.entry.job_id] = len(kept)
+            kept.append(one)
+    return kept
+
+
+def _training(entry: RankEntry) -> Progress | Metrics | None:
+    if not isinstance(entry, RankMessage) or entry.message.get("type") not in _OF_TRAINING:
+        return None
+    try:
+        message = from_fields(entry.message)
+    except ValueError:
+        return None  # refused later by itself, with an event
+    return message if isinstance(message, Progress | Metrics) else None
+
+
+def _both(before: ReportedEntry, after: ReportedEntry) -> ReportedEntry | None:
+    """Return both entries merged, or None if they are not progress of one process in one configuration."""
+    match before, after:
+        case ReportedEntry(RankMessage() as one, Progress() as first), ReportedEntry(
+            RankMessage() as other, Progress() as last
+        ):
+            if (one.rank, one.generation) != (other.rank, other.generation):
+                return None
+            progress = _sum(first, last)
+            if progress is None:
+                return None
+            message = {"type": progress.TYPE, **asdict(progress)}
+            return ReportedEntry(other.model_copy(update={"message": message}), progress)
+    return None
+
+
+def _sum(before: Progress, after: Progress) -> Progress | None:
+    """Add the statistics of two messages, and take everything else from the later one.
+
+    Return None if the messages differ in a field of `_SAME`, or compare ranks: the service counts consecutive messages that
+    name the same slow rank.
     """
     if before.rank_sample_s or after.rank_sample_s:
         return None

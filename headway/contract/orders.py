@@ -1,6 +1,6 @@
 """The membership that the service orders, as an agent writes it for the ranks of its node.
 
-Standard library only, as `runtime`.
+Standard library only, like `runtime`.
 """
 
 from __future__ import annotations
@@ -9,26 +9,29 @@ import json
 from dataclasses import asdict, dataclass
 
 ORDER_FILE = "order.json"
-"""In the control folder, replaced whole by each newer order."""
+"""Name of the order file in the control folder; each newer order replaces it as a whole."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchPlan:
-    """How much a step takes, as the service wants it: applied at a step boundary, within the job file's bounds."""
+    """The global batch that the service chose. Ranks apply it at a step boundary, within the job file's
+    bounds.
+    """
 
     global_batch: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """The membership of `generation`, as the service has decided it: the authority for who trains together.
+    """The membership of `generation` as the service decided it, which is authoritative.
 
-    A process keeps the identity that it was started with, `member_id(generation, rank)` of that start, for its whole
-    life. `members` gives the rank in this generation to each identity; who is not among them leaves, and ends with
-    code 0. `store` (`host:port`) is where members meet, under names of this generation.
+    A process keeps the identity that it was started with, `member_id(generation, rank)` of that start, for
+    its whole life. `members` maps each identity to its rank in this generation. A process that is not among
+    them leaves and exits with code 0. `store` (`host:port`) is where members meet, under names of this
+    generation.
 
-    `lost`: members of an earlier generation are gone, so nobody waits for a step boundary. Otherwise every
-    process of the running generation leaves it at one boundary, which they agree on.
+    `lost`: members of an earlier generation are gone, so no rank waits for a step boundary. Otherwise all
+    processes of the running generation leave it at one step boundary, on which they agree.
     """
 
     generation: int
@@ -40,20 +43,20 @@ class Order:
 
 
 def member_id(generation: int, rank: int) -> str:
-    """Who a process is for its whole life: the generation and rank that it was started with."""
+    """Return the lifelong identity of a process: the generation and rank that it was started with."""
     return f"{generation}.{rank}"
 
 
 def order_to_json(order: Order) -> str:
-    """The text of the order file."""
+    """Return the text of the order file."""
     return json.dumps(asdict(order))
 
 
 def order_from_json(text: str) -> Order:
-    """The order in an order file. Unknown fields are ignored, so that an older rank reads a newer agent's.
+    """Read an order from the text of an order file. Unknown fields are ignored: a newer agent may write more.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the text holds no order.
     """
     try:
         fields = json.loads(text)

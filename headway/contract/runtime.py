@@ -1,23 +1,25 @@
-"""The contract between an agent and the ranks it starts: environment, exit codes, messages.
+"""The interface between an agent and the ranks it starts: environment, exit codes, messages.
 
-Standard library only, since every rank imports it. A rank finds its *control folder* in
-`HEADWAY_CONTROL`: it appends one JSON line per message to `rank-<RANK>.jsonl` there, and the agent
-tails the file. A plain file outlives a restart of the agent, so no message is lost by one.
+Standard library only, because every rank imports it. A rank finds its *control folder* in `HEADWAY_CONTROL`.
+It appends one JSON line per message to `rank-<RANK>.jsonl` there, and the agent reads new lines of the file.
+A plain file survives a restart of the agent, so no message is lost.
 
-The other way lies one file, `order.json`: the membership that the service has ordered last, see `orders`.
+In the other direction the agent writes one file, `order.json`: the latest membership that the service
+ordered, see `orders`.
 
-To stop a rank the agent sends SIGTERM: the library agrees on a step boundary with its peers,
-checkpoints, sends `Stopped` and exits with `EXIT_STOPPED`; a plain script does what it does.
+To stop a rank, the agent sends SIGTERM. The library agrees on a step boundary with its peers, saves a
+checkpoint, sends `Stopped` and exits with `EXIT_STOPPED`. A script without the library handles the signal in
+its own way.
 """
 
 from __future__ import annotations
 
 import json
 import signal
-from dataclasses import asdict, dataclass, fields
-from typing import Any, ClassVar, Literal, TypeAlias
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, ClassVar, TypeAlias
 
-from headway.contract.checks import check_of, is_finite
+from headway.contract.values.checks import check_of, is_finite
 
 ENV_JOB_ID = "HEADWAY_JOB_ID"
 ENV_JOB_NAME = "HEADWAY_JOB_NAME"
@@ -25,49 +27,54 @@ ENV_ATTEMPT = "HEADWAY_ATTEMPT"
 ENV_GENERATION = "HEADWAY_GENERATION"
 ENV_GLOBAL_BATCH = "HEADWAY_GLOBAL_BATCH"
 ENV_MAX_GLOBAL_BATCH = "HEADWAY_MAX_GLOBAL_BATCH"
-"""Set where the service may change the global batch: up to here."""
+"""Largest global batch that the service may set; unset if it may not change the batch."""
 ENV_START_GLOBAL_BATCH = "HEADWAY_START_GLOBAL_BATCH"
-"""Set where it is not `HEADWAY_GLOBAL_BATCH`: what the job had come to before it was started again."""
+"""Global batch that the job had reached before a restart; unset if equal to `HEADWAY_GLOBAL_BATCH`."""
 ENV_MAX_LOCAL_BATCH = "HEADWAY_MAX_LOCAL_BATCH"
 ENV_LR_RULE = "HEADWAY_LR_RULE"
 ENV_CHECKPOINT_URI = "HEADWAY_CHECKPOINT_URI"
 ENV_CHECKPOINT_EVERY_S = "HEADWAY_CHECKPOINT_EVERY_S"
-"""Seconds between periodic checkpoints; unset means the library chooses from the measured cost."""
+"""Seconds between periodic checkpoints; if unset, the library chooses the interval from the measured cost."""
 ENV_CHECKPOINT_KEEP = "HEADWAY_CHECKPOINT_KEEP"
 ENV_CONTROL = "HEADWAY_CONTROL"
+ENV_OUTPUT_DIR = "HEADWAY_OUTPUT_DIR"
+"""Output folder, the same on every node of the job; its contents survive moves and restarts."""
 ENV_PROJECT = "HEADWAY_PROJECT"
 ENV_TRACKERS = "HEADWAY_TRACKERS"
-"""Where values of `run.report` go beside the service: `TrackerName`s with commas between."""
+"""Trackers that receive values of `run.report` besides the service: `TrackerName`s separated by commas."""
 ENV_JOINS = "HEADWAY_JOINS"
-"""Set for a newcomer: `HEADWAY_GENERATION` is the one that it will join, and training runs without it so far."""
+"""Set for a new member: `HEADWAY_GENERATION` is the generation that it will join, and training runs without
+it so far.
+"""
 ENV_MEMBER = "HEADWAY_MEMBER"
-"""`member_id` of the process; whatever it starts inherits it, which is how its agent finds what it left behind."""
-
-TrackerName: TypeAlias = Literal["tensorboard", "mlflow"]
+"""`member_id` of the process. Its child processes inherit it, so the agent can find processes that it left
+behind.
+"""
 
 STORAGE_FILE = "storage.json"
-"""In the control folder, where the service gives keys for checkpoints: `contract.credentials.StorageCredentials` as JSON. The
-agent replaces it before they expire.
+"""File in the control folder with checkpoint keys: `contract.credentials.StorageCredentials` as JSON.
+
+The file exists where the service gives out keys. The agent replaces it before the keys expire.
 """
 
 EXIT_DONE = 0
-"""Finished, or released by a resize."""
+"""Exit code of a rank that finished, or was released by a resize."""
 EXIT_STOPPED = 143
-"""Stopped on request, after a checkpoint (128 + SIGTERM)."""
+"""Exit code of a rank that stopped on request (128 + SIGTERM); with the library, after a checkpoint."""
 EXIT_RETRY = 75
-"""EX_TEMPFAIL: the script asks to be started again."""
+"""EX_TEMPFAIL, with which the script asks for a restart."""
 EXIT_NEVER_RETRY = 78
-"""EX_CONFIG: starting again cannot help."""
+"""EX_CONFIG, with which the script says that a restart cannot help."""
 
 KILLED_FOR_MEMORY = "The kernel killed this rank: there was no memory left"
-"""What an agent adds to the output of a rank of which the kernel counts that."""
+"""Line that an agent adds to a rank's output when the kernel counts an out-of-memory kill for it."""
 STACKS_SIGNAL = signal.SIGURG
-"""Has a rank write where its threads are to `stacks_file`. Nothing happens to a process that does not expect it."""
+"""Signal that makes a rank write its stacks to `stacks_file`. A process without a handler ignores it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Envelope:
-    """What every message of a rank carries. `at_s` is Unix time on the rank's host."""
+    """Fields of every message of a rank. `at_s` is Unix time on the rank's host."""
 
     TYPE: ClassVar[str]
 
@@ -78,27 +85,46 @@ class Envelope:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hello(Envelope):
-    """`headway.init()` was called: this rank understands a request to stop."""
+    """A call of `headway.init()`: this rank understands a request to stop."""
 
     TYPE: ClassVar[str] = "hello"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FirstStep(Envelope):
-    """The first optimizer step of this process is complete. `samples` as in `Progress`.
+    """The end of the first optimizer step of this process. `samples` as in `Progress`.
 
-    `live`: from now on the rank follows orders, so that its job changes members in place and survives losses.
+    `live`: from now on the rank follows orders, so its job changes members in place and survives losses of
+    ranks. `plain`: the agent reports the first step of a script without the library in this generation.
     """
 
     TYPE: ClassVar[str] = "first_step"
 
     samples: int
     live: bool = False
+    plain: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stepped(Envelope):
+    """A step reported by a script without the library (`headway.progress`): `step` of `total`, with metrics
+    in `values`.
+
+    The agent turns it into `FirstStep`, `Progress` and `Metrics` and does not pass it on.
+    """
+
+    TYPE: ClassVar[str] = "stepped"
+
+    step: int
+    total: int | None = None
+    values: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ready(Envelope):
-    """A newcomer has come to its training loop and waits to join. `ready_s`: seconds since `headway.init()`."""
+    """Message of a new member that reached its training loop and waits to join. `ready_s`: seconds since
+    `headway.init()`.
+    """
 
     TYPE: ClassVar[str] = "ready"
 
@@ -107,10 +133,11 @@ class Ready(Envelope):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Switched(Envelope):
-    """This rank is a member of a new generation, holds the same state as its peers, and goes on training.
+    """Message of a member of a new generation that holds the same state as its peers and continues training.
 
-    `pause_s`: from the end of the last step before to now. `lost_steps`: optimizer steps that were computed
-    at least in part and are done again; 0 unless a peer was lost. `sync_bytes` of state came over the network.
+    `pause_s`: seconds from the end of the last step to the resumption. `lost_steps`: optimizer steps that
+    were computed at least in part and are repeated; 0 unless a peer was lost. `sync_bytes`: bytes of state
+    received over the network.
     """
 
     TYPE: ClassVar[str] = "switched"
@@ -124,7 +151,9 @@ class Switched(Envelope):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Left(Envelope):
-    """This rank is not a member of generation `joined` and ends, as ordered; its peers go on at `samples`."""
+    """Message of a rank that is no member of generation `joined` and ends, as ordered; its peers continue at
+    `samples`.
+    """
 
     TYPE: ClassVar[str] = "left"
 
@@ -136,16 +165,17 @@ class Left(Envelope):
 class Progress(Envelope):
     """Sufficient statistics of the steps since the last `Progress` of this generation (rank 0).
 
-    `samples` counts committed samples since the job began (epochs x dataset length + position);
-    `total_samples` is where the job will be done, or None when the script does not say.
-    `step_s_sum` and `step_s_squares` are the sum and the sum of squares of `steps` step times, `sync_s_sum` the part
-    of them in which rank 0 waited for its peers. `local_batches` are the samples that each rank takes in a step.
-    `rank_sample_s` are the seconds that each took for one of its samples, without waiting (0: it did not say); empty
-    while none of them takes much longer than the others.
+    `samples` counts committed samples since the job began (epochs x dataset length + position).
+    `total_samples` is the count at which the job ends, or None if the script does not say. `step_s_sum` and
+    `step_s_squares` are the sum and the sum of squares of `steps` step times, in seconds. `sync_s_sum` is the
+    part of that sum in which rank 0 waited for its peers. `local_batches` are the samples that each rank
+    takes in a step. `rank_sample_s` are seconds per sample of each rank, without waiting (0: not reported);
+    empty unless a rank takes much longer than the others.
 
-    `gradient_sqr` and `gradient_var`: smoothed estimates of the squared norm of the true gradient and of the trace
-    of the covariance of one sample's gradient; None while noise is not measured. `max_global_batch`: steps may come to
-    take so many samples, which is never more than the data has; None where they always take as many.
+    `gradient_sqr` and `gradient_var` are smoothed estimates of the squared norm of the true gradient and of
+    the trace of the covariance of one sample's gradient; None while noise is not measured. `global_batch` 0:
+    the samples of a step are not known, and each step counts as one. `max_global_batch`: largest global
+    batch, at most the data; None if fixed.
     """
 
     TYPE: ClassVar[str] = "progress"
@@ -169,7 +199,9 @@ class Progress(Envelope):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchChanged(Envelope):
-    """From now on steps take `global_batch` samples, at the learning rate of the script times `lr_factor`."""
+    """A change of the batch: steps take `global_batch` samples, at the learning rate of the script times
+    `lr_factor`.
+    """
 
     TYPE: ClassVar[str] = "batch_changed"
 
@@ -181,7 +213,7 @@ class BatchChanged(Envelope):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metrics(Envelope):
-    """Values for people from `run.report(...)`; shown, never used to steer."""
+    """Values from `run.report(...)` for display; no decision uses them."""
 
     TYPE: ClassVar[str] = "metrics"
 
@@ -192,7 +224,7 @@ class Metrics(Envelope):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpointed(Envelope):
-    """A checkpoint is complete (its manifest is written): `total_s` after its begin, of which `save_s` held up
+    """A complete checkpoint, with its manifest written `total_s` after the start, of which `save_s` paused
     training.
     """
 
@@ -202,12 +234,12 @@ class Checkpointed(Envelope):
     samples: int
     size_bytes: int
     save_s: float
-    total_s: float = 0.0
+    total_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointFailed(Envelope):
-    """A checkpoint at `samples` could not be saved; those before are as they were, and training goes on."""
+    """A failure to save a checkpoint at `samples`. Earlier checkpoints are unchanged, and training continues."""
 
     TYPE: ClassVar[str] = "checkpoint_failed"
 
@@ -219,8 +251,8 @@ class CheckpointFailed(Envelope):
 class EpochClosed(Envelope):
     """The audit of one epoch: `samples_seen` of `dataset_samples`, and whether each came exactly once.
 
-    `exact_so_far`: of this epoch and those before, how many had each exactly once, in the training that the state of now
-    stands on. Whoever told of one of them may have been lost with its news; None where a library does not say.
+    `exact_so_far` counts the epochs up to this one with each sample exactly once, in the history of the
+    current state. It repeats earlier counts because the rank that reported them may be lost.
     """
 
     TYPE: ClassVar[str] = "epoch_closed"
@@ -229,12 +261,12 @@ class EpochClosed(Envelope):
     samples_seen: int
     dataset_samples: int
     exactly_once: bool
-    exact_so_far: int | None = None
+    exact_so_far: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restored(Envelope):
-    """Training goes on from a checkpoint at `samples`, written by `from_generation`."""
+    """The resumption of training from a checkpoint at `samples`, written by `from_generation`."""
 
     TYPE: ClassVar[str] = "restored"
 
@@ -244,7 +276,7 @@ class Restored(Envelope):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stopped(Envelope):
-    """This rank stops on request; nothing after `samples` is lost."""
+    """Message of a rank that stops on request; nothing up to `samples` is lost."""
 
     TYPE: ClassVar[str] = "stopped"
 
@@ -253,7 +285,7 @@ class Stopped(Envelope):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completed(Envelope):
-    """The training loop is over. Trusted above the exit code: interpreters die while they tidy up."""
+    """The end of the training loop. It overrides the exit code: an interpreter may crash during its shutdown."""
 
     TYPE: ClassVar[str] = "completed"
 
@@ -263,6 +295,7 @@ class Completed(Envelope):
 Message: TypeAlias = (
     Hello
     | FirstStep
+    | Stepped
     | Ready
     | Switched
     | Left
@@ -282,6 +315,7 @@ _TYPES: dict[str, type[Any]] = {
     for kind in (
         Hello,
         FirstStep,
+        Stepped,
         Ready,
         Switched,
         Left,
@@ -299,25 +333,25 @@ _TYPES: dict[str, type[Any]] = {
 
 
 def message_file(rank: int) -> str:
-    """Name of the file in the control folder that `rank` appends its messages to."""
+    """Return the name of the file in the control folder that `rank` appends its messages to."""
     return f"rank-{rank}.jsonl"
 
 
 def stacks_file(rank: int) -> str:
-    """Name of the file in the control folder that the process started as `rank` writes the stacks of its threads to."""
+    """Return the name of the stack file, in the control folder, of the process started as `rank`."""
     return f"stacks-{rank}.txt"
 
 
 def to_line(message: Message) -> str:
-    """One JSON line, newline included."""
+    """Return the message as one JSON line, newline included."""
     return json.dumps({"type": message.TYPE, **asdict(message)}, separators=(",", ":")) + "\n"
 
 
 def from_line(line: str) -> Message:
-    """The message in `line`. Unknown fields are ignored, so that an older agent reads a newer rank.
+    """Read the message in `line`. Unknown fields are ignored, so that an older agent reads a newer rank.
 
     Raises:
-        ValueError: not JSON, or not as `from_fields` wants it.
+        ValueError: the line is not JSON, or `from_fields` refuses it.
     """
     try:
         fields = json.loads(line)
@@ -329,13 +363,13 @@ def from_line(line: str) -> Message:
 
 
 def from_fields(fields: dict[str, Any]) -> Message:
-    """The message with these fields, as parsed from JSON.
+    """Return the message with these fields, as parsed from JSON.
 
-    A script may write what it likes into its control folder, so every value is checked: what passes
-    can be stored and added up. Reported values that are not finite are left out; JSON has no NaN.
+    A script may write anything into its control folder, so every value is checked: accepted values can be
+    stored and added up. Reported values that are not finite are left out, because JSON has no NaN.
 
     Raises:
-        ValueError: of an unknown type, or a field is missing or has a wrong value.
+        ValueError: the type is unknown, or a field is missing or has a wrong value.
     """
     kind = _TYPES.get(str(fields.get("type", "")))
     if kind is None:
@@ -346,7 +380,7 @@ def from_fields(fields: dict[str, Any]) -> Message:
             known[name] = value = fields[name]
             if not is_right(value):
                 raise ValueError(f"{name} of a {kind.TYPE} message cannot be {value!r}"[:200])
-    if kind is Metrics and "values" in known:
+    if kind in (Metrics, Stepped) and "values" in known:
         known["values"] = {name: float(one) for name, one in known["values"].items() if is_finite(one)}
     for name in ("local_batches", "rank_sample_s"):
         if isinstance(known.get(name), list):
@@ -359,7 +393,7 @@ def from_fields(fields: dict[str, Any]) -> Message:
 
 
 _CHECKS = {
-    kind.TYPE: tuple((field.name, check_of(field.name, str(field.type))) for field in fields(kind))
+    kind.TYPE: tuple((one.name, check_of(one.name, str(one.type))) for one in fields(kind))
     for kind in _TYPES.values()
 }
-"""What values of each field must be, by type of message: made once, since ranks say how training goes many times a second."""
+"""Checks of the fields by type of message, built once because ranks report progress many times a second."""

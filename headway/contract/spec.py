@@ -1,4 +1,4 @@
-"""The job file: what a user submits, as YAML or as the body of `POST /api/v1/jobs`."""
+"""The job file: a job as a user submits it, as YAML or as the body of `POST /api/v1/jobs`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
@@ -18,10 +19,11 @@ from pydantic import (
     model_validator,
 )
 
-from headway.contract.devices import DEVICE_KIND_PATTERN
-from headway.contract.quantities import Seconds, SizeBytes
-from headway.contract.runtime import TrackerName
-from headway.contract.text import GivenText
+from headway.contract.values.devices import DEVICE_KIND_PATTERN
+from headway.contract.values.patterns import MOST_PATTERN, check_pattern
+from headway.contract.values.quantities import Seconds, SizeBytes
+from headway.contract.values.text import GivenText
+from headway.contract.values.tracker_names import TrackerName
 
 NAME_PATTERN = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
 SECRET_NAME_PATTERN = r"^[A-Za-z_][A-Za-z0-9_-]{0,127}$"  # noqa: S105 - of names
@@ -30,29 +32,29 @@ IMAGE_PATTERN = r"^[a-z0-9][a-z0-9._/:-]*(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(@
 MAX_SLOTS = 4096
 
 
-class Part(BaseModel):
+class SpecPart(BaseModel):
     """A part of the spec. An unknown field is an error: a typo must not be ignored silently."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class Resize(StrEnum):
-    """How a job changes size: in place, by checkpoint and relaunch, or not at all."""
+    """Ways to change the size of a job: in place, by checkpoint and restart, or not at all."""
 
     LIVE = "live"
     RESTART = "restart"
     NEVER = "never"
 
 
-class Resources(Part):
-    """What one slot needs. `devices` lists acceptable device kinds; empty means any."""
+class Resources(SpecPart):
+    """Requirements of one slot. `devices` lists acceptable device kinds; empty means any."""
 
     devices: tuple[Annotated[str, Field(pattern=DEVICE_KIND_PATTERN)], ...] = ()
     cpus_per_slot: Annotated[float, Field(gt=0, le=1024)] | None = None
     memory_per_slot: Annotated[SizeBytes, Field(gt=0)] | None = None
 
 
-class Elastic(Part):
+class Elastic(SpecPart):
     """The sizes that the job may have, in slots.
 
     `sizes` is `any`, `pow2` (powers of two, and `min` and `max` themselves) or a list.
@@ -79,13 +81,13 @@ class Elastic(Part):
         return self
 
     def allowed_sizes(self) -> tuple[int, ...]:
-        """Every size that the job may have, ascending."""
+        """Return every size that the job may have, ascending."""
         return _sizes_between(self.min, self.max, self.sizes)
 
 
 @lru_cache(maxsize=4096)
 def _sizes_between(low: int, high: int, sizes: str | tuple[int, ...]) -> tuple[int, ...]:
-    """A round asks for it several times for every job."""
+    """Return the allowed sizes, from a cache because a round asks several times for every job."""
     if sizes == "any":
         return tuple(range(low, high + 1))
     if sizes == "pow2":
@@ -95,8 +97,8 @@ def _sizes_between(low: int, high: int, sizes: str | tuple[int, ...]) -> tuple[i
     return tuple(sorted({size for size in sizes if isinstance(size, int) and low <= size <= high}))
 
 
-class Batch(Part):
-    """The batch plan's bounds. `global` stays constant unless the policy is `adaptive`."""
+class Batch(SpecPart):
+    """Bounds of the batch plan. `global` stays constant unless the policy is `adaptive`."""
 
     model_config = ConfigDict(populate_by_name=True)
 
@@ -118,17 +120,19 @@ class Batch(Part):
 
 
 OnBudget = Literal["shrink", "pause", "stop"]
-"""What a job does when its money comes to an end: take what is cheapest, or stop after a checkpoint, to be resumed or
-for good.
+"""Action when the job's budget is exhausted: use the cheapest slots, or stop after a checkpoint.
+
+`pause` allows the job to be resumed; `stop` ends it for good.
 """
 
 
-class Goal(Part):
-    """What the user wants of time and money.
+class Goal(SpecPart):
+    """The user's objective and limits for time and money.
 
-    With `search`, the configuration that is best for the objective within both limits is looked for while the job trains,
-    and the job runs on there: by short visits to `full`, every size that it may have; to `partial`, those that the models
-    rest on; to `none`, by what jobs of its class have shown alone. Without it, the cluster's policy decides.
+    With `search`, the scheduler looks for the best configuration for the objective within both limits while
+    the job trains, and then runs the job there. `full` visits every allowed size for a short time. `partial`
+    visits only the sizes that the models need. `none` uses only measurements of earlier jobs of its class.
+    Without `search`, the cluster's policy decides.
     """
 
     objective: Literal["time", "cost", "balanced"] = "balanced"
@@ -145,23 +149,77 @@ class Goal(Part):
         return value
 
 
-class Checkpoint(Part):
-    """`every` is `auto` or a duration; `grace_s` is the time a rank has to stop before SIGKILL."""
+class Checkpoint(SpecPart):
+    """Checkpoint settings of a job. `every` is `auto` or a duration; `grace_s` is the time to stop before
+    SIGKILL.
+    """
 
     every: Literal["auto"] | Annotated[Seconds, Field(ge=0.1, le=7 * 86400)] = "auto"
     keep: Annotated[int, Field(ge=1, le=100)] = 3
     grace_s: Annotated[Seconds, Field(ge=0, le=3600)] = 60.0
 
 
-class Retry(Part):
-    """How often a job is started again, by cause. Preemptions are not counted."""
+def _inner_folder(value: str) -> str:
+    """Return the folder as a plain relative path; `.` stands for the working folder."""
+    parts = [part for part in value.split("/") if part not in {"", "."}]
+    if value.startswith("/") or ".." in parts:
+        raise ValueError(f"{value!r} leaves the working folder; give a path inside of it, or `.`")
+    return "/".join(parts) or "."
+
+
+class OutputFolder(SpecPart):
+    """The folder that is the same on every node of the job.
+
+    `dir` is relative to the working folder, and `.` is the working folder itself. None is a separate folder
+    outside of it.
+    """
+
+    dir: Annotated[GivenText, Field(min_length=1, max_length=512), AfterValidator(_inner_folder)] | None = (
+        None
+    )
+    as_cwd: bool = False
+    """Start ranks with this folder as their working folder."""
+    every: Annotated[Seconds, Field(ge=1, le=7 * 86400)] = 300.0
+    max_size: Annotated[SizeBytes, Field(gt=0)] = 100 * 2**30
+
+
+class Launch(StrEnum):
+    """The environment of a rank: a single process, or torchrun's (`RANK`, `WORLD_SIZE`, `MASTER_ADDR` and the
+    rest).
+    """
+
+    PLAIN = "plain"
+    TORCHRUN = "torchrun"
+
+
+class ProgressRule(SpecPart):
+    """The rule that reads the progress of a script without the library.
+
+    `regex` is searched in every line that rank 0 prints. Its group `step` is the number of the step, `total`
+    the number of the last step, and every other named group that holds a number is a metric. `batch` defines
+    a step of the script: `global` is the same work at every size, `per-rank` a batch of each rank.
+    """
+
+    regex: Annotated[GivenText, Field(min_length=1, max_length=MOST_PATTERN)] | None = None
+    batch: Literal["global", "per-rank"] = "global"
+
+    @field_validator("regex")
+    @classmethod
+    def _readable(cls, value: str | None) -> str | None:
+        if value is not None:
+            check_pattern(value)
+        return value
+
+
+class Retry(SpecPart):
+    """Number of restarts allowed, by cause. Preemptions are not counted."""
 
     user_errors: Annotated[int, Field(ge=0, le=100)] = 0
     infrastructure: Annotated[int, Field(ge=0, le=1000)] = 3
 
 
 def _one_complaint(value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
-    """A union complains once for each of its parts, under names that no job file has."""
+    """Replace the union's errors, which come once per alternative under internal names, by one message."""
     try:
         return validate(value)
     except ValidationError as error:
@@ -171,14 +229,14 @@ def _one_complaint(value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
 HungAfter = Annotated[
     Literal["auto", "never"] | Annotated[Seconds, Field(ge=1, le=7 * 86400)], WrapValidator(_one_complaint)
 ]
-"""After how many seconds without a step the ranks of a job are taken to hang."""
+"""Seconds without a step after which the ranks of a job count as hung."""
 
 
 EnvName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 SecretName = Annotated[str, Field(pattern=SECRET_NAME_PATTERN)]
 
 
-class JobSpec(Part):
+class JobSpec(SpecPart):
     """One training run, as submitted. `bundle` is the digest of the uploaded `workdir`."""
 
     name: Annotated[str, Field(pattern=NAME_PATTERN)]
@@ -187,18 +245,28 @@ class JobSpec(Part):
     bundle: Annotated[str, Field(pattern=DIGEST_PATTERN)] | None = None
     env: dict[EnvName, Annotated[GivenText, Field(max_length=32768)]] = Field(default_factory=dict)
     secrets: Annotated[dict[EnvName, SecretName], Field(max_length=100)] = Field(default_factory=dict)
-    """Names of environment variables, and the secrets of the job's project whose values ranks find under them."""
+    """Secrets of the job's project by the name of the environment variable that gives their value to ranks.
+    """
     image: Annotated[str, Field(pattern=IMAGE_PATTERN, max_length=512)] | None = None
-    """The container image that ranks run in; None: they are processes of the host."""
+    """Container image that the ranks run in; None: the ranks are processes of the host."""
     resources: Resources = Resources()
     elastic: Elastic = Elastic()
     batch: Batch = Batch()
     goal: Goal = Goal()
     market: Literal["on-demand", "spot", "mixed"] = "on-demand"
     checkpoint: Checkpoint = Checkpoint()
+    output: OutputFolder = OutputFolder()
     retry: Retry = Retry()
+    launch: Launch | None = None
+    """Environment of a rank. None: `plain` for a job of one slot that never changes its size, else
+    `torchrun`.
+    """
+    resumes: bool | None = None
+    """True if the script continues from its saved state when it is stopped and started again. None: observed.
+    """
+    progress: ProgressRule = ProgressRule()
     trackers: Annotated[list[TrackerName], Field(max_length=10)] = Field(default_factory=list)
-    """Where values of `run.report` go beside the service."""
+    """Trackers that receive values of `run.report` besides the service."""
     hung_after: HungAfter = "auto"
     priority: Annotated[int, Field(ge=0, le=100)] = 50
     project: Annotated[str, Field(pattern=NAME_PATTERN)] = "default"
@@ -212,6 +280,29 @@ class JobSpec(Part):
                 "of each step"
             )
         return self
+
+    @model_validator(mode="after")
+    def _one_process_on_one_slot(self) -> Self:
+        most = self.elastic.allowed_sizes()[-1]
+        if self.launch is Launch.PLAIN and most > 1:
+            raise ValueError(
+                f"launch: plain starts one process without RANK, but elastic allows {most} slots, each with a process of "
+                "its own; set elastic.max: 1, or launch: torchrun"
+            )
+        if self.progress.batch == "per-rank" and self.batch.global_ is not None:
+            raise ValueError(
+                "progress.batch: per-rank says that a step takes more samples on more slots, and batch.global that it "
+                "takes as many on all; leave one of them out"
+            )
+        return self
+
+    @property
+    def environment(self) -> Launch:
+        """The environment of the job's ranks."""
+        if self.launch is not None:
+            return self.launch
+        fixed = self.elastic.resize is Resize.NEVER and self.elastic.allowed_sizes() == (1,)
+        return Launch.PLAIN if fixed else Launch.TORCHRUN
 
     @field_validator("run")
     @classmethod
@@ -262,4 +353,4 @@ RESERVED_ENV = frozenset(
         "CUDA_VISIBLE_DEVICES",
     }
 )
-"""Names that only Headway may set for a rank (torchrun's environment)."""
+"""Environment variables that only Headway may set for a rank (torchrun's environment)."""

@@ -1,4 +1,4 @@
-"""Headway in frameworks that have a training loop of their own. Each module needs the extra of its name.
+"""Integrations with frameworks that have their own training loop. Each module needs the extra of its name.
 
-Nothing here is imported by the rest of Headway.
+No other part of Headway imports these modules.
 """

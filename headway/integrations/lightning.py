@@ -1,11 +1,12 @@
-"""PyTorch Lightning on ranks that come and go: `elastic_trainer` makes a `Trainer` that trains as a loop of `headway.init()` does.
+"""Elastic training with PyTorch Lightning: `elastic_trainer` makes a `Trainer` for a job whose ranks come and
+go.
 
     run = headway.init()
     trainer = elastic_trainer(run, max_epochs=20)
     trainer.fit(LitModel(), run.loader(dataset, global_batch=64), DataLoader(test_data))
 
-Lightning trains on one device, as far as it knows. Beneath it Headway averages gradients over the ranks of the moment, deals
-out the samples, keeps the checkpoints and decides between two steps who is a member: `docs/guides/lightning-and-transformers.md`.
+Lightning sees a single device. Headway averages gradients over the present ranks, distributes the samples,
+saves checkpoints and changes members between two steps: `docs/guides/lightning-and-transformers.md`.
 """
 
 from __future__ import annotations
@@ -21,21 +22,21 @@ from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities import rank_zero_only
 
 from headway.train import Run
+from headway.train.host.output import complain
 from headway.train.loader import Loader
-from headway.train.output import complain
 
 __all__ = ["ElasticStrategy", "HeadwayLogger", "elastic_trainer"]
 
 
 def elastic_trainer(run: Run, **arguments: Any) -> pl.Trainer:
-    """A `Trainer` whose `fit` is elastic. Give `fit` a loader that `run.loader` made.
+    """Return a `Trainer` whose `fit` is elastic. Give `fit` a loader that `run.loader` made.
 
-    `arguments` are the Trainer's, `max_epochs` among them; those that say where and over how many devices to train are
-    Headway's. Without others of its kind, the logger is one to `run.report`, and there are no checkpoints beside
-    Headway's and no progress bar.
+    `arguments` are the Trainer's, such as `max_epochs`. Headway sets the arguments that choose devices and
+    their number. By default the only logger is the one for `run.report`, and Lightning makes no checkpoints
+    and shows no progress bar.
 
     Raises:
-        ValueError: an argument cannot be had together with ranks that come and go. The message says what to do.
+        ValueError: an argument is incompatible with elastic training. The message says what to do.
     """
     taken = {"strategy", "devices", "num_nodes", "use_distributed_sampler"} & arguments.keys()
     if taken:
@@ -60,41 +61,41 @@ def _listed(callbacks: Any) -> list[Any]:
 
 
 def refusal(trainer: pl.Trainer, module: pl.LightningModule, optimizers: int) -> str | None:
-    """Why this cannot be trained elastically, as a sentence that says what to do; None if it can."""
+    """Return the reason why this cannot be trained elastically, with the remedy; None if it can."""
     complaints = (
         (
             trainer.max_epochs in (None, -1)
             or trainer.max_steps != -1
             or trainer.fit_loop.min_steps is not None,
-            "the length of an elastic training is in epochs: give max_epochs, and neither max_steps nor min_steps",
+            "elastic training is measured in epochs: give max_epochs, and neither max_steps nor min_steps",
         ),
         (
             trainer.accumulate_grad_batches != 1,
-            "accumulate_grad_batches must stay 1: the global batch of run.loader(...) decides, with max_local_batch",
+            "accumulate_grad_batches must stay 1: accumulation follows from global_batch and max_local_batch of run.loader(...)",
         ),
         (
             not module.automatic_optimization or optimizers != 1,
-            "one optimizer, stepped by Lightning (automatic_optimization), can be trained elastically",
+            "elastic training needs exactly one optimizer, and automatic_optimization left on",
         ),
         (
             trainer.precision == "16-mixed",
-            "precision 16-mixed scales losses, which does not go with sums of gradients over ranks: use bf16-mixed",
+            "precision 16-mixed scales losses per rank, so gradients of ranks cannot be summed: use bf16-mixed",
         ),
         (
             trainer.limit_train_batches != 1.0
             or trainer.overfit_batches
             or trainer.reload_dataloaders_every_n_epochs,
-            "limit_train_batches, overfit_batches and reload_dataloaders_every_n_epochs leave out samples of an epoch",
+            "limit_train_batches, overfit_batches and reload_dataloaders_every_n_epochs skip samples of an epoch: leave them out",
         ),
     )
     return next((sentence for refused, sentence in complaints if refused), None)
 
 
 class ElasticStrategy(SingleDeviceStrategy):
-    """One device, and Headway's gradients, loader and checkpoints beneath it.
+    """A single-device strategy over Headway's gradients, loader and checkpoints.
 
     Args:
-        run: what `headway.init()` returned.
+        run: the result of `headway.init()`.
     """
 
     strategy_name = "headway"
@@ -103,18 +104,18 @@ class ElasticStrategy(SingleDeviceStrategy):
         super().__init__(device=run.device)
         self._run = run
         self.data: _Data | None = None
-        """The training data, once `fit` has them."""
+        """Training data, set when `fit` receives them."""
 
     @property
     def is_global_zero(self) -> bool:
-        """Whether this is rank 0 now."""
+        """True if this process is rank 0 now."""
         return self._run.is_main
 
     def setup(self, trainer: pl.Trainer) -> None:
         """Make the optimizer, and continue from the newest checkpoint.
 
         Raises:
-            ValueError: it cannot be trained elastically.
+            ValueError: the module or its Trainer cannot be trained elastically.
         """
         super().setup(trainer)
         if trainer.state.fn != TrainerFn.FITTING:
@@ -123,12 +124,12 @@ class ElasticStrategy(SingleDeviceStrategy):
             raise ValueError(sentence)
         schedules = [config.scheduler for config in self.lr_scheduler_configs]
         model, _, *prepared = self._run.prepare(self.lightning_module, self.optimizers[0], *schedules)
-        self.model = model  # training steps go through it, as through DDP
+        self.model = model  # training steps use the wrapper, as with DDP
         for config, schedule in zip(self.lr_scheduler_configs, prepared, strict=True):
             config.scheduler = schedule
 
     def process_dataloader(self, dataloader: Any) -> Any:
-        """Have the training data wait for the training."""
+        """Keep the training data empty until training begins."""
         if not isinstance(dataloader, Loader):
             return dataloader
         self.data = _Data(dataloader)
@@ -137,7 +138,9 @@ class ElasticStrategy(SingleDeviceStrategy):
     def optimizer_step(
         self, optimizer: Any, closure: Callable[[], Any], model: Any = None, **arguments: Any
     ) -> Any:
-        """The gradient first, then the step: with the gradient within the step a lost peer would be noticed too late."""
+        """Compute the gradient before the step: within the step, the loss of a peer would be noticed too
+        late.
+        """
         loss = closure()
         if not self._run.accumulating:
             self.precision_plugin._after_closure(model or self.lightning_module, optimizer)  # noqa: SLF001  # hooks, clipping
@@ -145,13 +148,13 @@ class ElasticStrategy(SingleDeviceStrategy):
         return loss
 
     def validation_step(self, *arguments: Any, **named: Any) -> Any:
-        """By the module itself: no gradients, nobody to meet."""
+        """Call the module itself, not the wrapper: validation has no gradients and meets no peers."""
         with self.precision_plugin.val_step_context():
             return self.lightning_module.validation_step(*arguments, **named)
 
 
 class HeadwayLogger(pl.loggers.Logger):
-    """What a module logs goes to `run.report`: into the log, to the service and to the job's trackers."""
+    """A logger that sends a module's values to `run.report`: to the log, the service and the job's trackers."""
 
     def __init__(self, run: Run) -> None:
         super().__init__()
@@ -159,7 +162,7 @@ class HeadwayLogger(pl.loggers.Logger):
 
     @property
     def name(self) -> str:
-        """Of the logger."""
+        """Name under which Lightning shows the logger."""
         return "headway"
 
     @property
@@ -168,17 +171,19 @@ class HeadwayLogger(pl.loggers.Logger):
         return str(self._run.generation)
 
     def log_hyperparams(self, *arguments: Any, **named: Any) -> None:
-        """They are the script's: the job file and the bundle have them."""
+        """Ignore hyperparameters: the job file and the bundle hold them."""
 
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:  # noqa: ARG002  # the run knows it
-        """Report them, but for the epoch, which every report has."""
+        """Report the values except the epoch, which every report contains."""
         values = {name: value for name, value in metrics.items() if name != "epoch"}
         if values:
             self._run.report(**values)
 
 
 class _Data:
-    """What `run.loader` made, empty until training has begun: Lightning asks for a first batch long before."""
+    """The loader of `run.loader`, empty until training begins, because Lightning requests a first batch long
+    before.
+    """
 
     def __init__(self, loader: Loader) -> None:
         self.loader = loader
@@ -189,7 +194,7 @@ class _Data:
 
 
 class _OneByOne(_DataFetcher):
-    """Batches as training asks for them. Lightning's own fetches one ahead, and so before the step in work is over."""
+    """Batches fetched one at a time. Lightning's fetcher fetches one ahead, before the present step is over."""
 
     def __init__(self, run: Run, loader: Loader) -> None:
         super().__init__()
@@ -207,21 +212,19 @@ class _OneByOne(_DataFetcher):
         return batch
 
     def go_on(self) -> None:
-        """A pass is over, and the step if that was its last one: commit it. Members may change here, and the process may
-        end.
-        """
+        """Commit the step if this pass was its last one. Members may change here, and the process may end."""
         steps = self._run.steps
         try:
             self._ahead = [super().__next__()]
             self.done = False
         except StopIteration:
             self.done = True
-        # What is logged now is not of the batch that lies ready.
+        # Values logged now do not belong to the batch fetched already.
         self._loader.within_step = steps == self._run.steps
 
 
 class _Pace(pl.Callback):
-    """Has Lightning's loops go through the epochs that are left, and commits each step as it ends."""
+    """Callback that makes Lightning's loops follow the remaining epochs and commits each step as it ends."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -231,7 +234,7 @@ class _Pace(pl.Callback):
         self._begun = False
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:  # noqa: ARG002
-        """Join the training: a newcomer waits here for its peers.
+        """Join the training; a new member waits here for its peers.
 
         Raises:
             ValueError: the training data do not come from `run.loader`.
@@ -239,9 +242,9 @@ class _Pace(pl.Callback):
         data = trainer.strategy.data
         if data is None:
             raise ValueError(
-                "give trainer.fit(...) the training data as run.loader(dataset, global_batch=...) makes them"
+                "the training data do not come from Headway: give trainer.fit(...) the result of run.loader(...)"
             )
-        # Lightning would end this rank alone, without its peers.
+        # Lightning's own handler would end this rank alone, without its peers.
         signal.signal(signal.SIGTERM, self._on_sigterm)
         self._epochs = self._run.epochs(trainer.max_epochs)
         epoch = next(self._epochs, trainer.max_epochs)
@@ -249,13 +252,13 @@ class _Pace(pl.Callback):
         progress.ready = progress.started = progress.processed = progress.completed = epoch
         data.begun = True
         self._fetcher = _OneByOne(self._run, data.loader)
-        self._fetcher.setup(trainer.fit_loop._combined_loader)  # noqa: SLF001  # there is no other way to it
+        self._fetcher.setup(trainer.fit_loop._combined_loader)  # noqa: SLF001  # Lightning offers no other access
         trainer.fit_loop._data_fetcher = self._fetcher  # noqa: SLF001
         iter(self._fetcher)
         self._follow(trainer)
 
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:  # noqa: ARG002
-        """The epoch before is over, with all that the script does after it."""
+        """End the epoch before, after everything that the script does at its end."""
         if self._begun:
             epoch = next(self._epochs)
             progress = trainer.fit_loop.epoch_progress.current
@@ -268,22 +271,22 @@ class _Pace(pl.Callback):
         self._begun = True
 
     def on_train_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
-        """Commit the step, if this was the last batch of it."""
+        """Commit the step if this was its last batch."""
         assert self._fetcher is not None
         self._fetcher.go_on()
         trainer.fit_loop.epoch_loop.batch_progress.is_last_batch = self._fetcher.done
         self._follow(trainer)
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:  # noqa: ARG002
-        """The last epoch is over, with a checkpoint of it."""
+        """End the last epoch with a checkpoint of the result."""
         left = next(self._epochs, None)
         if left is not None:
             complain(
-                f"training was left before epoch {left} of {trainer.max_epochs}: no checkpoint was made of its end"
+                f"training ended before epoch {left} of {trainer.max_epochs}, so its result is in no checkpoint"
             )
 
     def _follow(self, trainer: pl.Trainer) -> None:
-        """Lightning's own counts, after steps of peers, and its idea of who is rank 0."""
+        """Update Lightning's step counts after steps of peers, and its notion of rank 0."""
         steps = trainer.fit_loop.epoch_loop.automatic_optimization.optim_progress.optimizer.step.total
         steps.ready = steps.completed = self._run.steps
         trainer.strategy.global_rank = rank_zero_only.rank = self._run.rank

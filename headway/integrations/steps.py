@@ -1,4 +1,6 @@
-"""Steps of a fixed global batch for frameworks that give every rank as many samples. Pure."""
+"""Steps of a fixed global batch for frameworks that give all ranks the same number of samples. The module
+does no I/O.
+"""
 
 from __future__ import annotations
 
@@ -6,31 +8,32 @@ from collections.abc import Iterator
 
 from torch.utils.data import Sampler
 
-from headway.train.position import order
+from headway.train.data.position import order
 
 
 def divide_batch(global_batch: int, world_size: int, most_local: int | None = None) -> tuple[int, int]:
-    """The samples that a rank takes in one pass, and the passes of a step. The first are as many as `most_local` lets them.
+    """Return the samples of a rank in one pass, as many as `most_local` allows, and the passes of a step.
 
     Raises:
-        ValueError: the ranks cannot have equal parts of the batch.
+        ValueError: the batch cannot be divided equally over the ranks.
     """
     share, rest = divmod(global_batch, world_size)
     if rest:
         sizes = [size for size in range(1, global_batch + 1) if global_batch % size == 0]
         raise ValueError(
-            f"a global batch of {global_batch} samples has no equal parts for {world_size} ranks, and the Trainer gives "
-            f"all as many: write `elastic: {{sizes: {sizes[:12]}}}` in the job file, or take another global batch"
+            f"a global batch of {global_batch} samples cannot be divided equally over {world_size} ranks, as the Trainer "
+            f"requires: write `elastic: {{sizes: {sizes[:12]}}}` in the job file, or take another global batch"
         )
     local = max(size for size in range(1, min(share, most_local or share) + 1) if share % size == 0)
     return local, share // local
 
 
 class StepBatches(Sampler[list[int]]):
-    """This rank's passes of every step of an epoch, the same samples for a step at any number of ranks.
+    """This rank's passes of every step of an epoch; a step has the same samples at any number of ranks.
 
-    Step k of an epoch takes places k * global batch and on of a permutation seeded by (seed, epoch), as `Run.loader` does;
-    what is left in the end, less than a global batch, is left out. `epoch` is set before each one.
+    Step k of an epoch takes `global_batch` samples from position k * `global_batch` of a permutation seeded
+    by (seed, epoch), as `Run.loader` does. The rest at the end, less than a global batch, is left out.
+    `epoch` is set before each epoch.
     """
 
     def __init__(
@@ -44,12 +47,12 @@ class StepBatches(Sampler[list[int]]):
 
     @property
     def global_batch(self) -> int:
-        """Samples of a step."""
+        """Number of samples in one step."""
         return self._local * self._passes * self._world_size
 
     @property
     def steps(self) -> int:
-        """Of an epoch."""
+        """Number of steps in one epoch."""
         return self._samples // self.global_batch
 
     def __len__(self) -> int:

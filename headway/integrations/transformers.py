@@ -1,12 +1,13 @@
-"""Hugging Face's `Trainer` as a job that is resized by restarts, with a fixed global batch and every sample where it belongs.
+"""Hugging Face's `Trainer` as a job that is resized by restarts, with a fixed global batch and exact sample
+positions.
 
     args = TrainingArguments(**elastic_arguments(global_batch=64), num_train_epochs=3, learning_rate=2e-5)
     trainer = Trainer(model=model, args=args, train_dataset=data)
     elastic_train(trainer)
 
-The Trainer keeps its loop, its devices and its checkpoints. Headway divides the global batch over the ranks, deals out the
-samples by the number of the step, has a checkpoint made before each stop, and goes on from the newest whole one.
-`docs/guides/lightning-and-transformers.md` has what that means.
+The Trainer keeps its loop, its devices and its checkpoints. Headway divides the global batch over the ranks
+and selects the samples by the number of the step. It requests a checkpoint before each stop, and resumes from
+the newest complete one. `docs/guides/lightning-and-transformers.md` describes the consequences.
 """
 
 from __future__ import annotations
@@ -22,7 +23,6 @@ import torch.distributed as dist
 from torch.utils.data import DataLoader
 from transformers import Trainer, TrainerCallback
 
-from headway.contract.places import folder_of
 from headway.contract.runtime import (
     EXIT_STOPPED,
     Checkpointed,
@@ -33,37 +33,39 @@ from headway.contract.runtime import (
     Restored,
     Stopped,
 )
+from headway.contract.values.places import folder_of
 from headway.integrations.steps import StepBatches, divide_batch
 from headway.preemption import StopRequest
-from headway.train.control import Mailbox, write_stacks_on_request
-from headway.train.environment import Environment
-from headway.train.levelling import leave
+from headway.train.checkpoint.schedule import Schedule
+from headway.train.host.environment import Environment
+from headway.train.membership.control import Mailbox, write_stacks_on_request
 from headway.train.meter import Meter
 from headway.train.reporting import PROGRESS_EVERY_S
-from headway.train.schedule import Schedule
-from headway.train.telling import Teller
+from headway.train.state.sync import leave
+from headway.train.value_sender import ValueSender
 
 __all__ = ["HeadwayCallback", "elastic_arguments", "elastic_train"]
 
 FOLDER = "transformers"
-"""Of the Trainer's checkpoints, beside those that Headway itself would write."""
+"""Folder of the Trainer's checkpoints, beside Headway's own."""
 MARK = "headway.json"
-"""In a checkpoint that is whole: written last."""
+"""File that marks a checkpoint as complete, because it is written last."""
 
 
 def elastic_arguments(
     *, global_batch: int, max_local_batch: int | None = None, output_dir: str | None = None
 ) -> dict[str, Any]:
-    """What `TrainingArguments` need so that a step takes `global_batch` samples at the present number of ranks.
+    """Return the `TrainingArguments` with which a step takes `global_batch` samples at the present number of
+    ranks.
 
     Args:
-        global_batch: samples of one optimizer step, over all ranks. `batch.global` of the job file takes its place.
-        max_local_batch: samples that fit on a device in one pass; more are accumulated. `batch.max_local` takes its place.
-        output_dir: where checkpoints go, a folder that all hosts of the job share; None: beside the job's own ones.
+        global_batch: samples of one optimizer step, over all ranks. `batch.global` of the job file overrides it.
+        max_local_batch: samples that fit on a device in one pass; more are accumulated. `batch.max_local` overrides it.
+        output_dir: folder for checkpoints that all hosts of the job share; None: beside the job's own checkpoints.
 
     Raises:
-        ValueError: the ranks cannot have equal parts of the batch, or the job's checkpoints are in an object store, which
-            the Trainer cannot write to, and there is no `output_dir`.
+        ValueError: the batch cannot be divided equally over the ranks, or the job's checkpoints are in an object store,
+            which the Trainer cannot write to, and there is no `output_dir`.
     """
     environment = Environment.read(os.environ)
     local, passes = divide_batch(
@@ -75,10 +77,10 @@ def elastic_arguments(
         "output_dir": output_dir or str(_folder(environment.checkpoint_uri)),
         "per_device_train_batch_size": local,
         "gradient_accumulation_steps": passes,
-        "save_strategy": "no",  # when to save is agreed on by HeadwayCallback
+        "save_strategy": "no",  # HeadwayCallback decides when to save
         "save_total_limit": environment.checkpoint_keep,
         "disable_tqdm": True,
-        "report_to": "none",  # `trackers` of the job file
+        "report_to": "none",  # the job file's `trackers` apply instead
         "use_cpu": not torch.cuda.is_available(),
     }
 
@@ -88,16 +90,16 @@ def _folder(checkpoint_uri: str | None) -> Path:
     folder = folder_of(uri)
     if folder is None:
         raise ValueError(
-            f"the Trainer writes its checkpoints into folders, and those of this job go to {uri.partition(':')[0]}: give "
+            f"the Trainer saves into a folder, and this job's checkpoints go to {uri.partition(':')[0]}: give "
             "elastic_arguments(output_dir=...) a folder that all hosts share"
         )
     return folder / FOLDER
 
 
 def elastic_train(trainer: Trainer) -> Any:
-    """Train, from the newest whole checkpoint if there is one; what `Trainer.train` returns.
+    """Train from the newest complete checkpoint, if there is one, and return the result of `Trainer.train`.
 
-    Ends the process with 143 when a stop is asked for, once a checkpoint is made.
+    After a stop request, the process saves a checkpoint and exits with code 143.
 
     Raises:
         ValueError: the dataset has no length, or fewer samples than the global batch.
@@ -110,7 +112,7 @@ def elastic_train(trainer: Trainer) -> Any:
 
 
 def newest(folder: Path) -> Path | None:
-    """The checkpoint of the most steps in the folder that is whole, if there is one."""
+    """Return the complete checkpoint with the most steps in the folder, if there is one."""
     whole = {
         json.loads(mark.read_text())["steps"]: mark.parent for mark in folder.glob(f"checkpoint-*/{MARK}")
     }
@@ -118,7 +120,7 @@ def newest(folder: Path) -> Path | None:
 
 
 class HeadwayCallback(TrainerCallback):
-    """Tells the agent how far training is, and has the Trainer save and stop, on all ranks after the same step."""
+    """Callback that reports progress to the agent and makes all ranks save and stop after the same step."""
 
     def __init__(self, trainer: Trainer) -> None:
         self._environment = environment = Environment.read(os.environ)
@@ -128,7 +130,7 @@ class HeadwayCallback(TrainerCallback):
         write_stacks_on_request(environment.control, environment.rank)
         self._mailbox = Mailbox(environment.control, rank=environment.rank, generation=environment.generation)
         self._mailbox.send(Hello)
-        self._teller = Teller(self._mailbox, environment)
+        self._teller = ValueSender(self._mailbox, environment)
         self._schedule = Schedule(environment.checkpoint_every_s, time.monotonic())
         self._meter = Meter(PROGRESS_EVERY_S)
         self._stopping = False
@@ -149,7 +151,7 @@ class HeadwayCallback(TrainerCallback):
             )
 
     def data(self) -> DataLoader[Any]:
-        """The training data, in place of the Trainer's `get_train_dataloader`."""
+        """Return the training data, in place of the Trainer's `get_train_dataloader`."""
         args = self._trainer.args
         return DataLoader(
             self._trainer.train_dataset,
@@ -159,10 +161,10 @@ class HeadwayCallback(TrainerCallback):
             pin_memory=args.dataloader_pin_memory and torch.cuda.is_available(),
         )
 
-    # What the Trainer calls
+    # Events of the Trainer
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
-        """The checkpoint, if any, is loaded."""
+        """Report the checkpoint that was loaded, if any."""
         self._first_step = None
         found = newest(Path(args.output_dir)) if state.global_step else None
         if found is not None and self._is_main:
@@ -170,15 +172,15 @@ class HeadwayCallback(TrainerCallback):
             self._mailbox.send(Restored, samples=self._samples(state), from_generation=from_generation)
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
-        """The samples of an epoch follow from its number, wherever in it training is."""
+        """Set the epoch from the number of steps, which determines the order of the samples."""
         self._batches.epoch = state.global_step // self._batches.steps
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
-        """A step begins."""
+        """Record the start time of the step."""
         self._began_s = time.perf_counter()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
-        """Agree with the other ranks on what is to happen now."""
+        """Agree with the other ranks on a stop or a checkpoint."""
         if self._first_step is None:
             self._first_step = state.global_step
             self._mailbox.send(FirstStep, samples=self._samples(state))
@@ -194,7 +196,7 @@ class HeadwayCallback(TrainerCallback):
         self._save_began_s = now
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
-        """The Trainer has written its checkpoint: once all ranks have, it counts."""
+        """Mark the Trainer's checkpoint as complete once all ranks have written it."""
         self._anyone()
         took_s = time.monotonic() - self._save_began_s
         self._schedule.saved(time.monotonic(), took_s)
@@ -216,7 +218,7 @@ class HeadwayCallback(TrainerCallback):
         )
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:  # noqa: ARG002
-        """Tell of the numbers that the Trainer logs."""
+        """Report the numbers that the Trainer logs."""
         values = {
             name: float(value)
             for name, value in (logs or {}).items()
@@ -234,7 +236,7 @@ class HeadwayCallback(TrainerCallback):
             )
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
-        """All is done, or there is a checkpoint and the ranks are to go."""
+        """Report the end of training, or exit after the checkpoint of a stop request."""
         if self._is_main:
             self._progress(state)
         if self._stopping and state.global_step < state.max_steps:
@@ -244,7 +246,7 @@ class HeadwayCallback(TrainerCallback):
         self._mailbox.send(Completed, samples=self._samples(state))
         self._stop.ignore()
 
-    # What it needs for that
+    # Helpers of these events
 
     @property
     def _is_main(self) -> bool:
@@ -254,7 +256,9 @@ class HeadwayCallback(TrainerCallback):
         return int(state.global_step) * self._batches.global_batch
 
     def _anyone(self, *wishes: bool) -> tuple[bool, ...]:
-        """What some rank wants. All ranks call it after the same step; nobody is past it before all have."""
+        """Return the wishes that any rank has. All ranks call it after the same step, and it returns once all
+        have called it.
+        """
         if not dist.is_initialized() or dist.get_world_size() == 1:
             return wishes
         wanted = torch.tensor([*wishes, True], dtype=torch.int32, device=self._trainer.args.device)

@@ -1,1 +1,1 @@
-"""Everything on one machine: embedded PostgreSQL and Redis, and the stack that `headway up` runs."""
+"""Headway on one machine: embedded PostgreSQL and Redis, and the stack that `headway up` runs."""

@@ -1,8 +1,9 @@
-"""`python -m headway.local.machine FOLDER`: one process that plays a rented machine.
+"""`python -m headway.local.machine FOLDER`: a process that simulates a rented machine.
 
-It boots for as long as its offer says, starts an agent that joins with the token in HEADWAY_JOIN_TOKEN, serves the
-metadata that tells the agent of an interruption, and ends with everything that ever ran on it. It runs in a session of
-its own, so that no restart of the service ends it: only its provider, an interruption or SIGTERM does.
+The process boots for as long as its offer says. It then starts an agent, which joins with the token in
+HEADWAY_JOIN_TOKEN, and serves the metadata that announces an interruption to the agent. It ends together with
+everything that ran on it. It runs in a session of its own, so that a restart of the service does not end it:
+only its provider, an interruption or SIGTERM does.
 """
 
 from __future__ import annotations
@@ -33,7 +34,10 @@ _TOKEN_PATH = "/latest/api/token"  # noqa: S105 - a path
 
 
 class Metadata:
-    """The machine's metadata service, with the paths of EC2's: 404 until there is something to say."""
+    """The machine's metadata service, with the paths of EC2.
+
+    It answers 404 until an interruption is announced.
+    """
 
     def __init__(self) -> None:
         self.reclaim_at: datetime | None = None
@@ -59,14 +63,14 @@ class Metadata:
                 self.wfile.write(body)
 
             def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - its name there
-                """Asked for twice a second: nothing to log."""
+                """Ignore the request, which arrives twice a second."""
 
         self._server = ThreadingHTTPServer((HOST, 0), Handler)
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
     @property
     def url(self) -> str:
-        """Where agents find it."""
+        """URL of the metadata service for agents."""
         return f"http://{HOST}:{self._server.server_port}"
 
 
@@ -86,13 +90,13 @@ class Host:
         self._reclaim_at: datetime | None = None
 
     def run(self) -> None:
-        """Be the machine until it ends."""
+        """Run the machine until it ends."""
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, lambda *_: self._told_to_end.set())
         ctypes.CDLL(None, use_errno=True).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         booted_s = time.monotonic() + self._lease.launch_delay_s
         while not self._told_to_end.wait(_LOOK_EVERY_S) and self._folder.ended() is None:
-            self._folder.pid_file.touch()  # ended when it was last touched, if this process is killed
+            self._folder.pid_file.touch()  # the time of the end, if this process is killed
             self._look_for_interruption()
             limit_log(self._folder.path / "agent.log")
             if self._reclaim_at is not None and datetime.now(UTC) >= self._reclaim_at:
@@ -111,7 +115,7 @@ class Host:
         try:
             offers = read_offers(Path(self._lease.offers))
         except HeadwayError:
-            return  # somebody is editing it; the service says so where people look
+            return  # a user is editing the file; the service reports the error
         mine = [one for one in offers.interruptions if one.machine == self._lease.external_id]
         if mine:
             notice_s = min(one.notice_s for one in mine)
@@ -120,8 +124,8 @@ class Host:
 
     def _start_agent(self) -> subprocess.Popen[bytes]:
         lease = self._lease
-        argv = [sys.executable, "-u", "-m", "worker_agent", "--url", lease.url, "--name", lease.node_name]
-        argv += ["--address", HOST, "--own-jobs", "--slots", str(lease.slots)]
+        argv = [sys.executable, "-P", "-u", "-m", "worker_agent", "--url", lease.url]
+        argv += ["--name", lease.node_name, "--address", HOST, "--own-jobs", "--slots", str(lease.slots)]
         argv += ["--device-kind", lease.device_kind, "--state-dir", str(self._folder.path / "agent")]
         env = {name: value for name, value in os.environ.items() if name != "HEADWAY_TOKEN"}
         env |= {"HEADWAY_JOIN_TOKEN": self._token, "HEADWAY_METADATA_URL": self._metadata.url}
@@ -146,7 +150,10 @@ class Host:
 
 
 def kill_descendants() -> None:
-    """SIGKILL everything that came from this process, until nothing is left: a machine that is off runs nothing."""
+    """Kill everything that descends from this process with SIGKILL, until nothing is left.
+
+    A machine that is off runs nothing.
+    """
     while children := descendants(os.getpid()):
         for pid in children:
             try:
@@ -163,7 +170,7 @@ def kill_descendants() -> None:
 
 
 def descendants(root: int) -> list[int]:
-    """Process ids of all children, and theirs. Those whose parents have ended belong to `root`, a subreaper."""
+    """Return the process ids of all descendants of `root`. Orphans belong to `root`, which is a subreaper."""
     parents: dict[int, int] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -181,9 +188,9 @@ def descendants(root: int) -> list[int]:
 
 
 def main(argv: list[str]) -> int:
-    """Run the machine of a folder. A second process for the same one ends at once."""
+    """Run the machine of a folder. A second process for the same folder ends at once."""
     folder = MachineFolder(Path(argv[0]))
-    os.chdir(folder.path)  # no module of the folder that it was started from is taken for ours
+    os.chdir(folder.path)  # no module of the starting folder may shadow one of ours
     lock = os.open(folder.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,7 +1,7 @@
-"""A real PostgreSQL for one machine: found, initialised, started and stopped without root or packages.
+"""Embedded PostgreSQL for one machine: find, initialise, start and stop it without root or packages.
 
-The server listens on a unix socket in a folder of mode 0700 and on no network port, so whoever may
-enter that folder is the user who owns the data; no password is needed.
+The server listens on a unix socket in a folder of mode 0700 and on no network port. Only the user who owns
+the data may enter that folder, so no password is needed.
 """
 
 from __future__ import annotations
@@ -16,11 +16,10 @@ import subprocess
 import tempfile
 import time
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 from urllib.parse import quote
 
-from headway.local.processes import LocalError, birth, end, last_lines, open_log
+from headway.local.processes import LocalError, Startable, birth, end, last_lines, open_log
 
 _USER = "headway"
 _SOCKET = ".s.PGSQL.5432"
@@ -50,14 +49,14 @@ _SETTINGS = {
 }
 
 
-class EmbeddedPostgres:
-    """One server over one data folder. Starting it again finds the data of last time.
+class EmbeddedPostgres(Startable):
+    """One PostgreSQL server over one data folder. A restart finds the data of the previous run.
 
     Args:
-        data: a folder of its own; made when missing.
-        durable: False skips fsync: for tests, whose data may be lost with the machine.
+        data: folder of its own; created if missing.
+        durable: False skips fsync, for tests whose data may be lost with the machine.
 
-    Not safe against two users of one folder at a time: the caller holds a lock.
+    Two users of one folder at the same time are not safe; the caller holds a lock.
     """
 
     def __init__(self, data: Path, *, durable: bool = True) -> None:
@@ -70,7 +69,7 @@ class EmbeddedPostgres:
     def start(self) -> str:
         """Start the server and return the URL of its database `headway`. Idempotent.
 
-        A server that a killed predecessor left over this folder is stopped first.
+        It first stops a server that a killed predecessor left running over this folder.
 
         Raises:
             LocalError: no PostgreSQL was found, or it does not start.
@@ -103,28 +102,31 @@ class EmbeddedPostgres:
         )
 
     def stop(self) -> None:
-        """Disconnect clients, write everything to disk, end the server. Idempotent."""
+        """Disconnect clients, write all data to disk and end the server. Idempotent."""
         process, self._process = self._process, None
         if process is None:
             return
         end(process.pid, (signal.SIGINT, signal.SIGQUIT, signal.SIGKILL), _STOP_TIMEOUT_S)
         process.wait()
+        sockets = self._socket_folder()
+        if sockets.parent != self.data:
+            shutil.rmtree(sockets, ignore_errors=True)
 
     def alive(self) -> bool:
-        """Whether the server that this object started still runs."""
+        """Return whether the server that this object started is running."""
         return self._process is not None and self._process.poll() is None
 
     @property
     def pid(self) -> int | None:
-        """Process id of the running server."""
+        """Process id of the running server, or None."""
         return self._process.pid if self._process is not None else None
 
     def url(self, database: str = "headway") -> str:
-        """URL of one database, as asyncpg, psycopg and SQLAlchemy understand it."""
+        """Return the URL of a database, as asyncpg, psycopg and SQLAlchemy accept it."""
         return f"postgresql://{_USER}@/{database}?host={quote(str(self._socket_folder()), safe='/')}"
 
     def create_database(self, name: str, template: str | None = None) -> str:
-        """Make a database, as a copy of `template` when given, and return its URL.
+        """Create a database, as a copy of `template` if given, and return its URL.
 
         Raises:
             LocalError: the name is taken, the template is in use, or the server is not running.
@@ -134,17 +136,8 @@ class EmbeddedPostgres:
         return self.url(name)
 
     def drop_database(self, name: str) -> None:
-        """Drop a database if it is there, and disconnect its users."""
+        """Drop a database if it exists, after disconnecting its users."""
         self._client("dropdb", "--if-exists", "--force", name)
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
 
     def _client(self, program: str, *arguments: str) -> None:
         if not _NAME.match(arguments[-1]):
@@ -158,12 +151,14 @@ class EmbeddedPostgres:
             raise LocalError(f"{program} {arguments[-1]}: {done.stderr.strip()}.")
 
     def _data_version(self) -> str | None:
-        """Major version that wrote the data, or None for a new folder."""
+        """Return the major version that wrote the data, or None for a new folder."""
         version = self._cluster / "PG_VERSION"
         return version.read_text().strip() if version.exists() else None
 
     def _initialise(self, binaries: Path, launch: _Launch) -> None:
-        """Make the cluster beside its place and move it there: a crash leaves no half of one."""
+        """Create the cluster beside its final path and rename it, so that a crash leaves no incomplete
+        cluster.
+        """
         partial = self.data / "cluster.partial"
         shutil.rmtree(partial, ignore_errors=True)
         command = [
@@ -182,16 +177,17 @@ class EmbeddedPostgres:
         partial.rename(self._cluster)
 
     def _end_predecessor(self) -> None:
-        """Stop the server that a killed run left behind, if it still runs."""
+        """Stop the server of a killed run, if it is still running."""
         pid_file = self._cluster / "postmaster.pid"
         try:
             pid = int(pid_file.read_text().split("\n", 1)[0])
         except (OSError, ValueError):
             return
         if birth(pid) is None or not _serves(pid, self._cluster):
-            # It died, and its id may be taken: by a stranger, or by its own rest where nobody reaps orphans
-            # (a container without init). PostgreSQL would not start then. Backends that outlive it are no
-            # danger: it finds them by the shared memory of the folder, not by this file.
+            # The server died, and its process id may be reused: by another program, or by its own zombie
+            # where nothing reaps orphans (a container without init). PostgreSQL would not start then.
+            # Surviving backends are no danger: PostgreSQL detects them by the shared memory of the folder,
+            # not by this file.
             pid_file.unlink()
         elif not end(pid, (signal.SIGINT, signal.SIGQUIT, signal.SIGKILL), _STOP_TIMEOUT_S):
             raise LocalError(
@@ -200,7 +196,9 @@ class EmbeddedPostgres:
             )
 
     def _socket_folder(self) -> Path:
-        """Inside the data folder, or in the temporary folder when that path is too long for a socket."""
+        """Return the folder of the socket: in the data folder, or in the temporary folder if that path is too
+        long.
+        """
         near = self.data / "run"
         if len(os.fsencode(near / _SOCKET)) < _SOCKET_LIMIT_BYTES:
             folder = near
@@ -210,15 +208,16 @@ class EmbeddedPostgres:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         if folder.is_symlink() or (os.getuid() != 0 and folder.stat().st_uid != os.getuid()):
             raise LocalError(
-                f"{folder} belongs to somebody else.", "Remove it, or choose another --data folder."
+                f"{folder} belongs to another user.", "Remove it, or choose another --data folder."
             )
         return folder
 
     def _wait_ready(self, process: subprocess.Popen[bytes]) -> bool:
-        """Wait for `ready` on line 8 of postmaster.pid, which the server writes for its starters.
+        """Wait for `ready` on line 8 of postmaster.pid, which the server writes for programs that start it.
 
         Returns:
-            False when it ended because backends of a killed predecessor still end: worth another try.
+            False if the server ended because backends of a killed predecessor are still running; a retry may
+                succeed.
         """
         pid_file = self._cluster / "postmaster.pid"
         deadline = time.monotonic() + _START_TIMEOUT_S
@@ -242,13 +241,14 @@ class EmbeddedPostgres:
 
 
 def find_binaries(version: str | None = None) -> Path:
-    """The folder with `postgres` and `initdb`: the wheel's, else the system's newest.
+    """Return the folder with `postgres` and `initdb`: the one of the wheel, otherwise the newest of the
+    system.
 
     Args:
-        version: the major version that the data was written by; None accepts any.
+        version: major version that wrote the data; None accepts any.
 
     Raises:
-        LocalError: there is none, or none of this version.
+        LocalError: no PostgreSQL was found, or none of this version.
     """
     found: dict[str, Path] = {}
     for folder in _candidates():
@@ -285,7 +285,7 @@ def _number(binaries: Path) -> int:
 
 
 def _serves(pid: int, cluster: Path) -> bool:
-    """Whether `pid` is a PostgreSQL over this cluster: it works in its data folder."""
+    """Return whether `pid` is a PostgreSQL over this cluster, by its working folder."""
     if Path("/proc/self").exists():
         try:
             return Path(f"/proc/{pid}/cwd").resolve() == cluster
@@ -298,10 +298,11 @@ def _serves(pid: int, cluster: Path) -> bool:
 
 
 class _Launch:
-    """How to run PostgreSQL, which refuses to run as root.
+    """Launcher for PostgreSQL, which refuses to run as root.
 
-    For root: in a user namespace that calls it user 1000, which works even in folders that only
-    root may enter; where namespaces are forbidden, as `nobody` with the data handed over.
+    As root, the launcher uses a user namespace that maps root to user 1000, which works even in folders that
+    only root may enter. Where namespaces are forbidden, it runs PostgreSQL as `nobody` and changes the owner
+    of the data.
     """
 
     def __init__(self, data: Path) -> None:
@@ -317,12 +318,12 @@ class _Launch:
             self.hand_over(data)
 
     def hand_over(self, folder: Path) -> None:
-        """Give a folder to the user that the server runs as."""
+        """Give a folder to the user that runs the server."""
         if self._as_user:
             os.chown(folder, 65534, 65534)
 
     def popen(self, command: list[str], log: Path) -> subprocess.Popen[bytes]:
-        """Start the server in a session of its own: Ctrl-C must not reach it before its clients end."""
+        """Start the server in a session of its own, so that Ctrl-C does not reach it before its clients end."""
         descriptor = open_log(log)
         try:
             return subprocess.Popen(
@@ -337,10 +338,10 @@ class _Launch:
             os.close(descriptor)
 
     def check(self, command: list[str], *, given: bytes = b"") -> None:
-        """Run a command to its end.
+        """Run a command to completion.
 
         Raises:
-            LocalError: it failed, or the user it runs as cannot reach the folder.
+            LocalError: the command failed, or its user cannot reach the folder.
         """
         try:
             done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Child processes of this machine: who they are, whether they live, how they end."""
+"""Child processes on this machine: their identity, their state and their end."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import shutil
 import signal
 import subprocess
 import time
+from abc import ABC, abstractmethod
 from pathlib import Path
+from typing import Self
 
 from headway.errors import HeadwayError
 
@@ -18,13 +20,32 @@ _LOG_LIMIT_BYTES = 16 * 2**20
 
 
 class LocalError(HeadwayError):
-    """Something on this machine cannot be started, found or used."""
+    """An error because a program on this machine cannot be started, found or used."""
+
+
+class Startable(ABC):
+    """A server or stack that runs between `start` and `stop`, and for as long as its context."""
+
+    @abstractmethod
+    def start(self) -> object:
+        """Start it unless it is running."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """End it and wait until it is gone. Do nothing if it is not running."""
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
 
 
 def birth(pid: int) -> str | None:
-    """A text that no other process of this machine has or had, or None when `pid` is not running.
+    """Return a text that identifies a process for all time, or None if `pid` is not running.
 
-    Process ids are used again, after a reboot even in the same order; the start time tells them apart.
+    Process ids are reused, after a reboot even in the same order. The start time tells processes apart.
     """
     if Path("/proc/self/stat").exists():
         try:
@@ -33,7 +54,7 @@ def birth(pid: int) -> str | None:
         except OSError:
             return None
         fields = stat.rpartition(")")[2].split()  # the command before it may contain anything
-        gone = fields[0] == "Z" and int(fields[17]) <= 1  # with more, threads of it still end
+        gone = fields[0] == "Z" and int(fields[17]) <= 1  # with more threads, some are still ending
         return None if gone else f"{boot}/{fields[19]}"
     shown = subprocess.run(
         ["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True, check=False
@@ -42,27 +63,27 @@ def birth(pid: int) -> str | None:
 
 
 def write_pid_file(path: Path, pid: int) -> None:
-    """Remember a process, so that a later run can find it when this one is killed."""
+    """Store a process id, so that a later run can find the process if this one is killed."""
     temporary = path.with_suffix(".tmp")
     temporary.write_text(json.dumps({"pid": pid, "birth": birth(pid)}))
     temporary.replace(path)
 
 
 def read_pid_file(path: Path) -> int | None:
-    """The process remembered in `path` when it still runs, else None."""
+    """Return the process id stored in `path` if the process is running, otherwise None."""
     try:
         saved = json.loads(path.read_text())
         pid, born = int(saved["pid"]), saved["birth"]
     except (OSError, ValueError, KeyError, TypeError):
-        return None  # no file, or one cut short by a crash: nothing to find
+        return None  # no file, or a truncated one after a crash
     return pid if born is not None and birth(pid) == born else None
 
 
 def end(pid: int, signals: tuple[signal.Signals, ...], patience_s: float) -> bool:
-    """Send each signal in turn and wait up to `patience_s` after each for the process to go.
+    """Send each signal in turn, and wait up to `patience_s` after each for the process to end.
 
     Returns:
-        Whether the process is gone. Safe to call for one that has gone already.
+        True if the process is gone. The call is safe for a process that has ended already.
     """
     born = birth(pid)
     for number in signals:
@@ -81,9 +102,10 @@ def end(pid: int, signals: tuple[signal.Signals, ...], patience_s: float) -> boo
 
 
 def limit_log(path: Path) -> None:
-    """Keep a log over 16 MiB as `path.1`, and go on with an empty one, while somebody writes to it.
+    """Rename a log over 16 MiB to `path.1` by copying it, while a process is still writing.
 
-    Its writer appends, so it goes on at the beginning; what it writes within these few milliseconds may be lost.
+    The writer appends, so it continues at the start of the emptied file. Lines written within the few
+    milliseconds of the copy may be lost.
     """
     with contextlib.suppress(FileNotFoundError):
         if path.is_file() and path.stat().st_size > _LOG_LIMIT_BYTES:
@@ -92,7 +114,7 @@ def limit_log(path: Path) -> None:
 
 
 def open_log(path: Path) -> int:
-    """A descriptor that appends to `path`; a log over 16 MiB becomes `path.1` first."""
+    """Return a descriptor that appends to `path`. A log over 16 MiB is first renamed to `path.1`."""
     with contextlib.suppress(FileNotFoundError):
         if path.stat().st_size > _LOG_LIMIT_BYTES:
             path.replace(path.with_name(path.name + ".1"))
@@ -100,7 +122,7 @@ def open_log(path: Path) -> int:
 
 
 def last_lines(path: Path, count: int = 8, start: int = 0) -> str:
-    """The end of a log, for an error message; nothing of what is before the byte `start`."""
+    """Return the last lines of a log for an error message, but nothing before byte `start`."""
     try:
         with path.open("rb") as log:
             log.seek(max(start, path.stat().st_size - 8192))

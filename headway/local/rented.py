@@ -1,6 +1,7 @@
-"""Machines that this one plays: what is on offer, and the folder that each machine lives in.
+"""Simulated rental of machines on this one: the offers file, and the folder of each machine.
 
-A file of offers (YAML) says what can be had, and is read anew all the time, so that editing it steers what happens:
+The offers file (YAML) lists the machine types. It is read again all the time, so that edits take effect at
+once:
 
     offers:
       - instance_type: small
@@ -28,9 +29,9 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from headway.contract.devices import DEVICE_KIND_PATTERN
-from headway.contract.markets import Market
 from headway.contract.spec import NAME_PATTERN
+from headway.contract.values.devices import DEVICE_KIND_PATTERN
+from headway.contract.values.markets import Market
 from headway.errors import HeadwayError
 from headway.local.processes import end, read_pid_file
 
@@ -42,8 +43,11 @@ class _Part(BaseModel):
 
 
 class LocalOffer(_Part):
-    """A type of machine. A price that is missing: not sold on that market. A capacity bounds how many there are at once;
-    one that is missing: any number. What a machine is worth is measured in what others cost: none is free. With `joins: false` machines come up, and their agents never join.
+    """A type of machine. A missing price means that the market does not sell it.
+
+    A capacity limits the number of machines at one time; without one, the number is unlimited. Prices are
+    greater than 0, because the value of a machine is measured against the price of others. With `joins:
+    false`, machines start but their agents never join.
     """
 
     instance_type: Annotated[str, Field(pattern=NAME_PATTERN)]
@@ -59,19 +63,21 @@ class LocalOffer(_Part):
     joins: bool = True
 
     def capacity(self, market: Market) -> int | None:
-        """How many there are at once; None: any number."""
+        """Return the maximum number of machines at one time, or None for no limit."""
         return self.on_demand_capacity if market is Market.ON_DEMAND else self.spot_capacity
 
 
 class Interruption(_Part):
-    """A machine (its provider's name for it) is taken away `notice_s` after this is seen; 0: without notice."""
+    """The interruption of a machine, named by its provider's id, `notice_s` after this entry is read. 0 means
+    without notice.
+    """
 
     machine: str
     notice_s: Annotated[float, Field(ge=0, le=3600)] = 0.0
 
 
 class LocalOffers(_Part):
-    """The file."""
+    """The contents of an offers file."""
 
     currency: Literal["USD"] = "USD"
     region: Annotated[str, Field(pattern=NAME_PATTERN)] = "here"
@@ -87,17 +93,19 @@ class LocalOffers(_Part):
 
 
 def read_offers(path: Path) -> LocalOffers:
-    """The file's offers.
+    """Read and check an offers file.
 
     Raises:
-        HeadwayError: there is no such file, or what is in it makes no sense.
+        HeadwayError: the file does not exist, or its contents are invalid.
     """
     try:
         return LocalOffers.model_validate(yaml.safe_load(path.read_text()) or {})
     except OSError as error:
         raise HeadwayError(f"{path} cannot be read: {error.strerror}.", "Name a file of offers.") from error
     except yaml.YAMLError as error:
-        raise HeadwayError(f"{path} is no YAML: {error}.", "See docs/renting.md for an example.") from error
+        raise HeadwayError(
+            f"{path} is not valid YAML: {error}.", "See docs/renting.md for an example."
+        ) from error
     except ValidationError as error:
         problems = "; ".join(
             f"{'.'.join(map(str, one['loc'])) or 'the file'}: {one['msg']}" for one in error.errors()
@@ -107,7 +115,7 @@ def read_offers(path: Path) -> LocalOffers:
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """What is kept of a machine in its folder. Times are ISO 8601 in UTC."""
+    """The lease of a machine, stored in its folder. Times are ISO 8601 in UTC."""
 
     machine_id: str
     external_id: str
@@ -124,7 +132,7 @@ class Lease:
 
 
 class MachineFolder:
-    """Where a machine lives: `lease.json`, then `host.pid` while it runs, then `ended.json`."""
+    """The folder of a machine: `lease.json`, then `host.pid` while it is on, then `ended.json`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -132,24 +140,24 @@ class MachineFolder:
 
     @property
     def lease(self) -> Lease | None:
-        """What was launched; None where a launch was cut short before anything ran."""
+        """The lease, or None if a launch was interrupted before anything ran."""
         saved = _read(self.path / "lease.json")
         return None if saved is None else Lease(**saved)
 
     def rent(self, lease: Lease) -> None:
-        """Remember what is launched."""
+        """Store the lease of a machine that is about to start."""
         self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
         _write(self.path / "lease.json", asdict(lease))
 
     @property
     def pid(self) -> int | None:
-        """The process that is the machine; None when it is off."""
+        """Process id of the machine, or None while it is off."""
         return read_pid_file(self.pid_file)
 
     def ended(self) -> tuple[datetime, str] | None:
-        """When it ended, and why; None while it runs or is about to.
+        """Return the time and the reason of the machine's end, or None before its end.
 
-        One whose process was killed ended when that was last seen to live.
+        A machine whose process was killed ended when its process last touched the pid file.
         """
         saved = _read(self.path / "ended.json")
         if saved is not None:
@@ -161,14 +169,14 @@ class MachineFolder:
         return last, "its process was killed"
 
     def note_end(self, at: datetime, message: str) -> None:
-        """It is off. The first note counts."""
+        """Store the end of the machine. The first stored end is kept."""
         if not (self.path / "ended.json").exists():
             _write(self.path / "ended.json", {"at": at.isoformat(), "message": message})
 
     def end(self) -> None:
-        """Switch it off and wait until it is: SIGTERM lets its agent checkpoint what still runs there.
+        """Switch the machine off and wait for its end. SIGTERM lets its agent save checkpoints.
 
-        One that was launched a moment ago and has no process yet finds out by itself.
+        A machine that was just launched and has no process yet sees its stored end itself.
         """
         pid = self.pid
         if pid is not None:
@@ -178,28 +186,31 @@ class MachineFolder:
 
 
 def machine_folders(folder: Path) -> Iterator[MachineFolder]:
-    """All machines that were ever launched in a folder, in the order of their ids."""
+    """Yield all machines that were ever launched in a folder, in the order of their ids."""
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
         if (path / "lease.json").exists():
             yield MachineFolder(path)
 
 
 class RentedMachines:
-    """All machines of a folder, as one child of `headway up`: the service starts them, and they end with it."""
+    """All machines of a folder, as one child of `headway up`.
+
+    The service starts them, and they end with the stack.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.log = folder
 
     def start(self) -> None:
-        """Nothing: the service rents them."""
+        """Do nothing, since the service starts machines."""
 
     def alive(self) -> bool:
-        """Always: none may be running, and nothing is to be started again."""
+        """Return True, so that the supervisor never restarts this child."""
         return True
 
     def stop(self) -> None:
-        """Give all of them back."""
+        """Switch all machines off and store their ends."""
         for machine in machine_folders(self.folder):
             if machine.ended() is None:
                 machine.end()

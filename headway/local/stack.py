@@ -1,4 +1,4 @@
-"""All of Headway on this machine: stores, service, agents, in one data folder."""
+"""All of Headway on this machine: stores, service and agents in one data folder."""
 
 from __future__ import annotations
 
@@ -16,22 +16,29 @@ from dataclasses import dataclass
 from enum import IntEnum
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType, TracebackType
-from typing import Self
+from types import MappingProxyType
 
-from headway.client import Client
+from headway.client.client import Client
 from headway.contract.agents import NodeState
-from headway.contract.identity import TOKEN_PREFIX
+from headway.contract.views.identity import TOKEN_PREFIX
 from headway.errors import HeadwayError
 from headway.local.ports import HOST, free_port, is_free
 from headway.local.postgres import EmbeddedPostgres
-from headway.local.processes import LocalError, end, last_lines, open_log, read_pid_file, write_pid_file
+from headway.local.processes import (
+    LocalError,
+    Startable,
+    end,
+    last_lines,
+    open_log,
+    read_pid_file,
+    write_pid_file,
+)
 from headway.local.redis import EmbeddedRedis
 from headway.local.rented import RentedMachines, read_offers
 from headway.local.supervisor import Program, Supervisor, end_left_over
 
 _PID_FILE = "up.pid"
-_READY_FILE = "up.ready"  # there while everything runs; holds the process id and the URL
+_READY_FILE = "up.ready"  # exists while everything runs; holds the process id and the URL
 _READY_TIMEOUT_S = 90.0
 _AGENT_GRACE_S = 60.0
 _STOP_TIMEOUT_S = 150.0
@@ -49,16 +56,16 @@ _SERVICE_ONLY = frozenset(
         "HEADWAY_SECRETS_COMMAND",
     }
 )
-"""What neither an agent nor the jobs that it runs may know."""
+"""Variables that agents and their jobs must not see."""
 
 _log = logging.getLogger(__name__)
 
 
 class _Layer(IntEnum):
-    """What rests on what; the highest stops first.
+    """Layers of the stack. A layer depends on the lower ones, and the highest stops first.
 
-    The scheduler stops before the agents, so that nothing is started anew while they stop their jobs; the
-    API after them, so that their last reports arrive.
+    The scheduler stops before the agents, so that it starts nothing while they stop their jobs. The API stops
+    after the agents, so that their last reports arrive.
     """
 
     DATABASE = 0
@@ -70,7 +77,7 @@ class _Layer(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Stores:
-    """Stores to use in place of embedded ones. None starts or makes one in the data folder."""
+    """External stores in place of embedded ones. None starts or creates a store in the data folder."""
 
     database_url: str | None = None
     redis_url: str | None = None
@@ -78,26 +85,26 @@ class Stores:
 
     @classmethod
     def configured(cls, env: Mapping[str, str]) -> Stores:
-        """What `HEADWAY_DATABASE_URL`, `HEADWAY_REDIS_URL` and `HEADWAY_STORAGE_URL` name."""
+        """Return the stores of `HEADWAY_DATABASE_URL`, `HEADWAY_REDIS_URL` and `HEADWAY_STORAGE_URL`."""
         names = ("HEADWAY_DATABASE_URL", "HEADWAY_REDIS_URL", "HEADWAY_STORAGE_URL")
         return cls(*(env.get(name) or None for name in names))
 
 
-class LocalStack:
-    """Postgres, Redis, the API, the scheduler and agents as child processes, looked after until `stop`.
+class LocalStack(Startable):
+    """Postgres, Redis, the API, the scheduler and agents as supervised child processes.
 
         with LocalStack(folder, agents=2, slots=2) as stack, stack.client() as client:
             client.submit(...)
 
     Args:
-        data: everything is kept here; a later stack over it goes on where this one stopped.
-        agents: how many, named `local-1`, `local-2`, ...
-        slots: of each agent; None divides what the machine has.
-        port: of the API; None takes a free one.
+        data: folder of all state; a later stack over it continues where this one stopped.
+        agents: number of agents, named `local-1`, `local-2`, ...
+        slots: slots of each agent; None divides the CPUs or devices of this machine.
+        port: port of the API; None takes a free one.
         stores: servers to use in place of the embedded ones.
-        prices: of slots, as in `HEADWAY_PRICES`; None leaves the environment's.
-        rent: a file of offers; machines are rented on this one as it says. None: nothing is rented.
-        settings: more of the service's environment.
+        prices: slot prices, as in `HEADWAY_PRICES`; None keeps those of the environment.
+        rent: offers file for machines that are rented on this one; None rents nothing.
+        settings: further environment variables of the service.
     """
 
     def __init__(
@@ -116,9 +123,9 @@ class LocalStack:
         self.logs = self.data / "logs"
         self.join_token_file = self.data / "join-token"
         self.token_file = self.data / "admin-token"
-        """The token of the user `owner`, who is an admin."""
+        """File with the token of the user `owner`, who is an admin."""
         self.programs: dict[str, Program] = {}
-        """What runs beside the stores, by name: `api`, `scheduler`, `agent local-1`, ..."""
+        """Programs beside the stores, by name: `api`, `scheduler`, `agent local-1`, ..."""
         self._agents = agents
         self._slots = slots
         self._port = port
@@ -132,14 +139,14 @@ class LocalStack:
         self.url = ""
         self.token = ""
         self.token_is_new = False
-        """Whether it was made at this start."""
+        """True if this start created the token."""
 
     def start(self) -> None:
-        """Start everything and return when the API answers and every agent's node is READY.
+        """Start everything, and return when the API answers and the node of every agent is READY.
 
         Raises:
-            LocalError: another stack uses the folder, a port is taken, or something does not start;
-                what was started is stopped again.
+            LocalError: another stack uses the folder, a port is taken, or a program does not start. Programs
+                that were started are stopped again.
         """
         self.data.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.logs.mkdir(exist_ok=True)
@@ -161,17 +168,8 @@ class LocalStack:
             self._lock = None
 
     def client(self) -> Client:
-        """A client of this stack's service."""
+        """Return a client of this stack's service."""
         return Client(self.url, self.token)
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
 
     def _take_lock(self) -> None:
         lock = os.open(self.data / "lock", os.O_RDWR | os.O_CREAT, 0o600)
@@ -181,7 +179,7 @@ class LocalStack:
             os.close(lock)
             raise LocalError(
                 f"Headway already runs on {self.data}.",
-                "Use it, stop it with `headway down`, or give another folder with --data.",
+                f"Use it, stop it with `headway down --data {self.data}`, or give another folder with --data.",
             ) from None
         self._lock = lock
         write_pid_file(self.data / _PID_FILE, os.getpid())
@@ -198,7 +196,7 @@ class LocalStack:
         self.token = _kept_secret(self.token_file, _new_token)
         join_token = _kept_secret(self.join_token_file)
         service = {
-            **os.environ,  # its other settings, such as HEADWAY_LEASE_S, are passed on
+            **os.environ,  # other settings, such as HEADWAY_LEASE_S, are passed on
             "HEADWAY_DATABASE_URL": self._database(),
             "HEADWAY_REDIS_URL": self._redis(),
             "HEADWAY_STORAGE_URL": self._stores.storage_url or _folder_url(self.data / "storage"),
@@ -245,8 +243,8 @@ class LocalStack:
         return url
 
     def _prepare(self, env: Mapping[str, str]) -> None:
-        """Bring the database up to date, and have our token be an admin's there."""
-        _log.info("bringing the database up to date")
+        """Migrate the database, and make our token the token of an admin."""
+        _log.info("migrating the database")
         path = self.logs / "migrate.log"
         log = open_log(path)
         try:
@@ -258,15 +256,15 @@ class LocalStack:
             os.close(log)
         if done.returncode != 0:
             raise LocalError(
-                f"The database could not be brought up to date:\n{last_lines(path)}",
+                f"The database migration failed:\n{last_lines(path)}",
                 f"The log is {path}. If it is about a token: remove {self.token_file}, and start again for a new one.",
             )
 
     def _renting(self) -> dict[str, str]:
-        """What has the service rent machines on this one, and whoever stops us end them."""
+        """Return the service settings for renting machines on this one, and supervise those machines."""
         if self._rent is None:
             return {}
-        read_offers(self._rent)  # a mistake is said now, and not in a log
+        read_offers(self._rent)  # report mistakes now instead of in a log
         self._supervisor.add("rented machines", self.machines, _Layer.AGENTS)
         return {
             "HEADWAY_PROVIDERS": "local",
@@ -284,7 +282,7 @@ class LocalStack:
         argv += ["--slots", str(slots)] if slots is not None else []
         env = {name: value for name, value in os.environ.items() if name not in _SERVICE_ONLY}
         env["HEADWAY_JOIN_TOKEN"] = join_token
-        env["HEADWAY_PRIVATE"] = str(self.data)  # the stores and every token are in it
+        env["HEADWAY_PRIVATE"] = str(self.data)  # the folder holds the stores and every token
         return Program(argv, env, self.logs / f"agent-{name}.log", grace_s=_AGENT_GRACE_S)
 
     def _run(self, name: str, program: Program, layer: _Layer) -> None:
@@ -316,7 +314,7 @@ class LocalStack:
                 return False
 
     def _leases(self) -> dict[str, float]:
-        """When each node's lease ends, on this machine's clock; the lost ones are left out."""
+        """Return the end of each node's lease on this machine's clock, without LOST nodes."""
         with self.client() as client:
             return {
                 node.name: time.time() + node.lease_remaining_s
@@ -325,12 +323,15 @@ class LocalStack:
             }
 
     def _has_joined(self, node: str, lease_before: float) -> bool:
-        """Whether a node reports. One of last time may still look alive: its lease must have been renewed."""
+        """Return whether a node reports.
+
+        The lease must be newer, since a node of the last run may still have one.
+        """
         return self._leases().get(node, 0.0) > lease_before + _LEASE_NOISE_S
 
 
 def running_url(data: Path, pid: int) -> str | None:
-    """URL of the service of the stack that process `pid` runs over a data folder; None until it is up."""
+    """Return the URL of the service that process `pid` runs over a data folder, or None until it is up."""
     with contextlib.suppress(FileNotFoundError, ValueError):
         up_pid, url = (data / _READY_FILE).read_text().split()
         return url if up_pid == str(pid) else None
@@ -341,10 +342,10 @@ def stop_running(data: Path) -> bool:
     """Stop the stack that another process runs over a data folder, and wait until it is gone.
 
     Returns:
-        False when none runs there.
+        False if no stack runs there.
 
     Raises:
-        LocalError: it does not stop.
+        LocalError: the stack does not stop.
     """
     pid = read_pid_file(data.expanduser() / _PID_FILE)
     if pid is None:
@@ -357,7 +358,7 @@ def stop_running(data: Path) -> bool:
 
 
 def _new_secret() -> str:
-    return secrets.token_hex(32)  # a leading dash would read as an option: --token -…
+    return secrets.token_hex(32)  # hexadecimal: a leading dash would read as an option (--token -…)
 
 
 def _new_token() -> str:
@@ -365,7 +366,7 @@ def _new_token() -> str:
 
 
 def _kept_secret(file: Path, make: Callable[[], str] = _new_secret) -> str:
-    """The secret in a file, or a new one put there, readable by this user alone."""
+    """Return the secret in a file, or store a new one there with access for this user only."""
     with contextlib.suppress(FileNotFoundError):
         return file.read_text().strip()
     secret = make()
@@ -377,7 +378,13 @@ def _kept_secret(file: Path, make: Callable[[], str] = _new_secret) -> str:
 
 
 def _python(module: str) -> list[str]:
-    return [sys.executable, "-u", "-m", module]
+    return [
+        sys.executable,
+        "-P",
+        "-u",
+        "-m",
+        module,
+    ]  # -P: import nothing from the working folder
 
 
 def _folder_url(folder: Path) -> str:

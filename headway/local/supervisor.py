@@ -1,4 +1,4 @@
-"""Programs that are kept running: started, looked after, started again, stopped."""
+"""Supervision of child programs: start, watch, restart and stop them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from headway.local.processes import LocalError, end, limit_log, open_log, read_p
 _FIRST_BACKOFF_S = 0.5
 _LONGEST_BACKOFF_S = 30.0
 _STEADY_S = 60.0
-"""Who lives this long has recovered: the next backoff is the first again."""
+"""Lifetime after which a restarted child counts as recovered. Its next backoff is the first one again."""
 _LOOK_EVERY_S = 0.2
 _KILL_TIMEOUT_S = 5.0
 
@@ -27,28 +27,28 @@ _log = logging.getLogger(__name__)
 
 
 class Child(Protocol):
-    """Something that runs beside us: a program, a database server."""
+    """Interface of a supervised child: a program or a database server."""
 
     log: Path
 
     def start(self) -> object:
-        """Start it. Nothing happens when it runs."""
+        """Start the child unless it is running."""
 
     def alive(self) -> bool:
-        """Whether what was started runs."""
+        """Return whether the child is running."""
 
     def stop(self) -> None:
-        """End it and wait until it is gone. Nothing happens when it does not run."""
+        """End the child and wait until it is gone. Do nothing if it is not running."""
 
 
 class Program:
-    """A program of ours as a child process that writes to `log`, beside which lies its pid file.
+    """A program of ours as a child process. It writes to `log`, and its pid file lies beside the log.
 
     Args:
-        argv: the command.
-        env: its whole environment.
-        log: the file that its output is appended to.
-        grace_s: how long it may take to end after SIGTERM, before SIGKILL.
+        argv: command with its arguments.
+        env: complete environment.
+        log: file to which its output is appended.
+        grace_s: seconds between SIGTERM and SIGKILL.
     """
 
     def __init__(
@@ -62,9 +62,10 @@ class Program:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start it in a session of its own: Ctrl-C in a terminal reaches us alone, and we stop it in order.
+        """Start the program in a session of its own, so that Ctrl-C reaches only us and we stop programs in
+        order.
 
-        It runs in the folder of its log, so that no module of the user's folder is taken for ours.
+        It runs in the folder of its log, so that no module of the user's folder shadows one of ours.
         """
         if self.alive():
             return
@@ -84,11 +85,11 @@ class Program:
         write_pid_file(self._pid_file, self._process.pid)
 
     def alive(self) -> bool:
-        """Whether the process runs."""
+        """Return whether the process is running."""
         return self._process is not None and self._process.poll() is None
 
     def stop(self) -> None:
-        """SIGTERM, the grace, SIGKILL."""
+        """Send SIGTERM, and SIGKILL after the grace period."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -99,22 +100,22 @@ class Program:
 
     @property
     def pid(self) -> int | None:
-        """Process id of what was started last."""
+        """Process id of the last start, or None."""
         return self._process.pid if self._process is not None else None
 
     @property
     def exit_code(self) -> int | None:
-        """How it ended; None while it runs. A signal is a negative number."""
+        """Exit code of the process, or None while it is running. A negative number is a signal."""
         return self._process.poll() if self._process is not None else None
 
 
 def end_left_over(logs: Path) -> None:
-    """Kill the programs that a killed run left behind, by the pid files beside their logs.
+    """Kill the programs of a killed run, found by the pid files beside their logs.
 
-    An agent that is killed leaves its ranks running, and its successor takes them up.
+    A killed agent leaves its ranks running, and its successor takes them over.
 
     Raises:
-        LocalError: one does not die.
+        LocalError: a program does not end.
     """
     for pid_file in sorted(logs.glob("*.pid")):
         pid = read_pid_file(pid_file)
@@ -133,7 +134,7 @@ class _Watched:
 
 
 class Supervisor:
-    """Starts its children again when they end, with a pause that grows up to half a minute."""
+    """Supervisor that restarts ended children with exponential backoff of up to half a minute."""
 
     def __init__(self) -> None:
         self._watched: dict[str, _Watched] = {}
@@ -141,16 +142,16 @@ class Supervisor:
         self._thread: threading.Thread | None = None
 
     def add(self, name: str, child: Child, layer: int) -> None:
-        """Look after a child that has been started. Higher layers rest on lower ones and stop first."""
+        """Watch a child that has been started. Higher layers depend on lower ones and stop first."""
         self._watched[name] = _Watched(child, layer, started_at_s=time.monotonic())
 
     def start(self) -> None:
-        """Look after the children from now on, in a thread."""
+        """Start the thread that watches the children."""
         self._thread = threading.Thread(target=self._loop, name="supervisor", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop looking after the children, then stop them: layer by layer, those of one at the same time."""
+        """Stop watching, then stop the children layer by layer; those of one layer stop in parallel."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
@@ -162,7 +163,7 @@ class Supervisor:
         self._watched.clear()
 
     def run_once(self, now_s: float) -> None:
-        """Note who has ended; start who is due; keep logs from growing for ever."""
+        """Plan restarts of ended children, perform restarts that are due, and limit the size of logs."""
         for name, watched in self._watched.items():
             limit_log(watched.child.log)
             if watched.restart_at_s is not None:
@@ -173,7 +174,7 @@ class Supervisor:
                     watched.backoff_s = _FIRST_BACKOFF_S
                 self._plan(watched, now_s)
                 _log.warning(
-                    "%s ended; starting it again in %.1f s. Its log: %s",
+                    "%s ended; restarting it in %.1f s. Its log: %s",
                     name,
                     watched.backoff_s,
                     watched.child.log,

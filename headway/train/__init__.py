@@ -1,4 +1,4 @@
-"""The library in a training process: exact data position, stop agreement, checkpoints, over plain DDP.
+"""The training library: exact data positions, agreed stops and checkpoints on top of plain DDP.
 
     run = headway.init()
     model, optimizer = run.prepare(model, optimizer)
@@ -7,8 +7,8 @@
         for x, y in loader:
             ...
 
-`session` is the whole of what a script sees; `training` is the order of things at a step boundary; the
-other modules are its parts and know nothing of one another.
+`session` is the interface for scripts. `training` defines the order of events at a step boundary. The other
+modules do not depend on one another.
 """
 
 from headway.train.loader import Loader

@@ -1,4 +1,4 @@
-"""The batches of the steps that are left, and the bookkeeping around each of them."""
+"""The training loader: batches of the remaining steps, and the commit of each step."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import DataLoader, Dataset
 
-from headway.train.batching import Batching
-from headway.train.position import Step, order
+from headway.train.data.batching import Batching
+from headway.train.data.position import Step, order
 from headway.train.training import Training
 
 
 class Loader:
     """This rank's part of the steps of the current epoch. Made by `Run.loader`.
 
-    Yields the samples of one micro-batch, collated and on the run's device. What the loop's body did for a
-    step is committed when the loop comes back for more: between two steps training may checkpoint, or stop.
+    The loader yields the samples of one micro-batch, collated and on the run's device. When the loop asks for
+    the next batch, the loader commits the finished step. Between two steps training may save a checkpoint, or
+    stop.
     """
 
     def __init__(
@@ -42,9 +43,9 @@ class Loader:
         self._collate_fn = collate_fn
         self._training: Training | None = None
         self.within_step = False
-        """Whether the script works at a step, rather than between two of them."""
+        """True while the script works on a step, rather than between two steps."""
         self.ends_epoch = False
-        """Whether the batch that was handed out last is this rank's last one of the epoch."""
+        """True if the batch yielded last is this rank's last one of the epoch."""
 
     @property
     def steps_per_epoch(self) -> int:
@@ -52,7 +53,7 @@ class Loader:
         return -(-self.dataset_samples // self.batching.split.global_batch)
 
     def attach(self, training: Training) -> None:
-        """Iterating goes on from the position of `training`."""
+        """Make iteration continue from the position of `training`."""
         self._training = training
 
     def __iter__(self) -> Iterator[Any]:
@@ -71,7 +72,7 @@ class Loader:
                 if training.begin_step(step, indices):
                     yield from self._step(training, step, batches, indices)
                 if training.plan != plan:
-                    break  # what was fetched ahead is of the plan before
+                    break  # prefetched batches belong to the plan before
 
     def _step(
         self, training: Training, step: Step, batches: Iterator[Any], indices: NDArray[np.int64]
@@ -89,7 +90,7 @@ class Loader:
                 self.within_step = True
                 self.ends_epoch = number == last and step.batch.stop == self.dataset_samples
                 yield batch
-        except GeneratorExit:  # the script left its loop; it may have taken the step before
+        except GeneratorExit:  # the script left its loop, and may have taken the step before
             training.abandon_step(step, indices)
             raise
         finally:
@@ -97,12 +98,12 @@ class Loader:
         training.end_step(step, indices)
 
     def fetcher(self, micro_batches: Any, generator: torch.Generator) -> Iterable[Any]:
-        """The samples of micro-batches, collated. Iterating anew asks `micro_batches` again."""
+        """Return an iterable of collated micro-batches. Each new iteration queries `micro_batches` again."""
         return DataLoader(
             self._dataset,
             batch_sampler=micro_batches,
             num_workers=self._num_workers,
-            # Workers outlive a change of plan: to start them takes longer than the change.
+            # Workers survive a change of plan, because starting them takes longer than the change.
             persistent_workers=self._num_workers > 0,
             collate_fn=self._collate_fn,
             pin_memory=self._device.type == "cuda",
@@ -110,35 +111,35 @@ class Loader:
         )
 
     def on_device(self, batch: Any) -> Any:
-        """The batch where the model is."""
+        """Return the batch on the model's device."""
         return batch if self._device.type == "cpu" else _to_device(batch, self._device)
 
 
 class _Fetcher:
-    """The micro-batches that are left of an epoch, from wherever training is."""
+    """The remaining micro-batches of an epoch, from the present position on."""
 
     def __init__(self, loader: Loader, indices: list[int], training: Training) -> None:
         self._loader = loader
         self._indices = indices
         self._training = training
-        # Of its own: the script's random numbers must not depend on how often it was restarted.
+        # A separate generator: the script's random numbers must not depend on the number of restarts.
         generator = torch.Generator().manual_seed(loader.seed + training.place.position.epoch)
         self._source = loader.fetcher(self, generator)
 
     def __iter__(self) -> Iterator[list[int]]:
-        """Places in the dataset, one list for each micro-batch."""
+        """Yield indices into the dataset, one list for each micro-batch."""
         training = self._training
         for step in training.split.steps(training.place.position.samples, len(self._indices)):
             for micro_batch in step.fetched:
                 yield self._indices[micro_batch.start : micro_batch.stop]
 
     def batches(self) -> Iterator[Any]:
-        """Every micro-batch from the present position on, in the order of the steps."""
+        """Return every micro-batch from the present position on, in the order of the steps."""
         return (self._loader.on_device(batch) for batch in self._source)
 
 
 def _to_device(batch: Any, device: torch.device) -> Any:
-    """The batch with its tensors on the device."""
+    """Return the batch with its tensors on the device."""
     if isinstance(batch, torch.Tensor):
         return batch.to(device, non_blocking=True)
     if isinstance(batch, Mapping):

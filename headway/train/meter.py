@@ -1,4 +1,4 @@
-"""Step times as sufficient statistics, handed out now and then. Pure."""
+"""Step times as sufficient statistics, returned at intervals. The module does no I/O."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class StepTimes:
-    """How many steps, the sum of their times, of the squares, and of what was spent waiting for peers, in seconds."""
+    """Number of steps with the sum of their times, of the squares, and of the waits for peers, in seconds."""
 
     steps: int = 0
     step_s_sum: float = 0.0
@@ -15,7 +15,7 @@ class StepTimes:
     sync_s_sum: float = 0.0
 
     def add(self, step_s: float, sync_s: float) -> StepTimes:
-        """With one more step."""
+        """Return these statistics with one more step."""
         return StepTimes(
             self.steps + 1,
             self.step_s_sum + step_s,
@@ -25,7 +25,7 @@ class StepTimes:
 
 
 class Meter:
-    """Collects step times between reports, which are at least `every_s` apart. `now` is monotonic."""
+    """Collector of step times between reports, which are at least `every_s` apart. `now` is monotonic."""
 
     def __init__(self, every_s: float) -> None:
         self._every_s = every_s
@@ -33,15 +33,15 @@ class Meter:
         self._times = StepTimes()
 
     def add(self, step_s: float, sync_s: float = 0.0) -> None:
-        """A step of full size took so long, `sync_s` of it waiting for peers."""
+        """Record a step of full size that took `step_s` seconds, `sync_s` of them waiting for peers."""
         self._times = self._times.add(step_s, sync_s)
 
     def due(self, now: float) -> bool:
-        """Whether it is time for a report."""
+        """Return True if the next report is due."""
         return now >= self._next_s
 
     def take(self, now: float) -> StepTimes:
-        """The steps since the last report, which is now."""
+        """Return the steps since the last report and start the next interval."""
         times, self._times = self._times, StepTimes()
         self._next_s = now + self._every_s
         return times

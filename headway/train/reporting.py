@@ -1,21 +1,21 @@
-"""What rank 0 tells of the steps and of the epochs."""
+"""Reports of rank 0 about steps and epochs."""
 
 from __future__ import annotations
 
 import time
 
 from headway.contract.runtime import BatchChanged, EpochClosed, Progress
-from headway.train.batching import Batching
-from headway.train.control import Mailbox
+from headway.train.checkpoint.replica import Audit, Place
+from headway.train.data.batching import Batching
+from headway.train.host.output import complain
+from headway.train.membership.control import Mailbox
 from headway.train.meter import Meter
-from headway.train.output import complain
-from headway.train.replica import Audit, Place
 
 PROGRESS_EVERY_S = 0.5
 
 
 class Reporter:
-    """Sends progress now and then, and the audit of each epoch."""
+    """Sender of progress at intervals, and of the audit of each epoch."""
 
     def __init__(self, mailbox: Mailbox) -> None:
         self.total_samples: int | None = None
@@ -25,24 +25,25 @@ class Reporter:
         self._first_of_generation = False
 
     def measure(self, step_s: float, sync_s: float) -> None:
-        """A step of full size took so long, `sync_s` of it waiting for peers. The first one of each generation does not
-        count: newcomers make their first pass in it, which is a slow one.
+        """Record the time of a step of full size, and the part of it spent waiting for peers.
+
+        The first step of each generation is left out, because new members run their slow first pass in it.
         """
         if not self._first_of_generation:
             self._meter.add(step_s, sync_s)
         self._first_of_generation = False
 
     def forget(self) -> None:
-        """Members have changed: what was measured before says nothing of steps from here on."""
+        """Discard the measurements after a membership change, because they do not describe later steps."""
         self._meter = Meter(PROGRESS_EVERY_S)
         self._first_of_generation = True
 
     def due(self) -> bool:
-        """Whether it is time to tell."""
+        """Return True if a progress report is due."""
         return self._meter.due(time.monotonic())
 
     def progress(self, place: Place, batching: Batching, *, is_main: bool) -> None:
-        """How far training is, how fast, and how noisy its gradients are."""
+        """Report position, speed and gradient noise."""
         times = self._meter.take(time.monotonic())
         if not is_main:
             return
@@ -68,7 +69,7 @@ class Reporter:
         )
 
     def batch_changed(self, place: Place, batching: Batching) -> None:
-        """Steps take another global batch from here on."""
+        """Report a new global batch."""
         self._mailbox.send(
             BatchChanged,
             samples=place.samples,
@@ -78,13 +79,15 @@ class Reporter:
         )
 
     def audit(self, audit: Audit | None, *, is_main: bool) -> None:
-        """Tell of an epoch that is over, unless that was done here. After a loss nobody knows whether it was elsewhere."""
+        """Report an ended epoch once. After a loss the audit is sent again, because the first report may be
+        lost.
+        """
         if audit is None or not is_main or audit.epoch <= self._told_epoch:
             return
         self._told_epoch = audit.epoch
         if audit.samples < audit.dataset_samples:
             complain(
-                f"epoch {audit.epoch} was left after {audit.samples} of {audit.dataset_samples} samples, "
+                f"the script left epoch {audit.epoch} after {audit.samples} of {audit.dataset_samples} samples, "
                 "so it is not audited"
             )
             return

@@ -1,4 +1,4 @@
-"""What a training script sees of Headway: `init`, and the `Run` that it returns."""
+"""The interface for training scripts: `init`, and the `Run` that it returns."""
 
 from __future__ import annotations
 
@@ -15,41 +15,47 @@ from torch.utils.data import Dataset, IterableDataset
 
 from headway.contract.runtime import Hello
 from headway.preemption import StopRequest
-from headway.train.batching import Batching, Bounds
-from headway.train.checkpoint import Checkpoints, Schedule
-from headway.train.control import Mailbox, write_stacks_on_request
-from headway.train.device import memory_of
-from headway.train.environment import Environment
-from headway.train.gradients import Gradients, OncePerBatch, step_once_per_batch
+from headway.storage.stores import open_storage
+from headway.train.checkpoint.replica import Place, Replica, Stateful
+from headway.train.checkpoint.saving import Saver
+from headway.train.checkpoint.store import Checkpoints, Schedule
+from headway.train.collectives.registry import make_backend
+from headway.train.data.batching import Batching, Bounds
+from headway.train.gradients.averaging import Gradients, OncePerBatch, step_once_per_batch
+from headway.train.gradients.device import memory_of
+from headway.train.host.environment import Environment
 from headway.train.loader import Loader
-from headway.train.memory import keep_freed_memory, touch
-from headway.train.replica import Place, Replica, Stateful
-from headway.train.saving import Saver
-from headway.train.storage import open_storage
-from headway.train.team import Team
-from headway.train.telling import Teller
+from headway.train.membership.control import Mailbox, write_stacks_on_request
+from headway.train.membership.team import Team
+from headway.train.state.memory import keep_freed_memory, touch
 from headway.train.training import Training
+from headway.train.value_sender import ValueSender
 
 _HELD_BESIDE_PARAMETERS = 4
-"""Two averages of each as a rule, and a gradient in buckets, which DDP arranges anew in its second step. In sizes of all
-parameters.
+"""Host memory that a rank holds besides its parameters, in multiples of their size.
+
+Optimizers usually keep two averages of each parameter. DDP keeps gradient buckets, and rearranges them in its
+second step.
 """
 
 
-def init(*, timeout_s: float = 300.0) -> Run:
-    """Join the training run that this process is a part of, as its environment says.
+def init(*, timeout_s: float = 300.0, collective: str | None = None) -> Run:
+    """Join the training run to which this process belongs, according to its environment variables.
 
-    Started by Headway, the process is one rank of a job. Under torchrun it is one of several without a
-    scheduler, and by hand it is alone; the same script works. Checkpoints are kept wherever
-    `HEADWAY_CHECKPOINT_URI` is set. Call it once, in the main thread: SIGTERM is taken over, as the request
-    to stop after the current step.
+    Under Headway the process is one rank of a job. Under torchrun it is one of several ranks without a
+    scheduler. Started by hand it is alone. The same script works in all three cases. Checkpoints are saved if
+    `HEADWAY_CHECKPOINT_URI` is set. Call the function once, in the main thread: it installs a SIGTERM handler
+    that requests a stop after the current step.
 
     Args:
-        timeout_s: how long a rank waits for its peers before it fails. It must cover the longest that one
+        timeout_s: seconds that a rank waits for its peers before it fails. It must exceed the longest time that one
             rank works alone, such as rank 0 saving a checkpoint.
+        collective: name of the collective backend: `gloo`, `nccl`, or one that an installed package registers. None: NCCL on
+            GPUs, gloo on CPUs. It must be the same on every rank.
 
     Raises:
-        ValueError: a variable of the environment has a wrong value.
+        ValueError: an environment variable has an invalid value.
+        CollectiveUnavailable: the backend is not installed, or does not work here.
         TrackerUnavailable: the job asks for a tracker whose package is not installed, or without its address.
     """
     environment = Environment.read(os.environ)
@@ -61,7 +67,7 @@ def init(*, timeout_s: float = 300.0) -> Run:
     device = _device(environment.local_rank)
     if environment.live and device.type == "cpu":
         keep_freed_memory()
-    team = Team(environment, device, timeout_s, stop)
+    team = Team(environment, make_backend(collective, device), timeout_s, stop)
     team.start(environment)
     return Run(environment, device, team, mailbox, stop)
 
@@ -69,8 +75,7 @@ def init(*, timeout_s: float = 300.0) -> Run:
 class Run:
     """A training run, as one of its ranks sees it.
 
-    Attributes:
-        device: where this rank's model and batches are.
+    Attributes: device: device of this rank's model and batches.
     """
 
     def __init__(
@@ -90,26 +95,26 @@ class Run:
         self._training: Training | None = None
         self._loader: Loader | None = None
         self._entered = False
-        self._teller = Teller(mailbox, environment)
+        self._teller = ValueSender(mailbox, environment)
 
     @property
     def rank(self) -> int:
-        """The number of this process, from 0 to `world_size` - 1. It changes with the members."""
+        """Number of this process, from 0 to `world_size` - 1. It changes with the members."""
         return self._team.rank
 
     @property
     def world_size(self) -> int:
-        """How many processes train together."""
+        """Number of processes that train together."""
         return self._team.world_size
 
     @property
     def is_main(self) -> bool:
-        """Whether this is rank 0, the one to print and to write files."""
+        """True on rank 0, the rank that should print and write files."""
         return self._team.rank == 0
 
     @property
     def generation(self) -> int:
-        """The version number of the job's allocation; 0 outside Headway."""
+        """Version number of the job's allocation; 0 outside Headway."""
         return self._team.generation
 
     @property
@@ -121,13 +126,13 @@ class Run:
         """Move the model to the device, continue from the newest checkpoint, and keep replicas equal.
 
         Args:
-            model: trained by every rank; comes back in a wrapper that averages gradients over the ranks of the
-                moment (by `DistributedDataParallel`), with the model itself as `module`.
-            optimizer: of the model's parameters. It comes back itself, but its `step` and `zero_grad` do nothing
-                while a global batch is incomplete (see `accumulating`), so call `optimizer.zero_grad`, not
+            model: the model that every rank trains. The result is a wrapper that averages gradients over the present ranks
+                (by `DistributedDataParallel`) and has the model itself as `module`.
+            optimizer: the optimizer of the model's parameters. The same object is returned, but its `step` and `zero_grad`
+                do nothing while a global batch is incomplete (see `accumulating`). Therefore call `optimizer.zero_grad`, not
                 the model's.
-            more: whatever else belongs in a checkpoint and has `state_dict` and `load_state_dict`. Learning-rate
-                schedulers come back such that their `step`, too, waits for the whole batch.
+            more: other objects that belong in a checkpoint and have `state_dict` and `load_state_dict`. Learning-rate
+                schedulers are wrapped so that their `step` waits for the whole batch, too.
 
         Returns:
             As many objects as were given, in the same order.
@@ -138,7 +143,7 @@ class Run:
             Fenced: a newer generation of the job runs.
         """
         if self._training is not None:
-            raise RuntimeError("prepare() was called before; give it everything in one call")
+            raise RuntimeError("prepare() was called before; pass all objects in one call")
         model.to(self.device)
         objects: list[Stateful] = [model, optimizer, *more]
         gradients = Gradients(model, device=self.device)
@@ -174,30 +179,34 @@ class Run:
         num_workers: int = 0,
         collate_fn: Callable[[list[Any]], Any] | None = None,
     ) -> Loader:
-        """The batches to train on: every sample of the dataset once an epoch, at any number of ranks.
+        """Return the loader of training batches: every sample of the dataset once an epoch, at any number of
+        ranks.
 
-        Each step takes the next `global_batch` samples of a shuffled order and divides them over the ranks;
-        the last step of an epoch takes what is left. The script computes the mean loss of what it is handed.
+        Each step takes the next `global_batch` samples of a shuffled order and divides them over the ranks.
+        The last step of an epoch takes the rest. The script computes the mean loss of the samples that it
+        receives.
 
         Args:
-            dataset: has `len()` and gives a sample for an index. The same on every rank.
+            dataset: has `len()` and returns a sample for an index. It must be the same on every rank.
             global_batch: samples in an optimizer step, all ranks together. A job's `batch.global` overrides it.
-            max_global_batch: how large the global batch may become, in a job whose `batch.policy` is adaptive; the
-                smaller of this and the job's `batch.max_global` counts.
-            max_local_batch: the most samples that one rank is handed at a time; beyond it, a rank
-                accumulates gradients over several. None: no limit. A job's `batch.max_local` overrides it.
-            balance: give ranks that are measured to be slower fewer samples of each step.
-            seed: of the order.
-            num_workers: processes that fetch samples ahead; 0 fetches in this one.
+            max_global_batch: upper limit of the global batch in a job with an adaptive `batch.policy`. The smaller of this
+                and the job's `batch.max_global` applies.
+            max_local_batch: most samples that one rank receives at a time. Beyond it, a rank accumulates gradients over
+                several micro-batches. None: no limit. A job's `batch.max_local` overrides it.
+            balance: give slower ranks, by measurement, fewer samples of each step.
+            seed: seed of the shuffled order.
+            num_workers: processes that prefetch samples; 0 fetches in this process.
             collate_fn: makes a batch of a list of samples, as for torch's `DataLoader`.
 
         Raises:
             TypeError: the dataset cannot be indexed.
             ValueError: a size is out of bounds, or the dataset is empty.
-            RuntimeError: there is a loader already.
+            RuntimeError: the run has a loader already.
         """
         if self._loader is not None:
-            raise RuntimeError("there is one training loader in a run; evaluate with torch's DataLoader")
+            raise RuntimeError(
+                "a run has one training loader, and it exists already; evaluate with torch's DataLoader"
+            )
         samples = _checked_length(dataset, seed, global_batch, max_global_batch, max_local_batch)
         environment = self._environment
         mosts = [environment.most_global_batch, max_global_batch, samples]
@@ -220,14 +229,15 @@ class Run:
         return self._loader
 
     def epochs(self, count: int) -> Iterator[int]:
-        """The numbers of the epochs that are left of `count`, the one that a checkpoint is in the middle of first.
+        """Return the numbers of the remaining epochs of `count`, starting with the epoch that a checkpoint
+        interrupted.
 
-        When all are done the result is kept in a last checkpoint and the training counts as complete. A script that
-        leaves the loop early (`break`) does neither, and every rank must leave it.
+        After the last epoch, the result is saved in a final checkpoint and the training counts as complete. A
+        script that leaves the loop early (`break`) gets neither, and every rank must leave it.
 
         Raises:
             RuntimeError: called twice, or before `prepare` and `loader`.
-            ValueError: `count` is below 0, or the checkpoint is of other data.
+            ValueError: `count` is below 0, or the checkpoint belongs to other data.
         """
         if count < 0:
             raise ValueError(f"the number of epochs is {count}; it must be at least 0")
@@ -253,18 +263,18 @@ class Run:
 
     @property
     def accumulating(self) -> bool:
-        """Whether the step goes on with another batch, so that `optimizer.step()` will do nothing.
+        """True while the step continues with another batch, so that `optimizer.step()` will do nothing.
 
-        Only a script that looks at gradients needs it, to clip them for example: they are complete when it
-        is false.
+        Only a script that uses gradients needs it, for example to clip them: gradients are complete when it
+        is False.
         """
         return self._training is not None and self._training.gradients.accumulating
 
     def report(self, **metrics: Any) -> None:
-        """Show values to people: numbers, or tensors of one element. They never steer anything.
+        """Report values for display: numbers, or tensors of one element. They influence no decision.
 
-        Rank 0's values count. Values that are not finite (NaN, infinity) are left out, with a line on stderr.
-        Rank 0 prints them as well, so that they are in the log.
+        Only rank 0's values count. Values that are not finite (NaN, infinity) are left out, with a line on
+        stderr. Rank 0 also prints the values, so the log contains them.
 
         Raises:
             TypeError, ValueError: a value is not a number.
@@ -284,7 +294,7 @@ class Run:
 
 
 def _checked_length(dataset: Dataset[Any], seed: int, *sizes: int | None) -> int:
-    """The samples of the dataset, when it and the other arguments of `Run.loader` are right."""
+    """Return the length of the dataset after checking it and the other arguments of `Run.loader`."""
     if isinstance(dataset, IterableDataset) or not isinstance(dataset, Sized):
         raise TypeError("the dataset must have a length and give a sample for an index (a map-style dataset)")
     names = ("global_batch", "max_global_batch", "max_local_batch")

@@ -1,4 +1,4 @@
-"""The order of things at a step boundary: commit, report, change members, checkpoint, stop."""
+"""Order of events at a step boundary: commit, report, membership change, checkpoint, stop."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ from headway.contract.runtime import (
     Switched,
 )
 from headway.preemption import StopRequest
-from headway.train.batching import Batching
-from headway.train.boundary import Agreement, Boundary, Statement, Wish
-from headway.train.control import Mailbox
-from headway.train.gradients import Gradients
-from headway.train.ledger import Ledger
-from headway.train.levelling import Leveller, leave, leave_for_retry
-from headway.train.peers import Peers, PeersLost, Superseded
-from headway.train.position import Split, Step
-from headway.train.probe import NoiseProbe
-from headway.train.replica import Place, Replica
+from headway.train.checkpoint.replica import Place, Replica
+from headway.train.checkpoint.saving import Saver
+from headway.train.data.batching import Batching
+from headway.train.data.boundary import Agreement, Boundary, BoundaryRequest, Statement
+from headway.train.data.ledger import Ledger
+from headway.train.data.position import Split, Step
+from headway.train.gradients.averaging import Gradients
+from headway.train.gradients.probe import NoiseProbe
+from headway.train.membership.control import Mailbox
+from headway.train.membership.peers import Peers, PeersLost, Superseded
+from headway.train.membership.team import Team
 from headway.train.reporting import Reporter
-from headway.train.saving import Saver
-from headway.train.team import Team
+from headway.train.state.sync import StateSync, leave, leave_for_retry
 
 
 class Training:
-    """How far this rank is with `replica`, and what it does about it between steps.
+    """The training progress of this rank with `replica`, and its actions between steps.
 
-    Members may change in every method that begins or ends a step or an epoch; `plan` counts the changes of what the
-    next step is, `first_step` is the first one of these members. A method that ends the process says so.
+    Members may change in every method that begins or ends a step or an epoch. `plan` counts the changes of the next step,
+    and `first_step` is the first step of the present members. A method that may end the process says so.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Training:
         self._mailbox = mailbox
         self._stop = stop
         self._saver = saver
-        self._leveller = Leveller(replica, team, saver, mailbox)
+        self._leveller = StateSync(replica, team, saver, mailbox)
         self._reporter = Reporter(mailbox)
         self._batching: Batching | None = None
         self._boundary: Boundary | None = None
@@ -75,10 +75,10 @@ class Training:
     # Before the first step
 
     def prepare(self) -> None:
-        """Continue from the newest checkpoint, unless this rank is a newcomer.
+        """Continue from the newest checkpoint, unless this rank is a new member.
 
-        Rank 0 reads it and hands it to its peers, so that replicas are equal by construction. Ends the
-        process, asking to be started again, when the storage does not answer or a peer is lost.
+        Rank 0 reads the checkpoint and sends it to its peers, so replicas are equal. The process ends with a request for a
+        restart if the storage does not answer or a peer is lost.
 
         Raises:
             ValueError: the ranks have made different models.
@@ -88,16 +88,16 @@ class Training:
         if self._team.peers is None:
             return
         if self._replica.is_sharded:
-            self._team.live = False  # whoever leaves would take a part of the state along
+            self._team.live = False  # a leaving rank would take a part of the state along
             self._saver.group = self._team.peers.another_group()
         try:
             self.place = self._leveller.start(self._team.peers)
         except PeersLost as loss:
-            leave_for_retry(f"a peer was lost before training began: {loss}")
+            leave_for_retry(f"a peer was lost before the first step: {loss}")
         self._train_with(self._team.peers)
 
     def feed(self, *, dataset_samples: int, seed: int, batching: Batching, epochs: int) -> None:
-        """The data to train on, for how many epochs, and what a step takes of it.
+        """Set the training data, the number of epochs, and the batches of a step.
 
         Raises:
             ValueError: the checkpoint is from the middle of an epoch of other data.
@@ -111,7 +111,7 @@ class Training:
             self.gradients.probe = NoiseProbe(self._replica.optimizer)
 
     def join(self) -> None:
-        """Join the training that this process was started for, if it is a newcomer. May end the process."""
+        """Join the running training, if this process is a new member. May end the process."""
         if self._team.peers is None:
             self._mailbox.send(Ready, ready_s=time.perf_counter() - self._created_s)
             self._change_members(self._team.first_order)
@@ -120,11 +120,11 @@ class Training:
 
     @property
     def split(self) -> Split:
-        """How the next step's batch is divided."""
+        """Division of the next step's batch over the ranks."""
         return self._present_batching.split
 
     def begin_step(self, step: Step, indices: NDArray[np.int64]) -> bool:
-        """An optimizer step begins; False when members changed instead. `indices` is the epoch's order."""
+        """Begin an optimizer step; False if members changed instead. `indices` is the epoch's order."""
         self._began_s = time.perf_counter()
         self._attempted_samples = self.place.samples + len(step.batch)
         order = self._team.due()
@@ -143,9 +143,9 @@ class Training:
         return True
 
     def end_step(self, step: Step, indices: NDArray[np.int64]) -> None:
-        """The script has done everything for the step: commit it and do what the ranks agreed on.
+        """Commit the step that the script has finished, and carry out the ranks' agreement.
 
-        Ends the process when that is to stop, or when this rank is no member any more.
+        Ends the process if that is a stop, or if this rank is no longer a member.
         """
         if self._commit(step, indices) and self._agreement is not None:
             self._rebalance(step, self._agreement)
@@ -154,17 +154,17 @@ class Training:
             self._change_members(None, lost=True)
 
     def abandon_step(self, step: Step, indices: NDArray[np.int64]) -> None:
-        """The script left its loop within the step: commit it if it was taken."""
+        """Commit the step if it was taken before the script left its loop."""
         taken = self.gradients.stepped
         self.gradients.abandon()
         if taken:
             self._commit(step, indices)
 
     def end_epoch(self, epoch: int) -> None:
-        """The script has done everything for this epoch: audit it and go to the next, unless peers were ahead.
+        """Audit the epoch that the script has finished and go to the next, unless peers were ahead.
 
-        Whoever was to audit may be lost meanwhile: then those who are left end the epoch again.
-        Ends the process when a stop is wanted and training is not over.
+        If the auditing rank is lost, the remaining ranks end the epoch again. A stop ends the process here, unless
+        training is over.
         """
         while self.place.position.epoch == epoch:
             try:
@@ -180,7 +180,7 @@ class Training:
                     self._act(agreement)
 
     def complete(self) -> None:
-        """Training is over: keep the result. Ends the process, asking for a retry, when that fails."""
+        """Save the result after the last epoch. Ends the process with a request for a restart if that fails."""
         while True:
             saved = self._saver.save(self._replica, self.place) if self._saves else True
             try:
@@ -189,12 +189,12 @@ class Training:
             except PeersLost:
                 self._change_members(None, lost=True)
         if not all(saved for (saved,) in outcomes):
-            leave_for_retry("the last checkpoint could not be saved")
+            leave_for_retry("the final checkpoint could not be saved")
         self._report()
         self._mailbox.send(Completed, samples=self.place.samples)
         self._stop.ignore()
 
-    # What they are made of
+    # Parts of these methods
 
     @property
     def _present_batching(self) -> Batching:
@@ -212,11 +212,11 @@ class Training:
         return self._boundary
 
     def _statement(self, mine: Ledger, order: Order | None) -> Statement:
-        wish = Wish.CONTINUE
+        wish = BoundaryRequest.CONTINUE
         if self._stop.received:
-            wish = Wish.STOP
+            wish = BoundaryRequest.STOP
         elif self._present_peers.is_main and self._saver.due():
-            wish = Wish.CHECKPOINT
+            wish = BoundaryRequest.CHECKPOINT
         ordered, probe = order.generation if order else 0, self.gradients.probe
         norms = (probe.square, probe.squared_mean) if probe else (0.0, 0.0)
         return Statement(
@@ -224,13 +224,13 @@ class Training:
         )
 
     def _commit(self, step: Step, indices: NDArray[np.int64]) -> bool:
-        """Take in the step, if its gradient was whole. Sets the agreement, None when a peer was lost."""
+        """Commit the step if its gradient is complete. Sets the agreement, None when a peer was lost."""
         whole = self.gradients.stepped or self.gradients.sound
         self._agreement = None
         with suppress(PeersLost):
             self._agreement = self._at_boundary.agree(len(step.batch))
         if whole:
-            # A whole gradient has every rank's samples in it, also when their statements came no more.
+            # A complete gradient contains every rank's samples, even if their statements did not arrive.
             trained = (
                 self._agreement.ledger
                 if self._agreement is not None
@@ -247,7 +247,7 @@ class Training:
             self._expect_to_save()
             self._mailbox.send(FirstStep, samples=self.place.samples, live=self._team.live)
         if len(step.batch) == self.split.global_batch:
-            # A short step at the end of an epoch does not say how long a step takes.
+            # A short step at the end of an epoch does not represent the usual step time.
             step_s = self._ended_s - self._began_s
             self._reporter.measure(step_s, max(0.0, step_s - self.gradients.meter.compute_s))
         self._saver.look()
@@ -255,7 +255,7 @@ class Training:
             self._report()
 
     def _rebalance(self, step: Step, agreement: Agreement) -> None:
-        """Take in what the ranks measured in the step before this one, and remember whose measures come next."""
+        """Process the measurements of the step before this one, and remember the plan of the next ones."""
         batching, probe = self._present_batching, self.gradients.probe
         if probe is not None and probe.measurement is not None:
             batching.take_in(probe.measurement)
@@ -269,17 +269,17 @@ class Training:
             self.plan += 1
 
     def _act(self, agreement: Agreement) -> None:
-        if agreement.wish is Wish.STOP:
+        if agreement.wish is BoundaryRequest.STOP:
             self._leave_on_request()
         if agreement.ordered > self._team.generation:
-            # Everyone leaves the group at this boundary. A newer order than that may have come meanwhile.
+            # Every rank leaves the group at this boundary. A newer order may have arrived meanwhile.
             self._change_members(self._team.due())
-        elif agreement.wish is Wish.CHECKPOINT and self._saves:
+        elif agreement.wish is BoundaryRequest.CHECKPOINT and self._saves:
             self._saver.begin(self._replica, self.place)
 
     @property
     def _saves(self) -> bool:
-        """Whether it is up to this rank to save."""
+        """True if this rank has to save checkpoints."""
         return self._saver.group is not None or self._team.rank == 0
 
     def _expect_to_save(self) -> None:
@@ -289,19 +289,19 @@ class Training:
     def _report(self) -> None:
         self._reporter.progress(self.place, self._present_batching, is_main=self._team.rank == 0)
 
-    # Changes of members
+    # Membership changes
 
     def _train_with(self, peers: Peers) -> None:
-        """The state is the same as that of these peers: average with them."""
+        """Average gradients with these peers, whose state equals this rank's."""
         self.gradients.replicate(peers)
         self._boundary, self._measured, self.first_step = Boundary(peers), (), self.place.first_step
         self._reporter.forget()
         self.plan += 1
 
     def _change_members(self, order: Order | None, *, lost: bool = False) -> None:
-        """Follow the order, or the next that comes, and every newer one, until this rank trains again.
+        """Follow the order, or the next one, and every newer one, until this rank trains again.
 
-        May end the process: when this rank is no member, on a request to stop, or when no order comes.
+        May end the process: if this rank is not a member, on a request to stop, or when no order comes.
         """
         self._boundary = None
         batch = self.split.global_batch
@@ -329,18 +329,18 @@ class Training:
         self._go_on(peers, batch)
 
     def _meet(self, order: Order) -> Peers:
-        """Be a member under the order, with the same state as the others."""
+        """Become a member under the order, with the same state as the others."""
         before = self._team.ranks_before(order)
         peers = self._team.meet(order, patient=not self._leveller.holds)
         self._mailbox.speak_for(rank=peers.rank, generation=peers.generation)
         self._present_batching.change_members(before, rank=peers.rank)
-        # Before the plan is handed over: newcomers were started before this order, and do not know it.
+        # Before the plan is transferred: new members were started earlier and do not know this order.
         self._present_batching.follow(order.batch)
         self.place = self._leveller.level(peers, order, self.place, self._present_batching)
         return peers
 
     def _go_on(self, peers: Peers, batch: int) -> None:
-        """Train again, after steps of `batch` samples."""
+        """Resume training after a membership change; earlier steps took `batch` samples."""
         self._saver.generation(peers.generation)
         self._train_with(peers)
         self._mailbox.send(
@@ -358,20 +358,20 @@ class Training:
             self._reporter.batch_changed(self.place, self._present_batching)
 
     def _next_order(self, after: int) -> Order:
-        """The next order. Ends the process when none comes."""
+        """Wait for the next order. Ends the process if none comes."""
         if not self._team.live:
-            leave_for_retry("a peer was lost, and nobody gives orders here")
+            leave_for_retry("a peer was lost, and this run has no service to order new members")
         order = self._team.await_order(after)
         if order is None and self._stop.received:
             self._leave_on_request()
         if order is None:
-            leave_for_retry("a peer was lost, and no order came for those that are left")
+            leave_for_retry("a peer was lost, and no order came for the remaining ranks")
         return order
 
-    # Ends
+    # Ends of the process
 
     def _leave_in_order(self, order: Order) -> NoReturn:
-        """This rank is not a member of the next generation: nobody waits for it any more."""
+        """Leave because this rank is not a member of the next generation; no peer waits for it any more."""
         if self._team.leaves_nobody(order) and self._present_peers.is_main:
             self._leveller.hand_over_by_storage(order, self.place, time.perf_counter() - self._ended_s)
         self._say_left(order)
@@ -381,7 +381,7 @@ class Training:
         leave(EXIT_DONE)
 
     def _leave_on_request(self) -> NoReturn:
-        """Keep the state and stop. Whoever was to save may be lost: then each saves, since each holds the same."""
+        """Save the state and stop. If the saving rank may be lost, each rank saves, since all hold the same state."""
         if not self._leveller.holds:
             leave(EXIT_STOPPED)
         peers = self._team.peers
@@ -392,7 +392,7 @@ class Training:
         except PeersLost:
             outcomes = [[self._save_alone()]]
         if not all(saved for (saved,) in outcomes):
-            leave_for_retry("the state could not be kept")
+            leave_for_retry("the state could not be saved")
         self._mailbox.send(Stopped, samples=self.place.samples)
         leave(EXIT_STOPPED)
 

@@ -1,1 +1,1 @@
-"""One file, or folder, per technology. Nothing here knows the API or the loops."""
+"""Adapters, one file or folder per technology. They import neither the API nor the loops."""

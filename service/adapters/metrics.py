@@ -1,4 +1,7 @@
-"""What this process has seen happen, as counters and histograms for monitoring: the sum over all processes is what happened."""
+"""Counters and histograms of the events of this process, for monitoring.
+
+The sum over all processes is the total of the service.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,10 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.gc_collector import GCCollector
 from prometheus_client.process_collector import ProcessCollector
 
-from headway.contract.decisions import RoundView
-from service.domain.lifecycle import JobEvent
-from service.usecases.facts import CommandTaken, Decided, Fact, Happened, Preempted
-from service.usecases.records import Event
+from headway.contract.views.decisions import RoundView
+from service.domain.jobs.lifecycle import JobEvent
+from service.domain.jobs.records import Event
+from service.usecases.ports.facts import CommandTaken, Decided, Fact, Happened, Preempted
 
 _ROUND_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _GAP = (0.0, 1e-4, 1e-3, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 1.0)
@@ -19,7 +22,7 @@ _WAIT_S = (0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 14_400.0, 43_20
 
 
 def process_registry() -> CollectorRegistry:
-    """Of one process: its memory, processor time and files, and the work of its collector of garbage."""
+    """Return a registry of this process's memory, processor time, open files and garbage collection."""
     registry = CollectorRegistry(auto_describe=True)
     ProcessCollector(registry=registry)
     GCCollector(registry=registry)
@@ -27,7 +30,10 @@ def process_registry() -> CollectorRegistry:
 
 
 class FactMetrics:
-    """Hears of facts (`usecases.facts`). No label names a job: a name would stay for as long as the process lives."""
+    """Metrics derived from facts (`usecases.facts`).
+
+    No label names a job, because a label value stays in memory for as long as the process lives.
+    """
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._round = _histogram(
@@ -39,53 +45,53 @@ class FactMetrics:
         self._gap = _histogram(
             registry,
             "headway_scheduling_cycle_gap_ratio",
-            "How far from the best a round's choice was at most.",
+            "Optimality gap of a round's choice.",
             _GAP,
         )
         self._status = Counter(
             "headway_solver_status",
-            "Rounds, by what the solver said of its choice: optimal, within_gap or limit.",
+            "Rounds, by the solver's status: optimal, within_gap or limit.",
             ("status",),
             registry=registry,
         )
         self._wait = _histogram(
             registry,
             "headway_queue_wait_seconds",
-            "How long a job had waited when it was given slots.",
+            "Time that a job waited in the queue until it got slots.",
             _WAIT_S,
             "project",
         )
         self._resizes = Counter(
             "headway_resizes",
-            "Changes of a job's slots that were carried out, by direction (grow, shrink, move) and how (live, restart).",
+            "Completed changes of a job's slots, by direction (grow, shrink, move) and by method (live, restart).",
             ("direction", "how"),
             registry=registry,
         )
         self._pause = _histogram(
             registry,
             "headway_resize_duration_seconds",
-            "A change of a job's slots, by how it was made and phase: `prepare` until the switch was ordered, while training goes on;"
-            " `pause` while no step is taken.",
+            "Duration of a change of a job's slots, by method and phase: `prepare` until the switch, while training continues;"
+            " `pause` while training stands still.",
             _PAUSE_S,
             "how",
             "phase",
         )
         self._preemptions = Counter(
             "headway_preemptions",
-            "Jobs that were stopped before their end and had to wait, by cause.",
+            "Jobs that were preempted and returned to the queue, by cause.",
             ("cause",),
             registry=registry,
         )
         self._acknowledged = _histogram(
             registry,
             "headway_command_ack_latency_seconds",
-            "From the moment that a command to an agent was written to its acknowledgement, by kind.",
+            "Time from the creation of a command to an agent until its acknowledgement, by kind.",
             _ACK_S,
             "kind",
         )
 
     def hear(self, fact: Fact) -> None:
-        """Count it."""
+        """Update the metrics that the fact concerns."""
         match fact:
             case CommandTaken():
                 took_s = (fact.acknowledged_at - fact.created_at).total_seconds()

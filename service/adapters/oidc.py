@@ -1,48 +1,65 @@
-"""An OpenID Connect provider, asked over HTTP. What it says is believed only as far as its signature goes."""
+"""Client of an OpenID Connect provider.
+
+It trusts only answers over a safe connection and claims with a valid signature.
+"""
 
 from __future__ import annotations
 
 import hmac
 import time
-from collections.abc import Callable, Mapping
-from datetime import datetime, timedelta
+import warnings
+from collections.abc import Callable
+from datetime import datetime
 from typing import Any, Final
 from urllib.parse import urlencode, urlsplit
 
 import httpx
-import jwt
-from jwt import PyJWK
+from joserfc import jwt
+from joserfc.errors import InvalidKeyIdError, JoseError, SecurityWarning
+from joserfc.jwk import JWKRegistry, Key, KeySet, OctKey
+from joserfc.jws import JWSRegistry
 
-from headway._tls import trusted
-from service.domain.errors import Unavailable, WrongToken
-from service.domain.sign_in import Claims
+from headway.tls import trusted
+from service.domain.identity.sign_in import Claims
+from service.domain.shared.errors import Unavailable, WrongToken
 from service.http_settings import HttpSettings
+from service.usecases.ports.identity import IdentityProvider
 
-ALGORITHMS: Final = frozenset(
-    {"RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"}
+_SIGNATURES: Final = JWSRegistry(
+    algorithms=[
+        *("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"),
+        *("ES256", "ES384", "ES512", "Ed25519", "EdDSA"),
+    ],
+    strict_check_header=False,
 )
-"""Signatures by a key that only the provider has. No `none`, and none by a shared secret."""
-_SKEW: Final = timedelta(seconds=60)
-_LONGEST_AGE: Final = timedelta(minutes=10)
-"""Of a token since it was issued: it is shown at once, or was stolen."""
+"""Accepted signatures: algorithms with a private key of the provider, so neither `none` nor shared secrets.
+
+It limits the sizes of a token, and ignores header parameters that providers add to the standard ones.
+"""
+_SKEW_S: Final = 60
+_LONGEST_AGE_S: Final = 600
+"""Longest accepted age of an identity token: clients present it at once, so an older one may be stolen."""
 _METADATA_KEPT_S = 3600.0
 _KEYS_ASKED_EVERY_S = 10.0
-"""Nobody can make us ask the provider for its keys more often, with tokens of made-up key ids."""
+"""Shortest time between two requests for the provider's keys.
+
+It limits the requests that tokens with invented key ids can cause.
+"""
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
-class OidcProvider:
-    """Implements `usecases.sign_in_ports.IdentityProvider`.
+class OidcProvider(IdentityProvider):
+    """OpenID Connect provider.
 
     Args:
-        issuer: the provider's name, an https URL (http on this machine only, for tests).
-        client_id: as what Headway is registered there.
+        issuer: the provider's name, an https URL (http only on the loopback interface, for tests).
+        client_id: the client id under which Headway is registered.
         client_secret: None for a public client.
-        device_client_id: as what command lines are registered there.
-        scopes: what to ask for; `openid` is always asked for.
-        name_claim: what tells the name of a user. `email` counts only if the provider says that it was verified.
+        device_client_id: the client id under which command lines are registered.
+        scopes: the scopes to request; `openid` is always requested.
+        name_claim: the claim with the user's name. `email` counts only if the provider marks it as verified.
         client: makes the requests.
-        clock_s: seconds of a clock that only goes forward.
+        clock_s: a monotonic clock, in seconds.
     """
 
     def __init__(
@@ -67,12 +84,10 @@ class OidcProvider:
         self._clock_s = clock_s
         self._metadata: dict[str, Any] = {}
         self._metadata_until_s = 0.0
-        self._keys: dict[str, dict[str, Any]] = {}
-        """As the provider publishes them, by their ids."""
+        self._keys = KeySet([])
         self._keys_asked_s: float | None = None
 
     async def authorization_url(self, *, state: str, nonce: str, challenge: str, redirect_uri: str) -> str:
-        """Where to send a browser."""
         endpoint = await self._endpoint("authorization_endpoint")
         query = urlencode(
             {
@@ -89,7 +104,12 @@ class OidcProvider:
         return f"{endpoint}{'&' if '?' in endpoint else '?'}{query}"
 
     async def redeem(self, code: str, *, verifier: str, redirect_uri: str) -> str:
-        """The identity token that the provider gives for a code."""
+        """Exchange an authorization code for an identity token.
+
+        Raises:
+            WrongToken: the provider refuses the code or returns no identity token.
+            Unavailable: the provider does not answer.
+        """
         endpoint = await self._endpoint("token_endpoint")
         body = {
             "grant_type": "authorization_code",
@@ -118,29 +138,30 @@ class OidcProvider:
         return token
 
     async def verify(self, id_token: str, *, nonce: str | None, now: datetime) -> Claims:
-        """What an identity token says. One without a nonce was given to a command line."""
+        """Verify an identity token and return its claims.
+
+        A token without a nonce was issued to a command line.
+
+        Raises:
+            WrongToken: the token is invalid, expired, or meant for another application or sign-in.
+            Unavailable: the provider does not answer.
+        """
         client_id = self._device_client_id if nonce is None else self._client_id
+        rules = jwt.JWTClaimsRegistry(
+            now=int(now.timestamp()),
+            leeway=_SKEW_S,
+            iss={"essential": True, "value": self._issuer},
+            aud={"essential": True, "value": client_id},
+            sub={"essential": True},
+            exp={"essential": True},
+            iat={"essential": True},
+        )
         try:
-            header = jwt.get_unverified_header(id_token)
-            key = await self._key(header)
-            claims = jwt.decode(
-                id_token,
-                key,
-                algorithms=[header["alg"]],
-                audience=client_id,
-                issuer=self._issuer,
-                # Times are looked at below, by the clock that all else goes by.
-                options={
-                    "require": ["exp", "iat", "sub"],
-                    "enforce_minimum_key_length": True,
-                    "verify_exp": False,
-                    "verify_iat": False,
-                    "verify_nbf": False,
-                },
-            )
-        except jwt.PyJWTError as error:
-            raise WrongToken(f"the identity token is not valid: {error}; sign in again.") from error
-        self._check(claims, client_id, nonce, now)
+            claims = await self._signed_claims(id_token)
+            rules.validate(claims)
+        except (JoseError, ValueError) as error:
+            raise WrongToken(f"the identity token is not valid ({error}); sign in again.") from error
+        _check(claims, client_id, nonce, now)
         name = claims.get(self._name_claim)
         if self._name_claim == "email" and claims.get("email_verified") is not True:
             name = None
@@ -148,56 +169,22 @@ class OidcProvider:
             issuer=self._issuer, subject=claims["sub"], name=name if isinstance(name, str) and name else None
         )
 
-    def _check(self, claims: Mapping[str, Any], client_id: str, nonce: str | None, now: datetime) -> None:
-        """What a signature does not say: for whom, for which sign-in, and for how long."""
-        parties = claims.get("aud")
-        told = claims.get("azp")
-        if (isinstance(parties, list) and len(parties) > 1 and told is None) or told not in {
-            None,
-            client_id,
-        }:
-            raise WrongToken("the identity token was made for another application.")
-        said = claims.get("nonce")
-        fits = said is None if nonce is None else isinstance(said, str) and hmac.compare_digest(said, nonce)
-        if not fits:
-            raise WrongToken("the identity token belongs to another sign-in; sign in again.")
-        moment = now.timestamp()
-        if not moment < _number(claims, "exp") + _SKEW.total_seconds():
-            raise WrongToken("the identity token has expired; sign in again.")
-        issued = _number(claims, "iat")
-        early = (
-            max(issued, _number(claims, "nbf") if "nbf" in claims else issued) - _SKEW.total_seconds()
-            > moment
-        )
-        if early or moment - issued > (_LONGEST_AGE + _SKEW).total_seconds():
-            raise WrongToken(
-                "the identity token is from another time: sign in again, and look at the clocks of provider and service."
-            )
+    async def _signed_claims(self, id_token: str) -> jwt.Claims:
+        """Return the claims of a token with a valid signature; fetch the provider's keys if its key is unknown.
 
-    async def _key(self, header: Mapping[str, Any]) -> PyJWK:
-        """The key that a token says it was signed with. Keys are asked for again when it is a new one."""
-        algorithm = header.get("alg")
-        if algorithm not in ALGORITHMS:
-            raise WrongToken(
-                f"the identity token is signed by {str(algorithm)[:20]!r}, which proves nothing."
-            )
-        identity = header.get("kid")
-        key = self._known_key(identity)
-        if key is None:
+        Raises:
+            JoseError, ValueError: no published key of the provider signed the token.
+        """
+        try:
+            return self._decode(id_token)
+        except InvalidKeyIdError:
             await self._fetch_keys()
-            key = self._known_key(identity)
-        if key is None:
-            raise WrongToken(
-                "the identity token is signed with a key that is not its provider's; sign in again."
-            )
-        # An RSA key that does not say what it is for signs in several ways; all others are for one alone.
-        free = key.get("kty") == "RSA" and "alg" not in key and str(algorithm).startswith(("RS", "PS"))
-        return PyJWK(key, str(algorithm) if free else None)
+            return self._decode(id_token)
 
-    def _known_key(self, identity: object) -> dict[str, Any] | None:
-        if identity is None and len(self._keys) == 1:
-            return next(iter(self._keys.values()))
-        return self._keys.get(identity) if isinstance(identity, str) else None
+    def _decode(self, id_token: str) -> jwt.Claims:
+        # The library warns of `EdDSA` because the name leaves the curve open; the key determines the curve.
+        with warnings.catch_warnings(action="ignore", category=SecurityWarning):
+            return jwt.decode(id_token, self._keys, registry=_SIGNATURES).claims
 
     async def _fetch_keys(self) -> None:
         now_s = self._clock_s()
@@ -206,26 +193,25 @@ class OidcProvider:
         self._keys_asked_s = now_s
         answer = await self._ask("GET", await self._endpoint("jwks_uri"))
         keys = _json(_well(answer)).get("keys")
-        self._keys = {
-            str(one.get("kid", "")): one
-            for one in (keys if isinstance(keys, list) else [])
-            if isinstance(one, dict) and one.get("use", "sig") == "sig" and one.get("kty") != "oct"
-        }
+        found = map(_key, keys if isinstance(keys, list) else [])
+        self._keys = KeySet([key for key in found if key is not None])
 
     async def _endpoint(self, name: str) -> str:
-        """An address of the provider, from what it says of itself."""
+        """Return an endpoint of the provider from its discovery document, which is cached for an hour."""
         if self._clock_s() >= self._metadata_until_s or not self._metadata:
             url = f"{self._issuer.rstrip('/')}/.well-known/openid-configuration"
             metadata = _json(_well(await self._ask("GET", url)))
             if metadata.get("issuer") != self._issuer:
                 raise Unavailable(
-                    f"the identity provider calls itself {str(metadata.get('issuer'))[:200]!r}, and "
-                    f"HEADWAY_OIDC_ISSUER is {self._issuer!r}: they must be the same to the letter"
+                    f"the identity provider names its issuer {str(metadata.get('issuer'))[:200]!r}, but "
+                    f"HEADWAY_OIDC_ISSUER is {self._issuer!r}; both must be identical"
                 )
             self._metadata, self._metadata_until_s = metadata, self._clock_s() + _METADATA_KEPT_S
         endpoint = self._metadata.get(name)
         if not isinstance(endpoint, str) or not is_safe(endpoint):
-            raise Unavailable(f"the identity provider says no {name} that can be trusted")
+            raise Unavailable(
+                f"the identity provider names no {name} with an https address; check HEADWAY_OIDC_ISSUER"
+            )
         return endpoint
 
     async def _ask(self, method: str, url: str, **arguments: Any) -> httpx.Response:
@@ -239,7 +225,7 @@ class OidcProvider:
 
 
 def is_safe(url: str) -> bool:
-    """Whether nobody on the way can read or change what is exchanged with a URL."""
+    """Return True if nobody between the two ends can read or change the traffic with this URL."""
     parts = urlsplit(url)
     return parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in _LOOPBACK)
 
@@ -258,15 +244,36 @@ def _json(answer: httpx.Response) -> dict[str, Any]:
     return said if isinstance(said, dict) else {}
 
 
-def _number(claims: Mapping[str, Any], name: str) -> float:
-    value = claims.get(name)
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise WrongToken(f"the identity token says no time in {name}.")
-    return float(value)
+def _key(published: Any) -> Key | None:
+    """Return a published key, or None unless it is a sufficiently long public key for signatures."""
+    try:
+        with warnings.catch_warnings(action="error", category=SecurityWarning):  # RSA below 2,048 bits
+            key = JWKRegistry.import_key(published)
+            key.check_use("sig")
+    except (JoseError, SecurityWarning, ValueError, TypeError, KeyError):
+        return None
+    return None if isinstance(key, OctKey) else key
+
+
+def _check(claims: jwt.Claims, client_id: str, nonce: str | None, now: datetime) -> None:
+    """Check the claims of a verified token that OpenID Connect adds: authorized party, nonce and age."""
+    several = isinstance(claims["aud"], list) and len(claims["aud"]) > 1
+    party = claims.get("azp")
+    if party != client_id and (several or party is not None):
+        raise WrongToken("the identity token was issued to another application; sign in again.")
+    said = claims.get("nonce")
+    fits = said is None if nonce is None else isinstance(said, str) and hmac.compare_digest(said, nonce)
+    if not fits:
+        raise WrongToken("the identity token belongs to another sign-in; sign in again.")
+    if now.timestamp() - claims["iat"] > _LONGEST_AGE_S + _SKEW_S:
+        raise WrongToken(
+            "the identity token was issued too long ago: sign in again, and check the clocks of the "
+            "identity provider and the service."
+        )
 
 
 def provider_of(settings: HttpSettings) -> OidcProvider | None:
-    """The provider that the settings name."""
+    """Return the provider that the settings name, or None if single sign-on is not configured."""
     oidc = settings.oidc
     if oidc is None:
         return None

@@ -1,4 +1,7 @@
-"""Redis: the bell and the command queue. It holds nothing that Postgres does not know."""
+"""Redis adapters: wake-up signals and the command queue.
+
+Redis holds nothing that PostgreSQL does not have.
+"""
 
 from __future__ import annotations
 
@@ -15,23 +18,35 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
 from headway.contract.agents import COMMAND_FIELD
-from service.domain.errors import Unavailable
-from service.usecases.records import Bell, PendingCommand
+from service.domain.shared.errors import Unavailable
+from service.usecases.ports.facts import WakeUp, WakeUps
+from service.usecases.ports.rounds import CommandQueue, PendingCommand
 
 log = structlog.get_logger()
 
 _CHANNEL = "headway:bells"
 _STREAM_MAX = 10_000
-"""An agent deletes what it has handled; this bounds the stream of one that is away. What falls off is
-pushed again."""
+"""Length limit of a node's stream, for an agent that is away.
+
+An agent deletes the commands that it has handled. The service pushes commands that fall off again.
+"""
 _STREAM_KEPT_S = 86_400
-"""The stream of a node that nothing was sent to for so long goes. What was in it and not taken up is pushed again."""
+"""Time after which a stream without new commands expires.
+
+The service pushes its unacknowledged commands again.
+"""
 _RECONNECT_S = 1.0
+_REST_S = 0.01
+"""Pause after each batch of signals.
+
+A thousand submits a second ask for the same wake-up, and a hundred messages a second say as much.
+"""
 
 
 def connect(url: str, ca_file: Path | None = None) -> Redis:
-    """A client that fails fast: its callers know how to go on without Redis. With `rediss://` the server's certificate and its
-    name are checked, by `ca_file` where there is one.
+    """Return a client that fails fast, because its callers can go on without Redis.
+
+    With `rediss://` it checks the certificate and the name of the server, by `ca_file` if there is one.
     """
     trust: dict[str, Any] = {}
     if ca_file is not None and url.startswith("rediss://"):
@@ -47,18 +62,17 @@ def connect(url: str, ca_file: Path | None = None) -> Redis:
 
 
 def stream_of(node_id: str) -> str:
-    """The command stream of a node."""
+    """Return the key of a node's command stream."""
     return f"headway:node:{node_id}:commands"
 
 
-class RedisCommandQueue:
-    """Implements `usecases.ports.CommandQueue`."""
+class RedisCommandQueue(CommandQueue):
+    """Command queue in Redis streams."""
 
     def __init__(self, redis: Redis) -> None:
         self._redis = redis
 
     async def push(self, commands: Sequence[PendingCommand]) -> None:
-        """Append each command to its node's stream."""
         try:
             async with self._redis.pipeline(transaction=False) as pipeline:
                 for command in commands:
@@ -72,14 +86,16 @@ class RedisCommandQueue:
                     pipeline.expire(stream_of(node_id), _STREAM_KEPT_S)
                 await pipeline.execute()
         except (RedisError, OSError) as error:
-            raise Unavailable(f"Redis does not answer ({type(error).__name__}); commands wait") from error
+            raise Unavailable(
+                f"Redis does not answer ({type(error).__name__}); commands are pushed later"
+            ) from error
 
 
-class RedisBells:
-    """Rings bells over pub/sub, and wakes those in this process who wait for one.
+class RedisWakeUps(WakeUps):
+    """WakeUps over pub/sub, which wake the tasks that wait for them.
 
-    Rings are coalesced and sent in the background: nobody waits for Redis, and a ring that is lost
-    only delays its hearer until it looks by itself.
+    Signals are coalesced and sent in the background, so no caller waits for Redis. A lost signal only delays
+    its listener until the listener's next poll.
     """
 
     def __init__(self, redis: Redis) -> None:
@@ -90,29 +106,27 @@ class RedisBells:
         self._stopping = False
 
     @asynccontextmanager
-    async def running(self) -> AsyncIterator[RedisBells]:
-        """Ring and listen until the block ends."""
+    async def running(self) -> AsyncIterator[RedisWakeUps]:
+        """Send and receive signals until the block ends."""
         tasks = [asyncio.create_task(self._send()), asyncio.create_task(self._listen())]
         try:
             yield self
         finally:
-            # The client may take a cancellation for a timeout of its own: the flag ends its loop then.
+            # The client can mistake a cancellation for its own timeout. Then this flag ends the loop.
             self._stopping = True
             for task in tasks:
                 task.cancel()
             self._wake.set()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def ring(self, bell: Bell, about: str = "") -> None:
-        """Ring soon."""
-        self._to_ring[f"{bell}|{about}"] = None
+    async def wake(self, wake_up: WakeUp, about: str = "") -> None:
+        self._to_ring[f"{wake_up}|{about}"] = None
         self._wake.set()
 
     @asynccontextmanager
-    async def heard(self, *bells: tuple[Bell, str]) -> AsyncIterator[asyncio.Event]:
-        """An event that is set when one of the bells rings; the hearer clears it."""
+    async def heard(self, *wake_ups: tuple[WakeUp, str]) -> AsyncIterator[asyncio.Event]:
         event = asyncio.Event()
-        names = [f"{bell}|{about}" for bell, about in bells]
+        names = [f"{wake_up}|{about}" for wake_up, about in wake_ups]
         for name in names:
             self._waiters.setdefault(name, set()).add(event)
         try:
@@ -124,9 +138,8 @@ class RedisBells:
                 if not waiters:
                     self._waiters.pop(name, None)
 
-    def is_heard(self, bell: Bell, about: str) -> bool:
-        """Whether somebody in this process waits for it."""
-        return f"{bell}|{about}" in self._waiters
+    def is_heard(self, wake_up: WakeUp, about: str) -> bool:
+        return f"{wake_up}|{about}" in self._waiters
 
     async def _send(self) -> None:
         while not self._stopping:
@@ -139,8 +152,9 @@ class RedisBells:
                         pipeline.publish(_CHANNEL, name)
                     await pipeline.execute()
             except (RedisError, OSError) as error:
-                log.warning("bells_lost", count=len(names), error=str(error))
+                log.warning("wake_ups_lost", count=len(names), error=str(error))
                 self._hear(names)
+            await asyncio.sleep(_REST_S)
 
     async def _listen(self) -> None:
         while not self._stopping:
@@ -152,7 +166,7 @@ class RedisBells:
                         if message is not None:
                             self._hear([message["data"].decode()])
             except (RedisError, OSError) as error:
-                log.warning("bells_unheard", error=str(error), again_in_s=_RECONNECT_S)
+                log.warning("wake_ups_unheard", error=str(error), again_in_s=_RECONNECT_S)
                 await asyncio.sleep(_RECONNECT_S)
 
     def _hear(self, names: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""Requests to an S3 store, signed with the service's own keys (presigned URLs)."""
+"""Signed requests to an S3 store (presigned URLs), with the service's own keys."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from urllib.parse import urlsplit
 from botocore.exceptions import BotoCoreError
 
 from headway.contract.credentials import StorageCall
-from service.domain.errors import Unavailable
+from service.domain.shared.errors import Unavailable
+from service.usecases.ports.credentials import StorageSigner
 
 _OPERATIONS = {
     "get": "get_object",
@@ -24,18 +25,19 @@ _OPERATIONS = {
 
 
 class Presigner(Protocol):
-    """What is used of boto3's client of S3. It asks nobody."""
+    """The part of boto3's S3 client that signs requests. It makes no network calls."""
 
     def generate_presigned_url(self, operation: str, *, Params: dict[str, Any], ExpiresIn: int) -> str:  # noqa: N803
-        """A URL that carries its own signature."""
+        """Return a URL that carries its own signature."""
         ...
 
 
-class S3Signer:
-    """Implements `usecases.node_ports.StorageSigner`.
+class S3Signer(StorageSigner):
+    """Signer of requests of ranks.
 
     Args:
         url: `s3://bucket/prefix`, the storage of the service.
+        client: signs the requests.
     """
 
     def __init__(self, url: str, client: Presigner) -> None:
@@ -46,11 +48,10 @@ class S3Signer:
         self._client = client
 
     def uri_of(self, prefix: str) -> str:
-        """`s3://bucket/prefix/of/the/job`."""
         return f"{self._url}/{prefix}".rstrip("/")
 
     async def sign(self, prefix: str, calls: Sequence[StorageCall], valid_s: int) -> list[str]:
-        """The URL of each request. In a thread, since keys of a role are renewed now and then."""
+        # It runs in a thread, because the keys of a role are renewed from time to time.
         return await asyncio.to_thread(self._sign, f"{self._root}{prefix}", calls, valid_s)
 
     def _sign(self, prefix: str, calls: Sequence[StorageCall], valid_s: int) -> list[str]:
@@ -58,7 +59,7 @@ class S3Signer:
             return [self._sign_one(prefix, call, valid_s) for call in calls]
         except BotoCoreError as error:
             raise Unavailable(
-                f"the service cannot sign requests to its storage ({type(error).__name__}: {str(error)[:200]}); look at its "
+                f"the service cannot sign requests to its storage ({type(error).__name__}: {str(error)[:200]}); check its "
                 "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or its role"
             ) from error
 

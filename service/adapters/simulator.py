@@ -1,4 +1,4 @@
-"""What-if simulations in a process of their own, one for each question."""
+"""What-if simulations, each in a separate process."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
-from headway.contract.simulations import SimulationRequest, SimulationResult
-from service.domain.cluster import Snapshot
-from service.domain.errors import SimulationEnded
-from service.simulation.worker import Line, Question
-from service.usecases.simulation_ports import Wanted
+from headway.contract.views.simulations import SimulationRequest, SimulationResult
+from service.domain.cluster.snapshot import Snapshot
+from service.domain.shared.errors import SimulationEnded
+from service.simulation.worker import Question, WorkerMessage
+from service.usecases.ports.simulations import Simulator, Wanted
 
 _LOOK_S = 1.0
-"""How often it is asked whether the answer is still wanted."""
+"""Interval in seconds of the check that the result is still wanted."""
 _LONGEST_LINE_BYTES = 1 << 28
 _LAST_WORDS_BYTES = 2000
 
 
-class ProcessSimulator:
-    """Implements `usecases.ports.Simulator`."""
+class ProcessSimulator(Simulator):
+    """Simulator in a worker process."""
 
     def __init__(self, limit_s: float) -> None:
         self._limit_s = limit_s
@@ -34,7 +34,12 @@ class ProcessSimulator:
         ended_samples: Mapping[str, Sequence[float]],
         wanted: Wanted,
     ) -> SimulationResult:
-        """The answer. Raises SimulationEnded without one; the process is gone then."""
+        """Run a simulation and return its result.
+
+        Raises:
+            SimulationEnded: the worker failed, refused, exceeded the time limit, or the result is no longer
+                wanted. The worker process has ended.
+        """
         question = Question(snapshot=snapshot, request=request, ended_samples=ended_samples)
         asked = await asyncio.to_thread(pickle.dumps, question)
         process = await asyncio.create_subprocess_exec(
@@ -45,7 +50,7 @@ class ProcessSimulator:
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
             limit=_LONGEST_LINE_BYTES,
-            # It answers for one core; the others are for jobs and rounds.
+            # The worker has one core; the others are for jobs and scheduling rounds.
             env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
         )
         errors = asyncio.create_task(_last_of(process.stderr))
@@ -60,7 +65,9 @@ class ProcessSimulator:
                 for task in done:
                     task.result()
                 if answer.result is None and not answer.refused and tasks[0] in done:
-                    raise SimulationEnded(f"the simulation broke off: {await errors or 'it was killed'}")
+                    raise SimulationEnded(
+                        f"its process ended without a result: {await errors or 'it was killed'}"
+                    )
         except TimeoutError:
             raise SimulationEnded(
                 f"it took longer than {self._limit_s:g} s; ask for fewer seeds, policies or days"
@@ -72,12 +79,12 @@ class ProcessSimulator:
                 process.kill()
             await asyncio.gather(*tasks, errors, process.wait(), return_exceptions=True)
         if answer.result is None:
-            raise SimulationEnded(answer.refused or "nobody waits for it any more")
+            raise SimulationEnded(answer.refused or "it was cancelled")
         return answer.result
 
 
 class _Answer:
-    """What a worker has said so far."""
+    """Messages of a worker received so far."""
 
     def __init__(self) -> None:
         self.done = 0.0
@@ -85,7 +92,7 @@ class _Answer:
         self.result: SimulationResult | None = None
 
     async def read(self, process: asyncio.subprocess.Process, question: bytes) -> None:
-        """Ask, and listen until the worker has said all."""
+        """Send the question, and read messages until the worker closes its output."""
         assert process.stdin is not None
         assert process.stdout is not None
         with suppress(ConnectionError):
@@ -93,12 +100,12 @@ class _Answer:
             await process.stdin.drain()
             process.stdin.close()
         async for text in process.stdout:
-            line = Line.model_validate_json(text)
+            line = WorkerMessage.model_validate_json(text)
             self.done, self.refused, self.result = line.progress, line.refused or "", line.result
 
 
 async def _watch(answer: _Answer, wanted: Wanted) -> None:
-    """Until nobody wants the answer any more."""
+    """Return as soon as the result is no longer wanted."""
     while True:
         if not await wanted(answer.done):
             return
@@ -106,7 +113,7 @@ async def _watch(answer: _Answer, wanted: Wanted) -> None:
 
 
 async def _last_of(stream: asyncio.StreamReader | None) -> str:
-    """The last line that is written to a stream, at its end."""
+    """Return the last line of a stream, at its end."""
     last = b""
     while stream is not None and (part := await stream.read(1 << 16)):
         last = (last + part)[-_LAST_WORDS_BYTES:]

@@ -15,16 +15,16 @@ import obstore
 from obstore.exceptions import BaseError, NotFoundError
 from obstore.store import LocalStore, ObjectStore, S3Store, from_url
 
-from service.domain.errors import NotFound, Unavailable
-from service.usecases.retention_ports import Stored
+from service.domain.shared.errors import NotFound, Unavailable
+from service.usecases.ports.storage import Stored, StoredObjects
 
 _CHUNK = 1000
 
 
-class ObjectStorage:
-    """Implements `usecases.ports.Storage` and `usecases.retention_ports.StoredObjects` over one URL (`file:///…`, `s3://bucket/prefix`, `memory:///`).
-
-    Credentials and endpoints come from the usual environment of each provider (`AWS_*`, …).
+class ObjectStorage(StoredObjects):
+    """Object storage at one URL (`file:///…`, `s3://bucket/prefix`, `memory:///`). Credentials and
+    endpoints come from the usual environment of each provider (`AWS_*`, …). Every method raises Unavailable
+    if the storage does not answer.
     """
 
     def __init__(self, url: str) -> None:
@@ -36,20 +36,18 @@ class ObjectStorage:
             self._local.mkdir(parents=True, exist_ok=True)
             self._store = LocalStore(prefix=str(self._local))
         elif parts.scheme == "s3":
-            # A store of one's own often has no certificate; AWS itself is reached by https anyway.
+            # A self-hosted store often has no certificate. AWS itself is always reached by https.
             self._store = S3Store.from_url(url, client_options={"allow_http": True})
         else:
             self._store = from_url(url)
 
     async def put(self, key: str, data: bytes) -> None:
-        """Store an object whole."""
         try:
             await obstore.put_async(self._store, key, data)
         except (BaseError, OSError) as error:
             raise _unavailable(error) from error
 
     async def get(self, key: str) -> bytes:
-        """An object."""
         try:
             result = await obstore.get_async(self._store, key)
             return bytes(await result.bytes_async())
@@ -59,7 +57,6 @@ class ObjectStorage:
             raise _unavailable(error) from error
 
     async def delete(self, key: str) -> None:
-        """Remove an object; one that is absent is no error."""
         try:
             await obstore.delete_async(self._store, key)
         except (NotFoundError, FileNotFoundError):
@@ -68,7 +65,6 @@ class ObjectStorage:
             raise _unavailable(error) from error
 
     async def folders(self, prefix: str) -> AsyncIterator[str]:
-        """Names of what looks like folders right under a prefix, in ascending order."""
         try:
             if self._local is not None:
                 for name in await asyncio.to_thread(_subfolders, self._local / prefix):
@@ -81,10 +77,7 @@ class ObjectStorage:
             raise _unavailable(error) from error
 
     async def entries(self, prefix: str, *, after: str | None = None) -> AsyncIterator[Stored]:
-        """Objects under a prefix in the order of their keys, those after the key `after` only.
-
-        A folder lists in no order, so its names are sorted here; object stores list sorted.
-        """
+        # A local folder lists its files in no order, so they are sorted here. Object stores list sorted.
         try:
             if self._local is not None:
                 for stored in await asyncio.to_thread(_sorted_files, self._local, prefix, after):
@@ -97,7 +90,6 @@ class ObjectStorage:
             raise _unavailable(error) from error
 
     async def delete_folder(self, prefix: str) -> None:
-        """Everything under a prefix that ends in `/` goes, what is half written too."""
         if self._local is not None:
             try:
                 await asyncio.to_thread(_remove_folder, self._local / prefix)
@@ -113,18 +105,16 @@ class ObjectStorage:
         await self.delete_all(keys)
 
     async def delete_all(self, keys: Sequence[str]) -> None:
-        """Remove objects; those that are absent are no error."""
         try:
             if keys:
                 await obstore.delete_async(self._store, list(keys))
         except (NotFoundError, FileNotFoundError):
-            for key in keys:  # it stopped at the first that is absent
+            for key in keys:  # the deletion stopped at the first missing object
                 await self.delete(key)
         except (BaseError, OSError) as error:
             raise _unavailable(error) from error
 
     async def delete_partial(self, before: datetime) -> int:
-        """Remove uploads that were cut short before a moment; how many. Object stores have a rule of their own for it."""
         if self._local is None:
             return 0
         try:
@@ -134,11 +124,14 @@ class ObjectStorage:
 
 
 _HALF_WRITTEN = re.compile(r"#\d+$")
-"""LocalStore writes an object beside its place first, under its name and a number, and then renames it."""
+"""Name of a half-written file. LocalStore writes a file under its name and a number, and then renames it."""
 
 
 def _sorted_files(root: Path, prefix: str, after: str | None) -> list[Stored]:
-    """Only of those that are wanted is more read than the name: a job's log can have 200,000 pieces."""
+    """Return the files under a prefix in the order of their keys.
+
+    It reads metadata only of files after `after`: a job's log can have 200,000 files.
+    """
     names = (os.path.join(folder, name) for folder, _, files in os.walk(root / prefix) for name in files)  # noqa: PTH118
     skipped = len(str(root)) + 1
     keys = [name[skipped:] for name in names if not _HALF_WRITTEN.search(name)]

@@ -1,4 +1,4 @@
-"""How ranks reach their checkpoints, by the service's settings: keys from a role, or requests that the service signs."""
+"""Access of ranks to their checkpoints, by the settings: keys of a role, or requests signed by the service."""
 
 from __future__ import annotations
 
@@ -6,28 +6,29 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from service.settings import Settings, SettingsError
-from service.usecases.node_ports import StorageKeys, StorageSigner
+from service.usecases.ports.credentials import StorageKeys, StorageSigner
 
 
-class HostKeys:
-    """Implements `usecases.node_ports.StorageKeys` where nothing is narrowed down: a folder needs no keys, and for a store
-    without a role the hosts have their own.
+class HostKeys(StorageKeys):
+    """Access without keys from the service.
+
+    A folder needs no keys. For a store without a role, the hosts have their own keys.
     """
 
     async def keys_for(self, prefix: str, session: str) -> None:
-        """None."""
+        """Return no keys for any prefix."""
 
 
 def storage_keys(settings: Settings, env: Mapping[str, str]) -> StorageKeys:
-    """What makes keys.
+    """Return the source of storage keys that the settings name.
 
     Raises:
-        SettingsError: there is a role, and the storage is none that knows roles, or boto3 is missing.
+        SettingsError: a role is set but the storage has no roles, or boto3 is missing.
     """
     if not settings.storage_role:
         return HostKeys()
     _check_s3(settings, "HEADWAY_STORAGE_ROLE")
-    # Only who has set a role needs boto3, and only they wait for its import.
+    # boto3 takes long to import, and only deployments with a role need it.
     with _needed_by("HEADWAY_STORAGE_ROLE"):
         import boto3  # noqa: PLC0415
 
@@ -42,18 +43,16 @@ def storage_keys(settings: Settings, env: Mapping[str, str]) -> StorageKeys:
 
 
 def storage_signer(settings: Settings, env: Mapping[str, str]) -> StorageSigner | None:
-    """What signs the requests of ranks; None where it is not asked for.
+    """Return the signer of ranks' requests, or None if the settings do not ask for one.
 
     Raises:
-        SettingsError: it is asked for, and the storage is no S3 store, a role is set too, or boto3 or a key is missing.
+        SettingsError: the storage is no S3 store, a role is set too, or boto3 or a key is missing.
     """
     if not settings.storage_signed:
         return None
     _check_s3(settings, "HEADWAY_STORAGE_SIGNED")
     if settings.storage_role:
-        raise SettingsError(
-            "HEADWAY_STORAGE_SIGNED and HEADWAY_STORAGE_ROLE are two ways to the same end: set one."
-        )
+        raise SettingsError("HEADWAY_STORAGE_SIGNED and HEADWAY_STORAGE_ROLE exclude each other: set one.")
     with _needed_by("HEADWAY_STORAGE_SIGNED"):
         import boto3  # noqa: PLC0415
         from botocore.config import Config  # noqa: PLC0415
@@ -68,7 +67,7 @@ def storage_signer(settings: Settings, env: Mapping[str, str]) -> StorageSigner 
     endpoint_url, region = _place(env)
     config = Config(
         signature_version="s3v4",
-        # A store of one's own has buckets in the path as a rule, and no name in the DNS for each.
+        # A self-hosted store usually has the bucket in the path, and no DNS name for each bucket.
         s3={"addressing_style": "path" if endpoint_url else "auto"},
         request_checksum_calculation="when_required",
         response_checksum_validation="when_required",
@@ -79,7 +78,7 @@ def storage_signer(settings: Settings, env: Mapping[str, str]) -> StorageSigner 
 
 @contextmanager
 def _needed_by(setting: str) -> Iterator[None]:
-    """Around imports of packages that only this setting needs. Raises SettingsError."""
+    """Turn a missing package that only this setting needs into a SettingsError."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -92,6 +91,6 @@ def _check_s3(settings: Settings, name: str) -> None:
 
 
 def _place(env: Mapping[str, str]) -> tuple[str | None, str | None]:
-    """Endpoint and region of the store; None for AWS's own."""
+    """Return endpoint and region of the store, each None for AWS's default."""
     endpoint_url = env.get("AWS_ENDPOINT_URL_S3") or env.get("AWS_ENDPOINT_URL") or env.get("AWS_ENDPOINT")
     return endpoint_url or None, env.get("AWS_REGION") or env.get("AWS_DEFAULT_REGION") or None

@@ -1,4 +1,4 @@
-"""Keys for the checkpoints of one job, from AWS's Security Token Service or a store that speaks like it."""
+"""Keys for the checkpoints of one job, from AWS's Security Token Service or a compatible store."""
 
 from __future__ import annotations
 
@@ -12,23 +12,24 @@ from urllib.parse import urlsplit
 from botocore.exceptions import BotoCoreError, ClientError
 
 from headway.contract.credentials import StorageCredentials
-from service.domain.errors import Unavailable
+from service.domain.shared.errors import Unavailable
+from service.usecases.ports.credentials import StorageKeys
 
 VALID_S = 3600
-"""The longest that a role may be taken on by who has one already, such as a service on an instance with a role."""
+"""Lifetime of keys in seconds. AWS allows no more if the service itself has its keys from a role."""
 _MAX_SESSION_NAME = 64
 
 
 class Sts(Protocol):
-    """What is used of boto3's client."""
+    """The part of boto3's STS client that assumes roles."""
 
     def assume_role(self, **wanted: Any) -> Mapping[str, Any]:
-        """Take on a role."""
+        """Return temporary keys of a role."""
         ...
 
 
-class StsKeys:
-    """Implements `usecases.node_ports.StorageKeys`: the role that the service may take on, narrowed down by a session policy.
+class StsKeys(StorageKeys):
+    """Source of keys that assumes a role, limited by a session policy.
 
     Args:
         url: `s3://bucket/prefix`, the storage of the service.
@@ -48,7 +49,6 @@ class StsKeys:
         self._region = region
 
     async def keys_for(self, prefix: str, session: str) -> StorageCredentials:
-        """Keys for what lies under the prefix."""
         policy = session_policy(self._bucket, f"{self._root}{prefix}")
         wanted = {
             "RoleArn": self._role,
@@ -60,8 +60,8 @@ class StsKeys:
             answer = await asyncio.to_thread(lambda: self._client.assume_role(**wanted))
         except (BotoCoreError, ClientError) as error:
             raise Unavailable(
-                f"the role for checkpoints cannot be taken on ({type(error).__name__}: {str(error)[:200]}); look at "
-                "HEADWAY_STORAGE_ROLE and the service's rights"
+                f"the role for checkpoints cannot be assumed ({type(error).__name__}: {str(error)[:200]}); check "
+                "HEADWAY_STORAGE_ROLE and the service's permissions"
             ) from error
         keys = answer["Credentials"]
         return StorageCredentials(
@@ -76,7 +76,7 @@ class StsKeys:
 
 
 def session_policy(bucket: str, prefix: str) -> dict[str, Any]:
-    """What a bearer may do: with the objects under `prefix` (it ends in `/`) everything that checkpoints need, else nothing."""
+    """Return a policy that allows what checkpoints need under `prefix` (it ends in `/`), and nothing else."""
     objects = ["s3:GetObject", "s3:PutObject", "s3:DeleteObject", "s3:AbortMultipartUpload"]
     return {
         "Version": "2012-10-17",

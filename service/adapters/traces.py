@@ -1,5 +1,6 @@
-"""What this process has seen happen to jobs, as spans of their traces: submitted, placed by a round, commanded. Agents add how
-ranks started and took their first step.
+"""Spans of the traces of jobs, from the events in this process: submitted, placed by a round, commanded.
+
+Agents add spans for the start of ranks and their first step.
 """
 
 from __future__ import annotations
@@ -8,19 +9,19 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 
 from headway.tracing import Sends, Span, SpanRef, trace_of
-from service.domain.jobs import Job
-from service.domain.lifecycle import JobEvent
-from service.usecases.facts import Accepted, BegunTrace, CommandTaken, Fact, Happened
-from service.usecases.records import Event
+from service.domain.jobs.job import Job
+from service.domain.jobs.lifecycle import JobEvent
+from service.domain.jobs.records import Event
+from service.usecases.ports.facts import Accepted, BegunTrace, CommandTaken, Fact, Happened
 
 _PLACES = frozenset({JobEvent.ALLOCATE, JobEvent.PREPARE, JobEvent.LOSE})
 
 
 class JobTraces:
-    """Hears of facts (`usecases.facts`), and sends the spans of jobs that are traced.
+    """Traces of jobs, derived from facts (`usecases.facts`).
 
     Args:
-        spans: where they go.
+        spans: receives the spans.
         now: the clock of the service.
     """
 
@@ -29,14 +30,14 @@ class JobTraces:
         self._now = now
 
     def begin(self, job_id: str, traceparent: str | None) -> BegunTrace:
-        """The trace of a new job: that of whoever submits it with this header, or one of its own."""
+        """Return the trace of a new job: the trace of the submitter's header, or a new one."""
         given = SpanRef.parse(traceparent)
         if given is None:
             return BegunTrace(str(trace_of(job_id)), None)
         return BegunTrace(str(given.child("submit", job_id)), str(given))
 
     def hear(self, fact: Fact) -> None:
-        """Send its span, if it has one."""
+        """Send the span of a fact, if it has one."""
         match fact:
             case Accepted():
                 self._accepted(fact.job, fact.trace)
@@ -58,7 +59,7 @@ class JobTraces:
             return
         about = _about(job.id, job.spec.project, event.reason or job.reason, job.newest_generation)
         ref = submitted.child("placed", job.newest_generation)
-        # By a round; or by what was decided before, once the job's slots are free; or by the loss of others.
+        # A round placed the job, or an earlier decision once its slots were free, or the loss of other slots.
         name = "round" if event.data.get("round_id") else event.kind
         self._send(name, ref, submitted, event.at, self._now(), {**about, "headway.event": event.kind})
 

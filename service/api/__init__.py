@@ -1,1 +1,1 @@
-"""HTTP: parse, one use case, render."""
+"""HTTP interface. A route parses the request, runs one use case and renders the result."""

@@ -1,99 +1,62 @@
-"""The application: routes, errors, request ids, offline docs."""
+"""The application: routes, errors, request ids, offline documentation."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
+from importlib import import_module
+from pkgutil import walk_packages
 
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
 
-from service.api import (
-    agents,
-    audit,
-    auth,
-    budgets,
-    bundles,
-    cluster,
-    diagnosis,
-    health,
-    jobs,
-    join_tokens,
-    machines,
-    meanings,
-    metrics,
-    node_credentials,
-    nodes,
-    offers,
-    problems,
-    projects,
-    recommendations,
-    secrets,
-    simulations,
-    storage,
-    tokens,
-    usage,
-    users,
-)
-from service.api.auditing import TellsOfRefusals, telling_of_floods
-from service.api.context import ApiContext
-from service.api.document import describe
-from service.api.headers import SecurityHeaders
-from service.api.limits import Limits, Rates
-from service.api.pressure import Gates, Pressure
-from service.api.quick import QuickReports
-from service.api.reference import Description, install_reference
-from service.api.request_ids import RequestId
-from service.api.request_times import RequestTimes
-from service.usecases.audit import Refusals
-from service.usecases.expire import LATE_SHARE
-from service.usecases.heartbeat import Heartbeats
-from service.usecases.identify import Identities
-from service.usecases.log_writers import LogWriters
+from service.api import routes
+from service.api.http import problems
+from service.api.http.auditing import RefusalAudit, auditing_floods
+from service.api.http.context import ApiContext
+from service.api.http.document import describe
+from service.api.http.headers import SecurityHeaders
+from service.api.http.limits import Rates, RequestLimits
+from service.api.http.pressure import Gates, Pressure
+from service.api.http.quick import QuickReports
+from service.api.http.reference import ApiDescription, install_reference
+from service.api.http.request_ids import RequestId
+from service.api.http.request_times import RequestTimes
+from service.api.routes.jobs import jobs, outputs
+from service.api.routes.nodes import agents, nodes, storage
+from service.api.routes.nodes import credentials as node_credentials
+from service.api.routes.upkeep import health
+from service.usecases.identity.audit import Refusals
+from service.usecases.identity.identify import Identities
+from service.usecases.nodes.expire import LATE_SHARE
+from service.usecases.reports.heartbeat import Heartbeats
+from service.usecases.storage.log_writers import LogWriters
 
 _DESCRIPTION = """Elastic PyTorch training on machines of your own: submit jobs, watch them grow and shrink.
 
 Errors are `application/problem+json` with a stable `code`. Listings are cursor pages."""
 
-_MODULES = (
-    agents,
-    node_credentials,
-    storage,
-    jobs,
-    nodes,
-    join_tokens,
-    machines,
-    cluster,
-    simulations,
-    recommendations,
-    offers,
-    budgets,
-    usage,
-    secrets,
-    tokens,
-    users,
-    projects,
-    audit,
-    diagnosis,
-    bundles,
-    auth,
-    health,
-    meanings,
-    metrics,
-)
-"""Whose routes there are, those that are asked for most often first: they are looked up in this order."""
+_FREQUENT = (agents, node_credentials, storage, jobs, outputs, nodes)
+"""Modules of the most frequent routes, which come first, because FastAPI searches them in order."""
+
+
+def _routers() -> list[APIRouter]:
+    """Return the routers of all modules below `routes`: each module that has one adds its routes."""
+    names = [found.name for found in walk_packages(routes.__path__, f"{routes.__name__}.") if not found.ispkg]
+    modules = dict.fromkeys([*_FREQUENT, *map(import_module, sorted(names))])
+    return [module.router for module in modules if hasattr(module, "router")]
 
 
 def create_app(context: ApiContext, background: Callable[[], AbstractAsyncContextManager[None]]) -> FastAPI:
-    """The API over a context. `background` runs as long as the application does."""
+    """Return the API over a context. `background` runs as long as the application does."""
     refusals = Refusals()
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        async with background(), telling_of_floods(context, refusals):
+        async with background(), auditing_floods(context, refusals):
             yield
 
-    # The description and its pages are put in below; those of FastAPI load from the internet.
+    # The description and its pages are installed below, because FastAPI's own pages load from the internet.
     app = FastAPI(
         title="Headway",
         version=health.VERSION,
@@ -107,11 +70,11 @@ def create_app(context: ApiContext, background: Callable[[], AbstractAsyncContex
         context.transactions, context.now, usual_s=context.report_every_s, silence=context.silence
     )
     app.state.log_writers = LogWriters(context.transactions, context.now)
-    for module in _MODULES:
-        app.include_router(module.router)
+    for router in _routers():
+        app.include_router(router)
     problems.install(app)
     describe(app)
-    install_reference(app, Description(app.openapi))
+    install_reference(app, ApiDescription(app.openapi))
     app.state.gates = Gates(late_s=context.silence.silence_s * LATE_SHARE)
     app.add_middleware(
         QuickReports,
@@ -120,9 +83,9 @@ def create_app(context: ApiContext, background: Callable[[], AbstractAsyncContex
         take_in=partial(agents.take_in, context, app.state.gates, app.state.heartbeats),
     )
     app.add_middleware(Pressure, gates=app.state.gates)
-    app.add_middleware(TellsOfRefusals, context=context, refusals=refusals)
+    app.add_middleware(RefusalAudit, context=context, refusals=refusals)
     app.add_middleware(
-        Limits,
+        RequestLimits,
         max_bundle_bytes=context.max_bundle_bytes,
         rates=Rates(context.http.rate_per_s) if context.http.rate_per_s else None,
         trusted_proxies=context.http.trusted_proxies,

@@ -1,1 +1,4 @@
-"""The pages at `/`: views of the API as HTML, live by server-sent events. Nothing here decides or computes anew."""
+"""The web pages at `/`: views of the API as HTML, updated by server-sent events.
+
+This package makes no decisions.
+"""

@@ -1,4 +1,7 @@
-"""What people do on the pages. Every form works without scripts: it is confirmed on a page of its own, which scripts spare."""
+"""Actions of the pages.
+
+Every form works without scripts, after a confirmation on a page of its own; scripts replace that page.
+"""
 
 from __future__ import annotations
 
@@ -12,60 +15,47 @@ from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from pydantic import ValidationError
 
 from headway.contract.agents import NodeState
-from headway.contract.decisions import ParameterValue, PolicyRequest
 from headway.contract.health import QuarantineRequest
-from headway.contract.identity import Role
-from headway.contract.simulations import SimulationRequest
+from headway.contract.views.decisions import ParameterValue, PolicyRequest
+from headway.contract.views.identity import Role
+from headway.contract.views.simulations import SimulationRequest
 from headway.errors import HeadwayError
-from service.api.access import Caller
-from service.api.context import ApiContext, Context, new_id
-from service.api.nodes import Slot
-from service.api.sessions import form_of
+from service.api.http.access import Caller
+from service.api.http.context import ApiContext, Context, new_id
+from service.api.http.sessions import form_of
+from service.api.routes.nodes.nodes import Slot
 from service.console.failures import PageRoute
-from service.console.pages import About, Project, TheDesk, frame
-from service.console.submit import EXAMPLE, plan_of, read_job_file
-from service.domain.access import Principal
-from service.domain.errors import HeadwayServiceError, InvalidField, NotFound
-from service.usecases import control
-from service.usecases.cluster import choose_policy
-from service.usecases.forecasts import plan_job
-from service.usecases.nodes import set_schedulable
-from service.usecases.ports import Transaction
-from service.usecases.quarantine import quarantine_slot, release_slot
-from service.usecases.simulations import ask
-from service.usecases.submit import submit
+from service.console.html.questions import question
+from service.console.pages.submit import EXAMPLE, plan_of, read_job_file
+from service.console.routes import About, Project, TheDesk, frame
+from service.domain.identity.access import Principal
+from service.domain.shared.errors import HeadwayServiceError, InvalidField, NotFound
+from service.usecases.jobs import control
+from service.usecases.jobs.forecasts import plan_job
+from service.usecases.jobs.submit import submit
+from service.usecases.nodes.commands import set_schedulable
+from service.usecases.nodes.quarantine import quarantine_slot, release_slot
+from service.usecases.ports.transactions import Transaction
+from service.usecases.rounds.policy_choice import choose_policy
+from service.usecases.simulations.simulations import ask
 
 log = structlog.get_logger()
 router = APIRouter(include_in_schema=False, route_class=PageRoute)
 _CONFIRMED = "sure"
-QUESTIONS: Mapping[str, str] = {
-    "cancel": "Cancel {name}? It saves a last checkpoint and stops for good.",
-    "pause": "Pause {name}? It saves a checkpoint, gives its slots back, and waits until it is resumed.",
-    "resume": "Resume {name}? It goes on from its checkpoint as soon as there is room.",
-    "resize": "Change the size of {name}?",
-    "prioritize": "Change the priority of {name}? Each 25 points double its weight against others, from the next round on.",
-    "policy": "Have the cluster follow {name}? Slots are given out by it from the next round on, and jobs may change their sizes.",
-    "drain": "Drain {name}? Its jobs move to other nodes, and it gets no new ones.",
-    "cordon": "Cordon {name}? Its jobs go on, and it gets no new ones.",
-    "uncordon": "Uncordon {name}? It gets jobs again.",
-    "quarantine": "Keep slot {name} from jobs? The job that is on it moves away, and it gets no other until it is released.",
-    "release": "Release slot {name} from quarantine? It gets jobs again at the next round.",
-}
-"""What is asked before it is done."""
-REMARKS: Mapping[str, str] = {"quarantine": "Why? Whoever looks at the slot is told."}
-"""Where a word of whoever does it is kept: the label of its field."""
+REMARKS: Mapping[str, str] = {"quarantine": "Reason, shown with the slot"}
+"""Labels of the comment field, for actions that store a comment."""
 _WANTED = {"drain": NodeState.DRAINING, "cordon": NodeState.CORDONED, "uncordon": NodeState.READY}
 
 
 @router.get("/submit")
 async def submit_form(request: Request, caller: Caller, desk: TheDesk) -> Response:
-    """A job file to begin with."""
+    """Return the form with an example of a job file."""
     return _submit_page(request, caller, desk, {"text": EXAMPLE, "plan": None, "problem": ""})
 
 
 @router.post("/submit")
 async def submit_or_plan(request: Request, context: Context, caller: Caller, desk: TheDesk) -> Response:
-    """Submit the job file, or (`what` is `plan`) say what it would take."""
+    """Submit the job file, or forecast its time and cost if `what` is `plan`."""
     form = await form_of(request)
     text = form.get("job", "")
     values: dict[str, object] = {"text": text, "plan": None, "problem": ""}
@@ -133,17 +123,20 @@ async def _steer(
     if verb == "cancel":
         await control.cancel(tx, job_id, force=bool(form.get("force")), launch=context.launch, now=now)
     elif verb == "pause":
-        await control.pause(tx, job_id, now=now)
+        await control.pause(tx, job_id, launch=context.launch, now=now)
     elif verb == "resume":
-        await control.resume(tx, job_id, now=now)
+        await control.resume(tx, job_id, launch=context.launch, now=now)
     elif verb == "prioritize":
-        await control.prioritize(tx, job_id, _priority(form), now=now)
+        await control.prioritize(tx, job_id, _priority(form), launch=context.launch, now=now)
     else:
-        await control.resize(tx, job_id, _slots(form), now=now)
+        await control.resize(tx, job_id, _slots(form), launch=context.launch, now=now)
 
 
 def _slots(form: Mapping[str, str]) -> int | None:
-    """The size that was asked for; None gives the choice back to the scheduler. Raises InvalidField."""
+    """Return the requested size, or None if the scheduler is to choose it.
+
+    Raise InvalidField for another value.
+    """
     text = form.get("slots", "").strip()
     if form.get("who") == "scheduler" or not text:
         return None
@@ -153,7 +146,7 @@ def _slots(form: Mapping[str, str]) -> int | None:
 
 
 def _priority(form: Mapping[str, str]) -> int:
-    """Raises InvalidField."""
+    """Return the priority of the form. Raise InvalidField if it is not a number from 0 to 100."""
     text = form.get("priority", "").strip()
     if not text.isdecimal() or int(text[:4]) > 100:
         raise InvalidField("priority", "a priority is a number from 0 to 100.")
@@ -162,20 +155,20 @@ def _priority(form: Mapping[str, str]) -> int:
 
 @router.post("/cluster/policy")
 async def follow_policy(request: Request, context: Context, caller: Caller, desk: TheDesk) -> Response:
-    """Have the cluster follow another policy, with its own parameters but for those that are given."""
+    """Change the policy of the cluster. Parameters that are not given have their defaults."""
     caller.require(Role.OPERATOR)
     form = await form_of(request)
     wanted = PolicyRequest(policy=form.get("policy", ""), parameters=_parameters(form.get("parameters", "")))
     if not form.get(_CONFIRMED):
         return _confirm(request, caller, desk, "policy", wanted.policy, form, "/rounds")
     async with context.transactions.begin() as tx:
-        await choose_policy(tx, wanted, context.now())
+        await choose_policy(tx, context.policies, wanted, context.now())
     log.info("policy_chosen", policy=wanted.policy, parameters=wanted.parameters, who=caller.name)
     return _back("/rounds", "policy")
 
 
 def _parameters(text: str) -> dict[str, ParameterValue]:
-    """`usd_per_h=12 shares=1,2`. Raises InvalidField."""
+    """Parse parameters such as `usd_per_h=12 shares=1,2`. Raise InvalidField for another form."""
     found: dict[str, ParameterValue] = {}
     for part in text.split():
         name, _, value = part.partition("=")
@@ -210,7 +203,7 @@ async def steer_node(
 async def steer_slot(
     request: Request, context: Context, caller: Caller, desk: TheDesk, node: About, slot: Slot, verb: About
 ) -> Response:
-    """Keep a slot from jobs, or give it to them again."""
+    """Quarantine or release a slot."""
     if verb not in {"quarantine", "release"}:
         raise NotFound(f"nothing is called {verb!r} that could be done with a slot.")
     caller.require(Role.OPERATOR)
@@ -228,7 +221,7 @@ async def steer_slot(
 
 
 def _why(form: Mapping[str, str]) -> str:
-    """What whoever asks is told. Raises InvalidField."""
+    """Return the reason for a quarantine from the form. Raise InvalidField if it is too long."""
     try:
         return QuarantineRequest(why=form.get("why", "").strip()).why
     except ValidationError as error:
@@ -237,7 +230,7 @@ def _why(form: Mapping[str, str]) -> str:
 
 @router.post("/simulations")
 async def simulate(request: Request, context: Context, caller: Caller) -> Response:
-    """Ask a what-if question."""
+    """Start a simulation of one change, and redirect to its page."""
     if caller.projects(Role.USER) == frozenset():
         caller.require(Role.USER)
     form, now = await form_of(request), context.now()
@@ -248,6 +241,7 @@ async def simulate(request: Request, context: Context, caller: Caller) -> Respon
     asked = await ask(
         context.transactions,
         wanted,
+        context.policies,
         seen=caller.projects(),
         simulation_id=new_id("s", now),
         idempotency_key=None,
@@ -257,7 +251,7 @@ async def simulate(request: Request, context: Context, caller: Caller) -> Respon
 
 
 def _change(form: Mapping[str, str]) -> dict[str, str]:
-    """One change out of the form's fields."""
+    """Return the change that the form describes."""
     change = form.get("change", "")
     fields = {
         "add_nodes": ("device_kind", "nodes"),
@@ -280,10 +274,10 @@ def _confirm(
     form: Mapping[str, str],
     back: str,
 ) -> Response:
-    """The question, with what was filled in."""
+    """Return the confirmation page, with the values of the form."""
     values = {
         **frame(request, caller, desk),
-        "question": QUESTIONS[verb].format(name=name),
+        "question": question(verb, name),
         "verb": verb,
         "action": request.url.path,
         "fields": {key: value for key, value in form.items() if key not in {"csrf_token", "why"}},

@@ -1,4 +1,4 @@
-"""Errors as pages: to whoever reads with a browser, a sentence that says what to do next."""
+"""Errors as HTML pages, with a message that says what to do next."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from fastapi.routing import APIRoute
 
-from service.api.problems import STATUS, service_error
-from service.console.desk import Desk
-from service.domain.errors import HeadwayServiceError, TooBusy, Unavailable, WrongToken
+from service.api.http.problems import STATUS, service_error
+from service.console.page_context import PageContext
+from service.domain.shared.errors import HeadwayServiceError, TooBusy, Unavailable, WrongToken
 
 
 class PageRoute(APIRoute):
-    """A route whose errors are pages, and which sends to the sign-in whoever is not known."""
+    """A route that renders its errors as pages, and redirects unknown users to the sign-in."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """The handler, with its errors taken care of."""
+        """Return the handler of the route, wrapped in error handling."""
         handle = super().get_route_handler()
 
         async def careful(request: Request) -> Response:
@@ -41,7 +41,7 @@ class PageRoute(APIRoute):
 
 
 def _to_sign_in(request: Request, error: WrongToken) -> Response:
-    """Pages begin again after the sign-in; streams and forms cannot, and say so."""
+    """Redirect a page to the sign-in, after which it loads again. Streams and forms get an error response."""
     if request.url.path.startswith("/live/"):
         return service_error(request, error)
     here = request.url.path if request.method == "GET" else "/"
@@ -51,7 +51,7 @@ def _to_sign_in(request: Request, error: WrongToken) -> Response:
 
 
 def error_page(request: Request, error: HeadwayServiceError) -> Response:
-    """An error of the service as a page; to a stream as a problem."""
+    """Return an error of the service as a page, or as a problem response to a stream."""
     if request.url.path.startswith("/live/"):
         return service_error(request, error)
     status = STATUS.get(type(error), HTTPStatus.INTERNAL_SERVER_ERROR)
@@ -62,7 +62,7 @@ def error_page(request: Request, error: HeadwayServiceError) -> Response:
 
 
 def _page(request: Request, status: HTTPStatus, message: str) -> Response:
-    desk: Desk = request.app.state.desk
+    desk: PageContext = request.app.state.desk
     values = {
         "title": status.phrase,
         "message": message[:1].upper() + message[1:],

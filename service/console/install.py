@@ -1,4 +1,4 @@
-"""Puts the pages into the application."""
+"""Installation of the pages in the application."""
 
 from __future__ import annotations
 
@@ -7,21 +7,22 @@ from starlette.responses import Response
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
-from service.api.context import ApiContext
-from service.console import actions, pages
-from service.console.desk import Desk
+from service.api.http.context import ApiContext
+from service.console import actions
+from service.console import routes as pages
+from service.console.page_context import PageContext
 from service.console.templates import HERE
 
 
 class _Assets(StaticFiles):
-    """Under an address that changes with them, browsers may keep them for ever; under a plain one for some minutes."""
+    """Static files. Browsers may cache a versioned address for ever, and a plain one for five minutes."""
 
     def __init__(self, version: str) -> None:
         super().__init__(directory=HERE / "static")
         self._version = version
 
     async def get_response(self, path: str, scope: Scope) -> Response:
-        """A file."""
+        """Return a static file with its cache headers."""
         first, _, rest = path.partition("/")
         versioned = first == self._version
         response = await super().get_response(rest if versioned else path, scope)
@@ -30,8 +31,8 @@ class _Assets(StaticFiles):
 
 
 def install_console(app: FastAPI, context: ApiContext) -> None:
-    """The pages at `/`, and their style sheets and scripts."""
-    desk = Desk(context)
+    """Add the pages at `/`, and their style sheets and scripts."""
+    desk = PageContext(context)
     app.state.desk = desk
     app.mount("/static", _Assets(desk.assets))
     app.include_router(pages.router)

@@ -1,107 +1,102 @@
-"""The pages, each by what it reads. All of them read what the API reads, in the same way."""
+"""Readers of the pages. They read the same data as the API, in the same way."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import datetime, timedelta
-from typing import Any
+from functools import partial
+from importlib import import_module
+from pkgutil import iter_modules
 from urllib.parse import urlencode
 
-from headway.contract.decisions import ExplanationView, RoundView
-from headway.contract.forecasts import ForecastView
-from headway.contract.jobs import EventView, JobState, JobView
-from headway.contract.money import BudgetKind, GroupBy
-from headway.contract.nodes import NodeView
-from service.api.context import ApiContext
-from service.console.cluster import cluster_page
-from service.console.job import JobViews, job_page
-from service.console.jobs import jobs_page
-from service.console.money import money_page
-from service.console.node import node_page
-from service.console.pieces import Content, Piece
-from service.console.policy import policy_piece
-from service.console.rounds import rounds_page
-from service.console.simulations import simulation_page, simulations_page
-from service.domain.errors import NotFound
-from service.usecases.budgets import list_budgets
-from service.usecases.cluster import view_cluster
-from service.usecases.explanations import explain_job
-from service.usecases.forecasts import forecast_job
-from service.usecases.machine_views import seen_machines
-from service.usecases.ports import Transaction
-from service.usecases.records import JobFilter
-from service.usecases.usage import view_usage
+from headway.contract.views.decisions import ExplanationView, RoundView
+from headway.contract.views.forecasts import ForecastView
+from headway.contract.views.jobs import EventView, JobState, JobView
+from headway.contract.views.nodes import NodeView
+from service.api.http.context import ApiContext
+from service.console import pages
+from service.console.html.fragments import Content, Piece
+from service.console.html.palette import Palette
+from service.console.pages.cluster import cluster_page
+from service.console.pages.job import JobViews, job_page
+from service.console.pages.jobs import jobs_page
+from service.console.pages.node import node_page
+from service.console.pages.page import Key, LivePage, Memory, Viewer
+from service.console.pages.policy import policy_piece
+from service.console.pages.rounds import rounds_page
+from service.console.pages.simulations import simulation_page, simulations_page
+from service.console.pictures.slot_geometry import DEFAULT_WINDOW, WINDOWS_S, strip_at
+from service.console.pictures.slot_picture import history_picture
+from service.console.pictures.slot_reader import read_history
+from service.domain.shared.errors import NotFound
+from service.usecases.jobs.explanations import explain_job
+from service.usecases.jobs.forecasts import forecast_job
+from service.usecases.ports.jobs import JobFilter
+from service.usecases.ports.transactions import Transaction
+from service.usecases.rounds.policy_choice import view_cluster
 
 _PER_PAGE = 50
 _JOBS_OF_CLUSTER = 100
 _EVENTS = 200
 _POINTS = 400
 _FORESIGHT_S = 10.0
-"""A job's forecast and explanation are made anew this often, and whenever its state or size changes: they cost a round."""
-_MONEY_S = 5.0
+"""Interval in seconds between forecasts and explanations of a job, which cost a round. A change of its state
+or size also triggers new ones."""
+_COLOURED = 200
+"""Maximum number of jobs with slots that get their colours before other jobs of a page."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sight:
-    """What somebody may see and do, as far as pages differ by it. `projects`: None for all of them."""
-
-    projects: frozenset[str] | None
-    steers: bool = False
-    operates: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Key:
-    """A page: its name, what it is about, and for whose eyes."""
-
-    page: str
-    sight: Sight
-    about: str = ""
-    state: str = ""
-    project: str = ""
-    cursor: str = ""
+PAGES: Mapping[str, LivePage] = {
+    page.name: page
+    for found in iter_modules(pages.__path__, f"{pages.__name__}.")
+    if isinstance(page := vars(import_module(found.name)).get("PAGE"), LivePage)
+}
+"""The pages that are added by their modules, by name."""
 
 
-Memory = dict[str, Any]
-
-
-class Screens:
-    """Reads every page."""
+class PageReaders:
+    """The readers of all pages."""
 
     def __init__(self, context: ApiContext) -> None:
         self._context = context
+        self._palette = Palette()
         self._read: dict[str, Callable[[Key, Memory], Awaitable[list[Content]]]] = {
             "cluster": self._cluster,
             "jobs": self._jobs,
             "job": self._job,
             "node": self._node,
             "rounds": self._rounds,
-            "money": self._money,
             "simulations": self._simulations,
             "simulation": self._simulation,
+            **{name: partial(page.read, context) for name, page in PAGES.items()},
         }
 
     async def read(self, key: Key, memory: Memory) -> list[Content]:
-        """The pieces of a page.
+        """Return the fragments of a page.
 
         Raises:
-            NotFound: there is no such page, or nothing that it could be about.
+            NotFound: the page or its subject does not exist.
         """
         read = self._read.get(key.page)
         if read is None:
             raise NotFound(f"there is no page {key.page!r}.")
         return await read(key, memory)
 
-    async def _cluster(self, key: Key, memory: Memory) -> list[Content]:  # noqa: ARG002 - every reader is given it
+    async def _cluster(self, key: Key, memory: Memory) -> list[Content]:  # noqa: ARG002  # all readers have the same arguments
         context = self._context
         filters = JobFilter(state=None, name=None, project=None, live_only=True, projects=key.sight.projects)
         async with context.transactions.begin() as tx:
-            cluster = await view_cluster(tx, context.usd_per_slot_h, seen=key.sight.projects)
+            cluster = await view_cluster(
+                tx, context.policies, context.usd_per_slot_h, seen=key.sight.projects
+            )
             nodes = await tx.node_queries.list_nodes(context.now(), context.silence, seen=key.sight.projects)
             jobs = await tx.job_queries.list_jobs(filters, limit=_JOBS_OF_CLUSTER, cursor=None)
             latest = await _latest(tx, key.sight)
-        page = cluster_page(cluster, nodes, jobs.items, latest, context.usd_per_slot_h)
+            ids = [one.id for one in jobs.items]
+            holders = (slot.job_id for node in nodes for slot in node.slots if slot.job_id)
+            colours = await self._colours(tx, [*ids, *holders])
+        page = cluster_page(cluster, nodes, jobs.items, latest, context.usd_per_slot_h, colours)
         return page.contents()
 
     async def _jobs(self, key: Key, memory: Memory) -> list[Content]:  # noqa: ARG002
@@ -113,8 +108,15 @@ class Screens:
         )
         async with context.transactions.begin() as tx:
             page = await tx.job_queries.list_jobs(filters, limit=_PER_PAGE, cursor=key.cursor or None)
-            sizes = await tx.console_queries.sizes([one.id for one in page.items])
-        return [*jobs_page(page, sizes, context.now()).contents(), pager(key, page.next_cursor)]
+            ids = [one.id for one in page.items]
+            sizes = await tx.job_queries.sizes(ids)
+            colours = await self._colours(tx, ids)
+        rows = jobs_page(page, sizes, context.now(), colours)
+        return [*rows.contents(), pager(key, page.next_cursor)]
+
+    async def _colours(self, tx: Transaction, drawn: Iterable[str]) -> dict[str, int]:
+        """Return the colours of the jobs of a page. Running jobs differ while there are enough colours."""
+        return self._palette.colours(await tx.job_queries.holding(_COLOURED), drawn)
 
     async def _job(self, key: Key, memory: Memory) -> list[Content]:
         context = self._context
@@ -123,21 +125,24 @@ class Screens:
             job = await tx.job_queries.job(key.about)
             while True:
                 after = events[-1].sequence if events else 0
-                page = await tx.history_queries.events(job.id, after=after, limit=500)
+                page = await tx.job_queries.events(job.id, after=after, limit=500)
                 events += page.items
                 del events[:-_EVENTS]
                 if page.next_cursor is None:
                     break
             if memory.get("series_at") != job.progress.samples:
-                memory["series"] = await tx.console_queries.series(job.id, _POINTS)
+                memory["series"] = await tx.job_queries.series(job.id, _POINTS)
                 memory["series_at"] = job.progress.samples
-            sizes = (await tx.console_queries.sizes([job.id])).get(job.id, [])
+            sizes = (await tx.job_queries.sizes([job.id])).get(job.id, [])
+            colours = await self._colours(tx, [job.id])
         now = context.now()
         explanation, forecast = await self._foresight(
             job.id, (job.state, job.size, job.message, *_known(job)), memory, now
         )
         views = JobViews(
             job=job,
+            present=job.present or job.message,
+            colour=colours[job.id],
             explanation=explanation,
             forecast=forecast,
             events=list(events),
@@ -154,7 +159,7 @@ class Screens:
             return kept[2], kept[3]
         prices = self._context.usd_per_slot_h
         async with self._context.transactions.begin() as tx:
-            explanation = await explain_job(tx, job_id, prices)
+            explanation = await explain_job(tx, job_id)
             view = await tx.job_queries.job(job_id)
         async with self._context.transactions.begin() as tx:
             forecast = await forecast_job(tx, view, usd_per_slot_h=prices, now=now)
@@ -163,56 +168,39 @@ class Screens:
 
     async def _node(self, key: Key, memory: Memory) -> list[Content]:  # noqa: ARG002
         node = node_of(await self._nodes(key.sight), key.about)
-        return node_page(node, operates=key.sight.operates).contents()
+        history, colours = await self._history(key, node.id)
+        return [*node_page(node, operates=key.sight.operates, colours=colours).contents(), *history]
 
-    async def _nodes(self, sight: Sight) -> list[NodeView]:
+    async def _history(
+        self, key: Key, node_id: str | None = None, drawn: Iterable[str] = ()
+    ) -> tuple[list[Content], dict[str, int]]:
+        """Return the chart of slots over time, and the colours of its jobs and of further jobs of the page."""
+        strip = strip_at(self._context.now(), WINDOWS_S.get(key.window, WINDOWS_S[DEFAULT_WINDOW]))
+        async with self._context.transactions.begin() as tx:
+            views = await read_history(tx, strip, seen=key.sight.projects, only=node_id)
+            colours = await self._colours(tx, [*views.jobs(), *drawn])
+        picture = await asyncio.to_thread(history_picture, views, strip, key.window, colours)
+        return picture.contents(), colours
+
+    async def _nodes(self, sight: Viewer) -> list[NodeView]:
         async with self._context.transactions.begin() as tx:
             return await tx.node_queries.list_nodes(
                 self._context.now(), self._context.silence, seen=sight.projects
             )
 
     async def _rounds(self, key: Key, memory: Memory) -> list[Content]:  # noqa: ARG002
-        async with self._context.transactions.begin() as tx:
-            page = await tx.decision_queries.rounds(
+        context = self._context
+        async with context.transactions.begin() as tx:
+            page = await tx.round_queries.rounds(
                 limit=_PER_PAGE, cursor=key.cursor or None, seen=key.sight.projects
             )
-            cluster = await view_cluster(tx, self._context.usd_per_slot_h, seen=key.sight.projects)
-        policy = policy_piece(cluster, operates=key.sight.operates)
-        return [policy, *rounds_page(page.items).contents(), pager(key, page.next_cursor)]
-
-    async def _money(self, key: Key, memory: Memory) -> list[Content]:
-        context, now = self._context, self._context.now()
-        if memory.get("at") is not None and now - memory["at"] < timedelta(seconds=_MONEY_S):
-            kept: list[Content] = memory["money"]
-            return kept
-        seen = key.sight.projects
-        asked = frozenset({key.project}) if key.project else seen
-        projects = asked if seen is None or asked is None else asked & seen
-        async with context.transactions.begin() as tx:
-            by_project = await view_usage(
-                tx, since=None, until=None, by=GroupBy.PROJECT, projects=projects, now=now
+            cluster = await view_cluster(
+                tx, context.policies, context.usd_per_slot_h, seen=key.sight.projects
             )
-            by_job = await view_usage(tx, since=None, until=None, by=GroupBy.JOB, projects=projects, now=now)
-            budgets = await list_budgets(tx, now, seen=key.sight.projects)
-            days = {
-                one.name: (
-                    await view_usage(
-                        tx,
-                        since=one.period_from,
-                        until=None,
-                        by=GroupBy.DAY,
-                        projects=None if one.project is None else frozenset({one.project}),
-                        now=now,
-                    )
-                ).groups
-                for one in budgets
-                if one.kind is BudgetKind.PERIOD
-            }
-            found = await tx.machines.views(now, open_only=True, limit=_PER_PAGE, cursor=None)
-        machines = seen_machines(found, seen)
-        memory["at"] = now
-        memory["money"] = money_page(by_project, by_job, budgets, days, machines.items).contents()
-        return list(memory["money"])
+            changed = {change.job_id for one in page.items for change in one.changes}
+        history, colours = await self._history(key, drawn=sorted(changed))
+        policy = policy_piece(cluster, operates=key.sight.operates)
+        return [policy, *history, *rounds_page(page.items, colours).contents(), pager(key, page.next_cursor)]
 
     async def _simulations(self, key: Key, memory: Memory) -> list[Content]:  # noqa: ARG002
         async with self._context.transactions.begin() as tx:
@@ -228,31 +216,31 @@ class Screens:
 
 
 def _known(job: JobView) -> tuple[bool, ...]:
-    """What can be foretold of a job depends on this being known."""
+    """Return the facts on which a job's forecast depends: whether its length and its speed are known."""
     return job.progress.total_samples is None, job.progress.samples_per_s is None
 
 
 def address_of(key: Key, cursor: str = "") -> str:
-    """The address of a listing, from a cursor on."""
-    query = {"state": key.state, "project": key.project, "cursor": cursor}
+    """Return the address of a listing, starting at a cursor."""
+    query = {"state": key.state, "project": key.project, "cursor": cursor, "window": key.window}
     return f"/{key.page}?{urlencode({name: value for name, value in query.items() if value})}"
 
 
 def pager(key: Key, next_cursor: str | None) -> Piece:
-    """The links to the first and the next page of a listing."""
+    """Return the links to the first and the next page of a listing."""
     first = address_of(key) if key.cursor else ""
     return Piece("pager", "pager", (first, address_of(key, next_cursor) if next_cursor else ""))
 
 
-async def _latest(tx: Transaction, sight: Sight) -> RoundView | None:
+async def _latest(tx: Transaction, sight: Viewer) -> RoundView | None:
     try:
-        return await tx.decision_queries.round("latest", seen=sight.projects)
+        return await tx.round_queries.round("latest", seen=sight.projects)
     except NotFound:
         return None
 
 
 def node_of(nodes: list[NodeView], wanted: str) -> NodeView:
-    """The node of this name or id. Raises NotFound."""
+    """Return the node of a name or id. Raise NotFound if there is none."""
     for node in nodes:
         if wanted in {node.id, node.name}:
             return node

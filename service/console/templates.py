@@ -1,4 +1,4 @@
-"""HTML from templates: frames of pages, and pieces of them."""
+"""Rendering of HTML templates: whole pages, and single fragments."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from service.console.pieces import Picture, Piece
+from service.console.html.fragments import PageVersion, Piece
+from service.console.html.questions import question
 
 HERE = Path(__file__).parent
 
 
 def environment() -> Environment:
-    """Everything that is put into HTML is escaped, and a name that does not exist is an error."""
+    """Return a Jinja environment that escapes all values and raises an error for undefined names."""
     made = Environment(
         loader=FileSystemLoader(HERE / "templates"),
         autoescape=True,
@@ -25,30 +26,36 @@ def environment() -> Environment:
         lstrip_blocks=True,
     )
     made.filters["data"] = as_data
+    made.globals["question"] = question
     return made
 
 
 def as_data(value: Any) -> Markup:
-    """JSON that is safe inside a `script` element of the type `application/json`."""
+    """Return JSON that is safe inside a `script` element of the type `application/json`."""
     text = json.dumps(value, separators=(",", ":"), allow_nan=False)
     for character, code in (("<", "\\u003c"), (">", "\\u003e"), ("&", "\\u0026")):
         text = text.replace(character, code)
-    return Markup(text)  # noqa: S704 - nothing in it can end the element
+    return Markup(text)  # noqa: S704  # nothing in it can end the element
 
 
 class Templates:
-    """The templates, read once."""
+    """The templates, which are compiled once."""
 
     def __init__(self) -> None:
         self._environment = environment()
         self._macros: Any = self._environment.get_template("pieces.html").module
 
     def piece(self, piece: Piece) -> str:
-        """A piece's element."""
-        return str(getattr(self._macros, piece.macro)(piece.id, piece.value)).strip()
+        """Return a fragment as an HTML element."""
+        file, _, macro = piece.macro.rpartition("/")
+        macros = self._macros if not file else self._environment.get_template(file).module
+        return str(getattr(macros, macro)(piece.id, piece.value)).strip()
 
-    def page(self, name: str, values: Mapping[str, Any], picture: Picture | None = None) -> str:
-        """A whole page; in its template `live(id)` is the HTML of a piece or of a listing's children."""
+    def page(self, name: str, values: Mapping[str, Any], picture: PageVersion | None = None) -> str:
+        """Return a page as HTML.
+
+        In its template, `live(id)` is the HTML of a fragment or of a listing's children.
+        """
 
         def live(piece_id: str) -> Markup:
             assert picture is not None, "a page with live pieces has a picture"

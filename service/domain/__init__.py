@@ -1,1 +1,1 @@
-"""The rules, pure: values in, values out. No I/O, no clock, no randomness."""
+"""Pure domain rules: functions of their arguments alone, without I/O, clock or randomness."""

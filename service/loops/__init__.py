@@ -1,1 +1,4 @@
-"""What happens by itself. Each loop's `run_once` is the unit; `runner` owns while, interval and stop."""
+"""Background loops.
+
+Each loop's `run_once` is one unit of work; `runner` implements repetition, interval and stop.
+"""

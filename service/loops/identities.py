@@ -1,19 +1,22 @@
-"""What a process that knows tokens does beside its requests."""
+"""Background work of a process that authenticates tokens."""
 
 from __future__ import annotations
 
 import asyncio
 
 from service.loops.runner import Loop, run_loop
-from service.usecases.identify import Identities
+from service.usecases.identity.identify import Identities
 
 _LONGEST_S = 3600.0
-"""Nothing needs to be forgotten by time: what is remembered ends by itself."""
+"""Maximum interval between purges of the token cache.
+
+The cache needs none by time, since its entries expire.
+"""
 _WRITE_EVERY_S = 5.0
 
 
 async def keep(identities: Identities, changed: asyncio.Event) -> None:
-    """Forget tokens whenever `changed` is set, and write down now and then which were used, until cancelled."""
+    """Purge the token cache whenever `changed` is set, and store token uses regularly, until cancelled."""
 
     async def forget() -> None:
         identities.forget()

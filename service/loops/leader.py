@@ -1,4 +1,4 @@
-"""One leader among the schedulers; the others wait to take over."""
+"""Leader election among schedulers: one leads, and the others wait to take over."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Protocol
 import structlog
 
 from service.cancellation import heed_cancellation
-from service.domain.errors import Superseded, Unavailable
+from service.domain.shared.errors import Superseded, Unavailable
 
 log = structlog.get_logger()
 
@@ -17,25 +17,31 @@ _TRY_AGAIN_S = 1.0
 
 
 class Leadership(Protocol):
-    """What only one scheduler has at a time, for a term."""
+    """A lease of the leadership, which one scheduler holds at a time, for a term."""
 
     async def acquire(self) -> int | None:
-        """The term that this process leads in from now on; None while another one leads. Raises Unavailable."""
+        """Return the term in which this process now leads, or None while another process leads.
+
+        Raise Unavailable.
+        """
         ...
 
     async def lost(self) -> str:
-        """Keeps the term, until that is not possible any more. Returns why."""
+        """Renew the term until that is no longer possible. Return the reason."""
         ...
 
     async def resign(self) -> None:
-        """Let another one lead."""
+        """End the term, so that another process can lead."""
         ...
 
 
 async def lead(leadership: Leadership, work: Callable[[int], Awaitable[None]]) -> None:
-    """Run `work(term)` whenever this process is the leader; stop it as soon as it is not. Until cancelled.
+    """Run `work(term)` whenever this process is the leader, and stop it when the term ends.
 
-    What was under way when the term ended is harmless: transactions of an older term are refused at their commit.
+    Run until cancelled.
+
+    Work in progress at the end of a term is harmless: transactions of an older term are refused at their
+    commit.
     """
     waiting_told = False
     while True:
@@ -61,7 +67,7 @@ async def lead(leadership: Leadership, work: Callable[[int], Awaitable[None]]) -
 
 
 async def _work_until_lost(leadership: Leadership, work: Callable[[int], Awaitable[None]], term: int) -> str:
-    """Why the term is over."""
+    """Run the work until the term ends. Return the reason for its end."""
     working = asyncio.ensure_future(work(term))
     lost = asyncio.ensure_future(leadership.lost())
     why = "its work has ended"

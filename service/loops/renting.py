@@ -1,4 +1,4 @@
-"""The loop that rents: one pass after another, with what each leaves to the next."""
+"""The renting loop: each pass hands its memory to the next."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from datetime import datetime
 
 import structlog
 
+from service.domain.life.life import Launch
 from service.loops.runner import Loop
-from service.usecases.orders import Launch
-from service.usecases.ports import Transactions
-from service.usecases.rent import Memory, Renting, rent
+from service.usecases.ports.transactions import Transactions
+from service.usecases.rental.rent import Memory, Renting, rent
 
 log = structlog.get_logger()
 
 
 @dataclass(slots=True, kw_only=True)
 class Rents:
-    """Rents and gives back, as long as this process is the leader."""
+    """The renting of machines, which runs while this process is the leader."""
 
     transactions: Transactions
     renting: Renting
@@ -29,13 +29,13 @@ class Rents:
     memory: Memory = field(default_factory=Memory)
 
     def loop(self) -> Loop:
-        """Its loop."""
+        """Return the loop of renting passes."""
         return Loop(
             name="rent", run_once=self.run_once, min_interval_s=self.every_s, max_interval_s=self.every_s
         )
 
     async def run_once(self) -> None:
-        """One pass."""
+        """Run one pass, and log its result."""
         result = await rent(
             self.transactions,
             self.renting,

@@ -1,4 +1,4 @@
-"""The one place with a `while`: run a unit of work when it is time or when a bell rings."""
+"""The repetition of a unit of work, on time or when a wake-up arrives."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import structlog
 from structlog.contextvars import bind_contextvars
 
 from service.cancellation import heed_cancellation
-from service.domain.errors import HeadwayServiceError, Superseded
+from service.domain.shared.errors import HeadwayServiceError, Superseded
 
 log = structlog.get_logger()
 
@@ -22,10 +22,11 @@ LONGEST_REST_S = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loop:
-    """`run_once` runs at most every `min_interval_s`, at least every `max_interval_s`, sooner when woken.
+    """A unit of work with its schedule.
 
-    After each run it rests for at least `rests` times as long as that took, so that work which grows with the cluster does not
-    take all of a processor from others; for `LONGEST_REST_S` at most.
+    `run_once` runs at most every `min_interval_s`, at least every `max_interval_s`, and sooner when woken.
+    After each run, the loop rests for at least `rests` times the duration of the run, up to `LONGEST_REST_S`.
+    Work that grows with the cluster therefore leaves processor time to others.
     """
 
     name: str
@@ -36,12 +37,14 @@ class Loop:
 
 
 async def run_loop(loop: Loop, wake: asyncio.Event) -> None:
-    """Run until cancelled. An error delays the next run, ever longer, and never ends the loop.
+    """Run the loop until cancelled.
+
+    An error delays the next run with exponential backoff and never ends the loop.
 
     Raises:
         Superseded: another process does this work now.
     """
-    bind_contextvars(loop=loop.name)  # this task's own
+    bind_contextvars(loop=loop.name)  # binds in this task only
     failures = 0
     clock_s = asyncio.get_running_loop().time
     while True:

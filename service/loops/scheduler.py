@@ -4,48 +4,41 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Protocol
 
 import structlog
 from structlog.contextvars import bound_contextvars
 
-from service.domain.silence import SilenceRule
+from service.domain.life.life import Launch
+from service.domain.nodes.silence import SilenceRule
+from service.domain.policies.registry import Policies
 from service.loops.renting import Rents
 from service.loops.runner import Loop, run_loop
-from service.usecases.accrue import accrue
-from service.usecases.budgets import watch_money
-from service.usecases.deliver import deliver
-from service.usecases.expire import expire_nodes, expire_switches
-from service.usecases.node_credentials import forget_gone
-from service.usecases.node_ports import QueueAccess
-from service.usecases.orders import Launch
-from service.usecases.outside_ports import CommandQueue
-from service.usecases.ports import Transactions
-from service.usecases.records import Bell
-from service.usecases.retain import retain
-from service.usecases.retention_ports import HISTORY_KEPT, StoredObjects
-from service.usecases.schedule import run_round
-from service.usecases.simulation_ports import Simulator
-from service.usecases.simulations import run_next
-from service.usecases.sweep import sweep
+from service.usecases.money.accrue import accrue
+from service.usecases.money.budgets import watch_money
+from service.usecases.nodes.credentials import forget_gone
+from service.usecases.nodes.expire import expire_nodes, expire_switches
+from service.usecases.ports.credentials import QueueAccess
+from service.usecases.ports.facts import WakeUp, WakeUps
+from service.usecases.ports.rounds import CommandQueue
+from service.usecases.ports.simulations import Simulator
+from service.usecases.ports.storage import StoredObjects
+from service.usecases.ports.transactions import Transactions
+from service.usecases.ports.upkeep import HISTORY_KEPT
+from service.usecases.rounds.deliver import deliver
+from service.usecases.rounds.schedule import run_round
+from service.usecases.simulations.simulations import run_next
+from service.usecases.upkeep.retain import retain
+from service.usecases.upkeep.sweep import sweep
 
 log = structlog.get_logger()
 
 
-class Hearing(Protocol):
-    """Where bells are heard."""
-
-    def heard(self, *bells: tuple[Bell, str]) -> AbstractAsyncContextManager[asyncio.Event]:
-        """An event that is set when one of the bells rings."""
-        ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Intervals:
-    """How often the loops run, in seconds."""
+    """Intervals of the loops, in seconds, and retention."""
 
     round_min_interval_s: float = 0.1
     round_max_interval_s: float = 5.0
@@ -54,47 +47,48 @@ class Intervals:
 
     @property
     def history(self) -> timedelta:
-        """How long everything that a job did is known."""
+        """Return how long the complete history of a job is kept."""
         return min(HISTORY_KEPT, timedelta(days=self.keep_days))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scheduler:
-    """Everything that happens by itself, as long as this process is the leader."""
+    """All background work of the leader."""
 
     transactions: Transactions
     queue: CommandQueue
     access: QueueAccess
     storage: StoredObjects
-    bells: Hearing
+    wake_ups: WakeUps
     simulator: Simulator
     launch: Launch
     intervals: Intervals
     now: Callable[[], datetime]
     clock_s: Callable[[], float]
-    """Seconds of a clock that only ever goes forward."""
+    """A monotonic clock, in seconds."""
     usd_per_slot_h: Mapping[str, float]
-    """Prices by device kind."""
+    """Prices of a slot-hour by device kind."""
     new_round_id: Callable[[], str]
+    policies: Policies
     rents: Rents | None = None
     look_at_clock: Callable[[], Awaitable[None]] | None = None
-    """Sets what `now` goes by; None: nothing to look at."""
+    """Updates the clock behind `now`; None if it needs no update."""
 
     async def work(self) -> None:
         """Run all loops until cancelled."""
-        loops: list[tuple[Loop, Bell | None]] = [
-            (self._round_loop(), Bell.ROUND),
+        loops: list[tuple[Loop, WakeUp | None]] = [
+            (self._round_loop(), WakeUp.ROUND),
             (
                 Loop(name="deliver", run_once=self.deliver, min_interval_s=0.005, max_interval_s=2.0),
-                Bell.COMMANDS,
+                WakeUp.COMMANDS,
             ),
             (
                 Loop(name="simulate", run_once=self.simulate, min_interval_s=0.05, max_interval_s=5.0),
-                Bell.SIMULATIONS,
+                WakeUp.SIMULATIONS,
             ),
             (Loop(name="expire", run_once=self.expire, min_interval_s=1.0, max_interval_s=1.0), None),
             (
-                # It writes of every node that is paid for, whether anything has happened or not.
+                # A pass writes rows for every paid node, even if nothing has happened.
                 Loop(name="accrue", run_once=self.accrue, min_interval_s=5.0, max_interval_s=5.0, rests=15.0),
                 None,
             ),
@@ -105,10 +99,12 @@ class Scheduler:
             loops.append((self.rents.loop(), None))
         async with AsyncExitStack() as stack:
             wakes = [
-                await stack.enter_async_context(self.bells.heard((bell, ""))) if bell else asyncio.Event()
-                for _, bell in loops
+                await stack.enter_async_context(self.wake_ups.heard((wake_up, "")))
+                if wake_up
+                else asyncio.Event()
+                for _, wake_up in loops
             ]
-            # Entered last: its end is where this waits, and the bells must be heard until then.
+            # Entered last: the loops end first, while the wake-ups can still be heard.
             tasks = await stack.enter_async_context(asyncio.TaskGroup())
             for (loop, _), wake in zip(loops, wakes, strict=True):
                 tasks.create_task(run_loop(loop, wake), name=loop.name)
@@ -123,7 +119,7 @@ class Scheduler:
         )
 
     async def round(self) -> None:
-        """One scheduling round. What is logged meanwhile says which."""
+        """Run one scheduling round, and log its result."""
         round_id = self.new_round_id()
         with bound_contextvars(round=round_id):
             result = await run_round(
@@ -133,6 +129,7 @@ class Scheduler:
                 now=self.now(),
                 clock_s=self.clock_s,
                 usd_per_slot_h=self.usd_per_slot_h,
+                policies=self.policies,
             )
             if result.did_something:
                 log.info(
@@ -145,13 +142,13 @@ class Scheduler:
                 )
 
     async def deliver(self) -> None:
-        """Push what is due."""
+        """Push commands that are due to the nodes' streams."""
         pushed = await deliver(self.transactions, self.queue, now=self.now())
         if pushed:
             log.info("delivered", commands=pushed)
 
     async def simulate(self) -> None:
-        """Answer what-if questions until none waits."""
+        """Run what-if simulations until none waits."""
         while True:
             began_s = self.clock_s()
             taken = await run_next(
@@ -162,9 +159,10 @@ class Scheduler:
             log.info("simulated", simulation=taken.id, took_s=round(self.clock_s() - began_s, 3))
 
     async def expire(self) -> None:
-        """Notice silent nodes, and changes in place that take too long."""
+        """Mark silent nodes as LOST, and end changes in place that take too long."""
         if self.look_at_clock is not None:
-            # Nobody is judged by a clock that was set after those were who wrote when they were seen.
+            # Update the clock first: nodes whose last contact was stored by another clock must not be judged
+            # by this one.
             await self.look_at_clock()
         lost = await expire_nodes(
             self.transactions, silence=self.intervals.silence, launch=self.launch, now=self.now()
@@ -172,12 +170,12 @@ class Scheduler:
         if lost:
             log.warning("nodes_lost", nodes=lost)
         async with self.transactions.begin() as tx:
-            overdue = await expire_switches(tx, now=self.now())
+            overdue = await expire_switches(tx, launch=self.launch, now=self.now())
         if overdue:
             log.warning("switches_overdue", jobs=overdue)
 
     async def accrue(self) -> None:
-        """Bring the ledger up to date, and tell of money that comes to its end."""
+        """Update the ledger, and send notices about budgets that are nearly or fully spent."""
         async with self.transactions.begin() as tx:
             await accrue(tx, self.usd_per_slot_h, self.now(), history=self.intervals.history)
         told = await watch_money(self.transactions, self.launch, self.now())
@@ -185,7 +183,7 @@ class Scheduler:
             log.info("money", told_of=told)
 
     async def retain(self) -> None:
-        """Delete what is over."""
+        """Delete rows and objects whose retention has ended."""
         gone = await retain(
             self.transactions, self.storage, keep_days=self.intervals.keep_days, now=self.now()
         )
@@ -198,7 +196,7 @@ class Scheduler:
             log.info("access_taken", nodes=forgotten)
 
     async def sweep(self) -> None:
-        """Shorten long histories, and delete what nobody refers to."""
+        """Shorten long histories, and delete objects that nothing refers to."""
         gone = await sweep(
             self.transactions, self.storage, keep_days=self.intervals.keep_days, now=self.now()
         )

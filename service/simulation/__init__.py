@@ -1,5 +1,5 @@
-"""The wind tunnel: the policies and the solver of the service, in virtual time.
+"""Simulator: the policies and the solver of the service in virtual time.
 
-Another caller of the domain, beside the service: nothing here knows a database, and nothing in the domain knows that it
-is simulated.
+It calls the domain as the service does. Nothing here depends on a database, and nothing in the domain depends
+on the simulation.
 """

@@ -1,6 +1,7 @@
-"""`python -m service.simulation`: files in, a folder with a report out. `headway simulate` runs this program.
+"""Command-line program `python -m service.simulation`, which `headway simulate` runs.
 
-Exit codes: 0; 2 for input that makes no sense, with one sentence on stderr; 130 after Ctrl-C.
+It reads files and writes a folder with a report. Exit codes: 0 for success; 2 for invalid input, with one
+sentence on stderr; 130 after Ctrl-C.
 """
 
 from __future__ import annotations
@@ -15,31 +16,33 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from service.domain.errors import InvalidField
-from service.domain.policies.policy import Policy
-from service.domain.policies.registry import DEFAULT, POLICIES, policy
-from service.simulation.inputs import read_world
-from service.simulation.laws import LawOfJobs, law_of
-from service.simulation.metrics import summary
-from service.simulation.report import render
-from service.simulation.results import REPORT, Result, Results, check_folder, write
+from service.domain.policies.framework.policy import Policy
+from service.domain.policies.registry import DEFAULT, Policies
+from service.domain.shared.errors import InvalidField
+from service.environment import SettingsError
+from service.plugins import installed_policies
+from service.simulation.inputs.reading import read_world
+from service.simulation.model.laws import JobDistribution, law_of
+from service.simulation.model.world import BadInput, ClusterRules, View, World
+from service.simulation.replay.metrics import summary
+from service.simulation.report.page import render
+from service.simulation.report.results import REPORT, ReplayResult, Results, check_folder, write
 from service.simulation.sweep import Engine, sweep
-from service.simulation.world import BadInput, Rules, View, World
 
 _LIVE_PAUSE_S = 1.0
-"""Of a change in place; docs/benchmarks.md has what was measured."""
+"""Pause in seconds of a change in place; docs/benchmarks.md has the measurements."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the program; its exit code."""
+    """Run the program and return its exit code."""
     arguments = _parser().parse_args(argv)
     try:
-        policies = _policies(arguments.policy)
+        policies = _policies(arguments.policy, installed_policies())
         check_folder(arguments.out)
         world = _world(arguments)
         results = _simulated(world, policies, arguments)
         write(arguments.out, results, render(results))
-    except BadInput as error:
+    except (BadInput, SettingsError) as error:
         return _refuse(str(error))
     except OSError as error:
         return _refuse(f"{error.filename}: {error.strerror}")
@@ -59,29 +62,53 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m service.simulation", description="Replay jobs against policies in virtual time."
     )
     add = parser.add_argument
-    add("--jobs", type=Path, required=True, metavar="FILE", help="the jobs that come (CSV)")
-    add("--cluster", type=Path, required=True, metavar="FILE", help="the nodes that there are (YAML)")
-    add("--policy", default=f"{DEFAULT},fifo", metavar="A,B,C", help="NAME or NAME:KEY=VALUE, or all")
-    add("--seeds", type=_count, default=1, metavar="N", help="of measurement noise and failures")
+    add("--jobs", type=Path, required=True, metavar="FILE", help="job stream (CSV)")
+    add("--cluster", type=Path, required=True, metavar="FILE", help="nodes of the cluster (YAML)")
+    add(
+        "--policy",
+        default=f"{DEFAULT},fifo",
+        metavar="A,B,C",
+        help="policies: NAME or NAME:KEY=VALUE, or all",
+    )
+    add(
+        "--seeds",
+        type=_count,
+        default=1,
+        metavar="N",
+        help="number of seeds of measurement noise and failures",
+    )
     changes = parser.add_mutually_exclusive_group()
     changes.add_argument("--live-resize", action="store_true", help="running jobs change in place")
-    changes.add_argument("--restart", dest="live_resize", action="store_false", help="by a restart")
+    changes.add_argument(
+        "--restart", dest="live_resize", action="store_false", help="running jobs change by a restart"
+    )
     add("--law", default="power:0.8", help="speedup of jobs without profiles: amdahl:PART, power:EXPONENT")
-    add("--profiles", type=Path, metavar="DIR", help="measured profiles, a folder for each application")
+    add(
+        "--profiles",
+        type=Path,
+        metavar="DIR",
+        help="folder of measured profiles, with a folder for each application",
+    )
     add("--interval", type=_positive, default=60.0, metavar="S", help="seconds between two rounds")
-    add("--failures", type=_rate, default=0.0, metavar="RATE", help="failures of a node in an hour")
-    add("--oracle", action="store_true", help="policies see true speeds, not what was learned so far")
-    add("--unknown-lengths", action="store_true", help="no job says how much work it has left")
+    add("--failures", type=_rate, default=0.0, metavar="RATE", help="failures of a node per hour")
+    add("--oracle", action="store_true", help="policies see true speeds instead of learned ones")
+    add("--unknown-lengths", action="store_true", help="policies do not know the remaining work of jobs")
     add("--out", type=Path, default=Path("simulation"), metavar="DIR", help="folder for the results")
-    add("--parallel", type=_count, default=1, metavar="N", help="replays at a time")
-    add("--engine", type=Engine, default=Engine.PROCESSES, choices=tuple(Engine), help="that runs them")
-    add("--progress", action="store_true", help="JSON lines on stderr: the share that is done")
+    add("--parallel", type=_count, default=1, metavar="N", help="number of replays in parallel")
+    add(
+        "--engine",
+        type=Engine,
+        default=Engine.PROCESSES,
+        choices=tuple(Engine),
+        help="engine that runs the replays",
+    )
+    add("--progress", action="store_true", help="write the share of work done to stderr as JSON lines")
     return parser
 
 
 def _count(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number of at least 1")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
     return int(text)
 
 
@@ -91,7 +118,7 @@ def _rate(text: str) -> float:
     except ValueError:
         value = math.nan
     if not 0.0 <= value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of at least 0")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of at least 0")
     return value
 
 
@@ -102,15 +129,15 @@ def _positive(text: str) -> float:
     return value
 
 
-def _policies(text: str) -> dict[str, Policy]:
-    """By what they are called in the results: as they were asked for. Raises BadInput."""
-    asked = list(POLICIES) if text == "all" else [part.strip() for part in text.split(",") if part.strip()]
+def _policies(text: str, known: Policies) -> dict[str, Policy]:
+    """Return the policies by the text that requested them, which is their name in the results. Raise BadInput."""
+    asked = list(known) if text == "all" else [part.strip() for part in text.split(",") if part.strip()]
     if not asked:
-        raise BadInput("--policy names none")
-    return {one: _policy(one) for one in asked}
+        raise BadInput("--policy names no policy")
+    return {one: _policy(one, known) for one in asked}
 
 
-def _policy(text: str) -> Policy:
+def _policy(text: str, known: Policies) -> Policy:
     name, *settings = text.split(":")
     parameters = {}
     for setting in settings:
@@ -120,15 +147,15 @@ def _policy(text: str) -> Policy:
         except ValueError:
             raise BadInput(f"--policy {text}: {setting!r} is not of the form key=number") from None
     try:
-        return policy(name, parameters)
+        return known.policy(name, parameters)
     except InvalidField as error:
         raise BadInput(f"--policy {text}: {error.message}") from None
 
 
 def _world(arguments: argparse.Namespace) -> World:
-    """Raises BadInput."""
+    """Read the world from the given files. Raise BadInput if one of them is invalid."""
     live = arguments.live_resize
-    rules = Rules(
+    rules = ClusterRules(
         interval_s=arguments.interval,
         on_events=live,
         live_pause_s=_LIVE_PAUSE_S if live else None,
@@ -138,7 +165,7 @@ def _world(arguments: argparse.Namespace) -> World:
     return read_world(
         arguments.jobs,
         arguments.cluster,
-        law=LawOfJobs(law=law_of(arguments.law)),
+        law=JobDistribution(law=law_of(arguments.law)),
         profiles=arguments.profiles,
         rules=rules,
         declares_length=not arguments.unknown_lengths,
@@ -162,13 +189,14 @@ def _simulated(world: World, policies: dict[str, Policy], arguments: argparse.Na
         on_progress=tell,
     )
     runs = tuple(
-        Result(replay=replace(found, policy=point.policy), figures=summary(found)) for point, found in replays
+        ReplayResult(replay=replace(found, policy=point.policy), figures=summary(found))
+        for point, found in replays
     )
     return Results(name=f"{arguments.jobs.stem} on {arguments.cluster.stem}", runs=runs)
 
 
 def _stop_on_signals() -> None:
-    """End what runs in other processes first: nothing waits for a replay that nobody wants."""
+    """Terminate the child processes before this one on SIGINT and SIGTERM, so that it does not wait for their replays."""
 
     def stop(_number: int, _frame: object) -> None:
         for child in multiprocessing.active_children():

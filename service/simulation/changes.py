@@ -1,4 +1,4 @@
-"""What-if changes, made to a picture of the cluster: one snapshot in, another out. Pure."""
+"""What-if changes to a snapshot of the cluster. Pure."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from headway.contract.agents import NodeState
-from headway.contract.decisions import PolicyRequest
-from headway.contract.jobs import JobState, Reason
-from headway.contract.simulations import (
+from headway.contract.views.decisions import PolicyRequest
+from headway.contract.views.jobs import JobState, Reason
+from headway.contract.views.simulations import (
     AddJob,
     AddNodes,
     Change,
@@ -20,20 +20,23 @@ from headway.contract.simulations import (
     SetPolicy,
     SetPrice,
 )
-from service.domain.cluster import Node, PolicySetting, Snapshot
-from service.domain.errors import InvalidField
-from service.domain.jobs import Job
-from service.domain.policies.registry import policy
+from service.domain.cluster.snapshot import Node, PolicySetting, Snapshot
+from service.domain.jobs.job import Job
+from service.domain.policies.budget import BudgetPolicy
+from service.domain.policies.registry import POLICIES, Policies
+from service.domain.shared.errors import InvalidField
 
-BUDGET = "budget"
+BUDGET = BudgetPolicy.name
 _GONE = frozenset({NodeState.LOST, NodeState.DRAINED})
-"""Nodes in these states are not there: nobody can lose what they had."""
+"""States of nodes that are not present, so that no job can lose slots on them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Changed:
-    """A snapshot with changes. `after_s` and `samples` are of jobs that were added: when they are submitted, from now,
-    and how many samples they train on, where that was said.
+class ChangedSnapshot:
+    """Snapshot with changes, and facts about the added jobs.
+
+    `after_s` is the time from now to the submission of an added job. `samples` is its number of samples,
+    where given.
     """
 
     snapshot: Snapshot
@@ -41,31 +44,35 @@ class Changed:
     samples: Mapping[str, int] = field(default_factory=dict)
 
 
-def with_changes(snapshot: Snapshot, changes: Sequence[Change]) -> Changed:
-    """The snapshot as it would be with the changes, made in their order.
+def with_changes(
+    snapshot: Snapshot, changes: Sequence[Change], policies: Policies = POLICIES
+) -> ChangedSnapshot:
+    """Return the snapshot with the changes, made in their order.
 
-    Raises InvalidField, which names the change, for one that cannot be made: a node, job, kind or policy that does not
-    exist, more nodes than there are, a name that is taken.
+    Raise InvalidField, which names the change, for a change that cannot be made: a node, job, kind or policy
+    does not exist, there are fewer nodes than requested, or a name is taken.
     """
-    found = Changed(snapshot=snapshot)
+    found = ChangedSnapshot(snapshot=snapshot)
     for index, change in enumerate(changes):
-        found = _with_change(found, change, f"changes.{index}")
+        found = _with_change(found, change, f"changes.{index}", policies)
     return found
 
 
-def settings_of(snapshot: Snapshot, policies: Sequence[PolicyRequest]) -> tuple[PolicySetting, ...]:
-    """The policies to compare: those that were asked for, or the one that the cluster follows.
+def settings_of(
+    snapshot: Snapshot, asked: Sequence[PolicyRequest], policies: Policies = POLICIES
+) -> tuple[PolicySetting, ...]:
+    """Return the policies to compare: the requested ones, or the present policy of the cluster.
 
-    Raises InvalidField for a policy or parameter that does not exist.
+    Raise InvalidField for a policy or parameter that does not exist.
     """
-    if not policies:
+    if not asked:
         return (snapshot.policy,)
-    for index, one in enumerate(policies):
-        _checked_policy(one.policy, one.parameters, f"policies.{index}")
-    return tuple(PolicySetting(one.policy, one.parameters) for one in policies)
+    for index, one in enumerate(asked):
+        _checked_policy(policies, one.policy, one.parameters, f"policies.{index}")
+    return tuple(PolicySetting(one.policy, one.parameters) for one in asked)
 
 
-def _with_change(found: Changed, change: Change, where: str) -> Changed:
+def _with_change(found: ChangedSnapshot, change: Change, where: str, policies: Policies) -> ChangedSnapshot:
     snapshot = found.snapshot
     match change:
         case AddNodes():
@@ -77,7 +84,7 @@ def _with_change(found: Changed, change: Change, where: str) -> Changed:
         case SetBudget():
             snapshot = _with_budget(snapshot, change, where)
         case SetPolicy():
-            _checked_policy(change.policy, change.parameters, where)
+            _checked_policy(policies, change.policy, change.parameters, where)
             snapshot = replace(
                 snapshot, policy=PolicySetting(change.policy, change.parameters), policy_state={}
             )
@@ -100,11 +107,11 @@ def _with_nodes(snapshot: Snapshot, change: AddNodes, where: str) -> Snapshot:
         )
         if not sizes:
             raise InvalidField(
-                f"{where}.slots", f"no node has {kind} yet: say how many slots each new one has"
+                f"{where}.slots", f"no node has {kind} yet: give the number of slots of each new node"
             )
         slots = max(sizes, key=lambda size: (sizes[size], size))
     begin = sum(node_id.startswith("~") for node_id in snapshot.nodes)
-    # The tilde keeps them apart from ids of real nodes, and behind them.
+    # Ids with a tilde differ from the ids of real nodes and sort after them.
     added = {
         f"~{number:05}": Node(
             id=f"~{number:05}",
@@ -131,7 +138,7 @@ def _with_fewer(snapshot: Snapshot, change: RemoveNodes, where: str) -> Snapshot
 
 
 def _without(snapshot: Snapshot, gone: set[str]) -> Snapshot:
-    """The snapshot without these nodes. A job that held a slot there has lost all of what it had."""
+    """Return the snapshot without these nodes. A job that held a slot on one of them loses all of its slots."""
     losers = {job for key, job in snapshot.held.items() if key.node_id in gone}
     return replace(
         _freed(snapshot, losers),
@@ -140,7 +147,7 @@ def _without(snapshot: Snapshot, gone: set[str]) -> Snapshot:
 
 
 def _freed(snapshot: Snapshot, losers: set[str]) -> Snapshot:
-    """The snapshot in which these jobs hold nothing, and wait to start again."""
+    """Return the snapshot in which these jobs hold nothing and wait to start again."""
     waiting = {
         job_id: replace(job, state=JobState.PENDING, allocation={}, target=None, switch=None, retry_at=None)
         if job_id in losers
@@ -154,9 +161,9 @@ def _freed(snapshot: Snapshot, losers: set[str]) -> Snapshot:
 def _with_budget(snapshot: Snapshot, change: SetBudget, where: str) -> Snapshot:
     present = snapshot.policy
     parameters = {**(present.parameters if present.name == BUDGET else {}), "usd_per_h": change.usd_per_h}
-    # A delay's price that was fixed before would leave the budget without effect.
+    # A fixed price of delay from before would leave the budget without effect.
     parameters.pop("mu_h_per_usd", None)
-    _checked_policy(BUDGET, parameters, where)
+    _checked_policy(POLICIES, BUDGET, parameters, where)
     return replace(snapshot, policy=PolicySetting(BUDGET, parameters), policy_state={})
 
 
@@ -168,14 +175,14 @@ def _without_job(snapshot: Snapshot, change: DropJob, where: str) -> Snapshot:
     raise InvalidField(f"{where}.job", f"no active job has the id or name {change.job!r}")
 
 
-def _with_job(found: Changed, change: AddJob, where: str) -> Changed:
+def _with_job(found: ChangedSnapshot, change: AddJob, where: str) -> ChangedSnapshot:
     spec, snapshot = change.spec, found.snapshot
     if any((job.name, job.spec.project) == (spec.name, spec.project) for job in snapshot.jobs.values()):
         raise InvalidField(
-            f"{where}.spec.name", f"an active job of project {spec.project} is named {spec.name} already"
+            f"{where}.spec.name", f"an active job of project {spec.project} already has the name {spec.name}"
         )
     job = Job(
-        # Behind all that are there, as one that is submitted now.
+        # The id sorts after all present jobs, like that of a job submitted now.
         id=f"~{spec.project}/{spec.name}",
         spec=spec,
         state=JobState.PENDING,
@@ -184,7 +191,7 @@ def _with_job(found: Changed, change: AddJob, where: str) -> Changed:
         submitted_at=snapshot.now,
         state_since=snapshot.now,
     )
-    return Changed(
+    return ChangedSnapshot(
         snapshot=replace(snapshot, jobs={**snapshot.jobs, job.id: job}),
         after_s={**found.after_s, job.id: change.after_s},
         samples=found.samples if change.samples is None else {**found.samples, job.id: change.samples},
@@ -196,17 +203,17 @@ def _node(snapshot: Snapshot, name: str, where: str) -> Node:
         if name in {node.id, node.name}:
             return node
     there = ", ".join(sorted(node.name for node in snapshot.nodes.values())[:10]) or "none"
-    raise InvalidField(where, f"no node has the id or name {name!r}; there are: {there}")
+    raise InvalidField(where, f"no node has the id or name {name!r}; the nodes are: {there}")
 
 
 def _known_kind(snapshot: Snapshot, kind: str, where: str) -> None:
     there = {kind for node in snapshot.nodes.values() for kind in node.slots.values()}
     if kind not in there:
-        raise InvalidField(where, f"no node has {kind}; there are: {', '.join(sorted(there)) or 'none'}")
+        raise InvalidField(where, f"no node has {kind}; the kinds are: {', '.join(sorted(there)) or 'none'}")
 
 
-def _checked_policy(name: str, parameters: Mapping[str, object], where: str) -> None:
+def _checked_policy(policies: Policies, name: str, parameters: Mapping[str, object], where: str) -> None:
     try:
-        policy(name, parameters)
+        policies.policy(name, parameters)
     except InvalidField as error:
         raise InvalidField(f"{where}.{error.field}", error.message) from None

@@ -1,7 +1,8 @@
-"""From a picture of the live cluster to a world that can be replayed from there.
+"""Conversion of a snapshot of the live cluster into a world that can be replayed from there.
 
-What the service believes is the truth of such a world: its learned speeds, and what jobs have left by what their
-scripts, or ended jobs of their classes, say. Both are uncertain; `drawn` takes other values that are as likely.
+The beliefs of the service are the truth of this world: its learned speeds, and the remaining work as
+announced by scripts or estimated from ended jobs of the same class. Both are uncertain. `drawn` replaces them
+with other values from their distributions.
 """
 
 from __future__ import annotations
@@ -14,42 +15,46 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from headway.contract.agents import NodeState
-from headway.contract.jobs import JobState
-from service.domain.allocation.eligibility import settled_job
+from headway.contract.values.listing import some_of
+from headway.contract.views.jobs import JobState
+from service.domain.allocation.configurations.eligibility import settled_job
+from service.domain.allocation.inputs.notes import Note
+from service.domain.allocation.inputs.round import Round, build_round
 from service.domain.allocation.knapsack.problem import NOTHING
-from service.domain.allocation.notes import Note
-from service.domain.allocation.round import LIVE_CHANGE_S, RESTART_S, Round, build_round
-from service.domain.arrays import BoolArray, FloatArray, IntArray
-from service.domain.cluster import Node, Served, SlotKey, Snapshot
-from service.domain.jobs import Allocation, Job, class_of
+from service.domain.cluster.snapshot import Node, Served, SlotKey, Snapshot
+from service.domain.contention.costs import LIVE_CHANGE_S, RESTART_S
+from service.domain.jobs.job import Allocation, Job, class_of
 from service.domain.perf.forecast import Z90, Remaining, WorkSource, learn_totals, remaining_samples
-from service.domain.policies.policy import Configurations
-from service.simulation.changes import Changed
-from service.simulation.clusters import configurations_of
-from service.simulation.world import Application, Arrival, Before, Kind, Rules, View, World
+from service.domain.policies.framework.policy import Configurations
+from service.domain.shared.arrays import BoolArray, FloatArray, IntArray
+from service.simulation.changes import ChangedSnapshot
+from service.simulation.model.clusters import configurations_of
+from service.simulation.model.world import Application, Arrival, ClusterRules, Kind, PriorService, View, World
 
 _LEAST_INTERVAL_S, _MOST_INTERVAL_S = 60.0, 3600.0
 _ROUNDS = 100
-"""So many rounds, beside those in which something happens, are held in the time that the longest job takes at least. The
-live system looks more often; where nothing has happened it decides the same.
+"""Number of periodic rounds within the shortest time that the longest job can take.
+
+Rounds after events are held besides. The live system holds rounds more often, but decides the same when
+nothing has happened.
 """
 _NAMED = 5
-"""Jobs that are named in a warning."""
+"""Largest number of jobs named in a warning."""
 _NONE = np.zeros(0, dtype=np.int64)
 _LONG = 2.0
-"""Times the horizon: as long as jobs train that nobody knows the end of."""
+"""Work of a job without a known end, as a multiple of the work it could do within the horizon."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Picture:
-    """A world (J jobs) as it is believed to be, and how far to believe it.
+class BelievedWorld:
+    """World of J jobs as the service believes it to be, with its uncertainty.
 
     Attributes:
-        world: with the medians.
-        names: (J,) what people call the jobs.
-        endless: (J,) those of which it is not known how long they train, or how fast: they go on beyond the horizon.
-        work_spread, speed_spread: (J,) standard deviations of the logarithms of work and speed.
-        warnings: what people should know before they believe the outcome.
+        world: World with the median values.
+        names: Names of the jobs for users (J,).
+        endless: True for jobs whose length or speed is unknown (J,). They run beyond the horizon.
+        work_spread, speed_spread: Standard deviations of the logarithms of work and speed (J,).
+        warnings: Reservations about the outcome, for users.
     """
 
     world: World
@@ -61,11 +66,12 @@ class Picture:
 
 
 def picture_of(
-    changed: Changed, ended_samples: Mapping[str, Sequence[float]], *, horizon_s: float
-) -> Picture:
-    """The world that goes on from a snapshot until `horizon_s` from now.
+    changed: ChangedSnapshot, ended_samples: Mapping[str, Sequence[float]], *, horizon_s: float
+) -> BelievedWorld:
+    """Return the world that continues from a snapshot until `horizon_s` from now.
 
-    `ended_samples` are what ended jobs took in samples, by class. Whatever the snapshot holds, nothing is raised.
+    `ended_samples` are the samples that ended jobs took, by class. No content of the snapshot raises an
+    error.
     """
     calm, left_out = settled(changed.snapshot)
     round_ = build_round(calm)
@@ -74,7 +80,7 @@ def picture_of(
     work, endless = _work(round_, table, left, horizon_s)
     runs = table.goodput.max(axis=1, initial=0.0) > 0
     submit_s = np.array([changed.after_s.get(job.id, -_age_s(job, calm)) for job in round_.jobs])
-    # Those that are there come first, in the order of their submits.
+    # Present jobs come first, in the order of their submissions.
     keep = np.flatnonzero(runs)[np.argsort(np.maximum(submit_s[runs], 0.0), kind="stable")]
     world = World(
         kinds=table.kinds,
@@ -102,7 +108,7 @@ def picture_of(
             for index, row in enumerate(keep.tolist())
         ),
         rejected=_rejected(round_, runs),
-        rules=Rules(
+        rules=ClusterRules(
             interval_s=_interval_s(work[keep], table.goodput[keep], horizon_s),
             on_events=True,
             live_pause_s=_live_pause_s([round_.jobs[row] for row in keep.tolist()]),
@@ -111,7 +117,7 @@ def picture_of(
         ),
         policy_state=calm.policy_state,
     )
-    return Picture(
+    return BelievedWorld(
         world=world,
         names=tuple(round_.jobs[row].name for row in keep.tolist()),
         endless=endless[keep],
@@ -121,10 +127,11 @@ def picture_of(
     )
 
 
-def drawn(picture: Picture, seed: int) -> World:
-    """The world with other values of what is uncertain, as likely as the believed ones, which seed 0 keeps.
+def drawn(picture: BelievedWorld, seed: int) -> World:
+    """Return the world with other values of uncertain quantities, drawn from their distributions. Seed 0
+    keeps the medians.
 
-    A job's values depend on its id and the seed alone, so that worlds with different changes can be compared.
+    A job's values depend only on its id and the seed, so that worlds with different changes can be compared.
     """
     world = picture.world
     if seed == 0:
@@ -133,7 +140,7 @@ def drawn(picture: Picture, seed: int) -> World:
     for index, (arrival, application) in enumerate(zip(world.arrivals, world.applications, strict=True)):
         digest = hashlib.blake2b(f"{seed} {arrival.id}".encode(), digest_size=8).digest()
         of_work, of_speed = np.random.default_rng(int.from_bytes(digest)).standard_normal(2)
-        # Beyond three standard deviations an estimate says nothing any more.
+        # Beyond three standard deviations, an estimate has no meaning.
         more = math.exp(picture.work_spread[index] * float(np.clip(of_work, -3, 3)))
         faster = math.exp(picture.speed_spread[index] * float(np.clip(of_speed, -3, 3)))
         applications.append(
@@ -145,8 +152,9 @@ def drawn(picture: Picture, seed: int) -> World:
 
 
 def settled(snapshot: Snapshot) -> tuple[Snapshot, tuple[str, ...]]:
-    """The snapshot when all that is under way is done: jobs run or wait, nodes are there or not. And, in words, what
-    takes no part.
+    """Return the snapshot after all transitions in progress, and sentences about the jobs left out.
+
+    Afterwards, each job runs or waits, and each node is present or absent.
     """
     nodes = _settled_nodes(snapshot)
     jobs: dict[str, Job] = {}
@@ -156,7 +164,7 @@ def settled(snapshot: Snapshot) -> tuple[Snapshot, tuple[str, ...]]:
         if job.state is JobState.CANCELLING:
             continue
         if job.state is JobState.PAUSED or job.pause_requested:
-            left_out.append(f"{job.name} is paused and takes no part")
+            left_out.append(f"{job.name} is paused and is not simulated")
             continue
         keys = _keeps(job, snapshot, nodes)
         held |= dict.fromkeys(keys, job.id)
@@ -175,12 +183,14 @@ def settled(snapshot: Snapshot) -> tuple[Snapshot, tuple[str, ...]]:
 
 
 def _settled_nodes(snapshot: Snapshot) -> dict[str, Node]:
-    """Those that stay. A cordoned one is there for the jobs that have it; one that is being reclaimed is as good as gone."""
+    """Return the nodes that stay. A cordoned node stays for the jobs that hold it; a node being reclaimed
+    counts as absent.
+    """
     return {node.id: node for node in snapshot.nodes.values() if node.keeps_jobs}
 
 
 def _keeps(job: Job, snapshot: Snapshot, nodes: Mapping[str, Node]) -> tuple[SlotKey, ...]:
-    """The slots that a job goes on with: all that it trains on, or is about to start on; none if one of them is gone."""
+    """Return the slots that a job continues with: the slots it trains or is about to start on, none if one is gone."""
     wanted: Allocation = job.target if job.target is not None else job.allocation
     keys = tuple(SlotKey(node, slot) for node, slots in sorted(wanted.items()) for slot in slots)
     kinds = {nodes[key.node_id].slots.get(key.slot, "") if key.node_id in nodes else "" for key in keys}
@@ -190,13 +200,13 @@ def _keeps(job: Job, snapshot: Snapshot, nodes: Mapping[str, Node]) -> tuple[Slo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Table:
-    """What jobs (J,) really do on the columns (C,) of a world.
+    """True performance of jobs (J,) on the columns (C,) of a world.
 
     Attributes:
-        goodput: (J, C) reference samples per second, 0 where a job may never run.
-        holds: (J,) the column that each has, -1 for none.
-        worth: (J,) reference samples that one of a job's samples stands for, in the batch that it has or would have.
-        speed_spread: (J,) standard deviation of the logarithm of its speed there.
+        goodput: Reference samples per second (J, C), 0 where a job may never run.
+        holds: Column that each job holds (J,), -1 for none.
+        worth: Reference samples per sample of a job (J,), in the batch that it has or would have.
+        speed_spread: Standard deviation of the logarithm of the job's speed there (J,).
     """
 
     kinds: tuple[Kind, ...]
@@ -208,7 +218,10 @@ class _Table:
 
 
 def _table(round_: Round) -> _Table:
-    """A world has columns of sizes that cut up its nodes; other sizes count as the next larger one."""
+    """Return the table of a round in the columns of a world.
+
+    A world has columns for the sizes that divide its nodes. Other sizes count as the next larger one.
+    """
     kinds = tuple(
         Kind(
             name=name,
@@ -257,7 +270,7 @@ def _table(round_: Round) -> _Table:
 
 
 def _places(given: Configurations, configurations: Configurations) -> IntArray:
-    """(C',) for each column of a round the one of a world: of its kind, and the fewest slots that are enough."""
+    """Return, for each column of a round, the world's column (C',) of the same kind with the fewest sufficient slots."""
     names = np.array([*given.kinds, ""])
     alike = names[given.kind][:, None] == np.array(configurations.kinds)[configurations.kind]
     enough = alike & (configurations.slots >= given.slots[:, None])
@@ -268,8 +281,10 @@ def _places(given: Configurations, configurations: Configurations) -> IntArray:
 def _fitting(
     holds: IntArray, goodput: FloatArray, configurations: Configurations, kinds: Sequence[Kind]
 ) -> IntArray:
-    """What jobs hold (J,), as far as there are slots for it: rounded up to larger columns, or with all of it counted on the
-    market that may be lost, it may be too much. Then a job goes on with the most that there is for it.
+    """Return the columns that jobs hold (J,), reduced where the slots are not enough.
+
+    Columns that were rounded up to larger ones, or counted fully on the spot market, may exceed the slots.
+    Such a job continues with the largest column that fits.
     """
     free = [kind.slots for kind in kinds]
     fitting = holds.copy()
@@ -286,10 +301,10 @@ def _fitting(
 def _left(
     round_: Round, samples: Mapping[str, int], ended_samples: Mapping[str, Sequence[float]]
 ) -> Remaining:
-    """What each job (J,) has left, in samples."""
+    """Return the remaining work of each job (J,), in samples."""
     classes = sorted({class_of(job.spec) for job in round_.jobs})
     said = [samples.get(job.id, job.progress.total_samples) for job in round_.jobs]
-    # What jobs say that still run is as good as what others took.
+    # Totals announced by running jobs count like the totals of ended ones.
     ended = [(index, one) for index, name in enumerate(classes) for one in ended_samples.get(name, ())] + [
         (classes.index(class_of(job.spec)), total)
         for job, total in zip(round_.jobs, said, strict=True)
@@ -306,7 +321,7 @@ def _left(
 
 
 def _work(round_: Round, table: _Table, left: Remaining, horizon_s: float) -> tuple[FloatArray, BoolArray]:
-    """(J,) reference samples left, and where nobody knows."""
+    """Return the remaining reference samples (J,), and a mask of the jobs for which they are unknown."""
     known_speed = round_.learned.measured | round_.learned.related
     endless = ~(np.isfinite(left.samples) & known_speed)
     work = np.maximum(np.where(endless, 1.0, left.samples), 1.0) * table.worth
@@ -314,10 +329,10 @@ def _work(round_: Round, table: _Table, left: Remaining, horizon_s: float) -> tu
     return np.where(endless, np.maximum(_LONG * horizon_s * fastest, 1.0), work), endless
 
 
-def _before(round_: Round, row: int, kinds: Sequence[Kind]) -> Before:
-    """What a job has had up to now: without it, one that ran for hours would look like one that starved."""
+def _before(round_: Round, row: int, kinds: Sequence[Kind]) -> PriorService:
+    """Return the service a job received so far. Without it, a job that ran for hours would look like one that starved."""
     served = round_.snapshot.served.get(round_.jobs[row].id, Served())
-    return Before(
+    return PriorService(
         served_s=tuple(served.seconds.get(kind.name, 0.0) for kind in kinds),
         served_slot_s=served.slot_s,
         changes=int(round_.given.changes[row]),
@@ -330,7 +345,7 @@ def _age_s(job: Job, snapshot: Snapshot) -> float:
 
 
 def _live_pause_s(jobs: Sequence[Job]) -> float | None:
-    """What a change in place costs, where most jobs change so; None: changes are restarts."""
+    """Return the pause of a change in place if most jobs change in place, or None if changes are restarts."""
     live = [job for job in jobs if job.live or (job.follows_orders and job.state is JobState.PENDING)]
     if not live or 2 * len(live) < len(jobs):
         return None
@@ -338,24 +353,24 @@ def _live_pause_s(jobs: Sequence[Job]) -> float | None:
 
 
 def _interval_s(work: FloatArray, goodput: FloatArray, horizon_s: float) -> float:
-    """Between two rounds; `work` (J,), `goodput` (J, C)."""
+    """Return the seconds between two rounds, for `work` (J,) and `goodput` (J, C)."""
     longest_s = float((work / goodput.max(axis=1)).max()) if goodput.size else 0.0
     return min(max(min(longest_s, horizon_s) / _ROUNDS, _LEAST_INTERVAL_S), _MOST_INTERVAL_S)
 
 
 def _rejected(round_: Round, runs: BoolArray) -> tuple[tuple[str, str], ...]:
-    """Name and reason of those that run nowhere (J,)."""
+    """Return the name and reason of each job that cannot run anywhere (J,)."""
     return tuple((round_.jobs[row].name, _never(round_, row)) for row in np.flatnonzero(~runs).tolist())
 
 
 def _never(round_: Round, row: int) -> str:
-    """Why a job can never run here."""
+    """Return the reason why a job can never run on this cluster."""
     job = round_.jobs[row]
     kinds, least = job.spec.resources.devices, min(job.sizes)
     usable = round_.usable_slots(job.spec)
     if not any(usable.values()):
         return f"no node has {' or '.join(kinds) or 'any slot'}"
-    return f"it needs at least {least} slots together, of {max(usable.values())} that there are of one kind"
+    return f"it needs at least {least} slots of one kind, and the cluster has {max(usable.values())}"
 
 
 def _warnings(
@@ -371,8 +386,7 @@ def _warnings(
     for row in keep:
         if endless[row]:
             unmeasured = math.isfinite(left.samples[row])
-            why = "nothing was measured of it or its class" if unmeasured else WorkSource.UNKNOWN.reason
+            why = "neither it nor its class was measured" if unmeasured else WorkSource.UNKNOWN.reason
             reasons.setdefault(why, []).append(round_.jobs[row].name)
     for why, names in reasons.items():
-        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-        yield f"taken to go on for ever, and in no average: {', '.join(names[:_NAMED])}{more} ({why})"
+        yield f"assumed to run without end and left out of averages: {some_of(names, _NAMED)} ({why})"

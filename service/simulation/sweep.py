@@ -1,4 +1,4 @@
-"""Many replays: policies times seeds, side by side in processes."""
+"""Sweeps of many replays, policies times seeds, in parallel processes."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from enum import StrEnum
 from multiprocessing import get_context
 from typing import Any
 
-from service.domain.policies.policy import Policy
-from service.simulation.engine import Progress, replay
-from service.simulation.world import BadInput, Replay, World
+from service.domain.policies.framework.policy import Policy
+from service.simulation.model.world import BadInput, Replay, World
+from service.simulation.replay.engine import Progress, replay
 
 
 class Engine(StrEnum):
-    """What runs the replays of a sweep. `joblib` and `ray` must be installed; with Ray a sweep may use many machines."""
+    """Runner of the replays of a sweep. `joblib` and `ray` must be installed. Ray can use many machines."""
 
     PROCESSES = "processes"
     JOBLIB = "joblib"
@@ -27,7 +27,7 @@ class Engine(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A replay of a sweep: what a policy is called there, and a seed."""
+    """Replay of a sweep: the name of a policy in the sweep, and a seed."""
 
     policy: str
     seed: int
@@ -42,10 +42,10 @@ def sweep(
     engine: Engine = Engine.PROCESSES,
     on_progress: Progress | None = None,
 ) -> Iterator[tuple[Point, Replay]]:
-    """Every policy, by what it is called, with every seed: one after the other in this order, whichever is done first.
+    """Yield the replay of every named policy with every seed, in this order, whichever finishes first.
 
-    With `parallel` 1, in this process. `on_progress` is told the share of everything that is done; what it raises ends
-    the sweep. Raises BadInput for an engine that is not installed.
+    With `parallel` 1, the replays run in this process. `on_progress` receives the share of all work that is
+    done. An exception from it ends the sweep. Raise BadInput for an engine that is not installed.
     """
     points = [Point(name, seed) for name in policies for seed in seeds]
     work = [(replace(world, seed=point.seed), policies[point.policy]) for point in points]
@@ -61,7 +61,7 @@ def sweep(
 
 
 def _part(tell: Progress | None, done: int, points: int) -> Progress | None:
-    """Tells of the whole what is told of one replay."""
+    """Return a callback that converts the progress of one replay into the progress of the sweep."""
     return None if tell is None else lambda share: tell((done + share) / points)
 
 

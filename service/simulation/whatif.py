@@ -1,4 +1,4 @@
-"""What if: the live cluster as it is, and with changes, played through side by side."""
+"""What-if comparison: replays of the live cluster without and with changes, side by side."""
 
 from __future__ import annotations
 
@@ -8,21 +8,20 @@ from functools import partial
 
 import numpy as np
 
-from headway.contract.simulations import SimulationRequest, SimulationResult
-from service.domain.arrays import FloatArray
-from service.domain.cluster import PolicySetting, Snapshot
-from service.domain.errors import InvalidField
-from service.domain.policies.policy import Policy
-from service.domain.policies.registry import DEFAULT, policy
-from service.simulation.changes import Changed, settings_of, with_changes
-from service.simulation.engine import replay
-from service.simulation.outcomes import Runs, comparisons, differences, outcome_of
-from service.simulation.snapshots import Picture, drawn, picture_of
-from service.simulation.world import JobRows, World
+from headway.contract.views.simulations import SimulationRequest, SimulationResult
+from service.domain.cluster.snapshot import PolicySetting, Snapshot
+from service.domain.policies.framework.policy import Policy
+from service.domain.policies.registry import POLICIES, Policies
+from service.domain.shared.arrays import FloatArray
+from service.simulation.changes import ChangedSnapshot, settings_of, with_changes
+from service.simulation.model.world import JobRows, World
+from service.simulation.replay.engine import replay
+from service.simulation.report.outcomes import Runs, comparisons, differences, outcome_of
+from service.simulation.snapshots import BelievedWorld, drawn, picture_of
 
 _S_PER_H = 3600.0
 BASELINE = "as it is"
-"""The label of the cluster without changes."""
+"""Label of the cluster without changes."""
 
 
 def compare(
@@ -31,16 +30,17 @@ def compare(
     ended_samples: Mapping[str, Sequence[float]],
     *,
     on_progress: Callable[[float], None] = lambda _: None,
+    policies: Policies = POLICIES,
 ) -> SimulationResult:
-    """What becomes of the cluster as it is, and with the changes under each of the policies.
+    """Return the outcomes of the unchanged cluster, and of the changed cluster under each policy.
 
-    `ended_samples` are what ended jobs took in samples, by class; `on_progress` is called with the part that is done, from
-    0 to 1. The same snapshot and request have the same result. Raises InvalidField for changes that cannot be made.
+    `ended_samples` are the samples that ended jobs took, by class. `on_progress` is called with the share of
+    work done, from 0 to 1. The result is deterministic. Raise InvalidField for changes that cannot be made.
     """
-    changed = with_changes(snapshot, request.changes)
-    settings = settings_of(changed.snapshot, request.policies)
+    changed = with_changes(snapshot, request.changes, policies)
+    settings = settings_of(changed.snapshot, request.policies, policies)
     horizon_s = request.horizon_s
-    before = picture_of(Changed(snapshot=snapshot), ended_samples, horizon_s=horizon_s)
+    before = picture_of(ChangedSnapshot(snapshot=snapshot), ended_samples, horizon_s=horizon_s)
     after = picture_of(changed, ended_samples, horizon_s=horizon_s) if request.changes else before
     cases = [(BASELINE, before, snapshot.policy), *((_label(one), after, one) for one in settings)]
     found = []
@@ -50,9 +50,9 @@ def compare(
             tell = partial(_tell, on_progress, index * request.seeds + seed, len(cases) * request.seeds)
             world = drawn(picture, seed)
             if setting != snapshot.policy:
-                # As in the live cluster: another setting remembers nothing.
+                # As in the live cluster, a new policy setting starts without state.
                 world = replace(world, policy_state={})
-            rows.append(_rows(world, _policy(setting), tell))
+            rows.append(_rows(world, policies.of_setting(setting), tell))
         found.append(_runs(label, setting, picture, rows))
     baseline = found[0]
     return SimulationResult(
@@ -74,16 +74,16 @@ def compare(
 
 
 def _tell(on_progress: Callable[[float], None], done: int, runs: int, part: float) -> None:
-    """So many of the runs are done, and a part of the next one."""
+    """Report progress after `done` runs and a part of the next one."""
     on_progress((done + part) / runs)
 
 
 def _rows(world: World, follows: Policy, on_progress: Callable[[float], None]) -> JobRows | None:
-    """What becomes of the jobs of a world; None where it has none."""
+    """Return the job rows of a replay of the world, or None if the world has no jobs."""
     return replay(world, follows, on_progress=on_progress).jobs if world.arrivals else None
 
 
-def _runs(label: str, setting: PolicySetting, picture: Picture, rows: Sequence[JobRows | None]) -> Runs:
+def _runs(label: str, setting: PolicySetting, picture: BelievedWorld, rows: Sequence[JobRows | None]) -> Runs:
     submits_s = np.array([max(0.0, one.submit_s) for one in picture.world.arrivals])
     shape = (len(rows), len(submits_s))
 
@@ -107,17 +107,9 @@ def _runs(label: str, setting: PolicySetting, picture: Picture, rows: Sequence[J
 
 
 def _label(setting: PolicySetting) -> str:
-    """A policy with the parameters that differ from its own."""
+    """Return the name of a policy with the parameters that differ from its defaults."""
     values = ", ".join(
         f"{name}={value:g}" if isinstance(value, int | float) else f"{name}={value}"
         for name, value in setting.parameters.items()
     )
     return f"{setting.name} ({values})" if values else setting.name
-
-
-def _policy(setting: PolicySetting) -> Policy:
-    """The default, as in rounds, where the cluster's setting is one that this version does not know."""
-    try:
-        return policy(setting.name, setting.parameters)
-    except InvalidField:
-        return policy(DEFAULT)

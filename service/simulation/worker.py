@@ -1,6 +1,8 @@
-"""A what-if simulation as a program of its own: the question on stdin, progress and the answer on stdout.
+"""Worker program of a what-if simulation: it reads the question from stdin and writes progress and the answer
+to stdout.
 
-Rounds and the API share their process with nothing that computes for minutes; and what takes too long can be ended.
+A separate process keeps minutes of computation out of the process of the rounds and the API, and it can be
+terminated if it takes too long.
 """
 
 from __future__ import annotations
@@ -13,26 +15,27 @@ from dataclasses import dataclass
 
 from pydantic import BaseModel
 
-from headway.contract.simulations import SimulationRequest, SimulationResult
-from service.domain.cluster import Snapshot
-from service.domain.errors import InvalidField
+from headway.contract.views.simulations import SimulationRequest, SimulationResult
+from service.domain.cluster.snapshot import Snapshot
+from service.domain.shared.errors import InvalidField
+from service.plugins import installed_policies
 from service.simulation.whatif import compare
 
-_POLITE = 10
-"""Processes that serve people and jobs go first."""
+_NICENESS = 10
+"""Increment of the niceness of the worker, so that processes that serve users and jobs have priority."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """What a worker is asked; `ended_samples` are what ended jobs took in samples, by class."""
+    """Input of a worker. `ended_samples` are the samples that ended jobs took, by class."""
 
     snapshot: Snapshot
     request: SimulationRequest
     ended_samples: Mapping[str, Sequence[float]]
 
 
-class Line(BaseModel):
-    """One line of a worker's output: how far it is, what came out, or why nothing can."""
+class WorkerMessage(BaseModel):
+    """Line of a worker's output: its progress, the result, or the reason for a refusal."""
 
     progress: float = 0.0
     result: SimulationResult | None = None
@@ -40,23 +43,24 @@ class Line(BaseModel):
 
 
 def main() -> None:
-    """Answer the one question on stdin."""
-    os.nice(_POLITE)
-    # Our own parent wrote it.
+    """Answer the single question on stdin."""
+    os.nice(_NICENESS)
+    # The parent process, which is the service, wrote this input.
     question: Question = pickle.load(sys.stdin.buffer)  # noqa: S301
     try:
         result = compare(
             question.snapshot,
             question.request,
             question.ended_samples,
-            on_progress=lambda done: _say(Line(progress=done)),
+            on_progress=lambda done: _say(WorkerMessage(progress=done)),
+            policies=installed_policies(),
         )
-        _say(Line(progress=1.0, result=result))
+        _say(WorkerMessage(progress=1.0, result=result))
     except InvalidField as error:
-        _say(Line(refused=f"{error.field}: {error.message}"))
+        _say(WorkerMessage(refused=f"{error.field}: {error.message}"))
 
 
-def _say(line: Line) -> None:
+def _say(line: WorkerMessage) -> None:
     sys.stdout.write(line.model_dump_json(exclude_defaults=True) + "\n")
     sys.stdout.flush()
 

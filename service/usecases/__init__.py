@@ -1,1 +1,4 @@
-"""The verbs: each is one transaction and the order of things in it. The ports are in `ports`."""
+"""The use cases of the service.
+
+Each is one transaction, or a few, with the order of the steps in it. Ports are in `ports`.
+"""

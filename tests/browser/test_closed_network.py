@@ -20,6 +20,7 @@ PAGES = (
     "/simulations",
     "/submit",
     "/auth/login",
+    "/help",
     "/help/reasons",
     "/help/errors",
 )
@@ -62,7 +63,7 @@ def test_the_reference_is_read_without_the_internet(visit: Visit) -> None:
     refused = close_the_network(visitor)
     visitor.page.goto(f"{visitor.base}/redoc")
     expect(visitor.page.locator("h1").first).to_contain_text("Headway")
-    expect(visitor.page.get_by_text("Submit a job. With an").first).to_be_visible()
+    expect(visitor.page.get_by_text("Submit a job. A repeated").first).to_be_visible()
     visitor.shoot("redoc")
     assert refused == []
     assert visitor.complaints == []

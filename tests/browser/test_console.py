@@ -10,8 +10,9 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from headway.contract.agents import NodeState
-from headway.contract.jobs import TERMINAL_STATES
 from headway.contract.spec import JobSpec
+from headway.contract.views.jobs import TERMINAL_STATES
+from headway.contract.views.money import BudgetRequest, Period
 from headway.local.stack import LocalStack
 from tests.browser.conftest import PATIENCE_MS, Visit, Visitor
 
@@ -35,18 +36,18 @@ def confirm(page: Page) -> None:
 
 
 def pixels(page: Page, chart: str) -> str:
-    """What is drawn in a chart."""
-    drawn: str = page.locator(f"[data-chart={chart}] canvas").evaluate("one => one.toDataURL()")
+    """Return the pixels of the first of these charts."""
+    drawn: str = page.locator(f"{chart} canvas").first.evaluate("one => one.toDataURL()")
     return drawn
 
 
 def submit_example(visitor: Visitor) -> None:
     page = visitor.page
     visitor.goto("/submit")
-    page.get_by_role("button", name="What would it take?").click()
+    page.get_by_role("button", name="Forecast", exact=True).click()
     expect(page.locator("#plan .lead")).to_contain_text("$")
     page.get_by_role("button", name="Submit", exact=True).click()
-    expect(page.locator(".notice")).to_contain_text("Submitted")
+    expect(page.locator(".notice")).to_contain_text("submitted")
 
 
 def test_submit_watch_resize_and_read(training: None, visit: Visit) -> None:
@@ -57,10 +58,10 @@ def test_submit_watch_resize_and_read(training: None, visit: Visit) -> None:
     expect(page.locator("h1 .chip")).to_have_text("running")
     # The plot is drawn, and changes while the job trains, without the page being loaded again.
     page.evaluate("window.stayed = true")
-    expect(page.locator("[data-chart=data-metrics] canvas")).to_be_visible()
-    before = pixels(page, "data-metrics")
+    expect(page.locator(".panel canvas").first).to_be_visible()
+    before = pixels(page, ".panel")
     page.wait_for_function(
-        "before => document.querySelector('[data-chart=data-metrics] canvas').toDataURL() !== before",
+        "before => document.querySelector('.panel canvas').toDataURL() !== before",
         arg=before,
     )
     expect(page.locator("#log")).to_contain_text("epoch")
@@ -74,7 +75,7 @@ def test_submit_watch_resize_and_read(training: None, visit: Visit) -> None:
     expect(page.locator("#confirm-question")).to_contain_text("2 slots")
     assert page.evaluate("window.stayed")
     confirm(page)
-    expect(page.locator(".notice")).to_contain_text("another size")
+    expect(page.locator(".notice")).to_contain_text("new size")
     expect(page.locator("#job-facts")).to_contain_text("2 of 1–4")
     expect(page.locator("#steps")).to_contain_text("grew from 1 to 2 slots")
     # The list of checkpoints comes once it is looked at.
@@ -97,7 +98,67 @@ def test_read_why_a_job_waits_and_what_it_would_cost(training: None, visit: Visi
     visitor.shoot("cluster")
     page.locator("#waiting a").first.click()
     expect(page.locator(".why-now")).to_have_text(re.compile(r"too-big waits: .*64 slots"))
-    expect(page.locator(".costs")).to_contain_text("No size of it fits")
+    expect(page.locator(".costs")).to_contain_text("there is no forecast")
+    # Sections about training are left out, as it never held slots.
+    expect(page.locator("main h2:visible")).to_have_text(["Events"])
+    assert visitor.complaints == []
+
+
+PRESENT = """
+bars => {
+  const right = document.getElementById("history").getBoundingClientRect().right;
+  for (const bar of document.querySelectorAll(bars)) {
+    const box = bar.querySelector("rect.fill").getBoundingClientRect();
+    if (box.left <= right - 8 && box.right > right) return {x: right - 4, y: box.top + box.height / 2};
+  }
+}
+"""
+"""Finds the middle of what is visible of a bar that lasts. It grows to the left, so the place stays on the bar."""
+
+
+def point_at_present(page: Page, bars: str) -> None:
+    """Move the pointer onto the first of these bars that lasts and is wide enough to be pointed at."""
+    where = page.wait_for_function(PRESENT, arg=bars).json_value()
+    page.mouse.move(where["x"], where["y"])
+
+
+def test_see_who_held_which_slot(training: None, visit: Visit, stack: LocalStack) -> None:
+    visitor = visit()
+    page = visitor.page
+    visitor.goto("/rounds")
+    # A bar in the colour of its job moves with the clock, says what it is, and leads to its job.
+    expect(page.locator("#history-lanes a svg.held.running").last).to_be_visible()
+    moved = page.locator("#history-strip")
+    before = moved.get_attribute("x")
+    page.wait_for_function(
+        "x => document.getElementById('history-strip').getAttribute('x') !== x", arg=before
+    )
+    point_at_present(page, "#history-lanes svg.held.running")
+    tip = page.locator(".tip.long")
+    expect(tip).to_contain_text("running, from")
+    page.locator("summary >> text=As a table").first.click()
+    expect(page.locator("#history-words tbody tr").first).to_contain_text(re.compile(r"local-\d \d"))
+    # Another job appears by itself, in a colour that no running job has.
+    page.evaluate("window.stayed = true")
+    with stack.client() as client:
+        spec = {"name": "newcomer", "run": "sleep 600", "elastic": {"min": 1, "max": 1, "resize": "never"}}
+        job = client.submit(JobSpec.model_validate(spec))
+        mine = f"#history-lanes a[href='/jobs/{job.id}']"
+        expect(page.locator(mine).first).to_be_attached()
+        hues = page.evaluate(
+            "() => Object.fromEntries([...document.querySelectorAll('#history-lanes a')]"
+            ".map(a => [a.getAttribute('href'), a.querySelector('svg').classList[1]]))"
+        )
+        assert len(set(hues.values())) == len(hues)
+        visitor.shoot("slots-over-time")
+        # The tip follows the chart although the pointer rests.
+        point_at_present(page, f"{mine} svg.held.running")
+        expect(tip).to_contain_text(re.compile("newcomer.* until now"))
+        client.cancel(job.id, force=True)
+        expect(tip).to_be_hidden()
+        assert page.evaluate("window.stayed")
+        page.get_by_role("link", name="1 hour").click()
+        expect(page.locator("nav a[aria-current=page] >> text=1 hour")).to_be_visible()
     assert visitor.complaints == []
 
 
@@ -166,7 +227,7 @@ def test_ask_what_if(training: None, visit: Visit) -> None:
     visitor.goto("/simulations")
     page.get_by_label("Nodes").fill("3")
     page.get_by_role("button", name="Ask").click()
-    expect(page.locator("h1")).to_contain_text("What if 3 cpu nodes came?")
+    expect(page.locator("h1")).to_contain_text("What if the cluster gained 3 cpu nodes?")
     expect(page.locator("h1 .chip")).to_have_text("done")
     expect(page.locator("#outcomes tbody tr")).to_have_count(2)
     assert visitor.complaints == []
@@ -178,6 +239,7 @@ def test_pages_are_accessible_and_fit_in_light_and_dark_and_at_both_widths(
     visitor = visit()
     with stack.client() as client:
         jobs = {job.name: job.id for job in client.jobs()}
+        client.set_budget("monthly", BudgetRequest(usd=500, period=Period.MONTH))
     paths = {
         "cluster": "/",
         "jobs": "/jobs?state=all",
@@ -189,6 +251,7 @@ def test_pages_are_accessible_and_fit_in_light_and_dark_and_at_both_widths(
         "submit": "/submit",
         "error": "/jobs/no-such-job",
         "sign-in": "/auth/login",
+        "help": "/help",
     }
     wrong: list[str] = []
     for name, path in paths.items():
@@ -199,6 +262,10 @@ def test_pages_are_accessible_and_fit_in_light_and_dark_and_at_both_widths(
             visitor.page.set_viewport_size({"width": width, "height": 900})
             wrong += [f"{name}, {scheme}, {width}: {one}" for one in problems_of(visitor.page)]
             visitor.shoot(f"{name}-{scheme}-{width}")
+        if name == "money":
+            visitor.page.get_by_text("As a table").click()
+            expect(visitor.page.locator("#budgets td").last).to_contain_text("$")
+            expect(visitor.page.locator("#budgets canvas")).to_be_visible()
     assert not wrong, "\n".join(wrong)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from headway.client import Client
+from headway.client.client import Client
 from headway.local.stack import LocalStack
 from tests.e2e.conftest import Cluster, PatientJob, patient
 

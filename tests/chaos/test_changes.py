@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from headway.contract.jobs import JobState
+from headway.contract.views.jobs import JobState
 from tests.e2e.conftest import PatientJob
 
 SLOTS = 4

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from headway.contract.agents import NodeState
-from headway.contract.jobs import TERMINAL_STATES, JobState, JobView
 from headway.contract.spec import JobSpec
+from headway.contract.views.jobs import TERMINAL_STATES, JobState, JobView
 from headway.local.processes import read_pid_file
 from tests.chaos.conftest import SLOTS
-from tests.e2e.conftest import Cluster, job_name, living_ranks
+from tests.e2e.conftest import Cluster, job_name, living_ranks, submit_at
 from tests.integration.agent.stub import launchers
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -35,8 +35,7 @@ def digits(cluster: Cluster, request: pytest.FixtureRequest) -> Callable[..., st
                 "checkpoint": {"every": "1s", "grace_s": 30},
             }
         )
-        job = cluster.client.submit(spec).id
-        cluster.client.resize(job, SLOTS)
+        job = submit_at(cluster.client, spec, SLOTS)
         cluster.until(lambda: trains_wide(cluster.client.job(job)), f"{spec.name} to train")
         return job
 

@@ -17,10 +17,10 @@ import asyncpg
 import httpx
 import pytest
 
-from headway.client import Client
+from headway.client.client import Client
 from headway.contract.agents import NodeState
-from headway.contract.jobs import TERMINAL_STATES, JobState
 from headway.contract.spec import JobSpec
+from headway.contract.views.jobs import TERMINAL_STATES, JobState
 from headway.local.ports import HOST, free_port
 from headway.local.supervisor import Program
 from tests.chaos.conftest import PatientJob
@@ -50,7 +50,9 @@ class Replicas:
         return program
 
     def scheduler(self, name: str) -> Program:
-        """One more of them, which stands by."""
+        """One more of them, which stands by: it starts when the stack's own leads, else they would race for the lead."""
+        own = self.cluster.stack.programs["scheduler"]
+        self.cluster.until(lambda: "leading" in own.log.read_text(), "the stack's scheduler to lead")
         program = self.run(name, ["service", "scheduler"], self.env)
         self.cluster.until(lambda: "waiting_to_lead" in program.log.read_text(), f"{name} to stand by")
         return program

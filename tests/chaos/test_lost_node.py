@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from headway.client import Client
+from headway.client.client import Client
 from headway.contract.agents import NodeState
-from headway.contract.jobs import Reason
+from headway.contract.views.jobs import Reason
 from headway.local.stack import LocalStack
 from tests.e2e.conftest import PATIENCE_S, Cluster, PatientJob
 from tests.integration.agent.stub import launchers
@@ -99,7 +99,7 @@ def test_the_ranks_elsewhere_go_on(patient: PatientJob, other: OtherHost, first:
     client.uncordon(second)
     patient.next_event("switch", lambda: patient.resize(4))
     lost = patient.next_event("switch", other.die)
-    assert "goes on with 2 of 4 slots after a loss: paused " in lost.message
+    assert "continues with 2 of 4 slots after a loss: paused " in lost.message
     assert lost.data["lost_steps"] <= 1
     (loss,) = patient.events("lose")
     assert loss.reason is Reason.NODE_LOST

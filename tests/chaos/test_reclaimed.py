@@ -11,9 +11,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from headway.client import Client
+from headway.client.client import Client
 from headway.contract.agents import NodeState
-from headway.contract.jobs import TERMINAL_STATES, JobState, Reason
+from headway.contract.views.jobs import TERMINAL_STATES, JobState, Reason
 from headway.local.stack import LocalStack
 from tests.chaos.test_lost_node import HERE, SILENCE_S, THERE, OtherHost
 from tests.e2e.conftest import Cluster, PatientJob, living_ranks

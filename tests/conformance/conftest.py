@@ -15,15 +15,16 @@ import pytest
 import pytest_asyncio
 
 from headway.contract.agents import NodeState, SlotInfo
-from headway.contract.jobs import JobState, Reason
 from headway.contract.spec import JobSpec
+from headway.contract.views.jobs import JobState, Reason
 from headway.local.ports import HOST, free_port
 from service.adapters.postgres.database import Database
 from service.adapters.storage import ObjectStorage
-from service.domain.jobs import Job
-from service.usecases.identity_ports import ProjectRecord
-from service.usecases.ports import Transaction
-from service.usecases.records import Bell, NodeRecord
+from service.domain.jobs.job import Job
+from service.usecases.ports.facts import WakeUp
+from service.usecases.ports.identity import ProjectRecord
+from service.usecases.ports.nodes import NodeRecord
+from service.usecases.ports.transactions import Transaction
 from tests.conformance.ec2_rig import ec2
 
 __all__ = ["ec2"]
@@ -66,13 +67,13 @@ def s3_environment(s3_server: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Rung:
-    """The bells that were rung after commits."""
+    """The wake-ups that were sent after commits."""
 
     def __init__(self) -> None:
-        self.bells: list[tuple[Bell, str]] = []
+        self.wake_ups: list[tuple[WakeUp, str]] = []
 
-    async def ring(self, bell: Bell, about: str) -> None:
-        self.bells.append((bell, about))
+    async def wake(self, wake_up: WakeUp, about: str) -> None:
+        self.wake_ups.append((wake_up, about))
 
 
 @pytest.fixture(params=["memory", "folder", "s3"])
@@ -94,7 +95,7 @@ def rung() -> Rung:
 @pytest_asyncio.fixture
 async def database(database_url: str, rung: Rung) -> AsyncIterator[Database]:
     """A fresh database with the schema."""
-    made = Database(database_url, rung.ring)
+    made = Database(database_url, rung.wake)
     yield made
     await made.close()
 

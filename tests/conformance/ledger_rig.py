@@ -10,12 +10,12 @@ import pytest
 from sqlalchemy import text
 
 from headway.contract.agents import Member
-from headway.contract.jobs import JobState, Reason
-from headway.contract.money import GroupBy
+from headway.contract.views.jobs import JobState, Reason
+from headway.contract.views.money import GroupBy
 from service.adapters.postgres.database import Database
+from service.domain.jobs.records import AllocationRecord, Event
 from service.domain.rental.machines import Machine, MachineReason, MachineState
-from service.usecases.accrue import accrue
-from service.usecases.records import AllocationRecord, Event
+from service.usecases.money.accrue import accrue
 from tests.conformance.conftest import NOW, job_of, node_of, store
 from tests.unit.service import builders
 
@@ -85,7 +85,7 @@ async def reconcile(database: Database) -> None:
 
 async def usage(database: Database, by: GroupBy = GroupBy.CATEGORY) -> dict[str, Any]:
     async with database.begin() as tx:
-        groups = await tx.money_queries.usage(at(-86400), at(86400 * 30), by, projects=None)
+        groups = await tx.spending.usage(at(-86400), at(86400 * 30), by, projects=None)
     return {one.key: pytest.approx(one.usd, abs=1e-9) for one in groups}
 
 
@@ -93,7 +93,7 @@ async def event(
     database: Database, seconds: float, kind: str, state: JobState, generation: int = 1, **data: Any
 ) -> None:
     async with database.begin() as tx:
-        await tx.history.event(
+        await tx.jobs.add_event(
             Event(
                 job_id="j1",
                 at=at(seconds),
@@ -112,8 +112,8 @@ async def grant(database: Database, seconds: float, generation: int, slots: Sequ
     async with database.begin() as tx:
         await tx.grants.release("j1", generation - 1, None, {}, at(seconds))
         assert await tx.grants.grant("j1", generation, held, at(seconds))
-        await tx.allocations.end("j1", generation - 1, at(seconds))
-        await tx.allocations.add(
+        await tx.grants.end_allocation("j1", generation - 1, at(seconds))
+        await tx.grants.add_allocation(
             AllocationRecord(
                 job_id="j1",
                 generation=generation,
@@ -136,7 +136,7 @@ async def grant(database: Database, seconds: float, generation: int, slots: Sequ
 async def release(database: Database, seconds: float, generation: int) -> None:
     async with database.begin() as tx:
         await tx.grants.release("j1", generation, None, {}, at(seconds))
-        await tx.allocations.end("j1", generation, at(seconds))
+        await tx.grants.end_allocation("j1", generation, at(seconds))
 
 
 async def begin_training(database: Database, seconds: float = 10) -> None:
@@ -146,3 +146,4 @@ async def begin_training(database: Database, seconds: float = 10) -> None:
     await grant(database, seconds, 1, [0])
     await event(database, seconds, "allocate", JobState.STARTING)
     await event(database, seconds + 2, "start", JobState.RUNNING)
+    await event(database, seconds + 2, "first_step", JobState.RUNNING)

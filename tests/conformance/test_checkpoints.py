@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from headway.contract.jobs import CheckpointPage, JobProgress, JobState, JobView, Reason
-from headway.contract.manifest import Manifest, Name, Part
+from headway.contract.manifest import CheckpointPart, Manifest, Name
 from headway.contract.spec import JobSpec
+from headway.contract.views.jobs import CheckpointPage, JobProgress, JobState, JobView, Reason
 from service.adapters.storage import ObjectStorage
-from service.domain.errors import InvalidField, NotFound
-from service.usecases.checkpoints import MOST_OBJECTS, CheckpointStore, list_checkpoints
-from service.usecases.retention_ports import Stored
+from service.domain.shared.errors import InvalidField, NotFound
+from service.usecases.ports.storage import Stored, StoredObjects
+from service.usecases.storage.checkpoints import MOST_OBJECTS, list_checkpoints
 
 ROOT = "s3://bucket/checkpoints"
 STATE = b"weights"
@@ -42,6 +42,7 @@ def job_view(told: int | None = None) -> JobView:
         started_at=None,
         finished_at=None,
         spec=JobSpec(name="digits", run="python digits.py"),
+        present="",
     )
 
 
@@ -52,7 +53,7 @@ async def save(
     folder = f"checkpoints/{job}/{name}"
     await storage.put(f"{folder}/0-0.safetensors", STATE)
     if sealed:
-        part = Part("0-0.safetensors", len(STATE), hashlib.sha256(STATE).hexdigest())
+        part = CheckpointPart("0-0.safetensors", len(STATE), hashlib.sha256(STATE).hexdigest())
         manifest = Manifest(
             generation=name.generation,
             epoch=name.epoch,
@@ -65,7 +66,7 @@ async def save(
 
 
 async def listed(
-    storage: CheckpointStore, *, told: int | None = None, cursor: str | None = None, limit: int = 100
+    storage: StoredObjects, *, told: int | None = None, cursor: str | None = None, limit: int = 100
 ) -> CheckpointPage:
     return await list_checkpoints(storage, ROOT, job_view(told), cursor=cursor, limit=limit)
 
@@ -134,7 +135,7 @@ async def test_a_cursor_of_something_else_is_refused(folder: Path, cursor: str) 
 async def test_an_empty_list_says_why(folder: Path) -> None:
     storage = ObjectStorage(f"file://{folder}")
     assert "No checkpoint was saved" in (await listed(storage)).note
-    assert "the hosts keep that folder for themselves" in (await listed(storage, told=900)).note
+    assert "That folder may be local to the hosts" in (await listed(storage, told=900)).note
     await save(storage, Name(1, 0, 500), samples=500)
     assert "a checkpoint at 900 samples" in (await listed(storage, told=900)).note
     assert (await listed(storage, told=500)).note == ""

@@ -12,7 +12,7 @@ import pytest_asyncio
 
 from headway.contract.agents import COMMANDS, StopCommand
 from service.adapters.postgres.database import Database
-from service.usecases.records import PendingCommand
+from service.usecases.ports.rounds import PendingCommand
 from tests.conformance.conftest import NOW, job_of, node_of, store
 
 AGAIN_S = 5.0

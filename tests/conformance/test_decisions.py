@@ -10,15 +10,16 @@ from typing import Any
 import pytest
 
 from headway.contract.agents import Member, NodeState, StopCommand
-from headway.contract.decisions import RoundChange, RoundView, RowPrice
-from headway.contract.jobs import JobState, Reason
 from headway.contract.runtime import Progress
+from headway.contract.views.decisions import RoundChange, RoundView, RowPrice
+from headway.contract.views.jobs import JobState, Reason
 from service.adapters.postgres.database import Database
-from service.adapters.postgres.snapshot import LATE_S
-from service.domain.cluster import Measurement, Orders, PolicySetting, Served, Snapshot
-from service.domain.errors import InvalidField, NotFound
-from service.usecases.ports import Transaction
-from service.usecases.records import AllocationRecord, Measured, Prediction
+from service.adapters.postgres.rounds.snapshot import LATE_S
+from service.domain.cluster.snapshot import Measurement, Orders, PolicySetting, Served, Snapshot
+from service.domain.jobs.records import AllocationRecord, Prediction
+from service.domain.shared.errors import InvalidField, NotFound
+from service.usecases.ports.jobs import Measured
+from service.usecases.ports.transactions import Transaction
 from tests.conformance.conftest import NOW, job_of, node_of, store
 
 
@@ -54,14 +55,14 @@ def progress_of(**fields: Any) -> Progress:
 
 async def snapshot(database: Database, now_s: float = 0.0, **prices: float) -> Snapshot:
     async with database.begin() as tx:
-        return await tx.decisions.snapshot(NOW + timedelta(seconds=now_s), prices)
+        return await tx.rounds.snapshot(NOW + timedelta(seconds=now_s), prices)
 
 
 async def start(tx: Transaction, job_id: str, slots: dict[str, tuple[int, ...]], **fields: Any) -> None:
     """The job's generation starts on slots, and the job has started."""
     allocation = allocation_of(job_id, slots, **fields)
     assert await tx.grants.grant(job_id, allocation.generation, slots, allocation.granted_at)
-    await tx.allocations.add(allocation)
+    await tx.grants.add_allocation(allocation)
     job = await tx.jobs.lock(job_id)
     await tx.jobs.save(replace(job, started_at=allocation.granted_at))
 
@@ -80,7 +81,7 @@ async def test_measurements_have_the_batch_plan_and_the_spread(database: Databas
     async with database.begin() as tx:
         await store(tx, node_of("n1"), job_of("j1"))
         await start(tx, "j1", {"n1": (0, 1)})
-        await tx.history.measure([Measured("j1", allocation_of("j1", {"n1": (0, 1)}), progress_of())], NOW)
+        await tx.jobs.add_measured([Measured("j1", allocation_of("j1", {"n1": (0, 1)}), progress_of())], NOW)
     (one,) = (await snapshot(database)).measurements["j1"]
     expected = Measurement(
         "cpu",
@@ -106,7 +107,7 @@ async def test_several_ranks_that_never_waited_did_not_measure_it(
     async with database.begin() as tx:
         await store(tx, node_of("n1"), job_of("j1"))
         allocation = allocation_of("j1", {"n1": slots})
-        await tx.history.measure([Measured("j1", allocation, progress_of(sync_s_sum=0.0))], NOW)
+        await tx.jobs.add_measured([Measured("j1", allocation, progress_of(sync_s_sum=0.0))], NOW)
     (one,) = (await snapshot(database)).measurements["j1"]
     assert one.sync_s == sync_s
 
@@ -119,7 +120,7 @@ async def test_what_several_generations_measured_of_one_configuration_is_one_mea
         for generation, noise in ((1, 5.0), (2, 7.0), (3, None)):
             allocation = allocation_of("j1", {"n1": (0,)}, generation=generation)
             progress = progress_of(gradient_sqr=noise, gradient_var=noise)
-            await tx.history.measure(
+            await tx.jobs.add_measured(
                 [Measured("j1", allocation, progress)], NOW + timedelta(seconds=generation)
             )
     (one,) = (await snapshot(database)).measurements["j1"]
@@ -132,7 +133,7 @@ async def test_a_batch_plan_that_changes_is_the_last_one(database: Database) -> 
         await store(tx, node_of("n1"), job_of("j1"))
         for local in (16, 24):
             allocation = allocation_of("j1", {"n1": (0,)})
-            await tx.history.measure([Measured("j1", allocation, progress_of(local_batch=local))], NOW)
+            await tx.jobs.add_measured([Measured("j1", allocation, progress_of(local_batch=local))], NOW)
     (one,) = (await snapshot(database)).measurements["j1"]
     assert (one.local_batch, one.steps) == (24, 40)
 
@@ -145,7 +146,7 @@ async def test_a_class_has_what_its_latest_jobs_measured_ended_ones_too(database
             await store(tx, job_of(f"j{number}", name=f"gpt-{number}", submitted_at=at))
             await start(tx, f"j{number}", {"n1": (0,)})
             progress = progress_of(global_batch=1 + number if number < 23 else 23)
-            await tx.history.measure(
+            await tx.jobs.add_measured(
                 [Measured(f"j{number}", allocation_of(f"j{number}", {"n1": (0,)}), progress)], NOW
             )
             await tx.grants.release(f"j{number}", 1, None, {}, NOW)
@@ -173,9 +174,9 @@ async def test_what_a_job_was_served_is_the_turns_of_its_generations(database: D
         for generation, slots, kind, begin_s, end_s in generations:
             at = NOW + timedelta(seconds=begin_s)
             fields = {"generation": generation, "device_kind": kind, "granted_at": at}
-            await tx.allocations.add(allocation_of("j1", {"n1": slots}, **fields))
+            await tx.grants.add_allocation(allocation_of("j1", {"n1": slots}, **fields))
             if end_s is not None:
-                await tx.allocations.end("j1", generation, NOW + timedelta(seconds=end_s))
+                await tx.grants.end_allocation("j1", generation, NOW + timedelta(seconds=end_s))
     served = (await snapshot(database, 35.0)).served
     assert served == {"j1": Served({"cpu": 30.0, "a100": 5.0}, 50.0)}
 
@@ -193,9 +194,9 @@ async def test_a_prediction_is_kept_with_its_allocation(
 ) -> None:
     async with database.begin() as tx:
         await store(tx, node_of("n1"), job_of("j1"))
-        await tx.allocations.add(allocation_of("j1", {"n1": (0,)}, predicted=predicted))
+        await tx.grants.add_allocation(allocation_of("j1", {"n1": (0,)}, predicted=predicted))
     async with database.begin() as tx:
-        found = await tx.allocations.get("j1", 1)
+        found = await tx.grants.allocation("j1", 1)
     assert found is not None
     assert found.predicted == predicted
 
@@ -204,8 +205,8 @@ async def test_a_prediction_that_is_no_number_is_none(database: Database) -> Non
     async with database.begin() as tx:
         await store(tx, node_of("n1"), job_of("j1"))
         nothing = Prediction(math.nan, 0.0, math.inf)
-        await tx.allocations.add(allocation_of("j1", {"n1": (0,)}, predicted=nothing))
-        found = await tx.allocations.get("j1", 1)
+        await tx.grants.add_allocation(allocation_of("j1", {"n1": (0,)}, predicted=nothing))
+        found = await tx.grants.allocation("j1", 1)
     assert found is not None
     assert found.predicted is None
 
@@ -213,27 +214,35 @@ async def test_a_prediction_that_is_no_number_is_none(database: Database) -> Non
 async def test_the_policy_is_the_one_chosen_last_and_starts_afresh(database: Database) -> None:
     first, second = PolicySetting("budget", {"usd_per_h": 10.0}), PolicySetting("srtf")
     async with database.begin() as tx:
-        await tx.cluster_settings.choose_policy(first, NOW)
-        await tx.cluster_settings.carry_over(first, {"price": 0.5}, NOW)
+        await tx.rounds.choose_policy(first, NOW)
+        await tx.rounds.carry_over(first, {"price": 0.5}, NOW)
     seen = await snapshot(database)
     assert (seen.policy, seen.policy_state) == (first, {"price": 0.5})
     async with database.begin() as tx:
-        await tx.cluster_settings.choose_policy(second, NOW)
-        await tx.cluster_settings.carry_over(first, {"price": 0.7}, NOW)
-        assert await tx.cluster_settings.policy() == second
+        await tx.rounds.choose_policy(second, NOW)
+        await tx.rounds.carry_over(first, {"price": 0.7}, NOW)
+        assert await tx.rounds.policy() == second
     seen = await snapshot(database)
     assert (seen.policy, seen.policy_state) == (second, {})
 
 
 async def test_the_default_policy_carries_over_too(database: Database) -> None:
     async with database.begin() as tx:
-        await tx.cluster_settings.carry_over(PolicySetting(), {"a": [1]}, NOW)
+        await tx.rounds.carry_over(PolicySetting(), {"a": [1]}, NOW)
     assert (await snapshot(database)).policy_state == {"a": [1]}
 
 
 def round_of(round_id: str, at_s: float = 0.0, **fields: Any) -> RoundView:
     change = RoundChange.model_validate(
-        {"job_id": "j1", "action": "start", "from": 0, "to": 2, "message": ""}
+        {
+            "job_id": "j1",
+            "job_name": "j",
+            "reason": "ALLOCATED",
+            "action": "start",
+            "from": 0,
+            "to": 2,
+            "message": "",
+        }
     )
     return RoundView(
         **{
@@ -260,22 +269,22 @@ def round_of(round_id: str, at_s: float = 0.0, **fields: Any) -> RoundView:
 async def record(database: Database, *rounds: RoundView) -> None:
     for one in rounds:
         async with database.begin() as tx:
-            await tx.decisions.record_round(one)
+            await tx.rounds.store_round(one)
 
 
 async def page(
     database: Database, limit: int = 10, cursor: str | None = None
 ) -> tuple[list[str], str | None]:
     async with database.begin() as tx:
-        found = await tx.decision_queries.rounds(limit=limit, cursor=cursor, seen=None)
+        found = await tx.round_queries.rounds(limit=limit, cursor=cursor, seen=None)
     return [one.id for one in found.items], found.next_cursor
 
 
 async def test_a_round_is_read_as_it_was_recorded(database: Database) -> None:
     await record(database, round_of("r1"))
     async with database.begin() as tx:
-        assert await tx.decision_queries.round("r1", seen=None) == round_of("r1")
-        assert await tx.decision_queries.round("latest", seen=None) == round_of("r1")
+        assert await tx.round_queries.round("r1", seen=None) == round_of("r1")
+        assert await tx.round_queries.round("latest", seen=None) == round_of("r1")
 
 
 async def test_of_rounds_that_changed_nothing_only_the_latest_is_kept(database: Database) -> None:
@@ -286,9 +295,9 @@ async def test_of_rounds_that_changed_nothing_only_the_latest_is_kept(database: 
     assert await page(database) == (["r2", "r1"], None)
     await record(database, idle[2])
     async with database.begin() as tx:
-        assert (await tx.decision_queries.round("latest", seen=None)).id == "idle-3"
-        with pytest.raises(NotFound, match="only rounds that changed something"):
-            await tx.decision_queries.round("idle-1", seen=None)
+        assert (await tx.round_queries.round("latest", seen=None)).id == "idle-3"
+        with pytest.raises(NotFound, match="idle-1"):
+            await tx.round_queries.round("idle-1", seen=None)
 
 
 async def test_rounds_come_in_pages(database: Database) -> None:
@@ -305,14 +314,14 @@ async def test_rounds_come_in_pages(database: Database) -> None:
 async def test_before_the_first_round_there_is_none(database: Database) -> None:
     async with database.begin() as tx:
         with pytest.raises(NotFound, match="no round has been decided yet"):
-            await tx.decision_queries.round("latest", seen=None)
+            await tx.round_queries.round("latest", seen=None)
 
 
 async def test_numbers_that_json_cannot_carry_do_not_stop_a_round(database: Database) -> None:
     price = RowPrice(name="usd_per_h", capacity=math.inf, used=1.0, price=math.nan)
     await record(database, round_of("r1", bound=math.inf, prices=[price], times={"solve_s": math.nan}))
     async with database.begin() as tx:
-        found = await tx.decision_queries.round("r1", seen=None)
+        found = await tx.round_queries.round("r1", seen=None)
     assert (found.bound, found.times) == (0.0, {"solve_s": 0.0})
     assert (found.prices[0].capacity, found.prices[0].price) == (0.0, 0.0)
 
@@ -322,7 +331,7 @@ async def test_jobs_are_counted_by_state(database: Database) -> None:
         await store(tx, job_of("j1"), job_of("j2"), job_of("j3"))
         job = await tx.jobs.lock("j3")
         await tx.jobs.save(replace(job, state=JobState.SUCCEEDED, finished_at=NOW))
-        assert await tx.decision_queries.live_jobs(seen=None) == {JobState.PENDING: 2}
+        assert await tx.round_queries.live_jobs(seen=None) == {JobState.PENDING: 2}
 
 
 async def test_a_snapshot_knows_how_many_commands_nodes_have_not_taken_up(database: Database) -> None:
@@ -341,8 +350,8 @@ async def test_a_snapshot_knows_how_many_commands_nodes_have_not_taken_up(databa
 
 async def test_a_snapshot_knows_whether_reports_were_just_late(database: Database) -> None:
     async with database.begin() as tx:
-        await tx.silence.beat("api-1", NOW, 6.0, late=True)
-        await tx.silence.beat("api-2", NOW, 6.0)
+        await tx.nodes.beat("api-1", NOW, 6.0, late=True)
+        await tx.nodes.beat("api-2", NOW, 6.0)
     assert (await snapshot(database, now_s=LATE_S)).orders == Orders(late=True)
     assert (await snapshot(database, now_s=LATE_S + 0.1)).orders == Orders()
     assert (await snapshot(database, now_s=-LATE_S - 0.1)).orders == Orders(), "by a clock that was set back"

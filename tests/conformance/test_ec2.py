@@ -14,15 +14,16 @@ import boto3
 import pytest
 from botocore.config import Config
 
-from headway.contract.markets import Market
+from headway.contract.values.markets import Market
+from service.adapters.provider_choice import installed_providers
 from service.adapters.providers.ec2 import Ec2Provider
 from service.adapters.providers.ec2_client import Ec2Clients, connect
-from service.domain.errors import HeadwayServiceError, NoCapacity, ProviderRefused, Unavailable
 from service.domain.rental.catalogue import BUILT_IN, merged
 from service.domain.rental.machines import Machine
-from service.main import providers_of
+from service.domain.shared.errors import HeadwayServiceError, NoCapacity, ProviderRefused, Unavailable
+from service.main import wall_now
 from service.settings import SettingsError, read_settings
-from service.usecases.rental_ports import JoinBy
+from service.usecases.ports.rental import JoinBy
 from tests.conformance.aws import Fault
 from tests.conformance.ec2_rig import Ec2Rig
 from tests.conformance.test_providers import ec2_rig
@@ -128,7 +129,7 @@ async def test_errors_of_other_calls_leave_everything_unknown(
 async def test_a_lost_answer_makes_no_second_machine(ec2: Ec2Rig) -> None:
     ec2.aws.faults = [Fault("RunInstances", lost=True, times=LASTS)]
     provider, machine = ec2.provider(), machine_of(ec2)
-    with pytest.raises(Unavailable, match="nobody knows"):
+    with pytest.raises(Unavailable, match="the outcome is unknown"):
         await provider.launch(machine, JOIN)
     ec2.aws.faults = []
     found = await provider.launch(machine, JOIN)
@@ -164,7 +165,7 @@ async def test_an_answer_that_takes_too_long(ec2: Ec2Rig) -> None:
     settings = ec2.settings(HEADWAY_CLUSTER="hasty")
     provider = Ec2Provider(settings, Ec2Clients(hasty, ec2.clients.pricing), lambda: datetime.now(UTC))
     machine = machine_of(ec2)
-    with pytest.raises(Unavailable, match="nobody knows"):
+    with pytest.raises(Unavailable, match="the outcome is unknown"):
         await provider.launch(machine, JOIN)
     patient = Ec2Provider(settings, ec2.clients, lambda: datetime.now(UTC))
 
@@ -235,7 +236,7 @@ async def test_the_service_rents_from_ec2_when_it_is_told_to(
         "AWS_ENDPOINT_URL_EC2": ec2.aws.url,
     }
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
-    (provider,) = providers_of(read_settings(env), env)
+    (provider,) = installed_providers(read_settings(env).rental.providers, env, wall_now)
     machine = machine_of(ec2, instance_type="c5.xlarge", device_kind="cpu", slots=2)
     found = await provider.launch(machine, JOIN)
     assert [one.external_id for one in await provider.list()] == [found.external_id]
@@ -331,7 +332,7 @@ def test_settings_that_are_refused(ec2: Ec2Rig, env: dict[str, str], why: str) -
     [
         ("join ${url}", "must have"),
         ("join ${url} ${token} $(date)", "a plain dollar is written"),
-        ("join ${url} ${token} ${colour}", "nobody fills in"),
+        ("join ${url} ${token} ${colour}", "unknown placeholder"),
         ("# ${url} ${token}" + "x" * 20_000, "larger than"),
     ],
 )

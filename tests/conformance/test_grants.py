@@ -12,7 +12,7 @@ import pytest_asyncio
 from sqlalchemy import text
 
 from service.adapters.postgres.database import Database
-from service.domain.jobs import Allocation
+from service.domain.jobs.job import Allocation
 from tests.conformance.conftest import NOW, job_of, node_of, store
 
 JOBS = [f"j{index}" for index in range(6)]

@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 
 from headway.contract.agents import SlotInfo
-from headway.contract.markets import Market, pool_name
+from headway.contract.values.markets import Market, pool_name
 from service.adapters.postgres.database import Database
 from service.domain.rental.catalogue import hazard_of
 from service.domain.rental.hazards import PRIOR_H

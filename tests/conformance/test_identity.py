@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from headway.contract.identity import EVERYWHERE, ProjectQuota, Role
-from headway.contract.jobs import JobState
 from headway.contract.spec import JobSpec
+from headway.contract.views.identity import EVERYWHERE, ProjectQuota, Role
+from headway.contract.views.jobs import JobState
 from service.adapters.postgres.database import Database
-from service.domain.errors import InvalidField, NotFound
-from service.usecases.identity_ports import Bearer, ProjectRecord, TokenRecord, TokensSeen, UserRecord
-from service.usecases.ports import Transaction
-from service.usecases.projects import delete_project
-from service.usecases.retention_ports import Doomed, horizons
+from service.domain.shared.errors import InvalidField, NotFound
+from service.usecases.identity.projects import delete_project
+from service.usecases.ports.identity import Bearer, ProjectRecord, TokenRecord, TokensSeen, UserRecord
+from service.usecases.ports.transactions import Transaction
+from service.usecases.ports.upkeep import ExpiringRows, horizons
 from tests.conformance.conftest import NOW, job_of, make_projects, store
 
 ALICE = UserRecord(id="u1", name="alice", created_at=NOW)
@@ -44,13 +44,13 @@ async def people(database: Database) -> None:
     async with database.begin() as tx:
         assert await tx.users.add(ALICE)
         assert await tx.users.add(BOB)
-        await tx.members.put("u1", "red", Role.USER)
-        await tx.members.put("u1", EVERYWHERE, Role.VIEWER)
+        await tx.users.put_role("u1", "red", Role.USER)
+        await tx.users.put_role("u1", EVERYWHERE, Role.VIEWER)
 
 
 async def bearer(database: Database, digest: str) -> Bearer | None:
     async with database.begin() as tx:
-        return await tx.bearers.of_digest(digest)
+        return await tx.tokens.of_digest(digest)
 
 
 async def ids(tx: Transaction, seen: TokensSeen) -> list[str]:
@@ -70,12 +70,12 @@ async def test_a_token_is_found_with_its_user_and_their_roles(database: Database
     assert await bearer(database, "another") is None
     async with database.begin() as tx:
         await tx.tokens.add(token_of("t2", user_id="u2"), "second")
-        found = await tx.bearers.of_digests({"digest", "second", "another"})
+        found = await tx.tokens.of_digests({"digest", "second", "another"})
         assert {digest: one.user_name for digest, one in found.items()} == {
             "digest": "alice",
             "second": "bob",
         }
-        assert await tx.bearers.of_digests([]) == {}
+        assert await tx.tokens.of_digests([]) == {}
 
 
 async def test_a_robots_token_has_no_user(database: Database) -> None:
@@ -112,7 +112,7 @@ async def test_a_token_in_use_is_not_made_again(database: Database) -> None:
     async with database.begin() as tx:
         await tx.tokens.add(token_of("t1"), "first")
         await tx.tokens.add(token_of("t2"), "second")
-        await tx.bearers.used({"t1": NOW}, 60)
+        await tx.tokens.used({"t1": NOW}, 60)
         await tx.tokens.revoke("t2", NOW)
         assert not await tx.tokens.add(token_of("t1"), "third")
         assert not await tx.tokens.add(token_of("t2"), "fourth")
@@ -135,13 +135,13 @@ async def test_uses_are_noted_of_token_and_user_at_most_so_often(database: Datab
         await tx.tokens.add(token_of("t1"), "one")
         await tx.tokens.add(token_of("t2"), "two")
         await tx.tokens.add(token_of("t3", user_id=None, role=Role.USER), "three")
-        await tx.bearers.used({"t1": NOW, "t2": NOW + timedelta(seconds=5), "t3": NOW, "gone": NOW}, 60)
-        await tx.bearers.used({"t1": NOW + timedelta(seconds=59)}, 60)
-        await tx.bearers.used({}, 60)
+        await tx.tokens.used({"t1": NOW, "t2": NOW + timedelta(seconds=5), "t3": NOW, "gone": NOW}, 60)
+        await tx.tokens.used({"t1": NOW + timedelta(seconds=59)}, 60)
+        await tx.tokens.used({}, 60)
         assert (await tx.tokens.lock("t1")).last_used_at == NOW
         assert (await tx.tokens.lock("t3")).last_used_at == NOW
         assert (await tx.users.lock("alice")).last_seen_at == NOW + timedelta(seconds=5)
-        await tx.bearers.used({"t1": NOW + timedelta(seconds=61)}, 60)
+        await tx.tokens.used({"t1": NOW + timedelta(seconds=61)}, 60)
         assert (await tx.users.lock("alice")).last_seen_at == NOW + timedelta(seconds=61)
 
 
@@ -154,7 +154,7 @@ async def test_two_apis_that_note_the_same_uses_do_not_dead_lock(database: Datab
     async def note(order: range) -> None:
         for turn in range(10):
             async with database.begin() as tx:
-                await tx.bearers.used({f"t{number}": NOW + timedelta(seconds=turn) for number in order}, 0)
+                await tx.tokens.used({f"t{number}": NOW + timedelta(seconds=turn) for number in order}, 0)
 
     await asyncio.gather(note(range(20)), note(range(19, -1, -1)), note(range(20)))
 
@@ -201,11 +201,11 @@ async def test_people_have_names_of_their_own(database: Database) -> None:
 async def test_roles_are_given_changed_and_taken(database: Database) -> None:
     await people(database)
     async with database.begin() as tx:
-        await tx.members.put("u1", "red", Role.ADMIN)
-        assert await tx.members.roles("u1") == {"red": Role.ADMIN, "*": Role.VIEWER}
-        assert await tx.members.remove("u1", "red")
-        assert not await tx.members.remove("u1", "red")
-        assert await tx.members.roles("u1") == {"*": Role.VIEWER}
+        await tx.users.put_role("u1", "red", Role.ADMIN)
+        assert await tx.users.roles("u1") == {"red": Role.ADMIN, "*": Role.VIEWER}
+        assert await tx.users.remove_role("u1", "red")
+        assert not await tx.users.remove_role("u1", "red")
+        assert await tx.users.roles("u1") == {"*": Role.VIEWER}
 
 
 async def test_who_goes_takes_roles_and_tokens_along(database: Database) -> None:
@@ -215,18 +215,18 @@ async def test_who_goes_takes_roles_and_tokens_along(database: Database) -> None
         await tx.users.delete("u1")
     assert await bearer(database, "digest") is None
     async with database.begin() as tx:
-        assert await tx.members.roles("u1") == {}
+        assert await tx.users.roles("u1") == {}
 
 
 async def test_admins_are_those_who_are_not_disabled(database: Database) -> None:
     await people(database)
     async with database.begin() as tx:
-        await tx.members.put("u1", EVERYWHERE, Role.ADMIN)
-        await tx.members.put("u2", EVERYWHERE, Role.ADMIN)
-        await tx.members.put("u2", "red", Role.ADMIN)
-        assert await tx.members.lock_admins() == {"u1", "u2"}
+        await tx.users.put_role("u1", EVERYWHERE, Role.ADMIN)
+        await tx.users.put_role("u2", EVERYWHERE, Role.ADMIN)
+        await tx.users.put_role("u2", "red", Role.ADMIN)
+        assert await tx.users.lock_admins() == {"u1", "u2"}
         await tx.users.save(replace(BOB, disabled_at=NOW))
-        assert await tx.members.lock_admins() == {"u1"}
+        assert await tx.users.lock_admins() == {"u1"}
 
 
 async def test_a_project_is_kept_with_its_quota(database: Database) -> None:
@@ -267,7 +267,7 @@ async def test_a_project_with_live_jobs_stays_and_another_goes_with_what_is_its(
         await tx.jobs.save(replace(job, state=JobState.CANCELLED, finished_at=NOW))
         assert await tx.projects.delete("red") == []
         assert await tx.projects.lock("red") is None
-        assert await tx.members.roles("u1") == {EVERYWHERE: Role.VIEWER}
+        assert await tx.users.roles("u1") == {EVERYWHERE: Role.VIEWER}
     assert await bearer(database, "digest") is None
 
 
@@ -315,9 +315,11 @@ async def test_tokens_that_work_no_more_go_after_a_month_and_sign_ins_after_an_h
             )
     kept = horizons(NOW, 90, None)
     async with database.begin() as tx:
-        assert await tx.retention.delete_rows(Doomed.TOKENS, kept.of(Doomed.TOKENS)) == 3
-        assert await tx.retention.delete_rows(Doomed.LOGINS, kept.of(Doomed.LOGINS)) == 1
-        assert await tx.retention.delete_rows(Doomed.JOIN_TOKENS, kept.of(Doomed.JOIN_TOKENS)) == 0
+        assert await tx.retention.delete_rows(ExpiringRows.TOKENS, kept.of(ExpiringRows.TOKENS)) == 3
+        assert await tx.retention.delete_rows(ExpiringRows.LOGINS, kept.of(ExpiringRows.LOGINS)) == 1
+        assert (
+            await tx.retention.delete_rows(ExpiringRows.JOIN_TOKENS, kept.of(ExpiringRows.JOIN_TOKENS)) == 0
+        )
     assert [await bearer(database, f"digest {number}") is None for number in range(6)] == [
         False,
         True,

@@ -10,12 +10,12 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import text
 
-from headway.contract.jobs import JobProgress, JobState, Reason
 from headway.contract.spec import JobSpec
+from headway.contract.views.jobs import JobProgress, JobState, Reason
 from service.adapters.postgres.database import Database
-from service.domain.errors import InvalidField, NameTaken, NotFound
-from service.domain.jobs import Job, Switch
-from service.usecases.records import Submitted
+from service.domain.jobs.job import Job, Switch
+from service.domain.shared.errors import InvalidField, NameTaken, NotFound
+from service.usecases.ports.jobs import Submitted
 from tests.conformance.conftest import NOW, job_of, make_projects, store
 
 
@@ -40,7 +40,7 @@ async def test_a_job_is_stored_with_its_first_event(database: Database) -> None:
     assert submitted == Submitted(job_of("j1"), "digest", created=True)
     async with database.begin() as tx:
         assert await tx.jobs.lock("j1") == job_of("j1")
-        (event,) = (await tx.history_queries.events("j1", after=0, limit=10)).items
+        (event,) = (await tx.job_queries.events("j1", after=0, limit=10)).items
     assert (event.kind, event.state, event.generation) == ("submit", JobState.PENDING, 0)
 
 
@@ -160,7 +160,7 @@ async def test_everything_about_a_job_is_stored(database: Database) -> None:
     async with database.begin() as tx:
         assert await tx.jobs.lock("j1") == full
     async with database.begin() as tx:
-        assert (await tx.decisions.snapshot(NOW)).jobs == {"j1": full}
+        assert (await tx.rounds.snapshot(NOW)).jobs == {"j1": full}
 
 
 async def test_a_job_is_found_by_its_name_the_live_one_first(database: Database) -> None:
@@ -174,6 +174,18 @@ async def test_a_job_is_found_by_its_name_the_live_one_first(database: Database)
         assert (await tx.jobs.lock("same")).id == "j1", "the newest of those that ended"
         with pytest.raises(NotFound, match="headway ps -a"):
             await tx.jobs.lock("other")
+
+
+async def test_a_mistyped_name_is_answered_by_the_nearest_of_the_projects_that_count(
+    database: Database,
+) -> None:
+    await insert(database, job_of("j1", name="train"))
+    async with database.begin() as tx:
+        with pytest.raises(NotFound, match="did you mean train"):
+            await tx.job_queries.find("trian", frozenset({"default"}))
+        with pytest.raises(NotFound) as unseen:
+            await tx.job_queries.find("trian", frozenset({"another"}))
+        assert "train" not in str(unseen.value)
 
 
 async def test_locking_many_leaves_out_those_that_are_gone(database: Database) -> None:

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from service.adapters.keyring import CommandKeyRing, EnvKeyRing, ring_of
-from service.domain.errors import SecretUnreadable, Unavailable
+from service.domain.shared.errors import SecretUnreadable, Unavailable
 from service.settings import SecretSettings, SettingsError, read_settings
-from service.usecases.secret_ports import KeyRing, Sealed
+from service.usecases.ports.secrets import KeyRing, Sealed
 from tests.unit.service.test_settings import REQUIRED
 
 ONE, OTHER = b"\x01" * 32, b"\x02" * 32

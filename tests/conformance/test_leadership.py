@@ -12,9 +12,9 @@ import pytest_asyncio
 from sqlalchemy import text
 
 from service.adapters.postgres.database import Database
-from service.adapters.postgres.leadership import PostgresLeadership
-from service.domain.errors import Superseded, Unavailable
-from service.usecases.records import Bell
+from service.adapters.postgres.engine.leadership import PostgresLeadership
+from service.domain.shared.errors import Superseded, Unavailable
+from service.usecases.ports.facts import WakeUp
 from tests.conformance.conftest import NOW, Rung, job_of, node_of, store
 from tests.waiting import until
 
@@ -55,7 +55,7 @@ class Candidates:
         leadership = PostgresLeadership(
             self.url, name, bound_s=bound_s, renew_every_s=renew_every_s, clock_s=lambda: clock_s[0]
         )
-        candidate = Candidate(leadership, Database(self.url, self.rung.ring, holder=name), clock_s)
+        candidate = Candidate(leadership, Database(self.url, self.rung.wake, holder=name), clock_s)
         self.all.append(candidate)
         return candidate
 
@@ -249,11 +249,11 @@ async def test_a_commit_of_an_older_term_is_refused(candidates: Candidates) -> N
     async def write() -> None:
         async with late.begin() as tx:
             await store(tx, job_of("refused"))
-            tx.ring(Bell.ROUND)
+            tx.wake(WakeUp.ROUND)
 
     with pytest.raises(Superseded, match="term 2"):
         await write()
-    assert candidates.rung.bells == []
+    assert candidates.rung.wake_ups == []
     async with second.database.of_term(2).begin() as tx:
         assert set(await tx.jobs.lock_many(["written", "refused"])) == {"written"}
 
@@ -273,7 +273,7 @@ async def test_reading_needs_no_term(candidates: Candidates) -> None:
     first = candidates.stand("first")
     await first.leads_after()
     async with first.database.of_term(0).begin() as tx:
-        assert (await tx.decisions.snapshot(NOW)).jobs == {}
+        assert (await tx.rounds.snapshot(NOW)).jobs == {}
 
 
 async def test_no_term_begins_between_the_check_and_the_commit(candidates: Candidates) -> None:
@@ -310,7 +310,7 @@ async def test_everybody_can_see_who_leads_and_whether(candidates: Candidates, d
 
     async def seen() -> tuple[int, float]:
         async with first.database.begin() as tx:
-            return await tx.decision_queries.leader()
+            return await tx.round_queries.leader()
 
     assert await seen() == (0, 0.0)
     await first.leads_after()

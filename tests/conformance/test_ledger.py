@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 
 from headway.contract.agents import NodeState, SlotInfo
-from headway.contract.jobs import JobState
-from headway.contract.money import GroupBy
+from headway.contract.views.jobs import JobState
+from headway.contract.views.money import GroupBy
 from service.adapters.postgres.database import Database
 from service.domain.rental.machines import MachineState
 from tests.conformance.conftest import node_of, store
@@ -66,6 +66,7 @@ async def test_accrual_at_random_moments_is_accrual_at_once(database: Database) 
 
     async def train_again() -> None:
         await event(database, 2.42 * hour, "start", JobState.RUNNING, 2)
+        await event(database, 2.42 * hour, "first_step", JobState.RUNNING, 2)
         await event(database, 2.43 * hour, "restore", JobState.RUNNING, 2, lost_samples=9, lost_s=2 * hour)
 
     async def end() -> None:
@@ -100,7 +101,7 @@ async def test_a_bill_that_ended_before_it_was_known_is_corrected(database: Data
     assert sum((await rows_of(database)).values()) == 2 * 3_000_500_000
     await reconcile(database)
     async with database.begin() as tx:
-        (bill,) = await tx.money_queries.machine_bills(at(0), at(1))
+        (bill,) = await tx.spending.machine_bills(at(0), at(1))
     assert (bill.paid_s, bill.charged_s) == (3000.5, 3000.5)
     assert bill.usd == pytest.approx(3000.5 * 7.2 / 3600)
     before = await rows_of(database)
@@ -179,8 +180,8 @@ async def test_no_price_is_said_and_not_taken_for_free(database: Database) -> No
         await store(tx, replace(node_of("n1", seen_at=at(36)), slots=slots))
     await pass_at(database, 36)
     async with database.begin() as tx:
-        (idle,) = await tx.money_queries.usage(at(-3600), at(3600), GroupBy.CATEGORY, projects=None)
-        assert await tx.money_queries.unpriced_kinds(at(-3600), at(3600)) == ["odd"]
+        (idle,) = await tx.spending.usage(at(-3600), at(3600), GroupBy.CATEGORY, projects=None)
+        assert await tx.spending.unpriced_kinds(at(-3600), at(3600)) == ["odd"]
     assert idle.usd == pytest.approx(0.036)
     assert (idle.slot_h, idle.unpriced_slot_h) == (0.02, 0.01)
 

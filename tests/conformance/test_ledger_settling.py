@@ -7,7 +7,7 @@ from dataclasses import replace
 from sqlalchemy import text
 
 from headway.contract.agents import NodeState
-from headway.contract.jobs import JobState
+from headway.contract.views.jobs import JobState
 from service.adapters.postgres.database import Database
 from tests.conformance.conftest import node_of, store
 from tests.conformance.ledger_rig import (
@@ -95,6 +95,7 @@ async def test_work_that_is_done_again_is_lost_on_a_host_that_is_gone(database: 
     await release(database, 125, 1)
     await event(database, 160, "allocate", JobState.STARTING, 2)
     await event(database, 162, "start", JobState.RUNNING, 2)
+    await event(database, 162, "first_step", JobState.RUNNING, 2)
     await event(database, 163, "restore", JobState.RUNNING, 2, lost_samples=9, lost_s=60.0)
     for moment in (170, 1000, 1700):
         await pass_at(database, moment)

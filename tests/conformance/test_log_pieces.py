@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway.contract.jobs import LogChunk
+from headway.contract.views.jobs import LogChunk
 from service.adapters.storage import ObjectStorage
-from service.domain.logs import LogFilter, LogReading
-from service.usecases.logs import TAIL_BYTES, append_log, last_logs, micros_of, read_logs
+from service.domain.jobs.logs import LogFilter, LogReading
+from service.usecases.storage.logs import TAIL_BYTES, append_log, last_logs, micros_of, read_logs
 
 NOW = datetime(2026, 3, 10, tzinfo=UTC)
 BEGAN = NOW - timedelta(days=30)

@@ -7,13 +7,13 @@ from datetime import datetime, timedelta
 from functools import partial
 
 import pytest
-from sqlalchemy.exc import IntegrityError
+from asyncpg import UniqueViolationError
 
 from headway.contract.agents import NodeState
-from headway.contract.markets import Market
+from headway.contract.values.markets import Market
 from service.adapters.postgres.database import Database
-from service.domain.errors import NotFound
 from service.domain.rental.machines import Machine, MachineState
+from service.domain.shared.errors import NotFound
 from tests.conformance.conftest import NOW, job_of, node_of, store
 from tests.unit.service import builders
 
@@ -60,7 +60,7 @@ async def test_only_those_that_are_open_are_looked_after(database: Database) -> 
 
 async def test_two_leases_of_one_machine_are_refused(database: Database) -> None:
     await put(database, machine_of("m1", external_id="i-1"))
-    with pytest.raises(IntegrityError):
+    with pytest.raises(UniqueViolationError):
         await put(database, machine_of("m2", external_id="i-1"))
     await put(database, machine_of("m3", external_id="i-1", provider="another"))
 

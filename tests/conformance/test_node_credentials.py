@@ -14,13 +14,13 @@ from redis.asyncio import Redis
 from redis.exceptions import AuthenticationError, NoPermissionError, ResponseError
 
 from headway.contract.agents import COMMAND_FIELD
-from headway.contract.identity import JoinTokenView
+from headway.contract.views.identity import JoinTokenView
 from service.adapters.postgres.database import Database
 from service.adapters.redis import connect, stream_of
 from service.adapters.redis_acl import RedisAcl, SharedQueue
-from service.domain.credentials import UNDER_WAY, NodeTokens, Standing
-from service.domain.errors import WrongToken
-from service.usecases.node_credentials import authenticate, forget_gone, renew
+from service.domain.identity.credentials import UNDER_WAY, NodeTokens, TokenState
+from service.domain.shared.errors import WrongToken
+from service.usecases.nodes.credentials import authenticate, forget_gone, renew
 from tests.conformance.conftest import NOW, node_of, store
 
 REFUSED = (
@@ -74,7 +74,7 @@ async def test_the_token_before_works_until_the_new_one_is_used(database: Databa
         with pytest.raises(WrongToken):
             await authenticate(tx, "n01", digest("lost"), NOW)
         await authenticate(tx, "n01", digest("two"), NOW)
-        assert await tx.node_credentials.of("n01") == NodeTokens(
+        assert await tx.credentials.of_node("n01") == NodeTokens(
             newest_sha256=digest("two"), previous_sha256=digest("one"), used_since=NOW
         )
         for void in ("one", "lost"):
@@ -89,55 +89,55 @@ async def test_a_replaced_token_is_old_once_no_request_is_under_way_with_it(data
     async with database.begin() as tx:
         await store(tx, node_of("n01", token_sha256=digest("one")))
         await renew(tx, "n01", presented_sha256=digest("one"), new_sha256=digest("two"), now=NOW)
-        await tx.node_credentials.used("n01", digest("two"), NOW)
-        found = await tx.node_credentials.node_of(digest("one"))
+        await tx.credentials.token_used("n01", digest("two"), NOW)
+        found = await tx.credentials.node_of(digest("one"))
         assert found is not None
         node_id, tokens = found
     assert node_id == "n01"
-    assert tokens.standing(digest("one"), NOW + UNDER_WAY / 2) is Standing.REPLACED
-    assert tokens.standing(digest("one"), NOW + UNDER_WAY) is Standing.OLD
-    assert tokens.standing(digest("any"), NOW) is Standing.UNKNOWN
+    assert tokens.standing(digest("one"), NOW + UNDER_WAY / 2) is TokenState.REPLACED
+    assert tokens.standing(digest("one"), NOW + UNDER_WAY) is TokenState.OLD
+    assert tokens.standing(digest("any"), NOW) is TokenState.UNKNOWN
 
 
 async def test_only_one_of_two_takes_the_last_use(database: Database) -> None:
     async with database.begin() as tx:
-        await tx.join_tokens.add(join_token(), digest("secret"))
+        await tx.credentials.add_join_token(join_token(), digest("secret"))
 
     async def take() -> bool:
         async with database.begin() as tx:
-            return await tx.join_tokens.take("k1", NOW)
+            return await tx.credentials.take_join_token("k1", NOW)
 
     assert sorted(await asyncio.gather(*(take() for _ in range(8)))) == [False] * 7 + [True]
 
 
 async def test_a_use_counts_with_its_transaction(database: Database) -> None:
     async with database.begin() as tx:
-        await tx.join_tokens.add(join_token(), digest("secret"))
+        await tx.credentials.add_join_token(join_token(), digest("secret"))
 
     async def fail() -> None:
         async with database.begin() as tx:
-            assert await tx.join_tokens.take("k1", NOW)
+            assert await tx.credentials.take_join_token("k1", NOW)
             raise WrongToken("something else was wrong")
 
     with pytest.raises(WrongToken):
         await fail()
     async with database.begin() as tx:
-        found = await tx.join_tokens.find(digest("secret"))
+        found = await tx.credentials.find_join_token(digest("secret"))
         assert found is not None
         assert found.uses_left == 1
 
 
 async def test_join_tokens_expire_and_go(database: Database) -> None:
     async with database.begin() as tx:
-        await tx.join_tokens.add(join_token("k1"), digest("a"))
-        assert not await tx.join_tokens.take("k1", NOW + timedelta(days=1))
+        await tx.credentials.add_join_token(join_token("k1"), digest("a"))
+        assert not await tx.credentials.take_join_token("k1", NOW + timedelta(days=1))
         later = NOW + timedelta(days=9)
         made = join_token("k2", created_at=later, expires_at=later + timedelta(hours=1))
-        await tx.join_tokens.add(made, digest("b"))
-        assert await tx.join_tokens.all() == [made]
-        assert await tx.join_tokens.remove("k2")
-        assert not await tx.join_tokens.remove("k2")
-        assert await tx.join_tokens.find(digest("b")) is None
+        await tx.credentials.add_join_token(made, digest("b"))
+        assert await tx.credentials.join_tokens() == [made]
+        assert await tx.credentials.remove_join_token("k2")
+        assert not await tx.credentials.remove_join_token("k2")
+        assert await tx.credentials.find_join_token(digest("b")) is None
 
 
 @pytest_asyncio.fixture

@@ -15,13 +15,13 @@ from pathlib import Path
 import pytest
 import yaml
 
-from headway.contract.devices import DEVICE_KIND_PATTERN
-from headway.contract.markets import Market
+from headway.contract.values.devices import DEVICE_KIND_PATTERN
+from headway.contract.values.markets import Market
 from headway.local.rented import machine_folders
 from service.adapters.providers.local import LocalProvider
-from service.domain.errors import NoCapacity, ProviderRefused
 from service.domain.rental.machines import Found, Machine, MachineState
-from service.usecases.rental_ports import JoinBy, Provider
+from service.domain.shared.errors import NoCapacity, ProviderRefused
+from service.usecases.ports.rental import JoinBy, Provider
 from tests.conformance.ec2_rig import Ec2Rig
 from tests.waiting import until
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from headway.contract.health import FaultCause, FaultGrade
 from service.adapters.postgres.database import Database
-from service.domain.cluster import SlotKey
-from service.domain.health import Quarantine, released
+from service.domain.cluster.snapshot import SlotKey
+from service.domain.nodes.health import Quarantine, released
 from tests.conformance.conftest import NOW, job_of, node_of, store
 
 
@@ -35,7 +35,7 @@ def quarantine(slot: int = 0, node: str = "a", **fields: Any) -> Quarantine:
 
 async def add(database: Database, *quarantines: Quarantine) -> list[bool]:
     async with database.begin() as tx:
-        return [await tx.quarantines.save(one) for one in quarantines]
+        return [await tx.nodes.save_quarantine(one) for one in quarantines]
 
 
 async def nodes(database: Database) -> None:
@@ -48,34 +48,34 @@ async def test_what_was_stored_comes_back(database: Database) -> None:
     fatal = quarantine(3, "b", grade=FaultGrade.FATAL, cause=FaultCause.OPERATOR, probe_at=None, device="")
     assert await add(database, quarantine(1), fatal, quarantine(0)) == [True, True, True]
     async with database.begin() as tx:
-        everywhere = await tx.quarantines.open()
+        everywhere = await tx.nodes.open_quarantines()
         assert [replace(one, id=None) for one in everywhere] == [quarantine(0), quarantine(1), fatal]
-        assert await tx.quarantines.open(["a"]) == everywhere[:2]
-        assert await tx.quarantines.open([]) == []
+        assert await tx.nodes.open_quarantines(["a"]) == everywhere[:2]
+        assert await tx.nodes.open_quarantines([]) == []
 
 
 async def test_a_slot_is_in_one_quarantine_at_a_time(database: Database) -> None:
     await nodes(database)
     assert await add(database, quarantine(), quarantine(message="another")) == [True, False]
     async with database.begin() as tx:
-        (one,) = await tx.quarantines.open()
+        (one,) = await tx.nodes.open_quarantines()
         assert one.message == "Xid 63"
-        assert await tx.quarantines.save(released(one, at(70), "well"))
-        assert await tx.quarantines.open() == []
-        assert await tx.quarantines.save(quarantine(since=at(100)))
+        assert await tx.nodes.save_quarantine(released(one, at(70), "well"))
+        assert await tx.nodes.open_quarantines() == []
+        assert await tx.nodes.save_quarantine(quarantine(since=at(100)))
 
 
 async def test_changes_of_a_known_one_are_kept(database: Database) -> None:
     await nodes(database)
     await add(database, quarantine())
     async with database.begin() as tx:
-        (one,) = await tx.quarantines.open()
+        (one,) = await tx.nodes.open_quarantines()
         changed = replace(
             one, grade=FaultGrade.FATAL, cause=FaultCause.ECC, message="worse", probe_at=None, probes=2
         )
-        assert await tx.quarantines.save(changed)
+        assert await tx.nodes.save_quarantine(changed)
     async with database.begin() as tx:
-        assert await tx.quarantines.open() == [changed]
+        assert await tx.nodes.open_quarantines() == [changed]
 
 
 async def test_the_history_of_a_slot(database: Database) -> None:
@@ -84,13 +84,13 @@ async def test_the_history_of_a_slot(database: Database) -> None:
     await add(database, *reversed(ended), quarantine(1))
     slot = SlotKey("a", 0)
     async with database.begin() as tx:
-        found = await tx.quarantines.of_slot(slot, at(0))
+        found = await tx.nodes.quarantines_of(slot, at(0))
         assert [replace(one, id=None) for one in found] == ended[1:], "those that began after it"
-        assert await tx.quarantines.of_slot(slot, at(2 * 3600)) == []
-        assert await tx.quarantines.of_slot(SlotKey("b", 0), NOW - timedelta(days=1)) == []
+        assert await tx.nodes.quarantines_of(slot, at(2 * 3600)) == []
+        assert await tx.nodes.quarantines_of(SlotKey("b", 0), NOW - timedelta(days=1)) == []
     await add(database, quarantine(since=at(-1e6)))
     async with database.begin() as tx:
-        (still,) = await tx.quarantines.of_slot(slot, at(2 * 3600))
+        (still,) = await tx.nodes.quarantines_of(slot, at(2 * 3600))
         assert still.is_open, "however long ago it began"
 
 
@@ -100,7 +100,7 @@ async def test_a_round_does_not_see_the_slots(database: Database) -> None:
         assert await tx.grants.grant("j", 1, {"a": (1,)}, NOW)
     await add(database, quarantine(1), quarantine(0, "b", message="Xid 79"))
     async with database.begin() as tx:
-        snapshot = await tx.decisions.snapshot(NOW)
+        snapshot = await tx.rounds.snapshot(NOW)
     assert dict(snapshot.nodes["a"].slots) == {0: "cpu"}
     assert dict(snapshot.nodes["a"].quarantined) == {1: "Xid 63"}
     assert dict(snapshot.nodes["b"].quarantined) == {0: "Xid 79"}
@@ -116,4 +116,4 @@ async def test_quarantines_go_with_their_node(database: Database) -> None:
     async with database.engine.begin() as connection:
         await connection.exec_driver_sql("DELETE FROM nodes WHERE id = 'a'")
     async with database.begin() as tx:
-        assert [one.node_id for one in await tx.quarantines.open()] == ["b"]
+        assert [one.node_id for one in await tx.nodes.open_quarantines()] == ["b"]

@@ -1,4 +1,4 @@
-"""`CommandQueue` and the bells on a real Redis, and without one."""
+"""`CommandQueue` and the wake-ups on a real Redis, and without one."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from redis.asyncio import Redis
 
 from headway.contract.agents import COMMAND_FIELD
 from headway.local.redis import EmbeddedRedis
-from service.adapters.redis import RedisBells, RedisCommandQueue, connect, stream_of
-from service.domain.errors import Unavailable
-from service.usecases.records import Bell, PendingCommand
+from service.adapters.redis import RedisCommandQueue, RedisWakeUps, connect, stream_of
+from service.domain.shared.errors import Unavailable
+from service.usecases.ports.facts import WakeUp
+from service.usecases.ports.rounds import PendingCommand
 from tests.waiting import until
 
 WITHIN_S = 60.0
@@ -82,12 +83,12 @@ async def test_without_redis_a_push_says_that_it_waits(own_redis: EmbeddedRedis)
     await client.aclose()
 
 
-async def connected(bells: RedisBells, others: RedisBells) -> None:
+async def connected(wake_ups: RedisWakeUps, others: RedisWakeUps) -> None:
     """Wait until a ring of the one is heard by the other."""
 
     async def heard_once() -> bool:
-        async with others.heard((Bell.LOGS, "probe")) as event:
-            await bells.ring(Bell.LOGS, "probe")
+        async with others.heard((WakeUp.LOGS, "probe")) as event:
+            await wake_ups.wake(WakeUp.LOGS, "probe")
             try:
                 await asyncio.wait_for(event.wait(), 0.2)
             except TimeoutError:
@@ -98,55 +99,55 @@ async def connected(bells: RedisBells, others: RedisBells) -> None:
 
 
 @pytest_asyncio.fixture
-async def two(redis_url: str) -> AsyncIterator[tuple[RedisBells, RedisBells]]:
-    """The bells of two processes that hear one another."""
+async def two(redis_url: str) -> AsyncIterator[tuple[RedisWakeUps, RedisWakeUps]]:
+    """The wake-ups of two processes that hear one another."""
     async with AsyncExitStack() as stack:
         pair = []
         for _ in range(2):
             client = connect(redis_url)
             stack.push_async_callback(client.aclose)
-            pair.append(await stack.enter_async_context(RedisBells(client).running()))
+            pair.append(await stack.enter_async_context(RedisWakeUps(client).running()))
         here, there = pair
         await connected(here, there)
         await connected(there, here)
         yield here, there
 
 
-async def test_a_ring_wakes_hearers_of_every_process(two: tuple[RedisBells, RedisBells]) -> None:
+async def test_a_ring_wakes_hearers_of_every_process(two: tuple[RedisWakeUps, RedisWakeUps]) -> None:
     here, there = two
-    async with here.heard((Bell.ROUND, "")) as mine, there.heard((Bell.ROUND, "")) as theirs:
-        await here.ring(Bell.ROUND)
+    async with here.heard((WakeUp.ROUND, "")) as mine, there.heard((WakeUp.ROUND, "")) as theirs:
+        await here.wake(WakeUp.ROUND)
         await asyncio.wait_for(asyncio.gather(mine.wait(), theirs.wait()), WITHIN_S)
 
 
-async def test_only_those_who_listen_for_it_are_woken(two: tuple[RedisBells, RedisBells]) -> None:
+async def test_only_those_who_listen_for_it_are_woken(two: tuple[RedisWakeUps, RedisWakeUps]) -> None:
     here, there = two
     async with AsyncExitStack() as stack:
-        other_job = await stack.enter_async_context(there.heard((Bell.EVENTS, "j2")))
-        other_bell = await stack.enter_async_context(there.heard((Bell.LOGS, "j1")))
-        both = await stack.enter_async_context(there.heard((Bell.LOGS, "j2"), (Bell.EVENTS, "j1")))
-        await here.ring(Bell.EVENTS, "j1")
+        other_job = await stack.enter_async_context(there.heard((WakeUp.EVENTS, "j2")))
+        other_wake_up = await stack.enter_async_context(there.heard((WakeUp.LOGS, "j1")))
+        both = await stack.enter_async_context(there.heard((WakeUp.LOGS, "j2"), (WakeUp.EVENTS, "j1")))
+        await here.wake(WakeUp.EVENTS, "j1")
         await asyncio.wait_for(both.wait(), WITHIN_S)
         assert not other_job.is_set()
-        assert not other_bell.is_set()
+        assert not other_wake_up.is_set()
 
 
-async def test_a_hearer_is_woken_again_and_again(two: tuple[RedisBells, RedisBells]) -> None:
+async def test_a_hearer_is_woken_again_and_again(two: tuple[RedisWakeUps, RedisWakeUps]) -> None:
     here, there = two
-    async with there.heard((Bell.COMMANDS, "")) as event:
+    async with there.heard((WakeUp.COMMANDS, "")) as event:
         for _ in range(3):
-            await here.ring(Bell.COMMANDS)
+            await here.wake(WakeUp.COMMANDS)
             await asyncio.wait_for(event.wait(), WITHIN_S)
             event.clear()
 
 
-async def test_many_rings_are_sent_as_one(redis_url: str, two: tuple[RedisBells, RedisBells]) -> None:
+async def test_many_rings_are_sent_as_one(redis_url: str, two: tuple[RedisWakeUps, RedisWakeUps]) -> None:
     here, _ = two
     async with connect(redis_url) as client, client.pubsub(ignore_subscribe_messages=True) as everything:
         await everything.psubscribe("*")
         for _ in range(1000):
-            await here.ring(Bell.ROUND)
-        await here.ring(Bell.EVENTS, "last")
+            await here.wake(WakeUp.ROUND)
+        await here.wake(WakeUp.EVENTS, "last")
         sent: list[bytes] = []
         async with asyncio.timeout(WITHIN_S):
             while b"last" not in b"".join(sent):
@@ -155,39 +156,39 @@ async def test_many_rings_are_sent_as_one(redis_url: str, two: tuple[RedisBells,
         assert len([one for one in sent if b"probe" not in one]) == 2
 
 
-async def test_a_hearer_that_left_is_forgotten(two: tuple[RedisBells, RedisBells]) -> None:
+async def test_a_hearer_that_left_is_forgotten(two: tuple[RedisWakeUps, RedisWakeUps]) -> None:
     here, there = two
-    async with there.heard((Bell.ROUND, "")) as left:
+    async with there.heard((WakeUp.ROUND, "")) as left:
         pass
-    async with there.heard((Bell.ROUND, "")) as stays:
-        await here.ring(Bell.ROUND)
+    async with there.heard((WakeUp.ROUND, "")) as stays:
+        await here.wake(WakeUp.ROUND)
         await asyncio.wait_for(stays.wait(), WITHIN_S)
     assert not left.is_set()
 
 
 async def test_without_redis_a_ring_still_wakes_this_process(own_redis: EmbeddedRedis) -> None:
     client = connect(own_redis.url())
-    async with RedisBells(client).running() as bells:
-        await connected(bells, bells)
+    async with RedisWakeUps(client).running() as wake_ups:
+        await connected(wake_ups, wake_ups)
         own_redis.stop()
         for _ in range(2):
-            async with bells.heard((Bell.ROUND, "")) as event:
-                await bells.ring(Bell.ROUND)
+            async with wake_ups.heard((WakeUp.ROUND, "")) as event:
+                await wake_ups.wake(WakeUp.ROUND)
                 await asyncio.wait_for(event.wait(), WITHIN_S)
     await client.aclose()
 
 
-async def test_bells_are_heard_again_when_redis_is_back(own_redis: EmbeddedRedis) -> None:
+async def test_wake_ups_are_heard_again_when_redis_is_back(own_redis: EmbeddedRedis) -> None:
     async with AsyncExitStack() as stack:
         pair = []
         for _ in range(2):
             client = connect(own_redis.url())
             stack.push_async_callback(client.aclose)
-            pair.append(await stack.enter_async_context(RedisBells(client).running()))
+            pair.append(await stack.enter_async_context(RedisWakeUps(client).running()))
         here, there = pair
         await connected(here, there)
         own_redis.stop()
-        await here.ring(Bell.ROUND)
+        await here.wake(WakeUp.ROUND)
         own_redis.start()
         await connected(here, there)
         await connected(there, here)
@@ -195,11 +196,11 @@ async def test_bells_are_heard_again_when_redis_is_back(own_redis: EmbeddedRedis
 
 async def test_ringing_never_waits_for_redis() -> None:
     client = connect("redis://127.0.0.1:9")
-    bells = RedisBells(client)
+    wake_ups = RedisWakeUps(client)
     with pytest.raises(StopIteration):
-        bells.ring(Bell.ROUND).send(None)  # it ends without having given way once
-    async with bells.running(), bells.heard((Bell.ROUND, "")) as event:
-        await bells.ring(Bell.ROUND)
+        wake_ups.wake(WakeUp.ROUND).send(None)  # it ends without having given way once
+    async with wake_ups.running(), wake_ups.heard((WakeUp.ROUND, "")) as event:
+        await wake_ups.wake(WakeUp.ROUND)
         await asyncio.wait_for(event.wait(), WITHIN_S)
     await client.aclose()
 
@@ -207,6 +208,6 @@ async def test_ringing_never_waits_for_redis() -> None:
 async def test_stopping_is_quick_with_and_without_redis(redis_url: str) -> None:
     for url in (redis_url, "redis://127.0.0.1:9"):
         client = connect(url)
-        async with asyncio.timeout(3), RedisBells(client).running() as bells:
-            await bells.ring(Bell.ROUND)
+        async with asyncio.timeout(3), RedisWakeUps(client).running() as wake_ups:
+            await wake_ups.wake(WakeUp.ROUND)
         await client.aclose()

@@ -9,21 +9,25 @@ import pytest
 from sqlalchemy import text
 
 from headway.contract.agents import Member, StopCommand
-from headway.contract.decisions import RoundChange, RoundView
-from headway.contract.jobs import JobState, Reason, SizeOption
-from headway.contract.money import BudgetRequest, Period
 from headway.contract.runtime import Metrics, Progress
 from headway.contract.spec import JobSpec
+from headway.contract.values.markets import Market
+from headway.contract.views.decisions import RoundChange, RoundView
+from headway.contract.views.jobs import JobState, Reason, SizeOption
+from headway.contract.views.money import BudgetRequest, Period
 from service.adapters.postgres.database import Database
-from service.adapters.postgres.tables import metadata
+from service.adapters.postgres.tables.core import metadata
 from service.adapters.storage import ObjectStorage
-from service.domain.failures import RankExit
+from service.domain.jobs.failures import RankExit
+from service.domain.jobs.records import AllocationRecord, Event
 from service.domain.rental.machines import MachineState
-from service.usecases.accrue import accrue
-from service.usecases.ports import Transaction
-from service.usecases.records import AllocationRecord, BundleRecord, DecisionRecord, Event, Measured, Reported
-from service.usecases.retain import Retained, retain
-from service.usecases.sweep import Swept, sweep
+from service.usecases.money.accrue import accrue
+from service.usecases.ports.jobs import Measured, Reported
+from service.usecases.ports.rounds import DecisionRecord
+from service.usecases.ports.storage import BundleRecord
+from service.usecases.ports.transactions import Transaction
+from service.usecases.upkeep.retain import Retained, retain
+from service.usecases.upkeep.sweep import Swept, sweep
 from tests.conformance.conftest import NOW, job_of, node_of, store
 from tests.conformance.ledger_rig import machine_of
 
@@ -69,28 +73,29 @@ async def live_a_whole_life(tx: Transaction, job_id: str, at: datetime) -> None:
         stores={"n1": 20000},
     )
     option = SizeOption(
-        device_kind="cpu", slots=1, goodput_samples_per_s=None, speedup=1, measured=False, utility=1
-    )
+        device_kind="cpu", slots=1, goodput_samples_per_s=None, speedup=1, measured=False, utility=1, note="",
+        nodes=1, market=Market.ON_DEMAND, anchor=0, usd_per_h=0.0,
+    )  # fmt: skip
     head = {"rank": 0, "generation": 1, "at_s": at.timestamp(), "epoch": 0, "samples": 1}
     steps = {"steps": 20, "step_s_sum": 1.0, "step_s_squares": 0.1, "global_batch": 8}
     progress = Progress(**head, **steps, total_samples=None, local_batch=8, accumulation=1)  # type: ignore[arg-type]
     await store(tx, job)
     assert await tx.grants.grant(job_id, 1, {"n1": (0,)}, at)
-    await tx.allocations.add(allocation)
+    await tx.grants.add_allocation(allocation)
     command = StopCommand(command_id=f"c-{job_id}", job_id=job_id, generation=1, mode="kill", grace_s=0)
     await tx.commands.add([("n1", command)], at)
     await tx.commands.acknowledge({"n1": [command.command_id]}, at)
     unseen = RankExit(rank=0, exit_code=0, signal=None, stopped_by_agent=False, completed=True)
-    await tx.history.exit(job_id, 1, unseen, at)
-    await tx.history.event(Event(job_id=job_id, at=at, kind="k", message="m", generation=1))
-    await tx.history.measure([Measured(job_id, allocation, progress)], at)
-    await tx.history.report([Reported(job_id, Metrics(**head, values={"loss": 1.0}), at)])  # type: ignore[arg-type]
+    await tx.jobs.add_exit(job_id, 1, unseen, at)
+    await tx.jobs.add_event(Event(job_id=job_id, at=at, kind="k", message="m", generation=1))
+    await tx.jobs.add_measured([Measured(job_id, allocation, progress)], at)
+    await tx.jobs.add_reported([Reported(job_id, Metrics(**head, values={"loss": 1.0}), at)])  # type: ignore[arg-type]
     decided = DecisionRecord(
         job_id=job_id, action="keep", reason=Reason.PROGRESSING, message="m", options=[option]
     )
-    await tx.decisions.store([decided], "r", at)
-    await tx.decisions.record_round(round_of(f"r-{job_id}", at))
-    await tx.silence.beat(f"api-{job_id}", at, 6.0)
+    await tx.rounds.store_decisions([decided], "r", at)
+    await tx.rounds.store_round(round_of(f"r-{job_id}", at))
+    await tx.nodes.beat(f"api-{job_id}", at, 6.0)
     await tx.grants.release(job_id, 1, None, {}, at)
     await tx.jobs.save(replace(job, state=JobState.SUCCEEDED, finished_at=at))
 
@@ -109,7 +114,17 @@ def round_of(round_id: str, at: datetime) -> RoundView:
         unit="",
         jobs=1,
         changes=[
-            RoundChange.model_validate({"job_id": "j", "action": "start", "from": 0, "to": 1, "message": ""})
+            RoundChange.model_validate(
+                {
+                    "job_id": "j",
+                    "job_name": "j",
+                    "reason": "ALLOCATED",
+                    "action": "start",
+                    "from": 0,
+                    "to": 1,
+                    "message": "",
+                }
+            )
         ],
     )
 
@@ -237,8 +252,8 @@ async def test_money_is_kept_for_more_than_a_year_and_budgets_until_they_are_rem
         ended = machine_of("old", billed_to=NOW, state=MachineState.GONE)
         await tx.machines.insert(ended)
         await tx.machines.insert(machine_of("going", requested_at=NOW))
-        await tx.budgets.save("daily", BudgetRequest(usd=1, period=Period.DAY), 1, NOW)
-        await tx.budgets.tell("budget/daily", NOW, 0.8, NOW)
+        await tx.spending.save_budget("daily", BudgetRequest(usd=1, period=Period.DAY), 1, NOW)
+        await tx.spending.add_notice("budget/daily", NOW, 0.8, NOW)
         await accrue(tx, {}, NOW + timedelta(hours=1))
     before = await counts(database)
     assert all(before[table] for table in MONEY)

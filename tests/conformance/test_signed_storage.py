@@ -22,9 +22,9 @@ from pydantic import ValidationError
 
 from headway.contract.credentials import OBJECT_KEY_PATTERN, SignRequest, StorageCall
 from headway.local.ports import HOST
-from headway.train import signed
-from headway.train.signed import SignedStore
-from headway.train.storage import open_storage
+from headway.storage import signed
+from headway.storage.signed import SignedStore
+from headway.storage.stores import open_storage
 from service.adapters.signing import Presigner, S3Signer
 from service.adapters.storage_access import storage_signer
 from service.settings import SettingsError

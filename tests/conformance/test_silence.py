@@ -20,12 +20,12 @@ def at(seconds: float) -> datetime:
 
 async def beat(database: Database, process: str, seconds: float, *, late: bool = False) -> None:
     async with database.begin() as tx:
-        await tx.silence.beat(process, at(seconds), GAP_S, late=late)
+        await tx.nodes.beat(process, at(seconds), GAP_S, late=late)
 
 
 async def heard_since(database: Database, seconds: float) -> datetime | None:
     async with database.begin() as tx:
-        return await tx.silence.heard_since(at(seconds), GAP_S)
+        return await tx.nodes.heard_since(at(seconds), GAP_S)
 
 
 async def test_no_api_has_ever_been_up(database: Database) -> None:
@@ -100,7 +100,7 @@ async def test_a_node_that_was_seen_in_the_future_was_seen_now(database: Databas
         await store(tx, node_of("late", seen_at=at(3600)), node_of("near", seen_at=at(GAP_S)))
         await store(tx, node_of("before", seen_at=at(-1)))
     async with database.begin() as tx:
-        await tx.silence.not_before_its_time(at(0), GAP_S)
+        await tx.nodes.not_before_its_time(at(0), GAP_S)
     async with database.begin() as tx:
         seen = {name: one.seen_at for name, one in (await tx.nodes.many(["late", "near", "before"])).items()}
     assert seen == {"late": at(0), "near": at(GAP_S), "before": at(-1)}
@@ -112,7 +112,7 @@ async def test_nodes_not_heard_of(database: Database, state: NodeState) -> None:
     async with database.begin() as tx:
         await store(tx, silent, node_of("heard", seen_at=at(0)), node_of("just", seen_at=at(-10)))
     async with database.begin() as tx:
-        found = await tx.silence.silent_since(at(-10))
+        found = await tx.nodes.silent_since(at(-10))
     assert found == ([] if state is NodeState.LOST else ["silent"])
 
 
@@ -122,10 +122,10 @@ async def test_a_lost_node_on_which_slots_were_granted_meanwhile_is_found_again(
         await store(tx, lost, job_of("j"))
         assert await tx.grants.grant("j", 1, {lost.id: (0,)}, at(-5))
     async with database.begin() as tx:
-        assert await tx.silence.silent_since(at(-10)) == [lost.id]
+        assert await tx.nodes.silent_since(at(-10)) == [lost.id]
         await tx.grants.release("j", 1, None, {}, at(0))
     async with database.begin() as tx:
-        assert await tx.silence.silent_since(at(-10)) == []
+        assert await tx.nodes.silent_since(at(-10)) == []
 
 
 async def test_whoever_works_on_a_silent_node_is_not_waited_for(database: Database) -> None:
@@ -135,12 +135,12 @@ async def test_whoever_works_on_a_silent_node_is_not_waited_for(database: Databa
     async with database.begin() as reporting:
         await reporting.nodes.lock("n")
         async with database.begin() as expiring:
-            assert await expiring.silence.silent_since(at(-10)) == ["n"]
-            assert await expiring.silence.lock_silent("n", at(-10)) is None
+            assert await expiring.nodes.silent_since(at(-10)) == ["n"]
+            assert await expiring.nodes.lock_silent("n", at(-10)) is None
         await reporting.nodes.seen(node_of("n", seen_at=at(0)))
     async with database.begin() as expiring:
-        assert await expiring.silence.lock_silent("n", at(-10)) is None
-        assert await expiring.silence.lock_silent("n", at(1)) == node_of("n", seen_at=at(0))
+        assert await expiring.nodes.lock_silent("n", at(-10)) is None
+        assert await expiring.nodes.lock_silent("n", at(1)) == node_of("n", seen_at=at(0))
 
 
 async def test_a_silent_node_is_not_declared_lost_while_it_reports(database: Database) -> None:
@@ -148,7 +148,7 @@ async def test_a_silent_node_is_not_declared_lost_while_it_reports(database: Dat
     async with database.begin() as tx:
         await store(tx, node_of("n", seen_at=at(-20)))
     async with database.begin() as expiring:
-        assert await expiring.silence.lock_silent("n", at(-10)) is not None
+        assert await expiring.nodes.lock_silent("n", at(-10)) is not None
 
         async def report() -> NodeState:
             async with database.begin() as tx:

@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 
 from service.adapters.storage import ObjectStorage
-from service.domain.errors import NotFound, Unavailable
-from service.usecases.outside_ports import Storage
+from service.domain.shared.errors import NotFound, Unavailable
+from service.usecases.ports.storage import StoredObjects
 from tests.conformance.conftest import BUCKET
 
 
-async def keys(storage: Storage, prefix: str = "", after: str | None = None) -> list[str]:
+async def keys(storage: StoredObjects, prefix: str = "", after: str | None = None) -> list[str]:
     return [one.key async for one in storage.entries(prefix, after=after)]
 
 
-async def test_what_was_put_is_got(storage: Storage) -> None:
+async def test_what_was_put_is_got(storage: StoredObjects) -> None:
     await storage.put("logs/j1/a", b"one")
     assert await storage.get("logs/j1/a") == b"one"
     await storage.put("logs/j1/a", b"two")
@@ -25,25 +25,25 @@ async def test_what_was_put_is_got(storage: Storage) -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"\x00\xff" * 7, bytes(range(256)) * 4096])
-async def test_bytes_of_any_kind_and_size(storage: Storage, data: bytes) -> None:
+async def test_bytes_of_any_kind_and_size(storage: StoredObjects, data: bytes) -> None:
     await storage.put("k", data)
     assert await storage.get("k") == data
 
 
-async def test_a_large_object(storage: Storage) -> None:
+async def test_a_large_object(storage: StoredObjects) -> None:
     data = bytes(range(256)) * (24 << 12)  # 24 MiB: over the limit from which clients upload in parts
     await storage.put("bundles/large.tar.gz", data)
     assert await storage.get("bundles/large.tar.gz") == data
 
 
-async def test_what_is_not_there(storage: Storage) -> None:
+async def test_what_is_not_there(storage: StoredObjects) -> None:
     with pytest.raises(NotFound, match="nothing/here"):
         await storage.get("nothing/here")
     await storage.delete("nothing/here")
     assert await keys(storage, "nothing/") == []
 
 
-async def test_a_deleted_object_is_gone_and_others_stay(storage: Storage) -> None:
+async def test_a_deleted_object_is_gone_and_others_stay(storage: StoredObjects) -> None:
     await storage.put("a/1", b"x")
     await storage.put("a/2", b"x")
     await storage.delete("a/1")
@@ -53,20 +53,20 @@ async def test_a_deleted_object_is_gone_and_others_stay(storage: Storage) -> Non
         await storage.get("a/1")
 
 
-async def test_listing_is_in_the_order_of_keys(storage: Storage) -> None:
+async def test_listing_is_in_the_order_of_keys(storage: StoredObjects) -> None:
     names = ["b/2", "b/10", "b/1", "b/-1", "b/a", "b/B", "b/1-1", "b/1x/y"]
     await asyncio.gather(*(storage.put(name, b"") for name in names))
     assert await keys(storage, "b/") == sorted(names)
 
 
-async def test_listing_keeps_to_its_prefix(storage: Storage) -> None:
+async def test_listing_keeps_to_its_prefix(storage: StoredObjects) -> None:
     for name in ("logs/j1/a", "logs/j10/a", "logs/j1/b/c", "other"):
         await storage.put(name, b"")
     assert await keys(storage, "logs/j1/") == ["logs/j1/a", "logs/j1/b/c"]
     assert await keys(storage) == ["logs/j1/a", "logs/j1/b/c", "logs/j10/a", "other"]
 
 
-async def test_listing_after_a_key(storage: Storage) -> None:
+async def test_listing_after_a_key(storage: StoredObjects) -> None:
     names = [f"p/{number:03}" for number in range(5)]
     for name in names:
         await storage.put(name, b"")
@@ -77,7 +77,7 @@ async def test_listing_after_a_key(storage: Storage) -> None:
     assert await keys(storage, "p/", after="p/004") == []
 
 
-async def test_a_listing_of_many_pages_is_complete_and_in_order(storage: Storage) -> None:
+async def test_a_listing_of_many_pages_is_complete_and_in_order(storage: StoredObjects) -> None:
     names = [f"many/{number:05}" for number in range(1100)]
     for start in range(0, len(names), 50):
         await asyncio.gather(*(storage.put(name, b"") for name in names[start : start + 50]))
@@ -98,7 +98,7 @@ async def test_a_listing_of_many_pages_is_complete_and_in_order(storage: Storage
         "o/[x]",
     ],
 )
-async def test_odd_names(storage: Storage, name: str) -> None:
+async def test_odd_names(storage: StoredObjects, name: str) -> None:
     await storage.put(name, b"odd")
     assert await storage.get(name) == b"odd"
     assert await keys(storage, "o/") == [name]
@@ -106,7 +106,7 @@ async def test_odd_names(storage: Storage, name: str) -> None:
     assert await keys(storage, "o/") == []
 
 
-async def test_a_reader_never_sees_half_an_object(storage: Storage) -> None:
+async def test_a_reader_never_sees_half_an_object(storage: StoredObjects) -> None:
     """Logs are listed and read while they are written."""
     data = b"x" * (1 << 20)
 

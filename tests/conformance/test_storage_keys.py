@@ -15,10 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headway.contract.credentials import StorageCredentials
-from headway.train.storage import open_storage
+from headway.storage.stores import open_storage
 from service.adapters.storage_access import HostKeys, storage_keys
 from service.adapters.sts import VALID_S, StsKeys, session_policy
-from service.domain.errors import Unavailable
+from service.domain.shared.errors import Unavailable
 from service.settings import Settings, SettingsError
 from tests.conformance.conftest import BUCKET
 from tests.integration.service.conftest import make_settings

@@ -10,17 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway.contract.jobs import JobState
+from headway.contract.views.jobs import JobState
 from service.adapters.postgres.database import Database
 from service.adapters.storage import ObjectStorage
-from service.api.context import new_id
-from service.domain.errors import Unavailable
-from service.domain.logs import LogFilter, LogReading
-from service.usecases.logs import append_log, log_prefix, read_logs, received_at
-from service.usecases.records import BundleRecord
-from service.usecases.retain import retain
-from service.usecases.retention_ports import Stored
-from service.usecases.sweep import surplus_pieces, sweep
+from service.api.http.context import new_id
+from service.domain.jobs.logs import LogFilter, LogReading
+from service.domain.shared.errors import Unavailable
+from service.usecases.ports.storage import BundleRecord, Stored
+from service.usecases.storage.logs import append_log, log_prefix, read_logs, received_at
+from service.usecases.upkeep.retain import retain
+from service.usecases.upkeep.sweep import surplus_pieces, sweep
 from tests.conformance.conftest import job_of, store
 from tests.conformance.test_storage import keys
 
@@ -103,7 +102,7 @@ async def test_a_store_that_cannot_delete_holds_up_no_rows_and_is_tidied_later(d
     assert gone.jobs == 1
     assert gone.problem is not None
     async with database.begin() as tx:
-        assert await tx.owners.jobs([job_id]) == set()
+        assert await tx.retention.existing_jobs([job_id]) == set()
     assert (await sweep(database, there, keep_days=90, now=later)).folders == 1
     assert await keys(there) == []
 

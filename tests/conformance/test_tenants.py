@@ -7,11 +7,11 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import text
 
-from headway.contract.identity import ProjectQuota
 from headway.contract.spec import JobSpec
+from headway.contract.views.identity import ProjectQuota
 from service.adapters.postgres.database import Database
-from service.domain.cluster import Tenant
-from service.usecases.identity_ports import ProjectRecord
+from service.domain.cluster.snapshot import Tenant
+from service.usecases.ports.identity import ProjectRecord
 from tests.conformance.conftest import NOW, job_of, node_of, store
 
 WEEK = timedelta(days=7)
@@ -43,7 +43,7 @@ async def charge(database: Database, project: str, slot_s: float, ago: timedelta
 
 async def projects(database: Database) -> dict[str, Tenant]:
     async with database.begin() as tx:
-        return dict((await tx.decisions.snapshot(NOW)).projects)
+        return dict((await tx.rounds.snapshot(NOW)).projects)
 
 
 async def test_without_a_quota_projects_do_not_count(database: Database) -> None:
@@ -72,10 +72,10 @@ async def test_use_counts_half_after_a_week_and_nothing_after_many(database: Dat
 async def test_dollars_a_month_are_a_hard_budget_of_the_project(database: Database) -> None:
     await set_quota(database, "vision", usd_per_month=1.0)
     async with database.begin() as tx:
-        assert (await tx.decisions.snapshot(NOW)).caps == ()
+        assert (await tx.rounds.snapshot(NOW)).caps == ()
     await charge(database, "vision", 3600, timedelta(0))
     async with database.begin() as tx:
-        (cap,) = (await tx.decisions.snapshot(NOW)).caps
+        (cap,) = (await tx.rounds.snapshot(NOW)).caps
     assert (cap.project, cap.usd_per_h) == ("vision", 0.0)
     assert cap.row == "budget/quota/vision"
 

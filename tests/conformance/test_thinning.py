@@ -12,16 +12,17 @@ from hypothesis import strategies as st
 from sqlalchemy import text
 
 from headway.contract.agents import Member, NodeState, StopCommand
-from headway.contract.jobs import JobState, Reason
 from headway.contract.runtime import Metrics, Progress
+from headway.contract.views.jobs import JobState, Reason
 from service.adapters.postgres.database import Database
-from service.domain.failures import RankExit
+from service.domain.jobs.failures import RankExit
+from service.domain.jobs.records import AllocationRecord, Event
 from service.domain.rental.ledger import to_us
-from service.domain.rental.timeline import Mark, phases_of
-from service.usecases.accrue import accrue
-from service.usecases.ports import Transaction
-from service.usecases.records import AllocationRecord, Event, Measured, Reported
-from service.usecases.retention_ports import MAX_EVENTS, TIERS, Horizons, horizons
+from service.domain.rental.timeline import TimelineEvent, phases_of
+from service.usecases.money.accrue import accrue
+from service.usecases.ports.jobs import Measured, Reported
+from service.usecases.ports.transactions import Transaction
+from service.usecases.ports.upkeep import MAX_EVENTS, TIERS, Horizons, horizons
 from tests.conformance.conftest import NOW, job_of, node_of, store
 from tests.conformance.test_retention import clean, counts, tidy
 
@@ -59,12 +60,12 @@ async def shorten(database: Database, at: datetime = NOW) -> None:
     gone = 1
     while gone:
         async with database.begin() as tx:
-            gone = await tx.thinning.history("j1", kept)
+            gone = await tx.retention.thin_history("j1", kept)
 
 
 async def served(database: Database, at: datetime) -> tuple[dict[str, float], float]:
     async with database.begin() as tx:
-        found = (await tx.decisions.snapshot(at)).served["j1"]
+        found = (await tx.rounds.snapshot(at)).served["j1"]
     seconds = {kind: round(value, 3) for kind, value in found.seconds.items() if round(value, 3)}
     return seconds, round(found.slot_s, 3)
 
@@ -94,13 +95,13 @@ async def test_what_a_job_was_served_does_not_depend_on_what_is_kept(
     async with database.begin() as tx:
         for number, (overlap_h, length_h, kind, size, given_up) in enumerate(turns, 1):
             granted = end - timedelta(hours=overlap_h)
-            await tx.allocations.add(allocation(number, granted, kind, size))
+            await tx.grants.add_allocation(allocation(number, granted, kind, size))
             if number in still_held:
                 assert await tx.grants.grant("j1", number, {"n1": (number,)}, granted)
             last = number == len(turns)
             ended = granted if given_up else max(end, granted) + timedelta(hours=length_h)
             if not last:
-                await tx.allocations.end("j1", number, ended)
+                await tx.grants.end_allocation("j1", number, ended)
                 end = max(end, ended)
     at = max(NOW, end + DAY)
     before = await served(database, at)
@@ -109,9 +110,9 @@ async def test_what_a_job_was_served_does_not_depend_on_what_is_kept(
     await shorten(database, at)
     assert await served(database, at) == before, "nothing is counted twice"
     async with database.begin() as tx:
-        assert await tx.allocations.get("j1", len(turns)) is not None
+        assert await tx.grants.allocation("j1", len(turns)) is not None
         for number in still_held & set(range(1, len(turns) + 1)):
-            assert await tx.allocations.get("j1", number) is not None, "ranks of it still run"
+            assert await tx.grants.allocation("j1", number) is not None, "ranks of it still run"
 
 
 async def test_old_allocations_are_folded_into_one_row(database: Database) -> None:
@@ -119,9 +120,9 @@ async def test_old_allocations_are_folded_into_one_row(database: Database) -> No
     async with database.begin() as tx:
         for number in range(1, 501):
             at = NOW - timedelta(hours=2 * (501 - number))
-            await tx.allocations.add(allocation(number, at))
+            await tx.grants.add_allocation(allocation(number, at))
             if number < 500:
-                await tx.allocations.end("j1", number, at + timedelta(hours=2))
+                await tx.grants.end_allocation("j1", number, at + timedelta(hours=2))
     await shorten(database)
     after = await counts(database)
     assert after["past_allocations"] == 1
@@ -175,7 +176,7 @@ async def test_what_is_reported_often_is_thinned_soon(database: Database) -> Non
     async with database.begin() as tx:
         for second in range(7200):
             at = NOW - timedelta(seconds=7200 - second)
-            await tx.history.report([Reported("j1", metric(at), at)])
+            await tx.jobs.add_reported([Reported("j1", metric(at), at)])
     await clean(database, NOW)
     assert abs((await counts(database))["metrics"] - (3600 + 360)) <= 2
     assert [tier.every for tier in TIERS] == sorted(tier.every for tier in TIERS)
@@ -183,7 +184,7 @@ async def test_what_is_reported_often_is_thinned_soon(database: Database) -> Non
 
 async def add_events(tx: Transaction, *events: tuple[str, datetime, JobState]) -> None:
     for kind, at, state in events:
-        await tx.history.event(
+        await tx.jobs.add_event(
             Event(
                 job_id="j1",
                 at=at,
@@ -196,7 +197,7 @@ async def add_events(tx: Transaction, *events: tuple[str, datetime, JobState]) -
         )
 
 
-async def marks(database: Database, since: datetime) -> list[Mark]:
+async def marks(database: Database, since: datetime) -> list[TimelineEvent]:
     async with database.begin() as tx:
         return (await tx.ledger.marks(["j1"], to_us(since)))["j1"]
 
@@ -250,8 +251,8 @@ async def test_every_plan_keeps_its_latest_statistics(database: Database) -> Non
     async with database.begin() as tx:
         for number in range(1, 201):
             at = NOW - timedelta(days=60, hours=200 - number)
-            await tx.allocations.add(allocation(number, at, size=1 + (number == 3)))
-            record = await tx.allocations.get("j1", number)
+            await tx.grants.add_allocation(allocation(number, at, size=1 + (number == 3)))
+            record = await tx.grants.allocation("j1", number)
             assert record is not None
             progress = Progress(
                 rank=0,
@@ -267,7 +268,7 @@ async def test_every_plan_keeps_its_latest_statistics(database: Database) -> Non
                 local_batch=8,
                 accumulation=1,
             )
-            await tx.history.measure([Measured("j1", record, progress)], at)
+            await tx.jobs.add_measured([Measured("j1", record, progress)], at)
     await shorten(database)
     async with database.engine.connect() as connection:
         left = (await connection.execute(text("SELECT generation, slots FROM measurements ORDER BY 1"))).all()
@@ -280,10 +281,10 @@ async def test_exits_stay_as_long_as_anybody_of_their_generation_runs(database: 
     async with database.begin() as tx:
         assert await tx.grants.grant("j1", 4, {"n1": (0,)}, NOW - 60 * DAY)
         for generation in range(1, 11):
-            await tx.history.exit("j1", generation, ended, NOW - 50 * DAY)
+            await tx.jobs.add_exit("j1", generation, ended, NOW - 50 * DAY)
     await shorten(database)
     async with database.begin() as tx:
-        left = await tx.history.exits("j1", 0)
+        left = await tx.jobs.exits("j1", 0)
     assert sorted(generation for generation, _ in left) == list(range(4, 11))
 
 

@@ -14,9 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from headway.client import Client
-from headway.contract.jobs import TERMINAL_STATES, EventView, JobState, JobView
+from headway.client.client import Client
+from headway.contract.agents import NodeState
 from headway.contract.spec import JobSpec
+from headway.contract.views.jobs import TERMINAL_STATES, EventView, JobState, JobView
 from headway.local.stack import LocalStack
 
 PATIENCE_S = 120.0
@@ -69,8 +70,7 @@ class PatientJob:
             "checkpoint": {"every": "1s", "grace_s": 30},
             "retry": {"infrastructure": 100},
         }
-        self.id = self.cluster.client.submit(JobSpec.model_validate(spec)).id
-        self.resize(size)
+        self.id = submit_at(self.cluster.client, JobSpec.model_validate(spec), size)
         self.cluster.until(lambda: self.runs_at(size) and self.view().progress.samples > 0, f"{size} ranks")
 
     def view(self) -> JobView:
@@ -115,6 +115,21 @@ class PatientJob:
         assert (done.progress.epochs_exact, done.progress.epochs_audited) == (self.epochs, self.epochs)
         assert done.progress.samples == done.progress.total_samples
         return done
+
+
+def submit_at(client: Client, spec: JobSpec, size: int) -> str:
+    """Submit a job that has its size before there are slots for it, and return its id.
+
+    A round between the two requests would start it at another size, and it would be started again at this one.
+    """
+    ready = [node.name for node in client.nodes() if node.state is NodeState.READY]
+    for name in ready:
+        client.cordon(name)
+    job = client.submit(spec).id
+    client.resize(job, size)
+    for name in ready:
+        client.uncordon(name)
+    return job
 
 
 def living_ranks(data: Path, job_id: str) -> dict[tuple[int, int], int]:

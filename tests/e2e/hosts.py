@@ -7,7 +7,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from headway.client import Client
+from headway.client.client import Client
 from headway.contract.agents import NodeState
 from headway.local.stack import LocalStack
 from headway.local.supervisor import Program

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.agreement import QUICK, SLOTS, agreement, submits
+from benchmarks.agreement import SHORT, SLOTS, agreement, submits
 from benchmarks.agreement_live import run_live
 
 WORST = 0.15
@@ -17,7 +17,7 @@ AVERAGE = 0.08
 @pytest.mark.long  # and a comparison of times: on a machine that is busy it says nothing
 @pytest.mark.timeout(300)  # it takes less than a minute; the start of a stack on a busy machine takes another
 def test_a_replay_of_what_was_measured_ends_as_the_run_did(tmp_path: Path) -> None:
-    run = run_live(tmp_path, submits(QUICK, timer=True), slots=SLOTS, within_s=200.0)
+    run = run_live(tmp_path, submits(SHORT, timer=True), slots=SLOTS, within_s=200.0)
     found = agreement(run)
     assert found["worst_error"] <= WORST, found
     assert found["average_error"] <= AVERAGE, found

@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from headway.client import Client
-from headway.contract.jobs import JobState
+from headway.client.client import Client
 from headway.contract.spec import JobSpec
+from headway.contract.views.jobs import JobState
 from headway.local.ports import free_port
 from headway.local.postgres import EmbeddedPostgres
 from headway.local.stack import LocalStack, Stores
-from service.usecases.restore import GENERATIONS_LEFT_OUT
+from service.usecases.upkeep.restore import GENERATIONS_LEFT_OUT
 from tests.e2e.conftest import SCRIPTS, Cluster, PatientJob, living_ranks
 from tests.e2e.hosts import SLOTS, Host, ready
 

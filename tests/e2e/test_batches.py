@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from headway.contract.jobs import JobState
 from headway.contract.spec import JobSpec
+from headway.contract.views.jobs import JobState
 from tests.e2e.conftest import Cluster
 
 SAMPLES, EPOCHS, BATCH, MOST = 4096, 30, 16, 128
@@ -53,7 +53,7 @@ def test_the_batch_grows_while_the_job_trains_and_survives_a_pause(cluster: Clus
     cluster.until(lambda: client.job(job.id).state is JobState.PAUSED, "the pause")
     paused = client.job(job.id)
     client.resume(job.id)
-    *_, last = client.wait(job.id, every_s=0.1)
+    *_, last = client.watch(job.id, every_s=0.1)
     assert last.state is JobState.SUCCEEDED, last.message
     assert (last.progress.epochs_audited, last.progress.epochs_exact) == (EPOCHS, EPOCHS)
     assert last.progress.samples == SAMPLES * EPOCHS

@@ -149,7 +149,7 @@ def test_the_source_distribution_builds_the_same_wheel(dist: Path, tmp_path: Pat
 def test_a_client_alone(dist: Path, tmp_path: Path) -> None:
     installed = Installed(tmp_path, dist, "")
     assert "submit" in installed.headway("--help")
-    installed.python("import headway, headway.client, headway.contract.spec")
+    installed.python("import headway, headway.client.client, headway.contract.spec")
     for heavy in ("torch", "fastapi", "sqlalchemy", "numpy", "redis"):
         assert not installed.has(heavy), heavy
     # What is not there is said, with what to do.

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from headway.contract.jobs import TERMINAL_STATES, EventView, JobState, JobView, Reason
 from headway.contract.spec import JobSpec
+from headway.contract.views.jobs import TERMINAL_STATES, EventView, JobState, JobView, Reason
 from tests.e2e.conftest import SCRIPTS, Cluster, end_job
 
 pytestmark = pytest.mark.long

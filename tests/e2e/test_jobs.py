@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from headway.client import Client
+from headway.client.client import Client
 from headway.contract.agents import NodeState
-from headway.contract.jobs import JobState, JobView, Reason
 from headway.contract.spec import JobSpec
+from headway.contract.views.jobs import JobState, JobView, Reason
 from tests.e2e.conftest import PATIENCE_S, Cluster, living_ranks
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -83,7 +83,7 @@ def test_digits_is_exact_over_a_grow_a_killed_rank_and_a_move(cluster: Cluster) 
         "the drain",
     )
     client.uncordon(node)
-    *_, last = client.wait(job.id, every_s=0.1)
+    *_, last = client.watch(job.id, every_s=0.1)
     assert last.state is JobState.SUCCEEDED, last.message
     assert last.progress.epochs_exact == last.progress.epochs_audited == epochs
     assert last.progress.samples == last.progress.total_samples == epochs * 1347
@@ -109,7 +109,7 @@ def test_pause_keeps_the_position_and_resume_goes_on(cluster: Cluster) -> None:
     assert paused.allocation == {}
     assert paused.progress.checkpoint_samples == paused.progress.samples
     client.resume(job.id)
-    *_, last = client.wait(job.id, every_s=0.1)
+    *_, last = client.watch(job.id, every_s=0.1)
     assert last.state is JobState.SUCCEEDED, last.message
     assert last.progress.lost_samples == 0
     assert last.progress.epochs_exact == 12
@@ -133,7 +133,7 @@ def test_a_plain_script_runs(cluster: Cluster, resize: str) -> None:
     if resize == "restart":
         client.resize(job.id, 2)
         cluster.until(lambda: running_at(client, job.id, size=2, after=1), "two ranks")
-    *_, last = client.wait(job.id, every_s=0.1)
+    *_, last = client.watch(job.id, every_s=0.1)
     assert last.state is JobState.SUCCEEDED, last.message
     assert last.generation == (2 if resize == "restart" else 1)
 

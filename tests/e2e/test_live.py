@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headway.contract.jobs import JobState, Reason
+from headway.contract.views.jobs import JobState, Reason
 from tests.e2e.conftest import PatientJob
 
 LONGEST_PAUSE_S = 30.0
@@ -35,7 +35,7 @@ def test_a_job_grows_and_shrinks_without_a_restart(patient: PatientJob) -> None:
 def test_a_killed_rank_costs_a_step_and_no_checkpoint(patient: PatientJob, victim: tuple[int, int]) -> None:
     patient.start(2, most=2)
     lost = patient.next_event("switch", lambda: patient.kill(victim))
-    assert "goes on with 1 of 2 slots after a loss: paused " in lost.message
+    assert "continues with 1 of 2 slots after a loss: paused " in lost.message
     assert 0 < lost.data["pause_s"] < LONGEST_PAUSE_S
     assert lost.data["lost_steps"] <= 1
     (loss,) = patient.events("lose")

@@ -6,11 +6,11 @@ import asyncio
 from datetime import UTC, datetime, timedelta
 
 from headway.contract.health import FaultCause, FaultGrade
-from headway.contract.jobs import Reason
-from headway.contract.nodes import SlotView
+from headway.contract.views.jobs import Reason
+from headway.contract.views.nodes import SlotView
 from headway.local.postgres import EmbeddedPostgres
 from service.adapters.postgres.database import Database
-from service.domain.health import Quarantine
+from service.domain.nodes.health import Quarantine
 from tests.e2e.conftest import Cluster, PatientJob
 
 
@@ -31,14 +31,14 @@ def test_a_live_job_leaves_a_slot_that_an_operator_distrusts(patient: PatientJob
         assert (moved.data["from"], moved.data["to"], moved.data["how"]) == (3, 3, "live")
         assert moved.data["lost_steps"] == 0
         (prepared,) = [one for one in patient.events("prepare") if one.reason is Reason.BAD_DEVICE]
-        why = f"slot {slot} of {node} is in quarantine: an operator has said so (smells of smoke)"
+        why = f"slot {slot} of {node} is in quarantine: put in quarantine by an operator (smells of smoke)"
         assert prepared.message == f"moves its 3 cpu slots: {why}"
         assert int(slot) not in patient.view().allocation.get(node, [])
         (told,) = patient.events("quarantine")
         assert (told.reason, told.message) == (Reason.BAD_DEVICE, why)
         confined = slot_of(cluster, node, int(slot)).quarantine
         assert confined is not None
-        assert confined.message == "an operator has said so (smells of smoke)"
+        assert confined.message == "put in quarantine by an operator (smells of smoke)"
         cluster.until(lambda: slot_of(cluster, node, int(slot)).job_id is None, "the slot to be empty")
         cluster.client.release(node, int(slot))
         assert slot_of(cluster, node, int(slot)).quarantine is None
@@ -73,9 +73,9 @@ def test_a_suspicious_slot_is_tried_out_by_its_agent_and_given_back(cluster: Clu
 
 async def _store(cluster: Cluster, quarantine: Quarantine) -> None:
     async def silent(*_: object) -> None:
-        """No bell rings."""
+        """No wake-up is sent."""
 
     database = Database(EmbeddedPostgres(cluster.stack.data / "postgres").url(), silent)
     async with database.begin() as tx:
-        assert await tx.quarantines.save(quarantine)
+        assert await tx.nodes.save_quarantine(quarantine)
     await database.close()

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from headway.contract.forecasts import SearchPhase
-from headway.contract.jobs import JobState
 from headway.contract.spec import JobSpec
+from headway.contract.views.forecasts import SearchPhase
+from headway.contract.views.jobs import JobState
 from tests.e2e.conftest import SCRIPTS, Cluster, end_job, job_name
 
 EPOCHS = 80
@@ -50,7 +50,7 @@ def test_a_job_that_gains_nothing_from_a_second_slot_gives_it_back(
     assert 0 < search.overhead_share <= search.bound
     sizes = [event.data["to"] for event in cluster.client.events(job) if event.kind == "switch"]
     assert sizes == [2, 1]
-    assert "the cheapest of what is known" in cluster.headway("describe", job).stdout
+    assert "the cheapest known configuration" in cluster.headway("describe", job).stdout
     hurry.touch()
     cluster.until(lambda: cluster.client.job(job).state is JobState.SUCCEEDED, "its end")
     (forecast,) = [one for one in cluster.client.job(job).progress.forecasts if one.share == 0.1]

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 from redis import Redis
 
-from headway.client import Client
-from headway.contract.jobs import JobState
+from headway.client.client import Client
 from headway.contract.spec import JobSpec
+from headway.contract.views.jobs import JobState
 from headway.local.postgres import EmbeddedPostgres, find_binaries
 from headway.local.stack import LocalStack, Stores
 from tests.e2e.conftest import PATIENCE_S, Cluster, living_ranks

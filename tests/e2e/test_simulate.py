@@ -66,7 +66,7 @@ async def test_ctrl_c_ends_it_and_leaves_nothing(tmp_path: Path):
     (child,) = children(program.pid)
     program.send_signal(signal.SIGINT)
     code, _, said = await end(program)
-    assert (code, said.strip()) == (130, "stopped; nothing was written")
+    assert (code, said.strip()) == (130, "Stopped; nothing was written.")
     with pytest.raises(ProcessLookupError):
         os.kill(child, 0)
     assert not (tmp_path / "out").exists()

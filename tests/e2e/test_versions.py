@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from headway.client import Client
+from headway.client.client import Client
 from headway.local.stack import LocalStack
 from tests.e2e.conftest import Cluster, PatientJob
 from tests.e2e.hosts import ROOT, SLOTS, Host, ready

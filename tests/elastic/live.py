@@ -69,8 +69,9 @@ class Live:
 
     @property
     def held(self) -> bool:
-        """Whether all allowed steps are begun, so that rank 0 waits within the next one."""
-        return self._taken() >= self.allowed
+        """Return True if all allowed steps have been taken, and rank 0 waits within the next one."""
+        taken, waiting = self._taken(), self.job.folder / "waiting"
+        return taken >= self.allowed and waiting.exists() and waiting.read_text() == str(taken)
 
     def wait_until_held(self) -> None:
         """Wait until rank 0 is held."""

@@ -17,7 +17,7 @@ PRELOAD = [
     "torch._dynamo",  # what the first DDP() imports, for two seconds
     "torch.distributed._functional_collectives",
     "headway.train",
-    "headway.train.sharded",  # as `torch.distributed.checkpoint` is by the launcher
+    "headway.train.checkpoint.sharded",  # as `torch.distributed.checkpoint` is by the launcher
     "tests.elastic.ranks",
     "tests.elastic.savers",
 ]
@@ -34,5 +34,6 @@ def be_a_rank(script: str, arguments: Sequence[str], env: Mapping[str, str], log
     os.environ.update(env)
     torch.set_num_threads(1)
     sys.argv = [script, *arguments]
-    sys.path.insert(0, os.path.dirname(script))  # noqa: PTH120  # as the interpreter does it
+    # as the interpreter does it
+    sys.path[:0] = [os.path.dirname(script), *filter(None, env.get("PYTHONPATH", "").split(os.pathsep))]  # noqa: PTH120
     runpy.run_path(script, run_name="__main__")

@@ -15,10 +15,10 @@ from torch import nn
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
 from torch.distributed.fsdp import fully_shard
 
-from headway.train.checkpoint import Checkpoints, Failed, Saved
-from headway.train.position import Position
-from headway.train.replica import Place, Replica
-from headway.train.storage import Bytes, Data, Folder, open_storage
+from headway.storage.stores import Bytes, Data, Folder, open_storage
+from headway.train.checkpoint.replica import Place, Replica
+from headway.train.checkpoint.store import Checkpoints, Failed, Saved
+from headway.train.data.position import Position
 
 SAVES = 4
 

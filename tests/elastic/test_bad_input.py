@@ -12,7 +12,7 @@ import torch
 
 from headway.contract.orders import Order
 from headway.contract.runtime import Checkpointed, Completed, EpochClosed, Left, Restored, Switched
-from headway.train.position import order
+from headway.train.data.position import order
 from tests.elastic.harness import PATIENCE_S, Generation, Job, codes
 from tests.elastic.live import Live
 from tests.elastic.test_live import assert_exact, counting

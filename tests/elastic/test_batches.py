@@ -19,7 +19,7 @@ from headway.contract.runtime import (
     Restored,
     Switched,
 )
-from headway.train.position import order
+from headway.train.data.position import order
 from tests.elastic.harness import Job, codes
 from tests.elastic.live import Live
 

@@ -36,7 +36,7 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(job: Callable[..
     assert codes(finished) == [DONE] * 2, finished.output()
     assert [restored.samples for restored in finished.messages(Restored)] == [3 * 8]
     assert [restored.from_generation for restored in finished.messages(Restored)] == [1]
-    assert "passed over" in finished.output()
+    assert "is skipped" in finished.output()
     assert_counts(counted, samples=50, epochs=2, batch=8)
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from headway.contract.runtime import Checkpointed, Completed, EpochClosed, Restored, Stopped
-from headway.train.position import order
+from headway.train.data.position import order
 from tests.elastic.harness import Job, codes
 
 STOPPED, DONE = 143, 0

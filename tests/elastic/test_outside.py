@@ -40,6 +40,23 @@ def test_by_hand(tmp_path: Path) -> None:
     ]
 
 
+def test_by_hand_with_a_sharded_model(tmp_path: Path) -> None:
+    for sharded in (0, 1):
+        (tmp_path / str(sharded)).mkdir()
+        python(
+            "-W",
+            "error",
+            *(SCRIPTS / "shards.py", "--sharded", sharded, "--result", tmp_path / str(sharded)),
+            folder=tmp_path,
+        )
+    plain, sharded = (
+        [[float(word) for word in line.split()] for line in path.read_text().splitlines()]
+        for path in sorted(tmp_path.glob("*/epochs-*.txt"))
+    )
+    assert len(plain) == 12
+    assert sharded == [pytest.approx(line, rel=1e-4) for line in plain]
+
+
 def test_by_hand_with_checkpoints(tmp_path: Path) -> None:
     uri = (tmp_path / "kept").as_uri()
     for epochs in (1, 3, 3):

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from torch.distributed import TCPStore
 
-from headway.train.checkpoint import Checkpoints, Failed
-from headway.train.position import Position
-from headway.train.storage import Folder, open_storage
+from headway.storage.stores import Folder, open_storage
+from headway.train.checkpoint.store import Checkpoints, Failed
+from headway.train.data.position import Position
 from tests.elastic.harness import PATIENCE_S, _server
 from tests.elastic.savers import (
     SAVES,

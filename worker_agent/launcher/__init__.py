@@ -1,9 +1,9 @@
-"""The launcher: parent of all ranks of one agent, in a process of its own.
+"""The launcher: parent process of all ranks of one agent.
 
-It has torch preloaded and forks ranks (a *zygote*), reaps them and writes down how they ended, and kills
-them when the lease runs out, whether the agent lives or not. It is single-threaded and makes no device
-context: a fork is only safe then. It ends when it has nothing to keep and no agent talks to it.
+It imports torch in advance and forks ranks (a *zygote*). It reaps them and records how they ended. It kills
+them when the lease expires, even if the agent is dead. The process is single-threaded and creates no device
+context, because a fork is only safe then. It exits when it has no run and no agent is connected.
 
-It dies with its ranks: a rank gets SIGKILL when the launcher is gone (PR_SET_PDEATHSIG), so that no rank
-is ever without somebody who watches its lease.
+The ranks die with the launcher: the kernel sends SIGKILL to a rank when the launcher ends (PR_SET_PDEATHSIG).
+So no rank ever runs without a process that watches its lease.
 """

@@ -1,4 +1,4 @@
-"""`python -m worker_agent.launcher STATE_FOLDER`: started by the agent, not by people."""
+"""Entry point of the launcher: `python -m worker_agent.launcher STATE_FOLDER`. The agent starts it, not a user."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ import os
 import selectors
 import signal
 import socket
+import struct
 import sys
 import time
 from pathlib import Path
 
-from worker_agent.folders import StateFolder, boot_s
+from worker_agent.host.folders import StateFolder, boot_s
 from worker_agent.launcher.keeper import Keeper
 from worker_agent.launcher.preload import code_version, preload
-from worker_agent.launcher.processes import adopt_orphans, set_dumpable
+from worker_agent.launcher.processes import adopt_orphans, descends, set_dumpable
 from worker_agent.launcher.program import flush_and_exit
 from worker_agent.launcher.protocol import (
     Changed,
@@ -35,13 +36,15 @@ from worker_agent.launcher.protocol import (
 _log = logging.getLogger("worker_agent.launcher")
 
 ALONE_S = 30.0
-"""How long a launcher with nothing to keep waits for an agent."""
+"""Seconds that a launcher without runs waits for an agent before it exits."""
 _LOCK_WAIT_S = 10.0
 _ERROR_PAUSE_S = 0.1
+_CREDENTIALS = struct.Struct("3i")
+"""Process, user and group id of a peer, as the kernel returns them."""
 
 
 class Server:
-    """The loop: one listening socket, its clients, and the news of children."""
+    """Event loop of the launcher: one listening socket, its clients, and the end of child processes."""
 
     def __init__(self, state: StateFolder, listener: socket.socket, lock: int) -> None:
         self._lock = lock
@@ -53,7 +56,7 @@ class Server:
             end.setblocking(False)  # noqa: FBT003
         self._selector.register(self._listener, selectors.EVENT_READ)
         self._selector.register(self._woken, selectors.EVENT_READ)
-        signal.signal(signal.SIGCHLD, lambda *_: None)  # only so that the wakeup descriptor is written
+        signal.signal(signal.SIGCHLD, lambda *_: None)  # it makes the kernel wake the loop
         signal.set_wakeup_fd(self._waker.fileno(), warn_on_full_buffer=False)
         self._version = code_version()
         preloaded = preload()
@@ -65,17 +68,17 @@ class Server:
         self._leaving = False
 
     def serve(self) -> None:
-        """Run until there is nothing to keep and nobody to keep it for."""
+        """Run until there are no runs left and no agent is connected."""
         while not self._leaving:
             try:
                 self.run_once()
-            except Exception:  # noqa: BLE001  # all ranks die with this process: nothing is worth that
-                _log.exception("going on after an error")
+            except Exception:  # noqa: BLE001  # all ranks die with this process, so no error may end it
+                _log.exception("continuing after an error")
                 time.sleep(_ERROR_PAUSE_S)
-        _log.info("nothing left to keep: leaving")
+        _log.info("no run and no agent left: exiting")
 
     def run_once(self) -> None:
-        """Wait for something to happen, at most until the next deadline, and deal with it."""
+        """Wait for an event, at most until the next deadline, and handle it."""
         for key, _ in self._selector.select(self._wait_s()):
             if key.fileobj is self._listener:
                 self._accept()
@@ -98,18 +101,25 @@ class Server:
 
     def _accept(self) -> None:
         client, _ = self._listener.accept()
-        client.settimeout(0.5)  # an agent that does not read is hung; the lease is not
+        # A rank with the agent's own user can connect to the socket, which Landlock does not prevent. Its
+        # orders are refused.
+        if descends(_peer(client), os.getpid()):
+            _log.warning("refused a connection from process %d, which belongs to a job", _peer(client))
+            client.close()
+            return
+        client.settimeout(0.5)  # an agent that does not read is hung, but the lease must still be enforced
         self._clients[client] = Decoder()
         self._selector.register(client, selectors.EVENT_READ)
 
     def _read(self, client: socket.socket) -> None:
         memories: list[int] = []
         try:
-            # What comes with a descriptor is the end of what is read at once: it belongs to the last message.
+            # The data that arrives with a descriptor ends the bytes of one read, so the descriptor belongs to
+            # the last message.
             data, memories, _, _ = socket.recv_fds(client, 65536, 1, socket.MSG_CMSG_CLOEXEC)
             messages = self._clients[client].feed(data)
         except (OSError, ValueError) as error:
-            _log.warning("dropping an agent: %s", error)
+            _log.warning("closing the connection to an agent: %s", error)
             data, messages = b"", []
         if not data:
             self._drop(client)
@@ -122,8 +132,7 @@ class Server:
     def _handle(self, client: socket.socket, message: Message, memory: int | None) -> None:
         match message:
             case Hello():
-                welcome = Welcome(self._version, self._has_torch, self._keeper.names(), takes_secrets=True)
-                self._send(client, welcome)
+                self._send(client, Welcome(self._version, self._has_torch, self._keeper.names()))
             case Lease(deadline_s):
                 self._keeper.renew(deadline_s)
             case Start(run, secrets):
@@ -141,7 +150,7 @@ class Server:
         try:
             client.sendall(encode(message))
         except OSError as error:
-            _log.warning("dropping an agent: %s", error)
+            _log.warning("closing the connection to an agent: %s", error)
             self._drop(client)
 
     def _drop(self, client: socket.socket) -> None:
@@ -154,15 +163,23 @@ class Server:
             self._send(client, Changed(run))
 
     def _release(self) -> None:
-        """In a child: let go of what must end with the launcher, the lock above all."""
+        """Close, in a child process, what must end with the launcher, above all the lock."""
         os.close(self._lock)
         self._selector.close()
         for end in (self._listener, self._woken, self._waker, *self._clients):
             end.close()
 
 
+def _peer(client: socket.socket) -> int:
+    """Return the id of the process at the other end of the connection."""
+    pid: int = _CREDENTIALS.unpack(
+        client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    )[0]
+    return pid
+
+
 def _only_one(path: Path) -> int:
-    """Hold the lock of the launcher; a predecessor may take a moment to leave."""
+    """Acquire the lock of the launcher, and wait a few seconds for an earlier launcher to exit."""
     lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     deadline = time.monotonic() + _LOCK_WAIT_S
     while True:
@@ -170,7 +187,7 @@ def _only_one(path: Path) -> int:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             if time.monotonic() > deadline:
-                _log.warning("another launcher keeps this folder")
+                _log.warning("another launcher uses this folder")
                 sys.exit(1)
             time.sleep(0.05)
         else:
@@ -187,7 +204,7 @@ def _listen(state: Path) -> socket.socket:
 
 
 def _log_to_stderr() -> None:
-    """Through a logger of our own: a forked script must find the root logger untouched."""
+    """Log to standard error through a logger of the package: a forked script must find the root logger unchanged."""
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
     logger = logging.getLogger("worker_agent")
@@ -197,7 +214,7 @@ def _log_to_stderr() -> None:
 
 
 def main() -> None:
-    """Serve until nothing is left to keep."""
+    """Serve until no run and no agent is left."""
     _log_to_stderr()
     state = StateFolder(Path(sys.argv[1]).resolve())
     lock = _only_one(state.launcher_lock)

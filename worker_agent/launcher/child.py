@@ -1,4 +1,4 @@
-"""What a forked child does: become a rank, or keep a job's store."""
+"""Body of a forked child process, which becomes a rank or keeps a job's store."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from pathlib import Path
 from typing import NoReturn
 
 from headway.contract.runtime import EXIT_RETRY
-from worker_agent import control_groups
-from worker_agent.commandline import How, PythonTarget, python_target
-from worker_agent.folders import RunFolder, read_json
+from worker_agent.host.folders import RunFolder, read_json
+from worker_agent.isolation import control_groups
 from worker_agent.launcher import confinement, containers, preload, program
+from worker_agent.launcher.commandline import How, PythonTarget, python_target
 from worker_agent.launcher.processes import die_with_parent, name_process, set_dumpable
 from worker_agent.launcher.protocol import LaunchPlan
 
 _OOM_SCORE = "500"
-"""When memory runs out a rank is to go before the agent, the stores and the launcher."""
+"""OOM score adjustment of a rank: the kernel kills it before the agent, the stores and the launcher."""
 
 
 def fork(body: Callable[[], None]) -> int:
-    """Fork; the child runs `body`, which must not return. Returns the child's pid."""
+    """Fork a child that runs `body`, which must not return. Return the child's pid."""
     sys.stdout.flush()
     sys.stderr.flush()
     launcher = os.getpid()
@@ -36,20 +36,20 @@ def fork(body: Callable[[], None]) -> int:
     try:
         die_with_parent()
         if os.getppid() != launcher:
-            os._exit(1)  # the launcher died before the kernel knew that we care
+            os._exit(1)  # the launcher died before the kernel knew of the death signal
         os.setsid()
         body()
-    except BaseException:  # noqa: BLE001  # nothing may run on into the launcher's own code
+    except BaseException:  # noqa: BLE001  # the child must never continue in the launcher's own code
         sys.excepthook(*sys.exc_info())
     finally:
-        # A rank that never came to its script, on a full disk say, is not the script's fault.
+        # A rank that did not reach its script, because of a full disk for example, is not the script's fault.
         program.flush_and_exit(EXIT_RETRY)
 
 
 def run_rank(plan: LaunchPlan, how: How, rank: int, folder: RunFolder, secrets: int | None) -> NoReturn:
-    """Become the rank: never returns. Nothing of the job runs before the rank is confined."""
+    """Turn this process into the rank; never returns. No code of the job runs before the rank is confined."""
     name_process(f"rank {rank}")
-    set_dumpable(yes=True)  # which the launcher is not: it must find its own files in /proc
+    set_dumpable(yes=True)  # the launcher is not dumpable, but a rank must read its own files in /proc
     _reset_signals()
     _redirect(folder.log(rank), plan.confinement.uid)
     env = {**plan.ranks[rank], **(read_json(folder.env(rank)) or {}), **_secrets_in(secrets)}
@@ -62,13 +62,13 @@ def run_rank(plan: LaunchPlan, how: How, rank: int, folder: RunFolder, secrets: 
         control_groups.join(group)
     confinement.enter(plan.confinement)
     os.chdir(plan.cwd)
-    tempfile.tempdir = None  # the launcher may have looked for it: a rank's is another
+    tempfile.tempdir = None  # discard the folder that the launcher may have cached
     target = python_target(plan.argv)
     if how == "spawn" or target is None:
         _execute(plan.argv, target, env)
     os.environ.clear()
     os.environ.update(env)
-    signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # as every interpreter does
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # as every Python interpreter does
     preload.use_threads(plan.threads)
     preload.fresh_seeds()
     sys.path[1:1] = [entry for entry in env.get("PYTHONPATH", "").split(os.pathsep) if entry]
@@ -77,7 +77,7 @@ def run_rank(plan: LaunchPlan, how: How, rank: int, folder: RunFolder, secrets: 
 
 
 def keep_store(listener: socket.socket, log: Path) -> NoReturn:
-    """Serve the job's TCPStore on the socket until killed: never returns."""
+    """Serve the job's TCPStore on the socket until the process is killed; never returns."""
     _reset_signals()
     _redirect(log)
     name_process("headway store")
@@ -92,7 +92,10 @@ def keep_store(listener: socket.socket, log: Path) -> NoReturn:
 
 
 def _secrets_in(memory: int | None) -> dict[str, str]:
-    """What the agent has put there. All ranks of the run read the same memory, so none moves its position."""
+    """Return the variables that the agent stored in the memory file.
+
+    All ranks of the run share the file description, so the function does not move its position.
+    """
     if memory is None:
         return {}
     env: dict[str, str] = json.loads(os.pread(memory, os.fstat(memory).st_size, 0))
@@ -113,7 +116,7 @@ def _execute(argv: list[str], target: PythonTarget | None, env: Mapping[str, str
         module = ["-m"] if target.is_module else []
         argv = [argv[0], program.__file__, *module, target.name, *target.arguments]
     try:
-        os.execvpe(argv[0], argv, dict(env))  # noqa: S606  # a shell is used where one is needed
+        os.execvpe(argv[0], argv, dict(env))  # noqa: S606  # a shell is part of `argv` where one is needed
     except OSError as error:
         sys.stderr.write(f"{argv[0]}: {error.strerror}\n")
         program.flush_and_exit(126)
@@ -123,7 +126,7 @@ def _redirect(log: Path, uid: int | None = None) -> None:
     nothing = os.open(os.devnull, os.O_RDONLY)
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     if uid is not None:
-        os.fchown(output, uid, -1)  # programs open /dev/stdout anew
+        os.fchown(output, uid, -1)  # programs reopen /dev/stdout
     os.dup2(nothing, 0)
     os.dup2(output, 1)
     os.dup2(output, 2)

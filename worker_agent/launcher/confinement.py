@@ -1,6 +1,6 @@
-"""What a rank may do on its host, and how a forked child gives up everything else, before any code of its job runs.
+"""Confinement of a rank on its host, applied by the forked child before any code of its job runs.
 
-Standard library only, as everything in the launcher.
+The module imports only the standard library and other modules of the launcher.
 """
 
 from __future__ import annotations
@@ -19,37 +19,37 @@ _UMASK = 0o077
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Confinement:
-    """The bounds of one run's ranks. Without a `uid` they keep the agent's user."""
+    """Limits and permissions of one run's ranks. Without a `uid` they keep the agent's user."""
 
     uid: int | None = None
-    """User and group of the ranks; no entry in the host's list of users is needed."""
+    """User and group id of the ranks. The host's list of users needs no entry for it."""
     groups: tuple[int, ...] = ()
     """Groups that own devices which the ranks need."""
     reach: tuple[str, ...] = ()
-    """Folders that the user must come to, although one above them may be closed to it."""
+    """Folders that the user must be able to reach, even if a parent folder is closed to it."""
     private: tuple[str, ...] = ()
-    """Folders that ranks of the agent's own user must not see into (Landlock); empty where nothing of the kind is done."""
+    """Folders that ranks with the agent's own user must not read (Landlock); empty without Landlock."""
     own: tuple[str, ...] = ()
-    """Folders that are the run's, wherever they lie."""
+    """Folders that belong to the run, anywhere on the host."""
     written: tuple[str, ...] = ()
-    """Folders in which these ranks write files, but make and remove none."""
+    """Folders in which these ranks may write to existing files, but not create or remove any."""
     code: tuple[str, ...] = ()
-    """Folders that these ranks read and execute, but do not change."""
+    """Folders that these ranks may read and execute, but not change."""
     group: str | None = None
-    """The control group of the run; each rank gets one below it."""
+    """Control group of the run; each rank gets a subgroup."""
     max_processes: int | None = None
-    """Processes and threads of the user; only with a `uid`, since the kernel counts by user."""
+    """Maximum processes and threads of the user. It requires a `uid`, because the kernel counts by user."""
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values for the launcher's order."""
+        """Return plain values for the launcher's order."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, fields: dict[str, Any]) -> Confinement:
-        """The reverse of `to_json`. Fields of a newer agent are ignored.
+        """Return the confinement from the values of `to_json`. Unknown fields of a newer agent are ignored.
 
         Raises:
-            TypeError: a value is not what it must be.
+            TypeError: a value has the wrong type.
         """
         known = {name: fields[name] for name in cls.__dataclass_fields__ if name in fields}
         values: dict[str, Any] = {
@@ -59,10 +59,10 @@ class Confinement:
 
 
 def enter(confinement: Confinement) -> None:
-    """Give up what the confinement does not leave. There is no way back for this process nor for what it starts.
+    """Drop all rights that the confinement does not grant. This is final for the process and its descendants.
 
     Raises:
-        OSError: the kernel refuses a part of it; nothing of the job may run then.
+        OSError: the kernel refuses a part of it; no code of the job may run then.
     """
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     os.umask(_UMASK)
@@ -82,6 +82,27 @@ def enter(confinement: Confinement) -> None:
         )
 
 
+def enter_folder(folder: int, uid: int | None) -> None:
+    """Drop all access except to one open folder, for a process that handles untrusted input.
+
+    The process becomes the user `uid`, or drops its capabilities without one. If the kernel has Landlock, the
+    process can then open nothing outside the folder for reading or writing, so import modules beforehand.
+    The process must not need to start other processes.
+
+    Raises:
+        OSError: the kernel refuses a part of it.
+    """
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    os.umask(_UMASK)
+    if uid is not None:
+        _become(Confinement(uid=uid, max_processes=0), uid)
+    else:
+        processes.drop_capabilities()
+    processes.forbid_new_privileges()
+    if landlock.version():
+        landlock.restrict_to(folder)
+
+
 def _become(confinement: Confinement, uid: int) -> None:
     view.open_up(_paths(confinement.reach))
     if confinement.max_processes is not None:
@@ -95,7 +116,8 @@ def _become(confinement: Confinement, uid: int) -> None:
     os.setgroups(confinement.groups)
     os.setresgid(uid, uid, uid)
     os.setresuid(uid, uid, uid)
-    # A change of user clears both: the rank must still die with its launcher, and find its own files in /proc.
+    # A change of user resets both: the rank must still die with its launcher, and read its own files in
+    # /proc.
     processes.die_with_parent()
     processes.set_dumpable(yes=True)
 

@@ -1,4 +1,4 @@
-"""The listening socket of a job's store, and who is connected to it."""
+"""Listening socket of a job's store, and the check for remote clients."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _ESTABLISHED = "01"
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A listening socket on the port: on loopback alone where `host` is, else on every interface.
+    """Return a listening socket on the port: on loopback only if `host` is loopback, else on every interface.
 
     Raises:
         OSError: the port is taken.
@@ -24,7 +24,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def has_remote_clients(port: int) -> bool:
-    """Whether somebody on another host is connected to our port."""
+    """Return True if a process on another host is connected to the port."""
     ends = _established()
     return any(
         local.endswith(f":{port:04X}") and (remote, local) not in ends  # on one host both ends are listed
@@ -42,7 +42,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def _established() -> set[tuple[str, str]]:
-    """(local, remote) of every open TCP connection, as the kernel writes them: hexadecimal `ADDRESS:PORT`."""
+    """Return (local, remote) of every open TCP connection in the kernel's format: hexadecimal `ADDRESS:PORT`."""
     ends = set()
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         with contextlib.suppress(FileNotFoundError):
@@ -54,5 +54,5 @@ def _established() -> set[tuple[str, str]]:
 
 
 def _as_ipv4(end: str) -> str:
-    """An IPv4 address mapped into IPv6 is the same address."""
+    """Return an IPv4 address that is mapped into IPv6 as the plain IPv4 address."""
     return end.removeprefix("0000000000000000FFFF0000")

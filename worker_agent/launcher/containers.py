@@ -1,10 +1,12 @@
-"""Ranks in containers: each is one container, and the engine's client is its process to the launcher.
+"""Ranks in containers: each rank is one container, and the launcher's child process is the engine's client.
 
-So a rank is stopped, waited for and logged as any other: the client hands SIGTERM on, ends with the container's exit code
-and prints its output. Only what kills the client does not kill the container; `remove` does.
+The client forwards SIGTERM, exits with the container's exit code and prints its output. So the launcher
+stops, reaps and logs a containerised rank like any other. Only SIGKILL to the client does not kill the
+container; `remove` does.
 
-The client runs with the agent's rights. Nothing of the job may reach it: the job's variables go into the container through a
-file that only this process has, and never into the client's own environment or command line.
+The client runs with the agent's rights, so it must not see anything of the job. The job's variables enter the
+container through a memory file of this process, and never through the client's own environment or command
+line.
 """
 
 from __future__ import annotations
@@ -22,36 +24,36 @@ _HOSTS_OWN = frozenset(
     {"PATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "PYTHONUSERBASE", "CUDA_HOME", "SHELL"}
     | {"SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE"}
 )
-"""Variables of the host that say where something lies on it: the image has its own."""
+"""Host variables that name paths on the host; the image sets its own."""
 _REMOVE_LIMIT_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Container:
-    """What the containers of a run's ranks have in common."""
+    """Settings that the containers of a run's ranks share."""
 
     engine: Engine
     program: str
     """Path of the engine's client."""
     image: str
     name: str
-    """Of the run; a rank's container adds its number."""
+    """Name of the run; the container of a rank appends the rank's number."""
     user: str
     groups: tuple[int, ...] = ()
     folders: tuple[str, ...] = ()
-    """Folders of the host that ranks see at the same place, and write to."""
+    """Folders of the host that ranks see at the same path and can write to."""
     memory_bytes: int | None = None
     cpus: float | None = None
-    """Bounds of each rank."""
+    """Processors of each rank. `memory_bytes` is also a limit per rank."""
     max_processes: int = 0
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values for the launcher's order."""
+        """Return plain values for the launcher's order."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, fields: dict[str, Any]) -> Container:
-        """The reverse of `to_json`. Fields of a newer agent are ignored.
+        """Return the container from the values of `to_json`. Unknown fields of a newer agent are ignored.
 
         Raises:
             TypeError: a field is missing.
@@ -60,18 +62,18 @@ class Container:
         return cls(**{**values, **{name: tuple(values.get(name, ())) for name in ("groups", "folders")}})
 
     def name_of(self, rank: int) -> str:
-        """The name of a rank's container."""
+        """Return the name of a rank's container."""
         return f"{self.name}-{rank}"
 
 
 class CannotHold(ValueError):
-    """A variable has a value that cannot be given to a container."""
+    """Raised when a variable has a value that cannot be passed to a container."""
 
 
 def run_command(
     container: Container, rank: int, argv: Sequence[str], *, cwd: str, devices: str, env_file: str
 ) -> list[str]:
-    """The client's command line for one rank. `devices` are the UUIDs of its GPUs, separated by commas."""
+    """Return the client's command line for one rank. `devices` are the UUIDs of its GPUs, separated by commas."""
     mounts = [f"type=bind,source={folder},target={folder}" for folder in container.folders]
     return [
         container.program,
@@ -100,20 +102,20 @@ def run_command(
 
 
 def env_lines(env: Mapping[str, str]) -> bytes:
-    """The rank's variables as the client reads them from a file.
+    """Return the rank's variables in the format of the client's `--env-file`.
 
     Raises:
-        CannotHold: a value has several lines, which such a file cannot say.
+        CannotHold: a value has several lines, which the format does not support.
     """
     given = {name: value for name, value in env.items() if name not in _HOSTS_OWN}
     for name, value in given.items():
         if "\n" in value or "\r" in value:
-            raise CannotHold(f"{name}: a value with a line break cannot be given to a container")
+            raise CannotHold(f"{name}: a value with a line break cannot be passed to a container")
     return "".join(f"{name}={value}\n" for name, value in sorted(given.items())).encode()
 
 
 def client_env() -> dict[str, str]:
-    """What the client itself needs to find its configuration and its engine."""
+    """Return the variables that the client needs to find its configuration and its engine."""
     user = os.getuid()
     runtime = f"/run/user/{user}"
     found = {"PATH": os.environ.get("PATH", os.defpath), "HOME": pwd.getpwuid(user).pw_dir}
@@ -121,10 +123,10 @@ def client_env() -> dict[str, str]:
 
 
 def become(container: Container, rank: int, argv: Sequence[str], *, cwd: str, env: Mapping[str, str]) -> None:
-    """Turn this process into the client that runs the rank: returns only by an error.
+    """Replace this process with the client that runs the rank; returns only by an error.
 
     Raises:
-        CannotHold, OSError: it cannot be started.
+        CannotHold, OSError: the client cannot be started.
     """
     lines = env_lines(env)
     memory = os.memfd_create("env", 0)  # without MFD_CLOEXEC: the client inherits it
@@ -137,7 +139,10 @@ def become(container: Container, rank: int, argv: Sequence[str], *, cwd: str, en
 
 
 def remove(container: Container, ranks: Sequence[int]) -> bool:
-    """Kill and remove the containers of these ranks; whether none is left. Takes up to a minute: in a child."""
+    """Kill and remove the containers of these ranks, and return True if none is left.
+
+    It takes up to a minute per rank, so call it in a child process.
+    """
     for rank in ranks:
         command = [container.program, "rm", "--force", container.name_of(rank)]
         try:
@@ -164,5 +169,5 @@ def _gpus(engine: Engine, devices: str) -> list[str]:
     if not devices:
         return []
     if engine == "docker":
-        return [f'--gpus="device={devices}"']  # the quotation marks are the option's own: it holds a list
+        return [f'--gpus="device={devices}"']  # the value is a list, with its own quotes
     return [f"--device=nvidia.com/gpu={device}" for device in devices.split(",")]

@@ -1,7 +1,7 @@
-"""Start runs, reap them, end them: everything about processes, without the socket.
+"""Start, reap and kill the processes of runs; the socket is handled elsewhere.
 
-A run has passed through here completely when its `gone` file is there: no rank, nothing that a rank left
-behind, no store. Ranks of a live run have a `gone` file each, since they come and go one by one.
+A run is finished when its `gone` file exists: no rank, no leftover process of a rank and no store remains.
+Each rank of a live run has its own `gone` file, because ranks join and leave one by one.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from typing import Any
 
 from headway.contract.orders import member_id
 from headway.contract.runtime import ENV_CONTROL, ENV_MEMBER
-from worker_agent import control_groups
-from worker_agent.commandline import How, python_target
-from worker_agent.folders import RunFolder, StateFolder, boot_s, read_json, write_json
+from worker_agent.host.folders import RunFolder, StateFolder, boot_s, read_json, write_json
+from worker_agent.isolation import control_groups
 from worker_agent.launcher import child, connections, processes
+from worker_agent.launcher.commandline import How, python_target
 from worker_agent.launcher.preload import Preloaded, shadowed
 from worker_agent.launcher.processes import Process
 from worker_agent.launcher.protocol import LaunchPlan, Started
@@ -31,58 +31,58 @@ from worker_agent.launcher.removal import Removal
 _log = logging.getLogger(__name__)
 
 STORE_LINGER_S = 10.0
-"""At most this long a store waits for ranks on other nodes to let go of it."""
+"""Maximum seconds that a store waits for ranks on other nodes to disconnect."""
 
 
 @dataclass(slots=True)
 class KeptRun:
-    """A run with processes. `signalled` are ranks that were sent a signal while they lived."""
+    """Run that has processes. `signalled` are ranks that received a signal while they lived."""
 
     folder: RunFolder
     how: How
     ranks: dict[int, int] = field(default_factory=dict)
-    """Living ranks: rank to pid."""
+    """Pid of each living rank."""
     groups: set[int] = field(default_factory=set)
     """Process groups of all ranks that are not gone, living or not."""
     live: bool = False
     leaving: dict[int, int] = field(default_factory=dict)
-    """Ranks of a live run that ended and may have left something behind: rank to process group."""
+    """Process group of each rank of a live run that ended and may have left processes behind."""
     signalled: set[int] = field(default_factory=set)
     unwritten: dict[int, dict[str, Any]] = field(default_factory=dict)
-    """How ranks ended, as long as the disk does not take it."""
+    """Exit records of ranks that are not on disk yet, for example because it is full."""
     store: int | None = None
     store_port: int = 0
     store_until_s: float = 0.0
-    """When the store ends whatever happens; 0 while a rank lives here."""
+    """Boot-time clock at which the store is killed in any case; 0 while a rank lives here."""
     store_lingers: bool = False
-    """Whether ranks on other nodes may use the store."""
+    """True if ranks on other nodes may use the store."""
     killed: bool = False
     group: Path | None = None
-    """The control group of the run; None where there are none."""
+    """Control group of the run; None without control groups."""
     uid: int | None = None
-    """The user of its ranks; None: the launcher's."""
+    """User id of the run's ranks; None means the launcher's."""
     removal: Removal | None = None
-    """Of its containers; None where ranks are processes of the host."""
+    """Removal of the run's containers; None if ranks are processes of the host."""
 
     @property
     def marker(self) -> str:
-        """Environment of everything that the run started."""
+        """Environment variable that every process of the run inherits."""
         return f"{ENV_CONTROL}={self.folder.control}"
 
     def hold(self, plan: LaunchPlan) -> None:
-        """Remember by what else than their groups its processes are found."""
+        """Store the user, control group and containers by which the run's processes are found."""
         self.uid = plan.confinement.uid
         self.removal = None if plan.container is None else Removal(plan.container, plan.ranks)
         self.group = None if plan.confinement.group is None else Path(plan.confinement.group)
 
     @property
     def generation(self) -> int:
-        """The generation that its ranks were started for."""
+        """Generation that the ranks were started for."""
         return int(self.folder.path.name)
 
 
 class CannotStart(Exception):  # a reason, not a fault of this program
-    """The run cannot be started here. `retryable`: another moment or node may do."""
+    """Raised when a run cannot start here. `retryable`: a later attempt or another node may succeed."""
 
     def __init__(self, message: str, *, retryable: bool) -> None:
         self.retryable = retryable
@@ -90,11 +90,11 @@ class CannotStart(Exception):  # a reason, not a fault of this program
 
 
 class Keeper:
-    """All runs of one agent.
+    """All runs of one agent, with their processes.
 
     Args:
         state: the agent's folder.
-        preloaded: what a fork brings along.
+        preloaded: the modules that a forked rank inherits.
         changed: called with the name of a run when one of its files was written.
         release: called in every child, to close what belongs to the launcher alone.
     """
@@ -115,16 +115,18 @@ class Keeper:
         self._kept: dict[str, KeptRun] = {}
 
     def names(self) -> list[str]:
-        """Runs that have processes."""
+        """Return the names of runs that have processes."""
         return list(self._kept)
 
     def renew(self, deadline_s: float) -> None:
-        """Ranks may live until then (boot-time clock), or longer if that was said before."""
+        """Extend the lease of the ranks to `deadline_s` (boot-time clock); never shorten it."""
         self._deadline_s = max(self._deadline_s, deadline_s)
 
     def start(self, name: str, secrets: int | None = None) -> Started:
-        """Start the run as its launch file says; a run that is known already is left as it is. `secrets` is a descriptor that
-        only the run's ranks read: what the launcher reads, all later ranks find in their memory.
+        """Start the run as its launch file says. Idempotent: a known run stays unchanged.
+
+        `secrets` is a descriptor that only the run's ranks read: later ranks inherit whatever the launcher
+        has read.
         """
         folder = self._state.run(name)
         if name in self._kept:
@@ -134,7 +136,7 @@ class Keeper:
         try:
             plan = LaunchPlan.from_json(read_json(folder.launch))
         except (TypeError, KeyError) as error:
-            message = f"the launcher cannot read the order of an agent of another version ({error})"
+            message = f"the launcher cannot read the order: the agent has another version ({error})"
             return Started(name, "spawn", message, retryable=True)
         run = KeptRun(folder, self._how(plan), live=plan.live)
         run.hold(plan)
@@ -143,12 +145,12 @@ class Keeper:
             self._start(run, plan, secrets)
         except (CannotStart, OSError) as error:
             retryable = getattr(error, "retryable", True)
-            self.kill(name)  # `tick` says that it is gone, after this answer
+            self.kill(name)  # `tick` reports that it is gone, after this answer
             return Started(name, run.how, str(error), retryable=retryable)
         return Started(name, run.how)
 
     def terminate(self, name: str) -> None:
-        """SIGTERM to each rank itself; what it started is the rank's business."""
+        """Send SIGTERM to each rank; a rank has to stop the processes that it started."""
         run = self._kept.get(name)
         if run is None:
             return
@@ -157,20 +159,20 @@ class Keeper:
             processes.terminate(pid)
 
     def kill(self, name: str) -> None:
-        """SIGKILL to every process group of the run."""
+        """Send SIGKILL to every process group of the run."""
         run = self._kept.get(name)
         if run is None:
             return
         run.signalled.update(run.ranks)
         run.killed = True
         run.store_until_s = boot_s()
-        for pid in run.ranks.values():  # not reaped, so both ids are still theirs
-            os.kill(pid, signal.SIGKILL)  # it may not have come so far as to lead a group
+        for pid in run.ranks.values():  # not reaped, so the pid and the group id are still theirs
+            os.kill(pid, signal.SIGKILL)  # the rank may not lead its own group yet
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(pid, signal.SIGKILL)
 
     def reap(self) -> None:
-        """Collect every child that ended."""
+        """Collect every child process that ended."""
         while True:
             try:
                 ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -185,26 +187,26 @@ class Keeper:
         if boot_s() >= self._deadline_s:
             for name, run in self._kept.items():
                 if run.ranks and not run.killed:
-                    _log.error("the lease ran out: killing %s", name)
+                    _log.error("the lease expired: killing %s", name)
                     self.kill(name)
         for name, run in list(self._kept.items()):
             self._settle(name, run)
 
     def next_tick_s(self) -> float | None:
-        """Seconds until `tick` has something to do; None when only an event can change anything."""
+        """Return the seconds until `tick` must run again, or None if only an event can change anything."""
         if any(not run.ranks or run.unwritten or run.leaving for run in self._kept.values()):
             return 0.02
         if all(run.killed for run in self._kept.values()):
-            return None  # their end is an event
-        return min(max(self._deadline_s - boot_s(), 0.0), 1.0)  # the host may sleep, so look now and then
+            return None  # the next event is their end
+        return min(max(self._deadline_s - boot_s(), 0.0), 1.0)  # the host may sleep, so check now and then
 
     def sweep(self) -> None:
-        """Account for runs of an earlier launcher: its ranks died with it."""
+        """Finish the runs of an earlier launcher, whose ranks died with it."""
         for folder in (run for job in self._state.jobs() for run in job.runs()):
             if not folder.started.exists() or folder.gone.exists():
                 continue
             run = KeptRun(folder, "spawn")
-            with contextlib.suppress(TypeError, KeyError):  # of an earlier version, which confined nothing
+            with contextlib.suppress(TypeError, KeyError):  # from an earlier, unconfined version
                 run.hold(LaunchPlan.from_json(read_json(folder.launch)))
             for path in folder.path.glob("rank-*.pid"):
                 if path.with_suffix(".gone").exists():
@@ -218,7 +220,7 @@ class Keeper:
 
     def _start(self, run: KeptRun, plan: LaunchPlan, secrets: int | None) -> None:
         if boot_s() >= self._deadline_s:
-            raise CannotStart("the lease ran out", retryable=True)
+            raise CannotStart("the lease expired", retryable=True)
         if run.how == "spawn" and plan.container is None:
             _require_program(plan)
         if plan.store_host is not None and self._preloaded.has_torch:
@@ -253,7 +255,7 @@ class Keeper:
 
     def _record(self, path: Path, pid: int) -> None:
         process = processes.read(pid)
-        if process is not None:  # an unreaped child is always there
+        if process is not None:  # an unreaped child always has an entry
             write_json(path, {"pid": pid, "start_ticks": process.start_ticks, "boot_id": self._boot})
 
     def _collect(self, pid: int) -> None:
@@ -285,9 +287,10 @@ class Keeper:
                     _log.error("the store of %s ended with code %d", run.folder.name, code)
 
     def _settle(self, name: str, run: KeptRun) -> None:
-        """Write down who ended. Once no rank lives: end what they left, then the store, then all is gone.
+        """Write the exit records. Once no rank lives, kill leftover processes, then the store, then write `gone`.
 
-        What a rank of a live run left ends before that: its slot is to be free while its peers go on.
+        Leftover processes of a rank in a live run are killed at once, because its slot must be free while its
+        peers continue.
         """
         for rank, record in list(run.unwritten.items()):
             write_json(run.folder.exit(rank), record)
@@ -312,19 +315,19 @@ class Keeper:
             self._changed(name)
 
     def _remains(self, run: KeptRun) -> list[Process]:
-        """What ranks of a run, all of which have ended, left behind. What is in its control group is killed at once."""
+        """Return leftover processes of a run whose ranks have ended, and kill those in its control group."""
         found = processes.leftovers(run.groups, run.marker)
         if run.group is not None and control_groups.members(run.group):
             control_groups.kill(run.group)
             found += processes.of(control_groups.members(run.group))
         known = {one.pid for one in found} | self._children()
         alone = all(one is run or one.uid != run.uid for one in self._kept.values())
-        if alone:  # an orphan that left its group and emptied its environment can only be this run's
+        if alone:  # an orphan outside its group and without environment can only be this run's
             found += [one for one in processes.children_of(os.getpid(), run.uid) if one.pid not in known]
         return found
 
     def _removed(self, run: KeptRun, ranks: Collection[int] | None) -> bool:
-        """Whether no container is left of these ranks of the run, of any with None."""
+        """Return True if the containers of these ranks are removed; None means all ranks of the run."""
 
         def fork(body: Callable[[], None]) -> int:
             def alone() -> None:
@@ -336,7 +339,7 @@ class Keeper:
         return run.removal is None or run.removal.done(ranks, fork)
 
     def _children(self) -> set[int]:
-        """Processes that are here on purpose."""
+        """Return the pids of children that are ranks, stores or removals."""
         runs = self._kept.values()
         others = {run.store for run in runs} | {run.removal.pid for run in runs if run.removal is not None}
         return {pid for run in runs for pid in run.ranks.values()} | {
@@ -344,7 +347,7 @@ class Keeper:
         }
 
     def _settle_ranks(self, name: str, run: KeptRun) -> None:
-        """End what ranks that ended left behind; those that left nothing are gone."""
+        """Kill leftover processes of ranks that ended, and mark the ranks without any as gone."""
         remains = processes.leftovers(set(run.leaving.values()), run.marker)
         for rank, group in list(run.leaving.items()):
             marker = f"{ENV_MEMBER}={member_id(run.generation, rank)}"
@@ -358,11 +361,11 @@ class Keeper:
             if not own and self._removed(run, [rank]):
                 write_json(run.folder.rank_gone(rank), {"at_boot_s": boot_s()})
                 del run.leaving[rank]
-                run.groups.discard(group)  # from now on the number may be another process's
+                run.groups.discard(group)  # the kernel may reuse the number from now on
                 self._changed(name)
 
     def _how(self, plan: LaunchPlan) -> How:
-        """The order's way to start, unless a fork would not be the same as a new interpreter."""
+        """Return the order's start method, or "spawn" if a fork would differ from a new interpreter."""
         target = python_target(plan.argv)
         if plan.how == "spawn" or target is None or plan.container is not None:
             return "spawn"
@@ -379,7 +382,7 @@ class Keeper:
         return "zygote"
 
     def _is_rank_or_vacant(self, pid: int, start_ticks: int) -> bool:
-        """Whether a group of this id, if there is one, comes from the rank of this start time."""
+        """Return True if the pid is unused, or belongs to the rank with this start time."""
         process = processes.read(pid)
         return process is None or process.start_ticks == start_ticks
 

@@ -1,4 +1,4 @@
-"""Import once what every training script imports, so that a fork has it already."""
+"""Import of the modules that training scripts need, once before the fork."""
 
 from __future__ import annotations
 
@@ -34,16 +34,18 @@ SINGLE_THREADED = {
     "MKL_NUM_THREADS": "1",
     "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
 }
-"""Environment of the launcher: no library may start a thread, nor open the GPU to look whether it is there."""
+"""Environment of the launcher: no library may start a thread, or open the GPU to detect it."""
 HUGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
-"""Environment of the launcher where it has none of its own: its C library asks for large pages, and ranks inherit that by
-the fork. Memory that a rank touches first, its whole state after a restart, comes up to five times as fast.
+"""Environment of the launcher, unless it has its own tunables: the C library requests huge pages.
+
+Ranks inherit this by the fork. The first access to memory, such as a rank's whole state after a restart, is
+up to five times as fast.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Preloaded:
-    """What this process can do for ranks. `no_fork` says why it cannot fork them; empty means it can."""
+    """Result of the preload. `no_fork` is the reason why this process cannot fork ranks; empty if it can."""
 
     has_torch: bool
     no_fork: str
@@ -56,10 +58,10 @@ def preload() -> Preloaded:
             importlib.import_module(name)
         except ModuleNotFoundError as error:
             _log.info("not preloaded: %s (%s)", name, error)
-        except Exception:  # noqa: BLE001  # a broken package must not keep other jobs from running
-            _log.exception("%s cannot be imported; ranks that import it will say so too", name)
+        except Exception:  # noqa: BLE001  # a broken package must not stop other jobs
+            _log.exception("%s cannot be imported; ranks that import it fail with the same error", name)
     gc.collect()
-    gc.freeze()  # a collection in a rank would otherwise touch, and so copy, every page
+    gc.freeze()  # otherwise a collection in a rank would write to, and so copy, every page
     has_torch = "torch.distributed" in sys.modules
     if not has_torch:
         return Preloaded(has_torch, "torch is not installed beside the agent")
@@ -71,7 +73,7 @@ def preload() -> Preloaded:
 
 
 def shadowed(folders: list[Path]) -> str | None:
-    """The first module in `folders` that a script would import instead of one that is loaded already."""
+    """Return the first module in `folders` that a script would import instead of a module that is already loaded."""
     loaded = {name.partition(".")[0] for name in sys.modules} - {"__main__"}
     for folder in folders:
         if not folder.is_dir():
@@ -84,11 +86,11 @@ def shadowed(folders: list[Path]) -> str | None:
 
 
 def fresh_seeds() -> None:
-    """Give a fork random states of its own, as a new interpreter has; Python's `random` does it by itself."""
+    """Reseed the random generators of a fork, as in a new interpreter; Python's `random` does this itself."""
     if "numpy" in sys.modules:
         import numpy as np  # noqa: PLC0415
 
-        np.random.seed()  # the legacy global state is what scripts use unseeded
+        np.random.seed()  # unseeded scripts use the legacy global state
     if "torch" in sys.modules:
         import torch  # noqa: PLC0415
 
@@ -96,7 +98,7 @@ def fresh_seeds() -> None:
 
 
 def use_threads(count: int) -> None:
-    """Set the threads of torch's CPU operators; a fork does not read OMP_NUM_THREADS again."""
+    """Set the threads of torch's CPU operators, because a fork does not read OMP_NUM_THREADS again."""
     if "torch" in sys.modules:
         import torch  # noqa: PLC0415
 
@@ -104,7 +106,7 @@ def use_threads(count: int) -> None:
 
 
 def code_version() -> str:
-    """A digest of the code that a launcher holds in memory: another one means that it is out of date."""
+    """Return a digest of the code that a launcher loads. A launcher with another digest is outdated."""
     digest = hashlib.sha256(sys.version.encode())
     for package in (*_PACKAGES_OF_OURS, "torch"):
         spec = importlib.util.find_spec(package)

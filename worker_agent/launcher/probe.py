@@ -1,11 +1,11 @@
-"""Try out one device: does it multiply matrices right, and how fast? A process of its own, since it may hang or crash.
+"""Probe of one device by matrix products, in a separate process, because it may hang or crash.
 
-Prints one JSON object: the seconds of the fastest product, and how many products were wrong. The device is the only one
-that CUDA sees, or the processor where it sees none and none is asked for.
+The program prints one JSON object: the seconds of the fastest product, and the number of wrong products. It
+tests the only device that CUDA sees, or the processor without `--cuda`.
 
-The matrices hold whole numbers of at most 8, so that every sum of a product is a whole number below 2^24, which single
-precision (and TF32 with it) holds exactly: a right product is right to the last bit, in whatever order it is added up.
-It is checked by random signs (Freivalds): C x = A (B x), of which any one wrong element of C changes the left side.
+The matrices hold integers of at most 8, so every sum in a product is an integer below 2^24. Single precision,
+and TF32 with it, represents these exactly, so a correct product is exact in any order of summation. Random
+signs check it (Freivalds): C x = A (B x), where a single wrong element of C changes the left side.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _SIGNS = 4
 
 
 def main() -> int:
-    """Try the device out; returns the exit code."""
+    """Run the probe, and return the exit code."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--cuda", action="store_true")
     parser.add_argument("--limit-s", type=int, required=True)
     options = parser.parse_args()
-    signal.alarm(options.limit_s)  # whoever started this may be gone
-    import torch  # noqa: PLC0415  # it takes seconds, and the limit holds for it too
+    signal.alarm(options.limit_s)  # the process that started this one may be gone
+    import torch  # noqa: PLC0415  # takes seconds, which count towards the limit
 
     if options.cuda and not torch.cuda.is_available():
         sys.stderr.write("CUDA does not see the device\n")
@@ -42,11 +42,11 @@ def main() -> int:
 
 
 def try_out(torch: Any, *, cuda: bool) -> dict[str, float | int]:
-    """`product_s`, `wrong` and `of`."""
+    """Multiply matrices on the device, and return `product_s`, `wrong` and `of`."""
     size = GPU_SIZE if cuda else CPU_SIZE
     device = torch.device("cuda" if cuda else "cpu")
     if cuda:
-        torch.backends.cuda.matmul.allow_tf32 = True  # so that the units are tried that training uses
+        torch.backends.cuda.matmul.allow_tf32 = True  # test the units that training uses
     else:
         torch.set_num_threads(1)
     generator = torch.Generator().manual_seed(7)

@@ -1,4 +1,4 @@
-"""What the kernel says about processes, and the few calls that Python does not wrap."""
+"""Access to the kernel's process table, and to system calls that Python does not wrap."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """One line of the process table. `start_ticks` tells a process from a later one with its pid."""
+    """Entry of the process table. `start_ticks` tells a process from a later one with the same pid."""
 
     pid: int
     state: str
@@ -35,7 +35,7 @@ class Process:
 
 
 def die_with_parent() -> None:
-    """Let the kernel send SIGKILL to this process when its parent ends."""
+    """Make the kernel send SIGKILL to this process when its parent ends."""
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
@@ -45,15 +45,15 @@ def adopt_orphans() -> None:
 
 
 def forbid_new_privileges() -> None:
-    """From now on no program that this process executes gets more rights than it has: set-user-id bits are ignored."""
+    """Prevent executed programs from gaining rights: the kernel then ignores set-user-id bits."""
     _prctl(_PR_SET_NO_NEW_PRIVS, 1)
 
 
 def drop_capabilities() -> None:
-    """Keep none of root's powers, nor let a program that is executed have them: root is then the owner of its files alone."""
+    """Drop all capabilities, also for executed programs: root then only has the rights of the owner of its files."""
     for capability in range(_MOST_CAPABILITIES):
         if _libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0) != 0:
-            break  # the kernel knows no more
+            break  # the kernel knows no further capabilities
     header = struct.pack("Ii", _CAPABILITIES_VERSION, 0)
     if _libc.capset(header, bytes(24)) != 0:
         number = ctypes.get_errno()
@@ -61,50 +61,50 @@ def drop_capabilities() -> None:
 
 
 def set_dumpable(*, yes: bool) -> None:
-    """Whether processes of the same user may trace this one and read its memory and environment."""
+    """Allow or forbid processes of the same user to trace this one and read its memory and environment."""
     _prctl(_PR_SET_DUMPABLE, int(yes))
 
 
 def name_process(name: str) -> None:
-    """What `ps` and `top` show instead of the launcher's name; 15 characters."""
+    """Set the process name that `ps` and `top` show; the kernel keeps 15 characters."""
     _prctl(_PR_SET_NAME, name.encode()[:15])
 
 
 def boot_id() -> str:
-    """Changes with every boot: pids of an earlier one mean nothing."""
+    """Return the id of the current boot. Pids recorded under another id are invalid."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
 def thread_count() -> int:
-    """Threads of this process, those that C libraries started included."""
-    return len(os.listdir("/proc/self/task"))  # noqa: PTH208  # names alone
+    """Return the number of threads of this process, including threads of C libraries."""
+    return len(os.listdir("/proc/self/task"))  # noqa: PTH208  # only the names are needed
 
 
 def holds_device() -> bool:
-    """Whether this process has a GPU open."""
+    """Return True if this process has a GPU open."""
     return any(target.startswith("/dev/nvidia") for target in _open_files())
 
 
 def read(pid: int) -> Process | None:
-    """The process with this id, or None when there is none."""
+    """Return the process with this pid, or None if there is none."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
         return None
-    fields = text.rpartition(")")[2].split()  # the name before may hold spaces and parentheses
+    fields = text.rpartition(")")[2].split()  # the name before it may contain spaces and parentheses
     return Process(pid, fields[0], int(fields[1]), int(fields[2]), int(fields[19]))
 
 
 def table() -> list[Process]:
-    """Every process that there is."""
+    """Return every process in the process table."""
     pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
     return [process for process in map(read, pids) if process is not None]
 
 
 def leftovers(groups: Collection[int], marker: str) -> list[Process]:
-    """Living processes in one of these groups, or started with `marker` (`NAME=value`) in the environment.
+    """Return living processes in one of these groups, or with `marker` (`NAME=value`) in their initial environment.
 
-    The marker finds what moved to a session of its own.
+    The marker finds processes that moved to another session.
     """
     return [
         process
@@ -114,24 +114,36 @@ def leftovers(groups: Collection[int], marker: str) -> list[Process]:
 
 
 def of(pids: Iterable[int]) -> list[Process]:
-    """Those of the processes that live."""
+    """Return the living processes among these pids."""
     found = [read(pid) for pid in pids]
     return [one for one in found if one is not None and one.state not in "ZX"]
 
 
 def children_of(pid: int, uid: int | None) -> list[Process]:
-    """Living children of a process that belong to this user; None: to whomever."""
+    """Return living children of a process that belong to this user; None means any user."""
     found = [one for one in table() if one.parent == pid and one.state not in "ZX"]
     return found if uid is None else [one for one in found if _user(one.pid) == uid]
 
 
+def descends(pid: int, ancestor: int) -> bool:
+    """Return True if `pid` is `ancestor` or a descendant of it. A process that no longer exists counts as one."""
+    while pid not in {ancestor, 1}:
+        process = read(pid)
+        if process is None:
+            return True
+        if process.parent == 0:  # from outside of this container
+            return False
+        pid = process.parent
+    return pid == ancestor
+
+
 def kill(process: Process) -> None:
-    """SIGKILL, unless the pid belongs to another process by now."""
+    """Send SIGKILL, unless the pid belongs to another process by now."""
     send(process, signal.SIGKILL)
 
 
 def send(process: Process, number: signal.Signals) -> None:
-    """A signal, unless the pid belongs to another process by now."""
+    """Send a signal, unless the pid belongs to another process by now."""
     with contextlib.suppress(ProcessLookupError):
         descriptor = os.pidfd_open(process.pid)
         try:
@@ -143,8 +155,9 @@ def send(process: Process, number: signal.Signals) -> None:
 
 
 def catching(process: Process, number: signal.Signals) -> list[Process]:
-    """The process if it has a handler for the signal, else its nearest descendants that have: a shell has none, but waits
-    for its program.
+    """Return the process if it handles the signal, else its nearest descendants that do.
+
+    A shell has no handler, but waits for its program.
     """
     if _handles(process.pid, number):
         return [process]
@@ -152,7 +165,7 @@ def catching(process: Process, number: signal.Signals) -> list[Process]:
 
 
 def cpu_s(pid: int) -> float:
-    """Processor time of the process's main thread since its start; 0 once there is none."""
+    """Return the processor time in seconds of the process's main thread; 0 if the process is gone."""
     try:
         fields = Path(f"/proc/{pid}/task/{pid}/stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
@@ -161,7 +174,7 @@ def cpu_s(pid: int) -> float:
 
 
 def waits_in(pid: int) -> str:
-    """The kernel's function that the process waits in; empty where that is not told."""
+    """Return the kernel function in which the process waits; empty if the kernel does not tell."""
     try:
         name = Path(f"/proc/{pid}/wchan").read_text()
     except OSError:
@@ -170,13 +183,14 @@ def waits_in(pid: int) -> str:
 
 
 def terminate(pid: int) -> None:
-    """SIGTERM for a rank: to the process itself, or through a shell to what the shell waits for.
+    """Send SIGTERM to a rank, or to the children for which it waits if it is a shell.
 
-    A shell without a trap would die at once and leave its program without a chance to checkpoint.
+    A shell without a trap would die at once, and its program could not save a checkpoint.
     """
     children = _children(pid) if _is_shell(pid) and not _handles(pid, signal.SIGTERM) else []
     written = {_stream(child, 1) for child in children}
-    # In `train | tee log` only the writer is asked: the reader ends with it, and its output still arrives.
+    # In `train | tee log` only the writer gets the signal: the reader ends with it, and its output still
+    # arrives.
     for child in [child for child in children if _stream(child, 0) not in written]:
         terminate(child)
     if not children:
@@ -189,7 +203,7 @@ def _children(pid: int) -> list[int]:
 
 
 def _stream(pid: int, descriptor: int) -> str:
-    """The pipe behind a standard stream; a name of its own for anything else."""
+    """Return the pipe behind a standard stream, or a unique name for anything else."""
     try:
         target = str(Path(f"/proc/{pid}/fd/{descriptor}").readlink())
     except OSError:
@@ -198,7 +212,10 @@ def _stream(pid: int, descriptor: int) -> str:
 
 
 def _user(pid: int) -> int | None:
-    """The user that the process runs as: the owner of its files in /proc is another where it keeps others from tracing it."""
+    """Return the effective user of the process, or None if it is gone.
+
+    The owner of its files in /proc is a different user if the process is not dumpable.
+    """
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except OSError:
@@ -223,7 +240,7 @@ def _handles(pid: int, number: signal.Signals) -> bool:
 
 
 def has_environment(pid: int, marker: str) -> bool:
-    """Whether the process was started with `marker` (`NAME=value`) in its environment."""
+    """Return True if the process was started with `marker` (`NAME=value`) in its environment."""
     try:
         return marker.encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except OSError:

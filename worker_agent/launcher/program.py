@@ -1,9 +1,9 @@
-"""Run a Python program as `__main__`, and end it without tearing the interpreter down.
+"""Run a Python program as `__main__`, and end the process without finalising the interpreter.
 
-torch's threads make a normal end of the interpreter abort in about one of thirty runs, after all work is done.
-So the program's exit code is taken, what the interpreter would do first is done (threads, `atexit`, flush),
-and the process ends by `os._exit`. A forked rank calls `run`; a rank with an interpreter of its own
-executes this file. It imports nothing of ours, since that interpreter may not have it.
+Because of torch's threads, about one in thirty normal interpreter exits aborts after all work is done. So
+this module takes the program's exit code, runs the first steps of an exit itself (threads, `atexit`, flush),
+and ends the process by `os._exit`. A forked rank calls `run`. A rank with a new interpreter executes this
+file. The module imports nothing of Headway, because that interpreter may not have it.
 """
 
 import atexit
@@ -26,9 +26,9 @@ from typing import NoReturn
 
 
 def run(name: str, arguments: Sequence[str], *, is_module: bool) -> NoReturn:
-    """Be the interpreter of `python NAME ARGUMENTS`, or of `python -m NAME ARGUMENTS`. Never returns.
+    """Act as the interpreter of `python NAME ARGUMENTS`, or of `python -m NAME ARGUMENTS`. Never returns.
 
-    `sys.path[0]` is taken to be the caller's own entry and replaced.
+    `sys.path[0]` must be the caller's own entry; it is replaced.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -42,28 +42,29 @@ def run(name: str, arguments: Sequence[str], *, is_module: bool) -> NoReturn:
 
 
 def write_stacks_on_request() -> None:
-    """Have the interpreter write where its threads are when it gets SIGURG, without waiting for any of them.
+    """Make the interpreter write the stacks of all threads on SIGURG, without waiting for any of them.
 
-    Signal and file are those of `headway.contract.runtime`. Most programs leave this signal alone, and one that has a use
-    for it just takes it over.
+    The signal and the file are those of `headway.contract.runtime`. Most programs do not use this signal. A
+    program that does replaces the handler.
     """
-    with contextlib.suppress(KeyError, OSError):  # a program runs without
-        path = os.path.join(os.environ["HEADWAY_CONTROL"], f"stacks-{os.environ['RANK']}.txt")  # noqa: PTH118
+    with contextlib.suppress(KeyError, OSError):  # the program runs without it
+        rank = os.environ.get("RANK", "0")  # a process without a launcher has no RANK
+        path = os.path.join(os.environ["HEADWAY_CONTROL"], f"stacks-{rank}.txt")  # noqa: PTH118
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         faulthandler.register(signal.SIGURG, file=file, all_threads=True)
 
 
 def flush_and_exit(code: int) -> NoReturn:
-    """End the process now, with its output written."""
+    """Flush the output and end the process at once."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
-    ctypes.CDLL(None).fflush(None)  # what C code printed
+    ctypes.CDLL(None).fflush(None)  # output of C code
     os._exit(code)
 
 
 def _run_to_exit_code(name: str, *, is_module: bool) -> int:
-    """Run the program and say with which code the interpreter would end."""
+    """Run the program, and return the exit code that the interpreter would use."""
     code = 0
     try:
         if is_module:
@@ -72,7 +73,7 @@ def _run_to_exit_code(name: str, *, is_module: bool) -> int:
             _run_file(name)
     except SystemExit as request:
         code = _exit_code(request.code)
-    except BaseException as error:  # noqa: BLE001  # reported as the interpreter reports it
+    except BaseException as error:  # noqa: BLE001  # reported as the interpreter does
         error.__traceback__ = _without_our_frames(error.__traceback__)
         sys.excepthook(type(error), error, error.__traceback__)
         code = 130 if isinstance(error, KeyboardInterrupt) else 1

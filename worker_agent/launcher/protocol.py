@@ -1,10 +1,10 @@
-"""What agent and launcher say to one another: JSON lines over a Unix socket, one message a line.
+"""Protocol between agent and launcher: JSON lines over a Unix socket, one message per line.
 
-The facts are in files of the run folder; messages are orders and hints to look there. A run is called
-`<job>/<generation>`.
+The state of a run is in the files of its folder. Messages are orders, or hints to read these files. A run is
+named `<job>/<generation>`.
 
-A launcher outlives its agent, so the two may be of different versions. Fields that one of them does not know are
-ignored, and so are messages; a message or field that is added here must be one that can be done without.
+A launcher outlives its agent, so the two may have different versions. Each side ignores messages and fields
+that it does not know. A message or field that is added here must therefore be optional.
 """
 
 from __future__ import annotations
@@ -17,35 +17,35 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, TypeAlias
 
-from worker_agent.commandline import How
+from worker_agent.launcher.commandline import How
 from worker_agent.launcher.confinement import Confinement
 from worker_agent.launcher.containers import Container
 
 _TELLS_HOW = frozenset({"PATH", "PYTHONPATH"})
-"""Of a rank's environment: the launcher looks for its program and its modules there."""
+"""Variables of a rank in which the launcher looks for its program and its modules."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """Agent: who are you, and what do you keep?"""
+    """Request of the agent for the launcher's version and runs."""
 
     TYPE: ClassVar[str] = "hello"
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Agent: start the run as its launch file says. Idempotent."""
+    """Order of the agent to start the run as its launch file says. Idempotent."""
 
     TYPE: ClassVar[str] = "start"
 
     run: str
     secrets: bool = False
-    """Whether a descriptor comes along, of memory that holds the secrets of the ranks as JSON."""
+    """True if a descriptor of memory with the ranks' secrets, as JSON, follows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Terminate:
-    """Agent: SIGTERM to each rank of the run."""
+    """Order of the agent to send SIGTERM to each rank of the run."""
 
     TYPE: ClassVar[str] = "terminate"
 
@@ -54,7 +54,7 @@ class Terminate:
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """Agent: SIGKILL to everything of the run."""
+    """Order of the agent to send SIGKILL to every process of the run."""
 
     TYPE: ClassVar[str] = "kill"
 
@@ -63,7 +63,7 @@ class Kill:
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """Agent: ranks may live until `deadline_s` on the boot-time clock."""
+    """Order of the agent that lets ranks live until `deadline_s` on the boot-time clock."""
 
     TYPE: ClassVar[str] = "lease"
 
@@ -72,28 +72,26 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class Shutdown:
-    """Agent: end if nothing is kept."""
+    """Order of the agent to exit if there are no runs."""
 
     TYPE: ClassVar[str] = "shutdown"
 
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
-    """Launcher, in answer to `Hello`. `runs` are those that have processes."""
+    """Answer of the launcher to `Hello`. `runs` are those that have processes."""
 
     TYPE: ClassVar[str] = "welcome"
 
     version: str
     hosts_stores: bool
-    """Whether torch is there, so that a job's store can be kept here."""
+    """True if torch is installed, so that the launcher can keep a job's store."""
     runs: list[str]
-    takes_secrets: bool = False
-    """Whether it knows of `Start.secrets`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """Launcher, in answer to `Start`. With an `error` the run ends: `gone` follows."""
+    """Answer of the launcher to `Start`. After an `error` the run ends, and `gone` follows."""
 
     TYPE: ClassVar[str] = "started"
 
@@ -105,7 +103,7 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """Launcher: a rank of the run ended or is gone, or all of the run is. Look at its files."""
+    """Notice of the launcher: a rank ended, or a rank or the whole run is gone. The files tell which."""
 
     TYPE: ClassVar[str] = "changed"
 
@@ -114,7 +112,7 @@ class Changed:
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """What the other side says in a newer version."""
+    """Message of a newer version that this version does not know."""
 
     TYPE: ClassVar[str] = "unknown"
 
@@ -131,18 +129,18 @@ _TYPES: dict[str, type[Any]] = {
 
 
 def encode(message: Message) -> bytes:
-    """One line, newline included."""
+    """Return the message as one line, including the newline."""
     return json.dumps({"type": message.TYPE, **asdict(message)}).encode() + b"\n"
 
 
 class Decoder:
-    """Turns received bytes into messages, however they were cut."""
+    """Conversion of received bytes into messages, independent of how the bytes were split."""
 
     def __init__(self) -> None:
         self._rest = b""
 
     def feed(self, data: bytes) -> list[Message]:
-        """Messages that are complete now.
+        """Return the messages that are complete now.
 
         Raises:
             ValueError: a line is not a message, or lacks a field.
@@ -166,13 +164,13 @@ def _decode(line: bytes) -> Message:
 
 
 def _known(kind: type[Any], fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of the fields that this version of `kind` has."""
+    """Return the fields that this version of `kind` has."""
     return {name: fields[name] for name in kind.__dataclass_fields__ if name in fields}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchPlan:
-    """The order to start one run; `launch.json`."""
+    """Order to start one run, stored as `launch.json`."""
 
     argv: list[str]
     how: How
@@ -180,26 +178,28 @@ class LaunchPlan:
     threads: int
     """Threads of torch's CPU operators in each rank."""
     store_host: str | None
-    """Address on which to keep the job's TCPStore; None where another node keeps it."""
+    """Address on which to keep the job's TCPStore; None if another node keeps it."""
     store_port: int
     node_count: int
     live: bool = False
-    """Ranks come and go one by one, and ranks on other nodes may come to use the store."""
+    """True if ranks join and leave one by one, and ranks on other nodes may use the store."""
     ranks: dict[int, dict[str, str]] = field(repr=False)
-    """Environment of each rank: complete in a plan that an agent makes; as the launcher reads it, without what lies in the
-    `env` files of the run, which only the ranks' own processes read.
+    """Environment of each rank.
+
+    It is complete in a plan that an agent creates. In a plan that the launcher reads, it lacks the variables
+    in the `env` files of the run, which only the ranks' own processes read.
     """
     confinement: Confinement = field(default_factory=Confinement)
-    """What every rank is held to."""
+    """Confinement of every rank."""
     container: Container | None = None
-    """What ranks run in, and are held to instead; None: they are processes of the host."""
+    """Container in which ranks run, with its own confinement; None if ranks are processes of the host."""
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values for `launch.json`."""
+        """Return plain values for `launch.json`."""
         return asdict(self)
 
     def without_environments(self) -> LaunchPlan:
-        """The same with no more of the environments than tells how ranks are to be started."""
+        """Return the plan with only the environment variables that decide how ranks are started."""
         ranks = {
             rank: {name: value for name, value in env.items() if name in _TELLS_HOW}
             for rank, env in self.ranks.items()
@@ -208,7 +208,9 @@ class LaunchPlan:
 
     @classmethod
     def from_json(cls, fields: Any) -> LaunchPlan:
-        """The reverse of `to_json`; JSON has no numbers as keys. Fields of a newer agent are ignored.
+        """Return the plan from the values of `to_json`.
+
+        JSON keys are converted to numbers. Unknown fields of a newer agent are ignored.
 
         Raises:
             TypeError, KeyError: a field is missing.
@@ -222,9 +224,10 @@ class LaunchPlan:
 
 @contextmanager
 def socket_address(state: Path) -> Iterator[str]:
-    """Address of the launcher's socket, valid inside the block.
+    """Yield the address of the launcher's socket, valid inside the `with` block.
 
-    A Unix socket path may have 107 bytes, a state folder more; through a descriptor it is short.
+    The path of a Unix socket has at most 107 bytes, but a state folder may be longer. The path through a
+    descriptor is short.
     """
     folder = os.open(state, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

@@ -1,22 +1,22 @@
-"""See to it that the containers of a run are gone: a client that was killed leaves them running."""
+"""Removal of the containers of a run: killing an engine's client leaves its container running."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection
 
-from worker_agent.folders import boot_s
+from worker_agent.host.folders import boot_s
 from worker_agent.launcher import containers, program
 from worker_agent.launcher.containers import Container
 
 _log = logging.getLogger(__name__)
 
 AGAIN_S = 1.0
-"""How long after a failure the engine is asked again."""
+"""Seconds between a failed removal and the next attempt."""
 
 
 class Removal:
-    """The containers of one run. `fork` starts a child with a body, and returns its pid."""
+    """Removal of the containers of one run."""
 
     def __init__(self, container: Container, ranks: Collection[int]) -> None:
         self._container = container
@@ -24,10 +24,14 @@ class Removal:
         self._again_s = 0.0
         self._asked: frozenset[int] = frozenset()
         self.pid: int | None = None
-        """The child that removes some of them now."""
+        """Child process that currently removes containers; None if there is none."""
 
     def done(self, ranks: Collection[int] | None, fork: Callable[[Callable[[], None]], int]) -> bool:
-        """Whether the containers of these ranks, of all with None, are gone. Where not, a child sees to it."""
+        """Return True if the containers of these ranks are removed; None means all ranks of the run.
+
+        If they are not, start a child process that removes them. `fork` starts a child with a body, and
+        returns its pid.
+        """
         left = self._left if ranks is None else self._left & set(ranks)
         if left and self.pid is None and boot_s() >= self._again_s:
             self._asked = frozenset(left)
@@ -35,7 +39,7 @@ class Removal:
         return not left
 
     def ended(self, code: int) -> None:
-        """The child has ended with this code."""
+        """Record the exit code of the child process."""
         self.pid = None
         if code == 0:
             self._left -= self._asked

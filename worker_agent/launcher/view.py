@@ -1,7 +1,8 @@
-"""Let an unprivileged user come to a few folders below one that is closed to it, such as a home folder of mode 0700.
+"""Access for an unprivileged user to a few folders below a closed one, such as a home folder of mode 0700.
 
-The process gets mounts of its own. In them the closed folder is an empty one in which only the needed folders appear;
-nobody else sees a difference, and what else is in the closed folder is not there at all. Needs CAP_SYS_ADMIN.
+The process gets its own mount namespace. In it, the closed folder is replaced by an empty one in which only
+the required folders appear. Other processes see no difference, and the rest of the closed folder is not
+reachable. It requires CAP_SYS_ADMIN.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def closed_above(path: Path) -> Path | None:
-    """The topmost folder above `path` that other users may not pass; None when all may be passed."""
+    """Return the topmost folder above `path` that other users may not enter; None if they may enter all."""
     for folder in reversed(path.parents):
         with contextlib.suppress(OSError):
             if not folder.stat().st_mode & stat.S_IXOTH:
@@ -30,9 +31,9 @@ def closed_above(path: Path) -> Path | None:
 
 
 def open_up(paths: Sequence[Path]) -> None:
-    """Give this process mounts in which no folder above one of the paths is closed. Does nothing where none is.
+    """Give this process mounts in which no folder above one of the paths is closed. Do nothing if none is.
 
-    Paths that do not exist are left out.
+    Paths that do not exist are ignored.
 
     Raises:
         OSError: the kernel does not allow it.
@@ -45,13 +46,13 @@ def open_up(paths: Sequence[Path]) -> None:
     if not needed:
         return
     _check(_libc.unshare(_CLONE_NEWNS))
-    _mount(None, "/", None, _MS_REC | _MS_SLAVE)  # what the host mounts later still comes, ours stays here
+    _mount(None, "/", None, _MS_REC | _MS_SLAVE)  # host mounts still appear here; ours stay private
     for folder, inside in needed.items():
         _cover(folder, inside)
 
 
 def _cover(folder: Path, inside: Sequence[Path]) -> None:
-    """Mount an empty folder over `folder` with only the paths `inside` of it."""
+    """Mount an empty folder over `folder` that contains only the paths `inside` of it."""
     held = [(path, os.open(path, os.O_PATH | os.O_CLOEXEC)) for path in inside]
     try:
         _mount("tmpfs", str(folder), "tmpfs", _MS_NOSUID | _MS_NODEV, f"mode={_FOLDER_MODE:o},size=1m")
@@ -82,4 +83,4 @@ def _mount(source: str | None, target: str, kind: str | None, flags: int, option
 def _check(result: int) -> None:
     if result != 0:
         code = ctypes.get_errno()
-        raise OSError(code, f"a view of its own for a rank: {os.strerror(code)}")
+        raise OSError(code, f"cannot set up the mount namespace of a rank: {os.strerror(code)}")

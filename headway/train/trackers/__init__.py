@@ -1,7 +1,7 @@
-"""Where `run.report` goes beside the service: TensorBoard's event files, an MLflow server.
+"""Trackers that receive `run.report` besides the service: TensorBoard's event files, an MLflow server.
 
-Rank 0 of the moment hands each report to a `Sender`, whose thread writes it to a `Tracker`. Training waits for none of
-them, and none of them ends it.
+The present rank 0 passes each report to a `Sender`, whose thread writes it to a `Tracker`. Training waits for
+no tracker, and no failure of a tracker ends it.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, assert_never
 
-from headway.contract.runtime import TrackerName
+from headway.contract.values.tracker_names import TrackerName
 from headway.errors import HeadwayError
-from headway.train.trackers.sender import Report, Sender, Tracker
+from headway.train.trackers.sender import Sender, TrackedReport, Tracker
 
 if TYPE_CHECKING:
-    from headway.train.environment import Environment
+    from headway.train.host.environment import Environment
 
-__all__ = ["Report", "Sender", "Tracker", "TrackerUnavailable", "senders"]
+__all__ = ["Sender", "TrackedReport", "Tracker", "TrackerUnavailable", "senders"]
 
 
 class TrackerUnavailable(HeadwayError):
-    """A tracker is asked for that cannot be used where the ranks run: its package or its address is missing."""
+    """Raised when the ranks cannot use a requested tracker because its package or its address is missing."""
 
     code = "TRACKER_UNAVAILABLE"
 
@@ -37,10 +37,10 @@ def senders(
     *,
     installed: Callable[[str], bool] = _is_installed,
 ) -> list[Sender]:
-    """A sender to each tracker. Nothing is opened before the first report.
+    """Return a sender for each tracker. No tracker is opened before the first report.
 
     Raises:
-        TrackerUnavailable: the package of one is not installed, or its address not given.
+        TrackerUnavailable: a package is not installed, or an address is not given.
     """
     return [Sender(name, _opener(name, environment, installed)) for name in names]
 
@@ -60,7 +60,7 @@ def _opener(
         _check_mlflow(installed("mlflow"))
 
         def mlflow_run() -> Tracker:
-            from headway.train.trackers.mlflow import MlflowRun  # noqa: PLC0415  # two seconds, and only here
+            from headway.train.trackers.mlflow import MlflowRun  # noqa: PLC0415  # takes two seconds to import
 
             return MlflowRun(environment.job, _params(environment))
 
@@ -71,18 +71,18 @@ def _opener(
 def _check_mlflow(installed: bool) -> None:  # noqa: FBT001
     if not installed:
         raise TrackerUnavailable(
-            "TRACKER_UNAVAILABLE: the job asks for the tracker mlflow, and its package is not installed here.",
+            "TRACKER_UNAVAILABLE: the job asks for the tracker mlflow, but its package is not installed here.",
             "Run `pip install 'headway[mlflow]'` where the ranks run, or take mlflow out of `trackers`.",
         )
     if not os.environ.get("MLFLOW_TRACKING_URI"):
         raise TrackerUnavailable(
-            "TRACKER_UNAVAILABLE: the job asks for the tracker mlflow, and does not say where its server is.",
+            "TRACKER_UNAVAILABLE: the job asks for the tracker mlflow, but the address of its server is not set.",
             "Set MLFLOW_TRACKING_URI in `env` of the job file, or take mlflow out of `trackers`.",
         )
 
 
 def _params(environment: Environment) -> dict[str, str]:
-    """What the job file says of how it trains."""
+    """Return the batch and checkpoint settings of the job file."""
     said = {
         "batch.global": environment.global_batch,
         "batch.max_global": environment.most_global_batch,

@@ -1,4 +1,4 @@
-"""One MLflow run per job, whoever is its rank 0."""
+"""The MLflow tracker: one run per job, independent of the process that is rank 0."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from headway.train.environment import Job
-from headway.train.trackers.sender import Report
+from headway.train.host.environment import Job
+from headway.train.trackers.sender import TrackedReport
 
-# The package would tell its makers of its use; a rank talks to the server that it is given, and to nobody else.
+# The package would send usage data to its makers; a rank may contact only the given server.
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 
 from mlflow.entities import Metric, Param, RunTag
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from mlflow.entities import Run
 
 METRICS_AT_ONCE = 1000
-"""MLflow takes no more in one request."""
+"""Most metrics that MLflow accepts in one request."""
 _JOB_ID = "headway.job_id"
 _NOT_IN_A_NAME = re.compile(r"[^\w. /:-]")
 
@@ -28,8 +28,8 @@ _NOT_IN_A_NAME = re.compile(r"[^\w. /:-]")
 class MlflowRun:
     """The run of a job, found by the job's id. Outside Headway each process has a run of its own.
 
-    The server is the one that `MLFLOW_TRACKING_URI` names, the experiment that of `MLFLOW_EXPERIMENT_NAME`, or one named
-    after the job's project. `params` are noted as the run is made.
+    `MLFLOW_TRACKING_URI` names the server. The experiment is `MLFLOW_EXPERIMENT_NAME`, or one named after the
+    job's project. `params` are recorded when the run is created.
 
     Raises:
         MlflowException: the server does not answer, or refuses.
@@ -45,8 +45,8 @@ class MlflowRun:
         if self._goes_on:
             self._client.set_terminated(self._id, "RUNNING")
 
-    def write(self, reports: Sequence[Report]) -> None:
-        """Log what is new: a step that was done again after a loss stays as it was first reported.
+    def write(self, reports: Sequence[TrackedReport]) -> None:
+        """Log new values. A step repeated after a loss keeps its first values.
 
         Raises:
             MlflowException: the server does not answer, or refuses.
@@ -66,7 +66,7 @@ class MlflowRun:
             self._members = (reports[-1].generation, reports[-1].world_size)
 
     def close(self, *, complete: bool) -> None:
-        """The run is over when training is; until then whoever comes next goes on with it.
+        """End the run if training is complete; otherwise the next process continues it.
 
         Raises:
             MlflowException: the server does not answer, or refuses.
@@ -95,19 +95,19 @@ class MlflowRun:
         return run
 
     def _experiment(self, job: Job | None) -> str:
-        """Its id."""
+        """Return the id of the experiment, which is created if it does not exist."""
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or (job.project if job is not None else "default")
         found = self._client.get_experiment_by_name(name)
         return str(found.experiment_id if found is not None else self._client.create_experiment(name))
 
     def _last_step(self, key: str) -> int:
-        """The last step that the run has a value of `key` for; -1 if none."""
+        """Return the last step for which the run has a value of `key`; -1 if none."""
         if key not in self._last_steps:
             history = self._client.get_metric_history(self._id, key) if self._goes_on else []
             self._last_steps[key] = max((one.step for one in history), default=-1)
         return self._last_steps[key]
 
-    def _changed_tags(self, report: Report) -> list[RunTag]:
+    def _changed_tags(self, report: TrackedReport) -> list[RunTag]:
         if self._members == (report.generation, report.world_size):
             return []
         return [
@@ -117,5 +117,5 @@ class MlflowRun:
 
 
 def _name(metric: str) -> str:
-    """As MLflow takes it: one refused name would hold up all that comes after it."""
+    """Return the name with only characters that MLflow accepts: a refused name would block all later values."""
     return _NOT_IN_A_NAME.sub("_", metric)

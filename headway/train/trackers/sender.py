@@ -1,4 +1,4 @@
-"""From the training loop to a tracker, by a queue and a thread."""
+"""Transfer of reports from the training loop to a tracker, by a queue and a thread."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from headway.train.output import complain
+from headway.train.host.output import complain
 
 MOST_WAITING = 10_000
-"""Reports that wait for a tracker that does not answer. Beyond it the oldest are dropped."""
+"""Most reports that wait for a tracker that does not answer. Beyond it the oldest are dropped."""
 AT_ONCE = 500
-"""Reports that a tracker gets in one call."""
+"""Most reports that a tracker receives in one call."""
 FIRST_RETRY_S, LAST_RETRY_S = 1.0, 60.0
 END_WITHIN_S = 5.0
-"""What the end of a process waits for a tracker: the ranks are asked to be gone within `checkpoint.grace_s`."""
+"""Seconds that the end of a process waits for a tracker: ranks must end within `checkpoint.grace_s`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
-    """The values of one `run.report`, and where training was.
+class TrackedReport:
+    """The values of one `run.report`, and the position of training.
 
-    `step` counts optimizer steps since the job began: the one that the script was at, or the last one between epochs.
-    `first_step` is the first one that this generation may report: whatever was reported from there on before was lost
-    with the state, and comes again. `at_s` is Unix time.
+    `step` counts optimizer steps since the job began: the script's present step, or the last one between
+    epochs. `first_step` is the first step that this generation may report. Earlier reports of that step and
+    later ones belong to a lost state, and these steps are repeated. `at_s` is Unix time.
     """
 
     step: int
@@ -39,39 +39,39 @@ class Report:
 
 
 class Tracker(Protocol):
-    """Keeps reports. Used by one thread."""
+    """A store of reports, used by one thread."""
 
-    def write(self, reports: Sequence[Report]) -> None:
-        """Keep them, in order.
+    def write(self, reports: Sequence[TrackedReport]) -> None:
+        """Store the reports, in order.
 
         Raises:
-            OSError: not now; the same ones will be given again.
+            OSError: the reports cannot be stored now; the caller retries with the same ones.
         """
 
     def close(self, *, complete: bool) -> None:
-        """There are no more from this process. `complete`: training is over, with all its epochs."""
+        """End the reports of this process. `complete`: training has finished all its epochs."""
 
 
 class Sender:
-    """Hands reports to one tracker, in the background. `put` and `close` are for the training's thread.
+    """Background sender of reports to one tracker. `put` and `close` are for the training's thread.
 
-    `open_tracker` is called in the thread of the sender, with the first report. An error of it, or of the tracker, holds
-    up nothing: it is said once, and tried again after a second, two, four, up to a minute.
+    The sender's thread calls `open_tracker` with the first report. An error of it, or of the tracker, does
+    not delay training. The sender prints it once, and retries after a second, two, four, up to a minute.
     """
 
     def __init__(self, name: str, open_tracker: Callable[[], Tracker]) -> None:
         self._name = name
         self._open_tracker = open_tracker
-        self._waiting: deque[Report] = deque()
+        self._waiting: deque[TrackedReport] = deque()
         self._dropped = 0
         self._changed = threading.Condition()
         self._ending = self._complete = False
-        self._under_way: list[Report] = []
+        self._under_way: list[TrackedReport] = []
         self._tracker: Tracker | None = None
         self._thread: threading.Thread | None = None
 
-    def put(self, report: Report) -> None:
-        """Have a report written. Never waits."""
+    def put(self, report: TrackedReport) -> None:
+        """Queue a report for writing, without waiting."""
         with self._changed:
             if len(self._waiting) == MOST_WAITING:
                 self._waiting.popleft()
@@ -83,7 +83,9 @@ class Sender:
             self._changed.notify()
 
     def close(self, *, complete: bool, within_s: float = END_WITHIN_S) -> None:
-        """Write what is waiting, as far as that goes in time. Says on stderr what could not be."""
+        """Write the waiting reports within the time limit, and print the number of the remaining ones on
+        stderr.
+        """
         if self._thread is None:
             return
         with self._changed:
@@ -93,9 +95,9 @@ class Sender:
         with self._changed:
             left = len(self._waiting) + len(self._under_way) + self._dropped
         if left:
-            complain(f"{left} reports did not reach {self._name}; `headway describe` has the newest values")
+            complain(f"{left} reports did not reach {self._name}; `headway describe` shows the newest values")
 
-    # In the thread
+    # Work of the thread
 
     def _run(self) -> None:
         pause_s = FIRST_RETRY_S
@@ -104,9 +106,11 @@ class Sender:
                 if self._tracker is None:
                     self._tracker = self._open_tracker()
                 self._tracker.write(self._under_way)
-            except Exception as error:  # noqa: BLE001  # whatever a tracker does, training goes on
+            except Exception as error:  # noqa: BLE001  # errors of a tracker must not stop training
                 if pause_s == FIRST_RETRY_S:
-                    complain(f"{self._name} takes no reports, and is asked again later: {_one_line(error)}")
+                    complain(
+                        f"{self._name} does not accept reports, so they are retried later: {_one_line(error)}"
+                    )
                 if not self._wait(pause_s):
                     return
                 pause_s = min(2 * pause_s, LAST_RETRY_S)
@@ -116,7 +120,7 @@ class Sender:
         self._close_tracker()
 
     def _take(self) -> bool:
-        """Wait for reports, unless some are still to be written. False at the end."""
+        """Wait for reports, unless some are still unwritten. False at the end."""
         with self._changed:
             self._changed.wait_for(lambda: self._under_way or self._waiting or self._ending)
             while self._waiting and len(self._under_way) < AT_ONCE:
@@ -124,7 +128,7 @@ class Sender:
             return bool(self._under_way)
 
     def _wait(self, pause_s: float) -> bool:
-        """Before the next try. False: the last one has failed."""
+        """Wait before the next try. False: the last try has failed."""
         with self._changed:
             if self._ending:
                 return False

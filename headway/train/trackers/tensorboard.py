@@ -1,13 +1,14 @@
-"""TensorBoard's event files, without TensorBoard: it shows them, and a rank needs none of it.
+"""TensorBoard's event files, written without the TensorBoard package.
 
-A file is a row of records: length (u64), masked CRC of it, the record, masked CRC of that, all little-endian. The masked
-CRC is ((c >> 15 | c << 17) + 0xA282EAD8) mod 2^32 of the CRC-32C `c`. A record is a protobuf message `Event`:
+A file is a sequence of records: length (u64), masked CRC of the length, the record, masked CRC of the record,
+all little-endian. The masked CRC is ((c >> 15 | c << 17) + 0xA282EAD8) mod 2^32 of the CRC-32C `c`. A record
+is a protobuf message `Event`:
 
     1 wall_time (double)  2 step (int64)  3 file_version (string)  5 summary  7 session_log
     summary: 1 value*: 1 tag (string), 2 simple_value (float)      session_log: 1 status (1 is START)
 
-Every generation has a file of its own. It begins with a START at the first step that the generation may report: what
-older files say of that step and of later ones does not count any more (TensorBoard's word for it is purge).
+Every generation has its own file. It begins with a START at the first step that the generation may report.
+TensorBoard then ignores older values of that step and later ones (it calls this a purge).
 """
 
 from __future__ import annotations
@@ -23,27 +24,28 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-from headway.contract.places import folder_of
-from headway.train.storage import Storage, open_storage
-from headway.train.trackers.sender import Report
+from headway.contract.values.places import folder_of
+from headway.storage.stores import Storage, open_storage
+from headway.train.trackers.sender import TrackedReport
 
 FOLDER = "tensorboard"
-"""Beside the checkpoints, or in the working folder where there are none."""
+"""Folder of the event files, beside the checkpoints, or in the working folder if there are none."""
 UPLOAD_EVERY_S = 30.0
-"""An object store has no way to append, so that the file goes there whole. Not more often than this, nor for more than a
-tenth of the time.
+"""Shortest time between uploads to an object store, which cannot append, so each upload sends the whole file.
+
+Uploads also take at most a tenth of the time.
 """
 
 
 def place_of(checkpoint_uri: str | None, keys: Path | None) -> Path | Storage:
-    """Where the files of the job with these checkpoints lie, in `FOLDER`: in a folder, or in an object store."""
+    """Return the place of the job's event files, below which `FOLDER` is: a folder, or an object store."""
     uri = checkpoint_uri or ""
     return folder_of(uri) or open_storage(uri, keys)
 
 
 @dataclass
 class _File:
-    """The file of one generation: what is in storage (kept only where that cannot be appended to), and what is not yet."""
+    """The file of one generation: its stored contents (kept only for object stores), and its unstored ones."""
 
     key: str
     generation: int
@@ -52,32 +54,32 @@ class _File:
 
 
 class EventFiles:
-    """The files of the generations in which this process reported, one after another."""
+    """The event files of the generations in which this process reported."""
 
     def __init__(self, place: Path | Storage) -> None:
         self._place = place
         self._files: list[_File] = []
         self._next_upload_s = 0.0
 
-    def write(self, reports: Sequence[Report]) -> None:
-        """Append them.
+    def write(self, reports: Sequence[TrackedReport]) -> None:
+        """Append the reports to the file of their generation.
 
         Raises:
-            OSError: what was given before can still not be stored, and these were not taken.
+            OSError: earlier reports can still not be stored, and these were not accepted.
         """
         self._store(at_once=False)
         for report in reports:
             if not self._files or self._files[-1].generation != report.generation:
                 self._files.append(_new_file(report))
             self._files[-1].waiting += record(values_event(report))
-        with suppress(OSError):  # they are taken, and the next call or the end tries again
+        with suppress(OSError):  # accepted already; the next call or the end tries again
             self._store(at_once=False)
 
-    def close(self, *, complete: bool) -> None:  # noqa: ARG002  # the files are the same
-        """Store what is left.
+    def close(self, *, complete: bool) -> None:  # noqa: ARG002  # the files do not depend on it
+        """Store all reports that are still waiting.
 
         Raises:
-            OSError: that failed.
+            OSError: they cannot be stored.
         """
         self._store(at_once=True)
 
@@ -102,7 +104,7 @@ class EventFiles:
 
 
 def _append(path: Path, data: bytearray) -> None:
-    """Write all of it at the end of the file, or nothing: TensorBoard goes no further than half a record."""
+    """Append all data to the file, or nothing: TensorBoard stops reading at an incomplete record."""
     if not data:
         return
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -110,11 +112,11 @@ def _append(path: Path, data: bytearray) -> None:
         size = os.fstat(file.fileno()).st_size
         if file.write(data) != len(data):
             os.ftruncate(file.fileno(), size)
-            raise OSError(errno.ENOSPC, f"{path} could not be written whole")
+            raise OSError(errno.ENOSPC, f"{path} could not be written completely")
 
 
-def _new_file(report: Report) -> _File:
-    # TensorBoard reads files in the order of their names. Generations count up, clocks of hosts do not agree.
+def _new_file(report: TrackedReport) -> _File:
+    # TensorBoard reads files in the order of their names. Generations increase, and clocks of hosts differ.
     when = f"{report.generation:010d}.{time.time_ns():020d}"
     file = _File(
         f"{FOLDER}/events.out.tfevents.{when}.{socket.gethostname()}.{os.getpid()}", report.generation
@@ -125,7 +127,7 @@ def _new_file(report: Report) -> _File:
 
 
 def record(event: bytes) -> bytes:
-    """An event as it stands in a file."""
+    """Return an event as a record of a file."""
     length = struct.pack("<Q", len(event))
     return b"".join(
         (length, struct.pack("<I", _masked_crc(length)), event, struct.pack("<I", _masked_crc(event)))
@@ -133,24 +135,24 @@ def record(event: bytes) -> bytes:
 
 
 def version_event(at_s: float) -> bytes:
-    """The first of a file. `at_s` is Unix time."""
+    """Return the first event of a file. `at_s` is Unix time."""
     return _double(1, at_s) + _bytes(3, b"brain.Event:2")
 
 
 def start_event(at_s: float, first_step: int) -> bytes:
-    """Whatever was said before of `first_step` and later ones does not count."""
+    """Return the event that makes older values of `first_step` and later steps obsolete."""
     return _double(1, at_s) + _integer(2, first_step) + _bytes(7, _integer(1, 1))
 
 
-def values_event(report: Report) -> bytes:
-    """The values of one report."""
+def values_event(report: TrackedReport) -> bytes:
+    """Return the event with the values of one report."""
     values = b"".join(
         _bytes(1, _bytes(1, tag.encode()) + _float(2, value)) for tag, value in report.values.items()
     )
     return _double(1, report.at_s) + _integer(2, report.step) + _bytes(5, values)
 
 
-# Protobuf: a field is its number and kind in one integer, then the value.
+# Protobuf: a field is its number and kind in one integer, followed by the value.
 
 
 def _integer(field: int, value: int) -> bytes:
@@ -162,7 +164,7 @@ def _double(field: int, value: float) -> bytes:
 
 
 def _float(field: int, value: float) -> bytes:
-    """What is too large for 32 bits becomes infinite, as in a cast."""
+    """Encode a float; a value too large for 32 bits becomes infinite, as in a cast."""
     try:
         packed = struct.pack("<f", value)
     except OverflowError:
@@ -175,7 +177,7 @@ def _bytes(field: int, value: bytes) -> bytes:
 
 
 def _varint(value: int) -> bytes:
-    """Seven bits to a byte, the lowest first. For numbers that are not negative."""
+    """Encode a non-negative number with seven bits in each byte, the lowest first."""
 
     def parts() -> Iterator[int]:
         rest = value
@@ -197,7 +199,7 @@ def _masked_crc(data: bytes) -> int:
 
 @cache
 def _crc_table() -> tuple[int, ...]:
-    """CRC-32C (Castagnoli, polynomial 0x1EDC6F41), reflected: of each byte."""
+    """Return the table of CRC-32C (Castagnoli, polynomial 0x1EDC6F41), reflected, by byte."""
     table = []
     for byte in range(256):
         crc = byte

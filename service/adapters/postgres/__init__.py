@@ -1,1 +1,1 @@
-"""Postgres: the truth. Statements are SQLAlchemy Core; there is no ORM."""
+"""PostgreSQL adapters. The database is the source of truth. Statements use SQLAlchemy Core, without an ORM."""

@@ -1,4 +1,4 @@
-"""Transactions over one connection pool. The only place that commits."""
+"""Transactions over one connection pool. No other module commits."""
 
 from __future__ import annotations
 
@@ -11,83 +11,54 @@ from pathlib import Path
 from urllib.parse import parse_qsl, urlencode
 
 import asyncpg
-from sqlalchemy import text
-from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
-from service.adapters.postgres.access_queries import PostgresAccessQueries
-from service.adapters.postgres.audit import PostgresAudit
-from service.adapters.postgres.budgets import PostgresBudgets
-from service.adapters.postgres.bundles import PostgresBundles
-from service.adapters.postgres.commands import PostgresCommands
-from service.adapters.postgres.console_queries import PostgresConsoleQueries
-from service.adapters.postgres.decision_queries import PostgresDecisionQueries
-from service.adapters.postgres.decisions import PostgresClusterSettings, PostgresDecisions
-from service.adapters.postgres.diagnostics import PostgresDiagnostics
-from service.adapters.postgres.grants import PostgresAllocations, PostgresGrants
-from service.adapters.postgres.history import PostgresHistory
-from service.adapters.postgres.identity import (
-    PostgresBearers,
-    PostgresMembers,
-    PostgresProjects,
-    PostgresTokens,
-    PostgresUsers,
+from service.adapters.postgres.engine.leadership import check_term
+from service.adapters.postgres.engine.session import (
+    Session,
+    Statement,
+    open_session,
+    replace_closed_connections,
 )
-from service.adapters.postgres.jobs import PostgresJobs
-from service.adapters.postgres.leadership import check_term
-from service.adapters.postgres.leases import PostgresLeases
-from service.adapters.postgres.ledger import PostgresLedger
-from service.adapters.postgres.machines import PostgresMachines
-from service.adapters.postgres.money_queries import PostgresMoneyQueries
-from service.adapters.postgres.monitoring import PostgresMonitoring
-from service.adapters.postgres.node_credentials import (
-    PostgresHeldRuns,
-    PostgresJoinTokens,
-    PostgresNodeCredentials,
-    PostgresStorageTickets,
-)
-from service.adapters.postgres.nodes import PostgresNodes, PostgresSilence
-from service.adapters.postgres.quarantines import PostgresQuarantines
-from service.adapters.postgres.queries import (
-    PostgresHistoryQueries,
-    PostgresJobQueries,
-    PostgresNodeQueries,
-)
-from service.adapters.postgres.retention import PostgresOwners, PostgresRetention
-from service.adapters.postgres.secrets import PostgresSecrets
-from service.adapters.postgres.sign_ins import PostgresSignIns
-from service.adapters.postgres.simulations import PostgresSimulations
-from service.adapters.postgres.tenants import SHARE_HALF_LIFE_S
-from service.adapters.postgres.thinning import PostgresThinning
+from service.adapters.postgres.identity.audit import PostgresAudit
+from service.adapters.postgres.identity.identity import PostgresProjects, PostgresTokens, PostgresUsers
+from service.adapters.postgres.identity.secrets import PostgresSecrets
+from service.adapters.postgres.identity.views import PostgresAccessQueries
+from service.adapters.postgres.jobs.grants import PostgresGrants
+from service.adapters.postgres.jobs.jobs import PostgresJobs
+from service.adapters.postgres.jobs.views import PostgresJobQueries
+from service.adapters.postgres.money.ledger import PostgresLedger
+from service.adapters.postgres.money.tenants import SHARE_HALF_LIFE_S
+from service.adapters.postgres.money.views import PostgresSpending
+from service.adapters.postgres.nodes.credentials import PostgresNodeCredentials
+from service.adapters.postgres.nodes.nodes import PostgresNodes
+from service.adapters.postgres.nodes.views import PostgresNodeQueries
+from service.adapters.postgres.rental.machines import PostgresMachines
+from service.adapters.postgres.rounds.commands import PostgresCommands
+from service.adapters.postgres.rounds.decisions import PostgresRounds
+from service.adapters.postgres.rounds.views import PostgresRoundQueries
+from service.adapters.postgres.simulations.simulations import PostgresSimulations
+from service.adapters.postgres.storage.bundles import PostgresBundles
+from service.adapters.postgres.upkeep.monitoring import PostgresMonitoring
+from service.adapters.postgres.upkeep.retention import PostgresRetention
 from service.cancellation import heed_cancellation
-from service.domain.errors import Unavailable
-from service.usecases import (
-    audit_ports,
-    health_ports,
-    identity_ports,
-    money_ports,
-    node_ports,
-    ports,
-    query_ports,
-    rental_ports,
-    retention_ports,
-    secret_ports,
-    sign_in_ports,
-    simulation_ports,
-)
-from service.usecases.console_ports import ConsoleQueries
-from service.usecases.diagnosis_ports import Diagnostics
-from service.usecases.facts import Fact, Tell, tell_nobody
-from service.usecases.monitoring_ports import Monitoring
-from service.usecases.records import Bell
+from service.domain.cluster.contention_rules import USUAL, ContentionRules
+from service.domain.shared.connections import CONNECTIONS
+from service.domain.shared.errors import Unavailable
+from service.usecases.ports.facts import Fact, Tell, WakeUp, tell_nobody
+from service.usecases.ports.transactions import Transaction, Transactions
 
-Ring = Callable[[Bell, str], Awaitable[None]]
-"""Rings a bell; must not raise."""
+SendWakeUp = Callable[[WakeUp, str], Awaitable[None]]
+"""Function that wakes the listeners of a wake-up. It must not raise."""
 
 
 def sqlalchemy_url(url: str) -> str:
-    """The configured `postgresql://…` URL, for the asyncpg driver."""
+    """Return the configured `postgresql://…` URL in the form for the asyncpg driver.
+
+    Raises:
+        ValueError: the scheme is not PostgreSQL's, or the URL has `sslrootcert`.
+    """
     scheme, _, rest = url.partition("://")
     if scheme.split("+")[0] not in {"postgresql", "postgres"}:
         raise ValueError(f"HEADWAY_DATABASE_URL must start with postgresql://, not {scheme}://")
@@ -95,186 +66,184 @@ def sqlalchemy_url(url: str) -> str:
     options = parse_qsl(query, keep_blank_values=True)
     if "sslrootcert" in dict(options):
         raise ValueError(
-            "HEADWAY_DATABASE_URL: take sslrootcert out and name that file in HEADWAY_CA_FILE, which all else goes by too"
+            "HEADWAY_DATABASE_URL: remove sslrootcert and name its file in HEADWAY_CA_FILE, which all connections use"
         )
-    # libpq and asyncpg call it sslmode, asyncpg's own function and so SQLAlchemy ssl.
+    # libpq and asyncpg's URLs call the option sslmode. SQLAlchemy passes it to asyncpg's function, which
+    # calls it ssl.
     asked = [("ssl" if name == "sslmode" else name, value) for name, value in options]
     return f"postgresql+asyncpg://{place}" + (f"?{urlencode(asked, safe='/')}" if asked else "")
 
 
 def trust(ca_file: Path | None) -> None:
-    """Have every connection of this process to a database check its server's certificate by these, where its URL says that
-    it must be checked (`sslmode=verify-full`).
+    """Check the certificates of database servers against this file, in every connection of the process.
+
+    It has an effect where the database URL asks for the check (`sslmode=verify-full`).
     """
     if ca_file is not None:
         os.environ["PGSSLROOTCERT"] = str(ca_file)
 
 
-class PostgresTransaction:
-    """One unit of work: every port over one connection."""
+class PostgresTransaction(Transaction):
+    """Unit of work that gives every port the same session."""
 
-    def __init__(self, connection: AsyncConnection, share_half_life_s: float = SHARE_HALF_LIFE_S) -> None:
-        self.unwritten_audit = PostgresAudit(connection)
-        self.audit: audit_ports.Audit = self.unwritten_audit
-        self.jobs: ports.Jobs = PostgresJobs(connection, self.unwritten_audit)
-        self.grants: ports.Grants = PostgresGrants(connection)
-        self.allocations: ports.Allocations = PostgresAllocations(connection)
-        self.nodes: ports.Nodes = PostgresNodes(connection)
-        self.node_credentials: node_ports.NodeCredentials = PostgresNodeCredentials(connection)
-        self.join_tokens: node_ports.JoinTokens = PostgresJoinTokens(connection)
-        self.held_runs: node_ports.HeldRuns = PostgresHeldRuns(connection)
-        self.storage_tickets: node_ports.StorageTickets = PostgresStorageTickets(connection)
-        self.machines: rental_ports.Machines = PostgresMachines(connection)
-        self.leases: ports.Leases = PostgresLeases(connection)
-        self.silence: ports.Silence = PostgresSilence(connection)
-        self.commands: ports.Commands = PostgresCommands(connection)
-        self.history: ports.History = PostgresHistory(connection)
-        self.decisions: ports.Decisions = PostgresDecisions(connection, share_half_life_s)
-        self.cluster_settings: ports.ClusterSettings = PostgresClusterSettings(connection)
-        self.bundles: ports.Bundles = PostgresBundles(connection)
-        self.simulations: simulation_ports.Simulations = PostgresSimulations(connection)
-        self.job_queries: query_ports.JobQueries = PostgresJobQueries(connection)
-        self.history_queries: query_ports.HistoryQueries = PostgresHistoryQueries(connection)
-        self.node_queries: query_ports.NodeQueries = PostgresNodeQueries(connection)
-        self.decision_queries: query_ports.DecisionQueries = PostgresDecisionQueries(connection)
-        self.retention: retention_ports.Retention = PostgresRetention(connection)
-        self.thinning: retention_ports.Thinning = PostgresThinning(connection)
-        self.owners: retention_ports.Owners = PostgresOwners(connection)
-        self.quarantines: health_ports.Quarantines = PostgresQuarantines(connection)
-        self.ledger: money_ports.Ledger = PostgresLedger(connection)
-        self.budgets: money_ports.Budgets = PostgresBudgets(connection)
-        self.money_queries: money_ports.MoneyQueries = PostgresMoneyQueries(connection)
-        self.diagnostics: Diagnostics = PostgresDiagnostics(connection)
-        self.monitoring: Monitoring = PostgresMonitoring(connection)
-        self.sign_ins: sign_in_ports.SignIns = PostgresSignIns(connection)
-        self.console_queries: ConsoleQueries = PostgresConsoleQueries(connection)
-        self.bearers: identity_ports.Bearers = PostgresBearers(connection)
-        self.tokens: identity_ports.Tokens = PostgresTokens(connection)
-        self.users: identity_ports.Users = PostgresUsers(connection)
-        self.members: identity_ports.Members = PostgresMembers(connection)
-        self.projects: identity_ports.Projects = PostgresProjects(connection)
-        self.access_queries: identity_ports.AccessQueries = PostgresAccessQueries(
-            connection, share_half_life_s
-        )
-        self.secrets: secret_ports.Secrets = PostgresSecrets(connection)
-        self.secret_rotation: secret_ports.SecretRotation = PostgresSecrets(connection)
-        self.rung: dict[tuple[Bell, str], None] = {}
+    def __init__(
+        self,
+        session: Session,
+        share_half_life_s: float = SHARE_HALF_LIFE_S,
+        contention: ContentionRules = USUAL,
+    ) -> None:
+        self.unwritten_audit = self.audit = PostgresAudit(session)
+        self.jobs = PostgresJobs(session, self.unwritten_audit)
+        self.grants = PostgresGrants(session)
+        self.job_queries = PostgresJobQueries(session)
+        self.nodes = PostgresNodes(session)
+        self.credentials = PostgresNodeCredentials(session)
+        self.node_queries = PostgresNodeQueries(session)
+        self.rounds = PostgresRounds(session, share_half_life_s, contention)
+        self.commands = PostgresCommands(session)
+        self.round_queries = PostgresRoundQueries(session)
+        self.machines = PostgresMachines(session)
+        self.ledger = PostgresLedger(session)
+        self.spending = PostgresSpending(session)
+        self.tokens = PostgresTokens(session)
+        self.users = PostgresUsers(session)
+        self.projects = PostgresProjects(session)
+        self.access_queries = PostgresAccessQueries(session, share_half_life_s)
+        self.secrets = PostgresSecrets(session)
+        self.bundles = PostgresBundles(session)
+        self.simulations = PostgresSimulations(session)
+        self.retention = PostgresRetention(session)
+        self.monitoring = PostgresMonitoring(session)
+        self.wake_ups: dict[tuple[WakeUp, str], None] = {}
         self.told: list[Fact] = []
 
-    def ring(self, bell: Bell, about: str = "") -> None:
-        """Ring after commit."""
-        self.rung[(bell, about)] = None
+    def wake(self, wake_up: WakeUp, about: str = "") -> None:
+        self.wake_ups[(wake_up, about)] = None
 
     def tell(self, fact: Fact) -> None:
-        """Tell whoever watches after commit."""
         self.told.append(fact)
 
 
+_TIME = Statement("SELECT clock_timestamp() AS now")
 _SESSION = {
-    # A process that stands still in a transaction must not keep rows from all others for ever.
+    # A process that hangs inside a transaction must not hold its row locks for ever.
     "idle_in_transaction_session_timeout": "30s",
 }
 
 
 class Database:
-    """Where transactions come from. `holder` names this process in the list of the database's sessions. Use of slots that lies
-    `share_half_life_s` back counts half for a project's share.
+    """Source of transactions.
+
+    `holder` is this process's `application_name` in the database. Slot use that is `share_half_life_s` old
+    counts half in a project's share. Scheduling rounds apply the rules of `contention`.
     """
 
     def __init__(
         self,
         url: str,
-        ring: Ring,
+        send_wake_up: SendWakeUp,
         *,
         holder: str = "headway",
-        pool_size: int = 16,
         share_half_life_s: float = SHARE_HALF_LIFE_S,
+        contention: ContentionRules = USUAL,
         tell: Tell = tell_nobody,
     ) -> None:
-        self.engine: AsyncEngine = create_async_engine(
+        self.pool: AsyncEngine = create_async_engine(
             sqlalchemy_url(url),
-            pool_size=pool_size,
+            isolation_level="AUTOCOMMIT",  # sessions begin and end their transactions themselves
+            pool_size=CONNECTIONS.pool,
             max_overflow=0,
             pool_timeout=5,
-            hide_parameters=True,  # in errors: they are job files, names and addresses
+            hide_parameters=True,  # errors must not show job files, names and addresses
             connect_args={
                 "timeout": 5,
                 "command_timeout": 30,
                 "server_settings": {**_SESSION, "application_name": holder},
             },
         )
-        self._ring = ring
+        replace_closed_connections(self.pool)
+        self.engine = self.pool.execution_options(isolation_level="READ COMMITTED")
+        """Engine on the same connections whose transactions SQLAlchemy begins and ends."""
+        self._send_wake_up = send_wake_up
         self._tell = tell
         self._share_half_life_s = share_half_life_s
+        self._contention = contention
 
-    def begin(self) -> AbstractAsyncContextManager[ports.Transaction]:
-        """A transaction that commits when its block ends without an error, and then rings its bells.
+    def session(self) -> AbstractAsyncContextManager[Session]:
+        """Return a session on a connection of the pool, for its caller to commit."""
+        return open_session(self.pool)
+
+    def begin(self) -> AbstractAsyncContextManager[Transaction]:
+        """Return a transaction that commits, then sends its wake-ups, when its block ends without an error.
 
         Raises:
-            Unavailable: the database does not answer. Nothing was committed, unless the connection
-                broke in the commit itself; every caller may therefore ask again.
+            Unavailable: the database does not answer. Nothing was committed, unless the connection broke
+                during the commit; every caller must therefore be able to retry.
         """
         return self.transaction(None)
 
-    def of_term(self, term: int) -> ports.Transactions:
-        """The transactions of a leader: each that has written something is refused at its commit, with Superseded, unless
-        `term` is still the newest.
+    def of_term(self, term: int) -> Transactions:
+        """Return the transactions of the leader of `term`.
+
+        A transaction that has written something is refused at its commit, with Superseded, unless `term` is
+        still the newest term.
         """
         return _OfTerm(self, term)
 
     @asynccontextmanager
-    async def transaction(self, term: int | None) -> AsyncIterator[ports.Transaction]:
-        """See `begin`; with `term`, see `of_term`."""
+    async def transaction(self, term: int | None) -> AsyncIterator[Transaction]:
+        """Run a transaction as in `begin`; with `term`, as in `of_term`."""
         with _told_plainly():
-            # Not engine.begin(): a submit that meets a conflict rolls back and asks on in a new transaction.
-            async with self.engine.connect() as connection:
-                tx = PostgresTransaction(connection, self._share_half_life_s)
+            async with self.session() as session:
+                tx = PostgresTransaction(session, self._share_half_life_s, self._contention)
                 yield tx
                 await tx.unwritten_audit.flush()
                 if term is not None:
-                    await check_term(connection, term)
-                await connection.commit()
-        for bell, about in tx.rung:
-            await self._ring(bell, about)
+                    await check_term(session, term)
+                await session.commit()
+        for wake_up, about in tx.wake_ups:
+            await self._send_wake_up(wake_up, about)
         for fact in tx.told:
             self._tell(fact)
 
     async def time(self) -> datetime:
-        """What the database's clock says. Raises Unavailable."""
+        """Return the time of the database's clock. Raises Unavailable."""
         with _told_plainly():
-            async with self.engine.connect() as connection:
-                said: datetime = (await connection.execute(text("SELECT clock_timestamp()"))).scalar_one()
+            async with self.session() as session:
+                (row,) = await session.fetch_alone(_TIME)
+                said: datetime = row.now
                 return said
 
     async def close(self) -> None:
-        """Close every connection."""
-        await self.engine.dispose()
+        """Close every connection of the pool."""
+        await self.pool.dispose()
 
 
 @dataclass(frozen=True, slots=True)
-class _OfTerm:
-    """Implements `usecases.ports.Transactions` for a leader."""
+class _OfTerm(Transactions):
+    """Transactions of one leader's term."""
 
     database: Database
     term: int
 
-    def begin(self) -> AbstractAsyncContextManager[ports.Transaction]:
-        """See `Database.of_term`."""
+    def begin(self) -> AbstractAsyncContextManager[Transaction]:
+        """Return a transaction that is checked as in `Database.of_term`."""
         return self.database.transaction(self.term)
 
 
 @contextmanager
 def _told_plainly() -> Iterator[None]:
-    """Turns what a driver says of a database that does not answer into Unavailable, or, where this task was cancelled and
-    that is what came of it in the driver, into what it was.
+    """Turn a driver's error about a database that does not answer into Unavailable.
+
+    If the driver's error results from the cancellation of this task, raise the cancellation instead.
     """
     try:
         yield
     except _NO_ANSWER as error:
         heed_cancellation()
         raise _unavailable(error) from error
-    except DBAPIError as error:
-        if error.connection_invalidated or _is_shutdown(error):
+    except asyncpg.PostgresError as error:
+        if error.sqlstate in _SHUTDOWN_STATES:
             heed_cancellation()
             raise _unavailable(error) from error
         raise
@@ -285,16 +254,15 @@ _NO_ANSWER = (
     TimeoutError,
     PoolTimeout,
     asyncpg.PostgresConnectionError,
-    OperationalError,
-    InterfaceError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
 )
-_SHUTDOWN_STATES = {"57P01", "57P02", "57P03", "53300", "08000", "08003", "08006", "40001", "40P01"}
-"""SQLSTATEs that pass: the server stops or starts, is full, lost us, or asks to try again."""
-
-
-def _is_shutdown(error: SQLAlchemyError) -> bool:
-    state = getattr(getattr(error, "orig", None), "sqlstate", None)
-    return state in _SHUTDOWN_STATES
+_SHUTDOWN_STATES = {
+    *("57P01", "57P02", "57P03", "57P05", "25P03"),  # the server stops, starts, or has ended the session
+    *("53300", "08000", "08003", "08006"),  # it is full, or the connection is lost
+    *("40001", "40P01"),  # it asks for a retry
+}
+"""SQLSTATEs of failures that pass."""
 
 
 def _unavailable(error: BaseException) -> Unavailable:

@@ -1,1 +1,1 @@
-"""Where machines are rented: one file per provider."""
+"""Providers of rented machines, one file each."""

@@ -1,21 +1,21 @@
-"""Machines of EC2, through boto3: on demand and spot, in one region.
+"""On-demand and spot machines of EC2 in one region, through boto3.
 
-A launch carries the machine's id as its client token, so that EC2 itself makes it happen once. The tag `headway:cluster`
-says whose a machine is, `headway:machine` which lease it belongs to, `headway:node` how its agent is named.
+A launch carries the machine's id as its client token, which makes it idempotent. The tag `headway:cluster`
+names the cluster that owns a machine, `headway:machine` its lease, and `headway:node` the name of its agent.
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from headway.contract.markets import Market
-from service.adapters.providers.ec2_client import Ec2Clients
+from headway.contract.values.markets import Market
+from service.adapters.providers.ec2_client import Ec2Clients, connect
 from service.adapters.providers.ec2_errors import (
     NOT_FOUND,
     SAME_TOKEN_OTHER_REQUEST,
@@ -24,26 +24,26 @@ from service.adapters.providers.ec2_errors import (
     unanswered,
 )
 from service.adapters.providers.ec2_offers import Ec2Prices
-from service.adapters.providers.ec2_settings import Ec2Settings
-from service.domain.errors import ProviderRefused, Unavailable
+from service.adapters.providers.ec2_settings import Ec2Settings, read_ec2_settings
 from service.domain.rental.machines import Found, Machine
 from service.domain.rental.offers import Offer
-from service.usecases.rental_ports import JoinBy
+from service.domain.shared.errors import ProviderRefused, Unavailable
+from service.usecases.ports.rental import JoinBy, Provider
 
 NAME = "ec2"
 TAG_CLUSTER, TAG_MACHINE, TAG_NODE = "headway:cluster", "headway:machine", "headway:node"
 _ENDED = frozenset({"shutting-down", "terminated"})
-"""From `shutting-down` on nothing is billed."""
+"""States of a machine that has ended. Billing stops with `shutting-down`."""
 _ENDED_AT = re.compile(r"\((\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)(?: (?:GMT|UTC))?\)")
 _PAGE = 1000
 _MAY_BE_IN_A_SCRIPT = re.compile(r"[A-Za-z0-9._~:/?#\[\]@!&*+,=%-]*")
-"""Nothing that ends a line, opens a substitution or closes a quote."""
+"""Characters that are safe in the start script. None ends a line, opens a substitution or closes a quote."""
 
 Answer = TypeVar("Answer")
 
 
-class Ec2Provider:
-    """Implements `usecases.rental_ports.Provider`. Calls block in threads, each with a time limit."""
+class Ec2Provider(Provider):
+    """Provider of EC2 machines. boto3's calls block in threads, each with a time limit."""
 
     name = NAME
 
@@ -52,40 +52,47 @@ class Ec2Provider:
         self._ec2 = clients.ec2
         self._prices = Ec2Prices(settings, clients, now)
 
+    @classmethod
+    def from_env(cls, env: Mapping[str, str], now: Callable[[], datetime]) -> Self:
+        """Return the provider with its settings and credentials. Raise SettingsError."""
+        settings = read_ec2_settings(env)
+        clients = connect(settings.region, endpoint_url=env.get("AWS_ENDPOINT_URL_EC2") or None)
+        return cls(settings, clients, now)
+
     async def offers(self) -> Sequence[Offer]:
-        """What the region sells of the types that may be rented, by zone.
+        """Return the offers of the region for the configured types, by zone.
 
         Raises:
-            Unavailable: prices cannot be had now.
+            Unavailable: the prices are not available now.
             ProviderRefused: the region bills in another currency than dollars.
         """
-        return await self._call("say what it sells", self._prices.offers)
+        return await self._call("list its offers", self._prices.offers)
 
     async def launch(self, machine: Machine, join: JoinBy) -> Found:
-        """Rent the machine; asked again for the same `machine.id`, it is the same one.
+        """Launch the machine. A repeated call with the same `machine.id` returns the same machine.
 
         Raises:
-            NoCapacity: there is none in the zone now, or a quota is used up.
+            NoCapacity: the zone has none now, or a quota is used up.
             ProviderRefused: the request is wrong.
-            Unavailable: nobody knows.
+            Unavailable: the outcome is unknown.
         """
         request = self._request(machine, join)
         what = f"launch {machine.instance_type} ({machine.market}) in {machine.zone or machine.region}"
         return await self._call(what, lambda: self._run(machine.id, request), launching=True)
 
     async def terminate(self, external_id: str) -> None:
-        """Give it back. One that is gone is no error.
+        """Terminate a machine. A machine that does not exist any more is no error.
 
         Raises:
-            Unavailable: nobody knows.
+            Unavailable: the outcome is unknown.
         """
         await self._call(f"terminate {external_id}", lambda: self._terminate(external_id))
 
     async def list(self) -> Sequence[Found]:
-        """Every machine with this cluster's tag; EC2 forgets those that ended about an hour ago.
+        """Return every machine with this cluster's tag. EC2 forgets machines about an hour after their end.
 
         Raises:
-            Unavailable: it cannot be had now, or not whole.
+            Unavailable: the list is not available now, or not complete.
         """
         return await self._call("list machines", lambda: self._list(TAG_CLUSTER, self._settings.cluster))
 
@@ -103,11 +110,11 @@ class Ec2Provider:
         except ClientError as error:
             if code_of(error) != SAME_TOKEN_OTHER_REQUEST:
                 raise
-            # It was launched before, with another secret or in another zone: that one is the machine.
+            # An earlier launch had another secret or another zone. Its machine is the one to use.
             found = [one for one in self._list(TAG_MACHINE, machine_id) if not one.ended]
             if not found:
                 raise Unavailable(
-                    f"EC2 knows of a launch of {machine_id}, and does not list it yet."
+                    f"EC2 has launched {machine_id} but does not list it yet; the service tries again."
                 ) from error
             return found[0]
         return _found(answer["Instances"][0])
@@ -131,7 +138,7 @@ class Ec2Provider:
         ]
 
     def _request(self, machine: Machine, join: JoinBy) -> dict[str, Any]:
-        """What `RunInstances` is asked: exactly one machine, or none."""
+        """Return the arguments of `RunInstances`, for exactly one machine or none."""
         settings = self._settings
         if machine.region != settings.region:
             raise ProviderRefused(f"HEADWAY_EC2_REGION is {settings.region}; {machine.region} is not used.")
@@ -162,10 +169,10 @@ class Ec2Provider:
         if settings.instance_profile:
             request["IamInstanceProfile"] = {"Name": settings.instance_profile}
         if machine.market is Market.SPOT:
-            # Without a price of ours the limit is the on-demand price, and the market's is what is paid.
+            # Without a maximum price the limit is the on-demand price, and the spot price is what is paid.
             spot = {"SpotInstanceType": "one-time", "InstanceInterruptionBehavior": "terminate"}
             request["InstanceMarketOptions"] = {"MarketType": "spot", "SpotOptions": spot}
-            del request["InstanceInitiatedShutdownBehavior"]  # a one-time spot machine does so by itself
+            del request["InstanceInitiatedShutdownBehavior"]  # a one-time spot machine always terminates
         return request
 
     def _place(self, zone: str) -> dict[str, Any]:
@@ -186,7 +193,7 @@ class Ec2Provider:
         }
         for name, value in values.items():
             if not _MAY_BE_IN_A_SCRIPT.fullmatch(value):
-                raise ProviderRefused(f"The {name} has characters that cannot stand in a start script.")
+                raise ProviderRefused(f"The {name} has characters that are not allowed in a start script.")
         return self._settings.user_data.substitute(values)
 
 
@@ -206,6 +213,6 @@ def _found(instance: dict[str, Any]) -> Found:
 
 
 def _ended_at(why: str) -> datetime | None:
-    """When it ended, from EC2's sentence about it; None where that does not say."""
+    """Return the end of the machine from EC2's transition reason, or None if it has no time."""
     match = _ENDED_AT.search(why)
     return None if match is None else datetime.fromisoformat(match[1]).replace(tzinfo=UTC)

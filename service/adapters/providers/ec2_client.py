@@ -1,4 +1,4 @@
-"""Connections to EC2 and to its price list."""
+"""Clients of EC2 and of its price list."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from service.settings import SettingsError
 _CONNECT_TIMEOUT_S = 5.0
 _READ_TIMEOUT_S = 30.0
 _ATTEMPTS = 2
-"""Of one call. Whoever rents asks again by itself, so a fault that lasts is told soon."""
+"""Attempts of one call. The renter retries by itself, so a lasting fault is reported soon."""
 _PRICING_REGION = "us-east-1"
-"""Prices of all regions are sold here."""
+"""Region of the price list, which has the prices of all regions."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ec2Clients:
-    """boto3 clients, which threads may share."""
+    """Thread-safe boto3 clients."""
 
     ec2: Any
     pricing: Any
 
 
 def connect(region: str, *, endpoint_url: str | None = None) -> Ec2Clients:
-    """Clients with the credentials that boto3 finds (environment, profile, role).
+    """Return clients with the credentials that boto3 finds (environment, profile, role).
 
     Args:
         region: such as `us-east-1`.
-        endpoint_url: a server that answers like both; None for AWS itself.
+        endpoint_url: a server that answers like both services; None for AWS itself.
 
     Raises:
         SettingsError: there are no credentials.
@@ -39,7 +39,7 @@ def connect(region: str, *, endpoint_url: str | None = None) -> Ec2Clients:
     config = Config(
         connect_timeout=_CONNECT_TIMEOUT_S,
         read_timeout=_READ_TIMEOUT_S,
-        ignore_configured_endpoint_urls=True,  # AWS_ENDPOINT_URL is that of the object storage
+        ignore_configured_endpoint_urls=True,  # AWS_ENDPOINT_URL belongs to the object storage
         retries={"mode": "standard", "total_max_attempts": _ATTEMPTS},
     )
     session = boto3.session.Session(region_name=region)

@@ -1,13 +1,13 @@
-"""What EC2's errors mean for renting: nobody knows, none now, or never."""
+"""Classification of EC2's errors: unknown outcome, no capacity now, or refused for good."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from service.domain.errors import HeadwayServiceError, NoCapacity, ProviderRefused, Unavailable
+from service.domain.shared.errors import HeadwayServiceError, NoCapacity, ProviderRefused, Unavailable
 
 NOT_FOUND = frozenset({"InvalidInstanceID.NotFound", "InvalidInstanceID.Malformed"})
-SAME_TOKEN_OTHER_REQUEST = "IdempotentParameterMismatch"  # noqa: S105 - the name of an error
+SAME_TOKEN_OTHER_REQUEST = "IdempotentParameterMismatch"  # noqa: S105 - an error code
 
 _NO_CAPACITY = {
     "InsufficientInstanceCapacity": "there are none in the zone now",
@@ -30,17 +30,20 @@ _NOBODY_KNOWS = frozenset(
 
 
 def code_of(error: Any) -> str:
-    """The code of a botocore `ClientError`; empty if it has none."""
+    """Return the code of a botocore `ClientError`; empty if it has none."""
     return str(error.response.get("Error", {}).get("Code", ""))
 
 
 def answered(error: Any, what: str, *, launching: bool) -> HeadwayServiceError:
-    """An error that EC2 answered with. Only a launch can be refused: whoever lists, or gives back, asks again later."""
+    """Return the service's error for an error that EC2 answered with.
+
+    Only a launch can be refused. Listing and termination are always retried later.
+    """
     code = code_of(error)
     text = str(error.response.get("Error", {}).get("Message", "")) or "without a message"
     status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
     if code in _NOBODY_KNOWS or status >= 500:
-        return Unavailable(f"EC2 did not {what}: {code} ({text}); it is asked again.")
+        return Unavailable(f"EC2 did not {what}: {code} ({text}); the service tries again.")
     if launching and code in _NO_CAPACITY:
         return NoCapacity(f"EC2 did not {what}: {_NO_CAPACITY[code]} ({code}).")
     if launching:
@@ -49,5 +52,5 @@ def answered(error: Any, what: str, *, launching: bool) -> HeadwayServiceError:
 
 
 def unanswered(error: Exception, what: str) -> Unavailable:
-    """No answer, or none that can be read: nobody knows what came of it."""
-    return Unavailable(f"EC2 did not {what}, or nobody knows whether it did: {error}; it is asked again.")
+    """Return the error for a missing or unreadable answer, after which the outcome is unknown."""
+    return Unavailable(f"EC2 did not {what}, or the outcome is unknown: {error}; the service tries again.")

@@ -1,4 +1,4 @@
-"""What a region of EC2 sells: types, on-demand prices by the price list, spot prices by their history."""
+"""Offers of a region of EC2: types, on-demand prices from the price list, spot prices from their history."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import Any
 
 from service.adapters.providers.ec2_client import Ec2Clients
 from service.adapters.providers.ec2_settings import Ec2Settings
-from service.domain.errors import ProviderRefused, Unavailable
 from service.domain.rental.catalogue import hazard_of, tflops_of
 from service.domain.rental.offers import Offer
+from service.domain.shared.errors import ProviderRefused, Unavailable
 
 _KEEP = timedelta(hours=6)
-"""Types and list prices change a few times a year."""
+"""Time for which types and list prices are cached. They change a few times a year."""
 _AT_ONCE = 100
 _LINUX = "Linux/UNIX"
 _MIB = 1 << 20
@@ -30,7 +30,7 @@ _PRODUCT = {
 
 
 class Ec2Prices:
-    """Asks, and keeps what hardly ever changes."""
+    """Source of EC2 offers, with a cache of the parts that hardly ever change."""
 
     def __init__(self, settings: Ec2Settings, clients: Ec2Clients, now: Callable[[], datetime]) -> None:
         self._settings = settings
@@ -43,11 +43,11 @@ class Ec2Prices:
         self._asking = threading.Lock()
 
     def offers(self) -> list[Offer]:
-        """One for each type and zone that has a price. Blocks.
+        """Return one offer for each type and zone that has a price. Blocks.
 
         Raises:
-            ClientError, BotoCoreError: what boto3 raises.
-            ProviderRefused: prices are in another currency.
+            ClientError, BotoCoreError: as boto3 raises them.
+            ProviderRefused: the prices are in another currency.
             Unavailable: the price list cannot be read.
         """
         with self._asking:
@@ -97,12 +97,12 @@ class Ec2Prices:
             network_gbps=_network_gbps(network),
             on_demand_usd_per_h=on_demand,
             spot_usd_per_h=spot_usd,
-            hazard_per_h=hazard_of(kind),  # EC2 sells no such number
+            hazard_per_h=hazard_of(kind),  # EC2 publishes no such number
             seen_at=now,
         )
 
     def _find_types(self) -> dict[str, dict[str, Any]]:
-        """Types that may be rented and that Headway can use: with whole GPUs of one kind by NVIDIA, or with none."""
+        """Return the usable configured types: with whole NVIDIA GPUs of one kind, or without any."""
         pages = self._ec2.get_paginator("describe_instance_types").paginate(
             Filters=[{"Name": "instance-type", "Values": [*self._settings.instance_types]}]
         )
@@ -110,7 +110,7 @@ class Ec2Prices:
         return {info["InstanceType"]: info for info in found if _usable(info)}
 
     def _find_zones(self) -> dict[str, set[str]]:
-        """Where each type is sold, of the zones that may be used."""
+        """Return the zones in which each type is sold, among the zones that may be used."""
         paginator = self._ec2.get_paginator("describe_instance_type_offerings")
         zones: dict[str, set[str]] = {}
         for names in _chunks(sorted(self._types)):
@@ -123,7 +123,7 @@ class Ec2Prices:
         return zones
 
     def _spot_prices(self, now: datetime) -> dict[tuple[str, str], float]:
-        """Dollars per hour by type and zone, as of now."""
+        """Return the present spot prices in dollars per hour, by type and zone."""
         paginator = self._ec2.get_paginator("describe_spot_price_history")
         latest: dict[tuple[str, str], tuple[datetime, float]] = {}
         for names in _chunks(sorted(self._types)):
@@ -138,7 +138,7 @@ class Ec2Prices:
         return {place: usd for place, (_, usd) in latest.items()}
 
     def _list_price(self, name: str) -> float | None:
-        """Dollars per hour on demand; None where the price list has none.
+        """Return the on-demand price in dollars per hour, or None if the price list has none.
 
         Raises:
             ProviderRefused: the price is in another currency.
@@ -165,12 +165,12 @@ class Ec2Prices:
 
 
 def _chunks(names: Sequence[str]) -> Iterable[list[str]]:
-    """As many as one request may name."""
+    """Split names into lists of the length that one request may have."""
     return ([*names[start : start + _AT_ONCE]] for start in range(0, len(names), _AT_ONCE))
 
 
 def _hourly(product: Mapping[str, Any]) -> Iterable[Mapping[str, str]]:
-    """Prices of an hour on demand, each by currency."""
+    """Yield the hourly on-demand prices of a product, each as amounts by currency."""
     for term in product["terms"].get("OnDemand", {}).values():
         for dimension in term["priceDimensions"].values():
             if dimension["unit"] == "Hrs":
@@ -178,7 +178,7 @@ def _hourly(product: Mapping[str, Any]) -> Iterable[Mapping[str, str]]:
 
 
 def _price(text: Any) -> float | None:
-    """A price that can be paid; None for what is none, such as the zero of a type that is not sold."""
+    """Return a price, or None if it is no positive number, such as the zero of a type that is not sold."""
     try:
         usd = float(text)
     except (TypeError, ValueError):
@@ -195,5 +195,5 @@ def _usable(info: Mapping[str, Any]) -> bool:
 
 
 def _network_gbps(info: Mapping[str, Any]) -> float:
-    """What all cards together sustain."""
+    """Return the sustained bandwidth of all network cards together."""
     return float(sum(card.get("BaselineBandwidthInGbps", 0.0) for card in info.get("NetworkCards", [])))

@@ -1,4 +1,4 @@
-"""What a deployment chooses about machines of EC2, from the environment."""
+"""Settings of EC2 machines, from the environment."""
 
 from __future__ import annotations
 
@@ -15,35 +15,35 @@ _CLUSTER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 _TYPE = re.compile(r"[a-z0-9*][a-z0-9*-]*\.[a-z0-9*-]+")
 _USER_DATA = Path(__file__).with_name("ec2_user_data.sh")
 _MOST_USER_DATA_BYTES = 12_000
-"""EC2 takes 16 KiB; the names that are filled in take some of it."""
+"""Limit of the start script. EC2 takes 16 KiB, and the values that are filled in need some of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ec2Settings:
-    """One region of EC2, as one cluster uses it."""
+    """Settings of the use of one region of EC2 by one cluster."""
 
     region: str
     cluster: str
-    """The value of the tag that says whose a machine is."""
+    """Value of the tag that marks the machines of this cluster."""
     image: str
-    """The AMI, with Headway's agent in it."""
+    """AMI with Headway's agent."""
     instance_types: tuple[str, ...]
-    """What may be rented; `*` stands for anything: `g5.*`."""
+    """Types that may be rented; `*` matches anything, as in `g5.*`."""
     subnets: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-    """Zone to subnet: only these zones are used. Empty: every zone, with its default subnet."""
+    """Subnet by zone; only these zones are used. If empty, every zone with its default subnet."""
     security_groups: tuple[str, ...] = ()
-    """Of each machine. Empty: the default group of its network."""
+    """Security groups of each machine. If empty, the default group of its network."""
     instance_profile: str = ""
-    """Name of the role that machines have; empty for none."""
+    """Name of the instance profile of machines; empty for none."""
     user_data: Template = field(default_factory=lambda: Template(_USER_DATA.read_text()))
-    """The script that a machine runs when it starts."""
+    """Script that a machine runs when it starts."""
 
 
 def read_ec2_settings(env: Mapping[str, str]) -> Ec2Settings:
-    """The settings.
+    """Return the settings of the environment.
 
     Raises:
-        SettingsError: one is missing or wrong.
+        SettingsError: a setting is missing or wrong.
     """
     types = _list(env, "HEADWAY_EC2_INSTANCE_TYPES")
     for name in types:
@@ -107,7 +107,9 @@ def _user_data(env: Mapping[str, str]) -> Template:
             "${slots} and ${device_kind}; a plain dollar is written $$."
         )
     if not set(template.get_identifiers()) <= {"url", "token", "node", "slots", "device_kind"}:
-        raise SettingsError(f"HEADWAY_EC2_USER_DATA: {path} has a name in it that nobody fills in.")
+        raise SettingsError(
+            f"HEADWAY_EC2_USER_DATA: {path} has an unknown placeholder; use only url, token, node, slots and device_kind."
+        )
     if len(template.template.encode()) > _MOST_USER_DATA_BYTES:
         raise SettingsError(f"HEADWAY_EC2_USER_DATA: {path} is larger than {_MOST_USER_DATA_BYTES:,} bytes.")
     return template

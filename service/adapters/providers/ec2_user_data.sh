@@ -19,7 +19,7 @@ cat > /etc/systemd/system/headway-agent.service.d/rented.conf <<'END'
 FailureAction=poweroff
 [Service]
 ExecStart=
-ExecStart=/opt/headway/bin/python -m worker_agent --state-dir /var/lib/headway-agent \
+ExecStart=/opt/headway/bin/python -P -m worker_agent --state-dir /var/lib/headway-agent \
     --name ${node} --slots ${slots} --device-kind ${device_kind}
 END
 systemctl daemon-reload

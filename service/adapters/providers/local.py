@@ -1,4 +1,4 @@
-"""Machines that this one plays as if they were rented: see `headway/local/rented.py`."""
+"""Rented machines simulated by processes on this machine: see `headway/local/rented.py`."""
 
 from __future__ import annotations
 
@@ -6,21 +6,23 @@ import asyncio
 import os
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Self
 
-from headway.contract.markets import Market
+from headway.contract.values.markets import Market
 from headway.errors import HeadwayError
 from headway.local.processes import open_log
 from headway.local.rented import Lease, LocalOffer, LocalOffers, MachineFolder, machine_folders, read_offers
-from service.domain.errors import NoCapacity, ProviderRefused, Unavailable
 from service.domain.rental.machines import Found, Machine
 from service.domain.rental.offers import Offer
-from service.usecases.rental_ports import JoinBy
+from service.domain.shared.errors import NoCapacity, ProviderRefused, Unavailable
+from service.environment import SettingsError, path_of
+from service.usecases.ports.rental import JoinBy, Provider
 
 _KEPT = timedelta(days=7)
-"""How long one can look at what was on a machine that has ended."""
+"""Time for which the folder of an ended machine stays for inspection."""
 _SECRETS = frozenset(
     {
         "HEADWAY_DATABASE_URL",
@@ -30,15 +32,16 @@ _SECRETS = frozenset(
         "HEADWAY_TOKEN",
     }
 )
-"""What neither a machine nor what runs on it may know."""
+"""Environment variables that neither a machine nor its processes may see."""
 
 
-class LocalProvider:
-    """Implements `usecases.rental_ports.Provider`.
+class LocalProvider(Provider):
+    """Provider of simulated machines.
 
     Args:
         offers: the file of offers, read at every call.
-        folder: where the machines live, one folder each. What runs is found by it, whoever started it.
+        folder: contains one folder for each machine. Running machines are found by it, whichever process
+            started them.
     """
 
     name = "local"
@@ -51,8 +54,19 @@ class LocalProvider:
         self._now = now
         self._started: set[int] = set()
 
+    @classmethod
+    def from_env(cls, env: Mapping[str, str], now: Callable[[], datetime]) -> Self:
+        """Return the provider with its file and its folder. Raise SettingsError if one is not set."""
+        offers, folder = path_of(env, "HEADWAY_LOCAL_OFFERS"), path_of(env, "HEADWAY_LOCAL_MACHINES")
+        if offers is None or folder is None:
+            raise SettingsError(
+                "HEADWAY_PROVIDERS names local, which needs HEADWAY_LOCAL_OFFERS and HEADWAY_LOCAL_MACHINES; "
+                "`headway up --rent FILE` sets both."
+            )
+        return cls(offers, folder, now=now)
+
     async def offers(self) -> Sequence[Offer]:
-        """What the file says now."""
+        """Return the present offers of the file. Raises Unavailable."""
         file = self._read()
         return tuple(
             Offer(
@@ -71,15 +85,21 @@ class LocalProvider:
         )
 
     async def launch(self, machine: Machine, join: JoinBy) -> Found:
-        """Start the machine's process, once however often it is asked for."""
+        """Start the machine's process. Repeated calls start it only once.
+
+        Raises:
+            NoCapacity: all machines of the type are taken.
+            ProviderRefused: the type is not on offer.
+            Unavailable: the file of offers cannot be read.
+        """
         return await asyncio.to_thread(self._launch, machine, join)
 
     async def terminate(self, external_id: str) -> None:
-        """End the machine's process, and all that runs on it."""
+        """End the machine's process and everything that runs on it."""
         await asyncio.to_thread(self._terminate, external_id)
 
     async def list(self) -> Sequence[Found]:
-        """What the folders and the processes say."""
+        """Return all machines, from their folders and processes."""
         return await asyncio.to_thread(_all_found, self._folder, self._now())
 
     def _read(self) -> LocalOffers:
@@ -119,7 +139,7 @@ class LocalProvider:
         )
 
     def _start(self, folder: MachineFolder, token: str) -> None:
-        """Spawned, not a Popen: it is to outlive whoever started it."""
+        """Start the machine's process. It is spawned and no Popen, because it outlives this process."""
         self._collect()
         log = open_log(folder.path / "host.log")
         env = {name: value for name, value in os.environ.items() if name not in _SECRETS}
@@ -139,7 +159,7 @@ class LocalProvider:
         self._started.add(pid)
 
     def _collect(self) -> None:
-        """Take note of the machines that have ended, as a parent must."""
+        """Collect the exit status of ended machines, so that none remains a zombie."""
         for pid in tuple(self._started):
             try:
                 ended = os.waitpid(pid, os.WNOHANG)[0] == pid
@@ -174,7 +194,7 @@ def _lease(machine: Machine, join: JoinBy, offer: LocalOffer, offers: Path, now:
 
 
 def _all_found(folder: Path, now: datetime) -> list[Found]:
-    """All machines; the folders of those that ended long ago go, as a provider's own records do."""
+    """Return all machines, and delete the folders of those that ended more than 7 days ago."""
     found = []
     for machine in machine_folders(folder):
         one = _found(machine)

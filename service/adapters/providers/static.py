@@ -1,33 +1,38 @@
-"""Hosts of one's own: they join by themselves, and there is nothing to rent."""
+"""Provider for owned hosts, which join by themselves and cannot be rented."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Self
 
-from service.domain.errors import ProviderRefused
 from service.domain.rental.machines import Found, Machine
 from service.domain.rental.offers import Offer
-from service.usecases.rental_ports import JoinBy
+from service.domain.shared.errors import ProviderRefused
+from service.usecases.ports.rental import JoinBy, Provider
 
 
-class StaticProvider:
-    """Implements `usecases.rental_ports.Provider`."""
+class StaticProvider(Provider):
+    """Provider without offers."""
 
     name = "static"
 
+    @classmethod
+    def from_env(cls, env: Mapping[str, str], now: Callable[[], datetime]) -> Self:  # noqa: ARG003 - the port's
+        """Return the provider, which has no settings."""
+        return cls()
+
     async def offers(self) -> Sequence[Offer]:
-        """Nothing."""
         return ()
 
     async def launch(self, machine: Machine, join: JoinBy) -> Found:  # noqa: ARG002 - the port's
-        """Refuse: hosts of one's own are started by their owners."""
         raise ProviderRefused(
-            f"{machine.instance_type}: nothing is rented from `static`; start `headway agent` there"
+            f"{machine.instance_type}: the provider `static` rents no machines; start `headway agent` on the host"
         )
 
     async def terminate(self, external_id: str) -> None:
-        """Nothing was launched, so nothing is left."""
+        """Do nothing, because nothing was launched."""
 
     async def list(self) -> Sequence[Found]:
-        """Nothing was launched."""
+        """Return no machines, because none was launched."""
         return ()

@@ -1,4 +1,4 @@
-// Charts by uPlot, out of the JSON that lies beside them. The table beside each chart says the same to everybody else.
+// Charts by uPlot from the JSON in the page. The table below each chart has the same data.
 const HUES = [0, 1, 2, 3, 4, 6, 7, 8];
 const charts = new Map();
 
@@ -8,7 +8,8 @@ export function draw(changed) {
     const source = document.getElementById(box.dataset.chart);
     if (!source) continue;
     const drawn = charts.get(box);
-    if (changed && drawn && !changed.has(source.id)) continue;
+    const piece = source.parentElement.closest("[id]")?.id;
+    if (changed && drawn && !changed.has(source.id) && !changed.has(piece)) continue;
     const data = JSON.parse(source.textContent);
     const made = KINDS[source.dataset.kind](data, ink());
     if (drawn && changed && drawn.shape === shape(made)) {
@@ -24,7 +25,7 @@ export function draw(changed) {
   }
 }
 
-// What cannot be changed once it is drawn.
+// Properties that cannot be changed after a chart is drawn.
 function shape(made) {
   return JSON.stringify([made.options.series, made.fixed ?? null]);
 }
@@ -58,7 +59,21 @@ function ink() {
 }
 
 const faint = (color, share) => color.replace(/^rgb\((.*)\)$/, `rgb($1 / ${share})`).replaceAll(",", "");
-const near = (value) => (value === null || value === undefined ? "" : Math.abs(value) >= 10_000 ? `${(value / 1000).toPrecision(3)}k` : String(Number(value.toPrecision(3))));
+const UNITS = [[1e9, "G"], [1e6, "M"], [1e4, "k"]];
+
+// Format a number in short form, with this many significant digits.
+function near(value, digits = 3) {
+  if (value === null || value === undefined) return "";
+  const [size, unit] = UNITS.find(([size]) => Math.abs(value) >= size) ?? [1, ""];
+  return `${Number((value / (unit === "k" ? 1000 : size)).toPrecision(digits))}${unit}`;
+}
+
+// Labels of an axis, with as many digits as neighbours need to differ.
+function marked(values, step) {
+  const most = Math.max(...values.map(Math.abs));
+  const digits = step > 0 && most > 0 ? Math.floor(Math.log10(most)) - Math.floor(Math.log10(step)) + 1 : 3;
+  return values.map((value) => near(value, Math.min(8, Math.max(3, digits))));
+}
 
 function axis(colors, more) {
   return { stroke: colors.soft, font: "11px system-ui", grid: { stroke: colors.line, width: 1 }, ticks: { show: false }, size: 46, ...more };
@@ -68,19 +83,24 @@ function options(colors, series, more = {}) {
   return {
     legend: { live: true },
     cursor: { points: { size: 6 } },
-    axes: [axis(colors, { size: 28, ...along(more) }), axis(colors, { values: (_, values) => values.map(near) })],
-    series: [{ label: more.x ?? "time", value: more.time ? (_, value) => (value ? moment(value, 1) : "") : (_, value) => near(value) }, ...series],
+    axes: [axis(colors, { size: 28, ...along(more) }), axis(colors, { values: (_, values, __, ___, step) => marked(values, step), size: wide })],
+    series: [{ label: more.x ?? "time", value: legend(more.time ? (value) => moment(value, 1) : near) }, ...series],
     scales: { x: { time: Boolean(more.time) }, ...more.scales },
     ...more.top,
   };
 }
 
-function along(more) {
-  if (more.time) return { values: (_, values, __, ___, step) => values.map((value) => moment(value, step)), space: 64 };
-  return { values: (_, values) => values.map(near), ...(more.whole ? { incrs: [1, 2, 4, 8, 16, 32, 64, 128, 256, 512] } : {}) };
+// Width of the longest label.
+function wide(_, values) {
+  return Math.max(46, 14 + 6.5 * Math.max(0, ...(values ?? []).map((text) => text.length)));
 }
 
-// As exact as a step of so many seconds needs it.
+function along(more) {
+  if (more.time) return { values: (_, values, __, ___, step) => values.map((value) => moment(value, step)), space: 64 };
+  return { values: (_, values, __, ___, step) => marked(values, step), ...(more.whole ? { incrs: [1, 2, 4, 8, 16, 32, 64, 128, 256, 512] } : {}) };
+}
+
+// Format a time with the precision of a step in seconds.
 function moment(at, step) {
   const date = new Date(1000 * at);
   const digits = (value) => String(value).padStart(2, "0");
@@ -89,11 +109,16 @@ function moment(at, step) {
   return step < 60 ? `${time}:${digits(date.getSeconds())}` : time;
 }
 
-function line(label, stroke, more = {}) {
-  return { label, stroke, width: 1.75, points: { show: false }, value: (_, value) => near(value), ...more };
+// The legend shows the value under the cursor; without a cursor, the latest.
+function legend(format) {
+  return ({ data }, value, series, at) => format(typeof at === "number" ? value : data[series].findLast((one) => typeof one === "number"));
 }
 
-// Several series over their own x, as columns over all of them.
+function line(label, stroke, more = {}) {
+  return { label, stroke, width: 1.75, points: { show: false }, value: legend(near), ...more };
+}
+
+// Merge several series with their own x values into columns over all x values.
 function joined(series) {
   const names = Object.keys(series);
   if (!names.length) return [[]];
@@ -107,7 +132,7 @@ const KINDS = {
       data: joined(series),
       options: options(
         colors,
-        names.map((name, number) => line(name, colors.hues[number % colors.hues.length], { spanGaps: true })),
+        names.map((name, number) => line(name, colors.hues[number % colors.hues.length], { spanGaps: true, dash: number ? [6, 3] : [] })),
         { x: "samples" },
       ),
     };
@@ -190,13 +215,13 @@ const KINDS = {
     const series = [line("left, $", colors.accent, { fill: faint(colors.accent, 0.12), spanGaps: true }), line("even pace", colors.idle, { dash: [4, 4], spanGaps: true })];
     if (forecast !== null) {
       tables.push([[x.at(-1), to], [y.at(-1), forecast]]);
-      series.push(line("if it goes on", colors.bad, { dash: [2, 3], spanGaps: true }));
+      series.push(line("at the present rate", colors.bad, { dash: [2, 3], spanGaps: true }));
     }
     return { data: window.uPlot.join(tables), options: options(colors, series, { time: true, scales: { y: { range: [0, usd * 1.05] } } }) };
   },
 };
 
-// A line for each pause.
+// Draw a line for each pause.
 function marks(plot, pauses, color) {
   const { ctx, bbox } = plot;
   ctx.save();
@@ -212,7 +237,7 @@ function marks(plot, pauses, color) {
   ctx.restore();
 }
 
-// A ring where the job stands.
+// Draw a ring at the job's present size.
 function standing(plot, present, color) {
   const { ctx } = plot;
   ctx.save();

@@ -1,4 +1,4 @@
-// The list of checkpoints is read from storage: it is asked for when somebody comes to see it, and now and then while they do.
+// The list of checkpoints is read from storage. It is loaded when it becomes visible, and periodically while it is.
 const AGAIN_MS = 20_000;
 
 export function listCheckpoints(placed) {
@@ -24,7 +24,7 @@ export function listCheckpoints(placed) {
   function place(html) {
     if (html === shown) return;
     shown = html;
-    box.innerHTML = html; // the service's own, escaped there
+    box.innerHTML = html; // HTML of the service, which escaped it
     placed(box);
   }
 
@@ -33,7 +33,7 @@ export function listCheckpoints(placed) {
     const text = document.createElement("p");
     text.className = "caution";
     text.setAttribute("role", "status");
-    text.textContent = `The list of checkpoints is away; trying again. ${why}`;
+    text.textContent = `The list of checkpoints cannot be loaded; trying again. ${why}`;
     box.replaceChildren(text);
   }
 

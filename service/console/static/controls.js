@@ -1,4 +1,4 @@
-// Confirmations, the theme, files, and names of what the pointer is over.
+// Confirmations, the theme, file upload, and the name of the job under the pointer.
 
 export function themeSwitch(redraw) {
   const button = document.getElementById("theme");
@@ -15,7 +15,7 @@ export function themeSwitch(redraw) {
     try {
       localStorage.setItem("theme", root.dataset.theme);
     } catch {
-      // It holds for this page then.
+      // The theme then applies to this page only.
     }
     name();
     redraw();
@@ -26,7 +26,7 @@ export function themeSwitch(redraw) {
   });
 }
 
-// Forms that ask first are asked about in a dialog; what is sent says that somebody was sure.
+// Forms with a confirmation open a dialog. The request then states that the user confirmed.
 export function confirmForms() {
   const dialog = document.getElementById("confirm");
   document.addEventListener("submit", (event) => {
@@ -54,7 +54,7 @@ function asked(question, values) {
   return `${question} It is kept at ${values.get("slots")} slots until you change it again.`;
 }
 
-// A form of its own: the one on the page may have been replaced meanwhile.
+// Send a separate form, since the form on the page may have been replaced in the meantime.
 function send(action, values) {
   const form = document.createElement("form");
   form.method = "post";
@@ -95,11 +95,7 @@ export function whatIf() {
 export function tips() {
   const tiles = document.getElementById("tiles");
   if (!tiles) return;
-  const tip = document.createElement("div");
-  tip.className = "tip";
-  tip.hidden = true;
-  tip.setAttribute("aria-hidden", "true");
-  document.body.append(tip);
+  const tip = tipElement();
   tiles.addEventListener("pointermove", (event) => {
     const cells = event.target.closest(".cells");
     if (!cells || event.target === cells) {
@@ -108,9 +104,23 @@ export function tips() {
     }
     const slot = [...cells.children].indexOf(event.target);
     tip.textContent = `slot ${slot}: ${cells.dataset.holders.split("|")[slot]}`;
-    tip.style.left = `${Math.min(event.clientX + 12, innerWidth - 180)}px`;
-    tip.style.top = `${event.clientY + 16}px`;
-    tip.hidden = false;
+    place(tip, event);
   });
   tiles.addEventListener("pointerleave", () => (tip.hidden = true));
+}
+
+export function tipElement() {
+  const tip = document.createElement("div");
+  tip.className = "tip";
+  tip.hidden = true;
+  tip.setAttribute("aria-hidden", "true");
+  document.body.append(tip);
+  return tip;
+}
+
+// Position beside the pointer and inside the window.
+export function place(tip, event) {
+  tip.hidden = false;
+  tip.style.left = `${Math.max(4, Math.min(event.clientX + 12, innerWidth - tip.offsetWidth - 8))}px`;
+  tip.style.top = `${Math.min(event.clientY + 16, innerHeight - tip.offsetHeight - 8)}px`;
 }

@@ -1,5 +1,5 @@
-// The page follows its stream: pieces are replaced where they are, so that focus, selection and scrolling stay.
-const SILENT_MS = 7000; // The service says something every two seconds.
+// The page follows its stream. Fragments are replaced in place, so that focus, selection and scrolling stay.
+const SILENT_MS = 7000; // The service sends a message every two seconds.
 const LONGEST_WAIT_MS = 10_000;
 
 let version = document.body.dataset.version;
@@ -8,6 +8,10 @@ let source = null;
 let heard = 0;
 let wait = 0;
 let retry = null;
+let ahead = Date.parse(since ?? "") - Date.now();
+
+// Unix time of the service's clock in milliseconds, estimated from the fastest message.
+export const serviceTime = () => Date.now() + ahead;
 
 export function follow(changed) {
   const stream = document.body.dataset.stream;
@@ -54,6 +58,7 @@ export function follow(changed) {
     heard = Date.now();
     wait = 0;
     since = at;
+    ahead = Math.max(ahead, Date.parse(at) - Date.now());
     document.getElementById("stale").hidden = true;
     say("ready", "live");
   }
@@ -103,8 +108,10 @@ function apply(patch) {
 
 function element(html) {
   const template = document.createElement("template");
-  template.innerHTML = html;
-  return template.content.firstElementChild;
+  const drawn = html.startsWith("<g ");
+  template.innerHTML = drawn ? `<svg>${html}</svg>` : html;
+  const made = template.content.firstElementChild;
+  return drawn ? made.firstElementChild : made;
 }
 
 function arrange(list, order, fresh) {
@@ -119,7 +126,7 @@ function arrange(list, order, fresh) {
   }
 }
 
-// Make `old` what `made` is, with as few changes as possible. What somebody types is left alone.
+// Change `old` into `made` with as few changes as possible, without touching fields that are being edited.
 function morph(old, made) {
   if (old.nodeName !== made.nodeName) {
     old.replaceWith(made);

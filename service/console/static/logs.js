@@ -1,4 +1,4 @@
-// A job's log as it is written: the last lines first, then what comes, no more than a browser can hold.
+// Live log of a job: the last lines, then new ones, up to the number of lines that a browser can hold.
 const TAIL = 500;
 const MOST_CHARACTERS = 400_000;
 const AGAIN_MS = 5000;
@@ -32,7 +32,7 @@ export function followLog() {
       state.textContent = log.textContent ? "the job has ended" : "nothing was written";
     });
     source.addEventListener("error", () => {
-      const refused = source.readyState === EventSource.CLOSED; // the browser does not try again by itself then
+      const refused = source.readyState === EventSource.CLOSED; // the browser does not reconnect by itself then
       state.textContent = refused ? "there is no such log, or it is away; trying again" : "the log is away; trying again";
       if (refused) again = setTimeout(open, AGAIN_MS);
     });

@@ -1,4 +1,4 @@
-// Before the first paint, so that nothing flashes: the theme that was chosen, if one was.
+// Apply the chosen theme before the first paint, so that nothing flashes.
 (() => {
   const root = document.documentElement;
   root.classList.add("js");
@@ -6,6 +6,6 @@
     const chosen = localStorage.getItem("theme");
     if (chosen) root.dataset.theme = chosen;
   } catch {
-    // Without storage the system's theme holds.
+    // Without storage, the theme of the system applies.
   }
 })();

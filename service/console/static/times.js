@@ -1,4 +1,4 @@
-// Times are written in full; here they become how long ago that is, with the full time in their title.
+// Replace full times by relative ones, and keep the full time in the title.
 const STEPS = [
   [60, 1, "s"],
   [3600, 60, "min"],

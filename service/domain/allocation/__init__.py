@@ -1,1 +1,1 @@
-"""Who gets which slots: the table of configurations, the exact solver, placement."""
+"""Allocation of slots to jobs: the table of configurations, the exact solver and placement."""

@@ -1,1 +1,1 @@
-"""How fast jobs make progress at each size."""
+"""Speed of jobs' progress at each size: throughput models, efficiency, goodput, forecasts and searches."""

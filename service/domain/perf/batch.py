@@ -1,8 +1,9 @@
-"""The global batch of a job that may change it: from measured speed and gradient noise. Pure.
+"""Choice of the global batch of a job that may change it, from measured speed and gradient noise. Pure.
 
-A larger batch is faster in samples and makes less progress with each. What counts is their product (Pollux, OSDI'21,
-section 3): goodput(M) = throughput(M) * (phi + m0) / (phi + M), where phi is the gradient noise scale in samples
-and m0 the job's own batch. Throughput is only ever what was measured at the size that the job has now.
+A larger batch processes more samples per second, and each sample makes less progress. The product counts
+(Pollux, OSDI'21, section 3): goodput(M) = throughput(M) * (phi + m0) / (phi + M), where phi is the gradient
+noise scale in samples and m0 the job's own batch. Throughput is always a measurement at the present size of
+the job.
 """
 
 from __future__ import annotations
@@ -11,49 +12,51 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from headway.contract.jobs import JobState
-from service.domain.cluster import Measurement, Snapshot
-from service.domain.jobs import Job
+from headway.contract.views.jobs import JobState
+from service.domain.cluster.snapshot import Measurement, Snapshot
+from service.domain.jobs.job import Job
 
 ENOUGH_STEPS = 100
-"""Steps of a batch before its speed counts, and before the noise measured in them does: the library measures that in
-every eighth."""
+"""Number of steps with a batch before its speed and its measured noise count.
+
+The library measures the noise in every eighth step.
+"""
 TRIAL_STEPS = 2 * ENOUGH_STEPS
-"""Until a batch has so many, it is on trial: it has to be better than the best smaller one, not just as good."""
+"""Number of steps during which a batch is on trial: it must be better than the best smaller one, not only as good."""
 MIN_GAIN = 1.05
-"""Another batch must promise at least this factor of goodput (as Pollux has it), else jobs go to and fro."""
+"""Factor of goodput that another batch must promise (as in Pollux), which prevents oscillation."""
 EXPLORE_FACTOR = 2
-"""A batch that was never measured is at most so many times the present one."""
-_LOUDEST = 1e200
-"""No gradient is so long; what scripts report must not make the arithmetic overflow."""
+"""Largest multiple of the present batch for a batch without measurements."""
+_MOST_NOISE = 1e200
+"""Largest squared gradient norm that is believed, so that values reported by scripts do not overflow the arithmetic."""
 
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """Squared norm of the true gradient, and trace of the covariance of one sample's."""
+    """Squared norm of the true gradient (`sqr`), and trace of the covariance of one sample's gradient (`var`)."""
 
     sqr: float
     var: float
 
     @property
     def known(self) -> bool:
-        """Whether it says anything."""
-        return self.sqr >= 0.0 and self.var >= 0.0 and 1 / _LOUDEST < self.sqr + self.var < _LOUDEST
+        """True if the two values define a noise scale."""
+        return self.sqr >= 0.0 and self.var >= 0.0 and 1 / _MOST_NOISE < self.sqr + self.var < _MOST_NOISE
 
     def efficiency(self, batch: int, reference: int) -> float:
-        """The progress of a sample in steps of `batch`, against one in steps of `reference`."""
+        """Return the progress of a sample in steps of `batch`, relative to one in steps of `reference`."""
         var, own, other = self.var / batch, self.sqr * (reference / batch), self.sqr
         return (var + own) / (var + other) if var + other > 0.0 else 1.0
 
     @property
     def scale(self) -> float:
-        """phi, in samples: infinite where no signal is seen."""
+        """Gradient noise scale phi in samples, infinite without a signal."""
         return self.var / self.sqr if self.sqr > 0.0 else math.inf
 
 
 @dataclass(frozen=True, slots=True)
-class Speed:
-    """Samples per second with one batch, over `steps` steps."""
+class BatchSpeed:
+    """Samples per second with one batch, measured over `steps` steps."""
 
     samples_per_s: float
     steps: int
@@ -61,14 +64,14 @@ class Speed:
 
 @dataclass(frozen=True, slots=True)
 class BatchChoice:
-    """The batch to go on with, and why, as the end of a sentence."""
+    """Batch to use from now on, with the reason as the end of a sentence."""
 
     global_batch: int
     reason: str
 
 
 def choose_batch(job: Job, snapshot: Snapshot) -> BatchChoice | None:
-    """What a step of the job is to take from now on; None where the service has no say in it."""
+    """Return the global batch that the job should use from now on, or None where the service does not choose it."""
     present, most, reference = (
         job.progress.global_batch,
         job.progress.max_global_batch,
@@ -93,7 +96,7 @@ def choose_batch(job: Job, snapshot: Snapshot) -> BatchChoice | None:
 
 
 def noise_of(measurement: Measurement) -> Noise | None:
-    """What the measurement says of the gradient noise."""
+    """Return the gradient noise of the measurement, or None without one."""
     if measurement.gradient_sqr is None or measurement.gradient_var is None:
         return None
     return Noise(measurement.gradient_sqr, measurement.gradient_var)
@@ -101,18 +104,18 @@ def noise_of(measurement: Measurement) -> Noise | None:
 
 def speeds_of(
     measurements: Sequence[Measurement], *, device_kind: str, slots: int, nodes: int
-) -> dict[int, Speed]:
-    """What was measured on just so many slots, by batch."""
-    speeds: dict[int, Speed] = {}
+) -> dict[int, BatchSpeed]:
+    """Return the measured speeds on exactly this number of slots and nodes, by batch."""
+    speeds: dict[int, BatchSpeed] = {}
     for one in measurements:
         same = (one.device_kind, one.slots, one.nodes) == (device_kind, slots, nodes)
         if not same or not one.believable or one.global_batch < 1:
             continue
-        before = speeds.get(one.global_batch, Speed(0.0, 0))
+        before = speeds.get(one.global_batch, BatchSpeed(0.0, 0))
         steps = before.steps + one.steps
-        # Steps of one batch: the mean of times, so of inverses.
+        # Steps have the same batch, so the mean of their times is the mean of the inverse speeds.
         time_s = before.steps / before.samples_per_s if before.steps else 0.0
-        speeds[one.global_batch] = Speed(steps / (time_s + one.steps / one.samples_per_s), steps)
+        speeds[one.global_batch] = BatchSpeed(steps / (time_s + one.steps / one.samples_per_s), steps)
     return speeds
 
 
@@ -122,18 +125,18 @@ def next_batch(
     reference: int,
     most: int,
     fresh_steps: int,
-    speeds: Mapping[int, Speed],
+    speeds: Mapping[int, BatchSpeed],
     noise: Noise | None,
 ) -> BatchChoice:
-    """The global batch to go on with, from `reference` (the job's own) to `most`; `present` where nothing is better.
+    """Return the best global batch from `reference` (the job's own) to `most`, or `present` if no other is better.
 
-    `fresh_steps` were measured since batch or members last changed, `speeds` in the whole life of the job at its
-    present size.
+    `fresh_steps` counts the steps since the batch or the members last changed. `speeds` covers the whole life
+    of the job at its present size.
     """
     if fresh_steps < ENOUGH_STEPS:
         return BatchChoice(present, f"measured for {fresh_steps} of {ENOUGH_STEPS} steps")
     if noise is None or not noise.known:
-        return BatchChoice(present, "the gradient noise is not known")
+        return BatchChoice(present, "the gradient noise is unknown")
     goodput = {
         batch: speed.samples_per_s * noise.efficiency(batch, reference)
         for batch, speed in speeds.items()
@@ -145,7 +148,9 @@ def next_batch(
     gain = goodput[best] / goodput[present]
     on_trial = speeds[present].steps < TRIAL_STEPS and best < present
     if best != present and on_trial:
-        return BatchChoice(best, f"{present:,} was tried and is {_gain(1 / gain)}, less than it must be")
+        return BatchChoice(
+            best, f"{present:,} was tried and is {_gain(1 / gain)}, but must be {MIN_GAIN - 1:.0%} better"
+        )
     if best != present and gain >= MIN_GAIN:
         return BatchChoice(best, f"{_gain(gain)}, as measured, at a noise scale of {_samples(noise)}")
     return _explored(present, reference, most, goodput, noise)
@@ -158,7 +163,7 @@ def _into_bounds(present: int, reference: int, most: int) -> BatchChoice:
 
 
 def _best(goodput: Mapping[int, float]) -> int:
-    """The best batch, where a larger one must earn what it costs: a smaller one is closer to what the user wrote."""
+    """Return the best batch. A larger one must gain `MIN_GAIN`, since a smaller one is closer to the user's own."""
     batches = sorted(goodput)
     best = batches[0]
     for batch in batches[1:]:
@@ -170,17 +175,17 @@ def _best(goodput: Mapping[int, float]) -> int:
 def _explored(
     present: int, reference: int, most: int, goodput: Mapping[int, float], noise: Noise
 ) -> BatchChoice:
-    """A neighbour that was never measured, if at the very best it could be worth it."""
+    """Return a neighbouring batch without measurements if its upper bound is worth a trial, else the present one."""
     larger = min(EXPLORE_FACTOR * present, most)
     smaller = max(present // EXPLORE_FACTOR, reference)
-    # Samples per second grow at most like the batch, and do not grow when it gets smaller.
+    # Samples per second grow at most in proportion to the batch, and do not grow when the batch shrinks.
     hopes = {
         larger: larger / present * noise.efficiency(larger, present),
         smaller: noise.efficiency(smaller, present),
     }
     new = {batch: hope for batch, hope in hopes.items() if batch not in goodput and hope >= MIN_GAIN}
     if not new:
-        return BatchChoice(present, "nothing else promises more")
+        return BatchChoice(present, "no other batch promises more goodput")
     batch = max(new, key=new.__getitem__)
     return BatchChoice(batch, f"tried, since the noise scale is {_samples(noise)}")
 

@@ -1,13 +1,14 @@
-"""Which configurations a job may be given now, from what it has tried. Pure; for all jobs at once.
+"""Rules for the configurations that a job may be given now, from the sizes it has tried. Pure; for all jobs at once.
 
-As Pollux (OSDI'21) and Sia (SOSP'23, section 3.3) do, a job starts with its smallest size on a kind and may grow to twice
-the largest that it has tried there, so that a model is trusted only near its data. The next larger size is always
-open, else a job of 2 or 16 slots would never leave 2. A change of kind may keep the size: speeds carry over between
-kinds. What they lack:
+As in Pollux (OSDI'21) and Sia (SOSP'23, section 3.3), a job starts with its smallest size on a kind and may
+grow to twice the largest size that it has tried there, so that a model is trusted only near its data. The
+next larger size is always open: otherwise a job of 2 or 16 slots would never leave 2. A change of kind may
+keep the size, since speeds carry over between kinds. Three rules are added:
 
-- what jobs of its class have tried need not be tried again: a job may start there, and grow from there;
-- growth ends where even an optimist would not expect that it pays;
-- what lies beyond all that was tried is weighed by what an optimist expects of it (`hoped`).
+- Sizes that jobs of the same class have tried need no further trial: a job may start there and grow from
+  there.
+- Growth ends where even the P90 of goodput does not pay.
+- Sizes beyond all that were tried are scored at the P90 (`optimistic_goodput`).
 """
 
 from __future__ import annotations
@@ -18,17 +19,17 @@ from typing import Final
 
 import numpy as np
 
-from service.domain.arrays import BoolArray, FloatArray, IntArray
-from service.domain.policies.policy import Configurations
+from service.domain.policies.framework.policy import Configurations
+from service.domain.shared.arrays import BoolArray, FloatArray, IntArray
 
 GROWTH: Final = 2
-"""A size may be tried up to this multiple of the largest that was."""
+"""Largest multiple of the largest tried size that may be tried."""
 MIN_GAIN: Final = 1.05
-"""At its best (P90), a larger size must promise at least this factor of what was measured with fewer slots."""
+"""Factor by which the P90 of a larger size must exceed the measured goodput of fewer slots."""
 
 
 class Exploration(IntEnum):
-    """Why a configuration may be tried, or not."""
+    """Reason why a configuration may be tried, or may not."""
 
     NOT_ALLOWED = 0
     TRIED = 1
@@ -42,7 +43,7 @@ class Exploration(IntEnum):
 
     @property
     def reason(self) -> str:
-        """The same for people."""
+        """Short explanation of the code for users."""
         return _REASONS[self]
 
 
@@ -51,7 +52,7 @@ _REASONS: Final = {
     Exploration.TRIED: "tried before",
     Exploration.HELD: "held now",
     Exploration.SMALLEST: "the smallest size, where a job starts",
-    Exploration.NEXT: "the next larger size than tried",
+    Exploration.NEXT: "the next size above the largest tried",
     Exploration.NEAR: f"at most {GROWTH} times the largest size tried",
     Exploration.TOO_FAR: f"more than {GROWTH} times the largest size tried",
     Exploration.NOT_WORTH_IT: "not expected to be faster than fewer slots, as measured",
@@ -69,7 +70,11 @@ _OPEN: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explored:
-    """`mask` (J, C): what each job may be given now; `code` (J, C): an `Exploration` for each."""
+    """Result of `explore`.
+
+    `mask` (J, C) marks the configurations that each job may be given now, and `code` (J, C) holds an
+    `Exploration` for each.
+    """
 
     mask: BoolArray
     code: IntArray
@@ -85,24 +90,24 @@ def explore(
     goodput: FloatArray,
     high: FloatArray,
 ) -> Explored:
-    """What of `allowed` (J, C) may be tried now.
+    """Return which of the `allowed` (J, C) configurations may be tried now.
 
     Args:
-        configurations: the columns.
-        allowed: what the jobs' specs and the cluster allow. A job that is to have one size whatever is known of it has
-            only that one here: where no smaller size is allowed, it is the smallest.
-        tried: (J, C) where a job has measurements.
-        alike: (J, C) where jobs of its class have some.
-        current: (J,) the column that a job holds, -1 for none: always open to it.
-        goodput: (J, C), P50; where tried, it is near what was measured.
-        high: (J, C), its P90.
+        configurations: The columns.
+        allowed: Configurations that the jobs' specs and the cluster allow. A job with a fixed size has only that size
+            here. If no smaller size is allowed, it counts as the smallest.
+        tried: True where a job has measurements (J, C).
+        alike: True where jobs of its class have measurements (J, C).
+        current: Column that a job holds (J,), -1 for none. It is always open to the job.
+        goodput: P50 of the goodput (J, C). Where a size was tried, it is close to the measurements.
+        high: P90 of the goodput (J, C).
     """
     kind, slots = configurations.kind, configurations.slots
     code = np.full(allowed.shape, int(Exploration.TOO_FAR), np.int8)
     known = tried | alike
     largest_anywhere = _largest(known, slots)
     for index in range(len(configurations.kinds)):
-        # By ascending size, so that what is known of fewer slots stands to the left.
+        # Columns by ascending size, so that fewer slots come first.
         columns = np.flatnonzero(kind == index)
         columns = columns[np.argsort(slots[columns], kind="stable")]
         if columns.size:
@@ -122,15 +127,52 @@ def explore(
     return Explored(mask=np.isin(code, _OPEN), code=code.astype(np.int64))
 
 
-def hoped(
+def credible(
+    configurations: Configurations,
+    *,
+    goodput: FloatArray,
+    low: FloatArray,
+    high: FloatArray,
+    known: BoolArray,
+) -> FloatArray:
+    """Return P90 (J, C), bounded by what the speedup at known sizes allows for larger ones.
+
+    Speedups are concave in slots: another slot adds no more than the one before. So where the largest known size of a kind
+    gained less than the model foretold, so do all sizes beyond it, for the job and for its whole class. The gain between the
+    two largest known sizes is taken at its most optimistic: P90 of the larger one over P10 of the smaller one.
+    """
+    kind, slots = configurations.kind, configurations.slots
+    bounded = high.copy()
+    for index in range(len(configurations.kinds)):
+        columns = np.flatnonzero(kind == index)
+        size = np.where(known[:, columns], slots[columns], 0)
+        if not columns.size:
+            continue
+        rows = np.arange(len(size))
+        last = size.argmax(axis=1)
+        largest = size[rows, last]
+        before = np.where(size < largest[:, None], size, 0)
+        second = before.argmax(axis=1)
+        smaller = before[rows, second]
+        reached = np.fmax(goodput[rows, columns[last]], high[rows, columns[last]])
+        start = np.where(smaller > 0, low[rows, columns[second]], 0.0)
+        gain = np.maximum(reached - start, 0.0) / np.maximum(largest - smaller, 1)
+        most = reached[:, None] + gain[:, None] * (slots[columns] - largest[:, None])
+        beyond = (largest > 0)[:, None] & (slots[columns] > largest[:, None])
+        bounded[:, columns] = np.where(beyond, np.fmin(bounded[:, columns], most), bounded[:, columns])
+    return bounded
+
+
+def optimistic_goodput(
     configurations: Configurations, goodput: FloatArray, high: FloatArray, known: BoolArray
 ) -> FloatArray:
-    """(J, C) the goodput that a decision is to go by: P50 (`goodput`), but beyond what is `known` of a kind, by measurements of the
-    job or of its class, P90 (`high`).
+    """Return the goodput (J, C) that decisions use: P50 (`goodput`), but P90 (`high`) beyond the `known`
+    sizes of a kind.
 
-    Who goes by P50 alone never learns where it is too low (optimism in the face of uncertainty: Lai and Robbins, 1985), and
-    a job whose changes cost much climbs too slowly: the next size is worth more than it brings by itself, since it opens the
-    one after it. Of a job of which nothing is known, no configuration is more promising than another.
+    A size is known by measurements of the job or of its class. Scored at the median, a size whose median is
+    too low would never be tried (optimism in the face of uncertainty: Lai and Robbins, 1985). A job whose
+    changes cost much would also grow too slowly: the next size is worth more than its own gain, since it
+    opens the size after it. For a job without any measurements, all configurations are scored at the median.
     """
     kind, slots = configurations.kind, configurations.slots
     beyond = np.zeros_like(known)
@@ -149,13 +191,15 @@ def _of_kind(
     goodput: FloatArray,
     high: FloatArray,
 ) -> IntArray:
-    """Codes of the columns of one kind, by ascending slots, without those that depend on one column alone."""
+    """Return the codes of the columns of one kind, by ascending slots, except the codes that depend on one
+    column alone.
+    """
     largest = _largest(known, slots)
     size = np.where(allowed, slots, np.iinfo(np.int64).max)
     following = np.where(size > largest[:, None], size, np.iinfo(np.int64).max).min(axis=1, keepdims=True)
     reach = np.maximum(GROWTH * largest, largest_anywhere)[:, None]
     reached = np.where(known & np.isfinite(goodput), goodput, 0.0)
-    # NaN promises nothing, and compares so.
+    # The comparison is false for NaN, which promises nothing.
     hopeless = (slots > largest[:, None]) & (largest[:, None] > 0)
     hopeless &= ~(high >= MIN_GAIN * reached.max(axis=1, keepdims=True))
     return np.select(
@@ -171,6 +215,6 @@ def _of_kind(
 
 
 def _largest(known: BoolArray, slots: IntArray) -> IntArray:
-    """Slots of the largest configuration of which each job knows something, 0 for none."""
+    """Return the slots of the largest known configuration of each job, 0 for none."""
     largest: IntArray = np.where(known, slots, 0).max(axis=1, initial=0)
     return largest

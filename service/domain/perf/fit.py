@@ -1,14 +1,19 @@
-"""Fit throughput models to measurements: of all owners at once. Pure.
+"""Fit throughput models to measurements, for all owners at once. Pure.
 
-An owner is whatever has a model of its own: a job on a device kind. The fit is a batched Levenberg-Marquardt over the
-logarithms of the parameters, so that none gets negative, of the robust loss f^2 * (sqrt(1 + (r / f)^2) - 1), which a few
-absurd steps do not move. A residual is the logarithm of predicted over measured step time, and with less weight that of
-compute, where the measurement knows how long synchronisation took.
+An owner is anything with a model of its own: a job on a device kind. The fit is a batched Levenberg-Marquardt
+over the logarithms of the parameters, so that no parameter becomes negative. It minimises the robust loss f^2
+* (sqrt(1 + (r / f)^2) - 1), which a few outliers do not move. A residual is the logarithm of predicted over
+measured step time. Where a measurement has the synchronisation time, the same residual of compute counts too,
+with less weight.
 
-Every parameter is also pulled towards a prior, weakly, so that what was never tried stays there. Without a class prior that
-is Pollux's prior-driven exploration (OSDI'21, section 4.1): with one batch size seen, half of compute depends on it; with
-several slots or several nodes never seen, synchronisation costs next to nothing, and across nodes at least as
-much as within. So the model is hopeful where it knows nothing, and what it hopes is tried.
+Every parameter is also pulled weakly towards a prior, so that parameters without data keep its values.
+Without a class prior, this is Pollux's prior-driven exploration (OSDI'21, section 4.1):
+
+- With one batch size measured, half of compute depends on the batch.
+- Before several slots or several nodes are measured, synchronisation costs next to nothing.
+- Synchronisation across nodes costs at least as much as within a node.
+
+The model is therefore optimistic about sizes without measurements, so they are tried.
 """
 
 from __future__ import annotations
@@ -19,7 +24,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from service.domain.arrays import BoolArray, FloatArray, IntArray
 from service.domain.perf.throughput import (
     KNOTS,
     LEAST,
@@ -29,48 +33,58 @@ from service.domain.perf.throughput import (
     prior,
     sync_features,
 )
+from service.domain.shared.arrays import BoolArray, FloatArray, IntArray
 
 _SHORTEST_S, _LONGEST_S = 1e-7, 1e6
-"""A step outside is no step: it is ignored."""
+"""Shortest and longest step time in seconds that is believed. Measurements outside are ignored."""
 _STEPS_HALF_TRUSTED = 10.0
-"""A mean over so many steps has half the weight of one over very many: how steps vary then matters as much as what the
-model misses."""
+"""Number of steps at which a mean has half the weight of a mean over very many steps.
+
+Beyond it, the variation between steps matters less than the error of the model.
+"""
 _ROBUST = 0.05
-"""Residuals up to about this are squared; the excess of larger ones counts in proportion."""
+"""Residual up to which the loss is about quadratic. Beyond it the loss grows linearly."""
 _COMPUTE_WEIGHT = 0.2
-"""Of the residuals of compute: they tell compute from synchronisation, but the step is what counts."""
+"""Weight of the residuals of compute.
+
+They separate compute from synchronisation, but the step time is what the model predicts.
+"""
 _PULL = 0.02
-"""A parameter's pull to a prior of spread s has the weight _PULL / s of an observation, between these limits."""
+"""Pull of a parameter to a prior of spread 1, as the weight of an observation.
+
+The pull to a prior of spread s is _PULL / s, limited to _WEAKEST and _STRONGEST.
+"""
 _WEAKEST, _STRONGEST = 0.02, 0.4
 _BEND_PULL = 0.3
-"""That of each knot of the bend, as weight of an observation."""
-_USUAL_ERROR, _USUAL_WEIGHT = 0.08, 2.0
-"""What the form usually misses, and how many observations that belief is worth."""
+"""Pull of each knot of the bend to the prior, as the weight of an observation."""
+_PRIOR_ERROR, _PRIOR_WEIGHT = 0.08, 2.0
+"""Usual error of the model's form, and the number of observations that this belief is worth."""
 _LOWEST, _HIGHEST = -30.0, 30.0
 _LEAST_REACH = 0.01
-"""Batches within this are the same."""
+"""Largest logarithm of the ratio of two batches that still count as the same batch."""
 _ITERATIONS = 40
 _TOGETHER = 1024
-"""Owners that are fitted at once: more would not be faster, and take more memory."""
+"""Number of owners fitted together. A larger block is not faster and takes more memory."""
 
 _GAMMA, _BEND = 7, 8
 _TIMES = ("alpha_c", "beta_c", "alpha_r", "beta_r", "alpha_n", "beta_n", "beta_p")
-"""Parameters: the logarithms of the times, then gamma = 1 + 9 * sigmoid(.), then the bend."""
+"""Names of the time parameters. A parameter vector has their logarithms, then gamma = 1 + 9 * sigmoid(.),
+then the bend."""
 _SIZE = _BEND + KNOTS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observations:
-    """Mean step times, flat arrays (O,).
+    """Mean step times, as flat arrays (O,).
 
     Attributes:
-        owner: whose it is, from 0.
-        slots, nodes: what it ran on.
-        local_batch: samples of a slot in one pass.
-        accumulation: passes before the last, 0 for none.
-        step_s: seconds of a step.
-        sync_s: those of them spent in synchronisation that compute did not hide; NaN where not known.
-        count: steps that the mean is of.
+        owner: Index of the owner, from 0.
+        slots, nodes: Size on which the steps ran.
+        local_batch: Samples of a slot in one pass.
+        accumulation: Passes before the last, 0 for none.
+        step_s: Seconds of a step.
+        sync_s: Seconds of a step in synchronisation that compute did not hide; NaN where unknown.
+        count: Number of steps in the mean.
     """
 
     owner: IntArray
@@ -83,12 +97,12 @@ class Observations:
     count: FloatArray
 
     def __getitem__(self, index: Any) -> Observations:
-        """Those that a numpy index selects."""
+        """Return the observations that a numpy index selects."""
         return Observations(**{one.name: getattr(self, one.name)[index] for one in fields(self)})
 
 
 class _Data(NamedTuple):
-    """Observations of some owners side by side (owners, observations), padded with weight 0."""
+    """Observations of several owners side by side (owners, observations), padded with weight 0."""
 
     slots: FloatArray
     nodes: FloatArray
@@ -96,7 +110,7 @@ class _Data(NamedTuple):
     passes: FloatArray
     step: FloatArray
     compute: FloatArray
-    """Seconds of one pass; where not known, the most it can be, with no weight."""
+    """Seconds of one pass. Where it is unknown, the upper bound, with weight 0."""
     weight: FloatArray
     compute_weight: FloatArray
 
@@ -105,14 +119,14 @@ class _Data(NamedTuple):
 
 
 class _Setting(NamedTuple):
-    """What does not change during a fit (owners, ...)."""
+    """Constants of a fit (owners, ...)."""
 
     features: FloatArray
-    """(owners, observations, 5) of `sync_features`."""
+    """Result of `sync_features` (owners, observations, 5)."""
     knots: FloatArray
-    """(owners, observations, KNOTS): how much each knot counts at the observation's batch."""
+    """Weight of each knot at the batch of each observation (owners, observations, KNOTS)."""
     centre: FloatArray
-    """(owners, parameters): the prior."""
+    """Parameters of the prior (owners, parameters)."""
     pull: FloatArray
 
     def of(self, rows: IntArray | BoolArray) -> _Setting:
@@ -122,10 +136,12 @@ class _Setting(NamedTuple):
 def fit(
     observations: Observations, owners: int, class_prior: ThroughputModel | None = None
 ) -> ThroughputModel:
-    """Models (owners,). `class_prior` (owners,) or (1,) is what jobs of the same class have shown: its speed is adjusted to
-    the owner's own, its scaling is believed where the owner has none of its own. None: hope.
+    """Return the fitted throughput models (owners,).
 
-    Measurements that cannot be true are ignored; an owner without any has the prior.
+    `class_prior` (owners,) or (1,) is the model of jobs of the same class. The fit scales its speed to the
+    owner's own measurements and keeps its scaling where the owner has none. Without a class prior, the fit
+    starts from the optimistic prior. Measurements that cannot be true are ignored. An owner without
+    measurements gets its prior.
     """
     seen = _believable(observations, owners)
     if class_prior is None:
@@ -136,7 +152,7 @@ def fit(
     kept = kept[np.argsort(observations.owner[kept], kind="stable")]
     number = np.bincount(observations.owner[kept], minlength=owners)
     first = np.cumsum(number) - number
-    # Owners with about equally many go together, else one with thousands would widen the arrays of all.
+    # Owners with similar counts are fitted together. One owner with thousands would widen the arrays of all.
     width = np.where(number > 0, np.ceil(np.log2(np.maximum(number, 1))), -1)
     for size in np.unique(width[width >= 0]):
         alike = np.flatnonzero(width == size)
@@ -204,13 +220,15 @@ def _fit(data: _Data, class_prior: ThroughputModel | None) -> ThroughputModel:
 
 
 def _start(data: _Data, setting: _Setting, before: ThroughputModel) -> FloatArray:
-    """Parameters to start from. Where a share is next to nothing the loss hardly depends on it: so synchronisation
-    starts from what is left of the measured steps, not from the prior.
+    """Return the parameters to start from.
+
+    The loss hardly depends on a share that is close to 0. So synchronisation starts from the measured step
+    time minus compute, not from the prior.
     """
     start = setting.centre.copy()
     compute = compute_time(before, data.batch)
     left = np.log(np.maximum(data.step - (1 + data.passes) * compute, compute / 5))
-    for first, feature, number in ((2, 0, 2), (4, 2, 3)):  # within a node, and across nodes
+    for first, feature, number in ((2, 0, 2), (4, 2, 3)):  # Within a node, then across nodes.
         weight = data.weight * setting.features[..., feature]
         seen = weight.any(axis=1)
         level = (left * weight).sum(axis=1) / np.where(seen, weight.sum(axis=1), 1.0)
@@ -226,7 +244,7 @@ def _mean(values: FloatArray, weight: FloatArray) -> FloatArray:
 
 
 def _knots(batch: FloatArray, low: FloatArray, high: FloatArray) -> FloatArray:
-    """Weights of the knots in a linear interpolation, none where all batches are the same."""
+    """Return the weights of the knots in a linear interpolation, all 0 where there is only one batch size."""
     reach = np.log(high / low)[:, None]
     place = np.clip(np.log(batch / low[:, None]) / np.maximum(reach, 1e-9) * (KNOTS - 1), 0, KNOTS - 1)
     weights = np.maximum(0.0, 1 - np.abs(place[..., None] - np.arange(KNOTS)))
@@ -241,9 +259,9 @@ def _parameters(model: ThroughputModel, bend: FloatArray) -> FloatArray:
 
 
 def _levenberg_marquardt(data: _Data, setting: _Setting, start: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """The parameters (owners, parameters) of least loss, and how many of them the data determine (owners,).
+    """Return the parameters of least loss (owners, parameters), and how many of them the data determine (owners,).
 
-    Owners do not influence each other: each has its own damping, and leaves when it gets no better.
+    Owners are independent: each has its own damping and stops when its loss no longer decreases.
     """
     found = start
     active = np.arange(len(start))
@@ -273,7 +291,9 @@ def _levenberg_marquardt(data: _Data, setting: _Setting, start: FloatArray) -> t
 def _loss(
     data: _Data, setting: _Setting, parameters: FloatArray
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Loss (owners,), its gradient (owners, parameters), and the normal matrix of the data (owners, parameters, same)."""
+    """Return the loss (owners,), its gradient (owners, parameters) and the normal matrix (owners, parameters,
+    parameters).
+    """
     step, step_slopes, compute, compute_slopes = _predict(data, setting, parameters)
     residuals = np.concatenate(
         [step - np.log(data.step), _COMPUTE_WEIGHT * (compute - np.log(data.compute))], axis=1
@@ -291,7 +311,9 @@ def _loss(
 def _predict(
     data: _Data, setting: _Setting, parameters: FloatArray
 ) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
-    """Logarithms of step and compute (owners, observations), each with its slopes in the parameters (..., parameters)."""
+    """Return the logarithms of step and compute time (owners, observations), each with its derivatives (...,
+    parameters).
+    """
     times = np.exp(parameters[:, None, :_GAMMA])
     share = 1 / (1 + np.exp(-parameters[:, None, _GAMMA]))
     gamma = 1 + 9 * share
@@ -324,27 +346,28 @@ def _x_log_x(values: FloatArray) -> FloatArray:
 def _model(
     found: FloatArray, determined: FloatArray, data: _Data, setting: _Setting, before: ThroughputModel
 ) -> ThroughputModel:
-    """With the range of batches of `before`, which is the prior."""
+    """Return the models of fitted parameters. `before`, the prior, supplies the range of batches."""
     times = {name: np.exp(found[:, index]) for index, name in enumerate(_TIMES)}
     real = data.weight > 0
     slots_tried = np.maximum(np.where(real, data.slots, 0.0).max(axis=1), before.slots_tried)
     nodes_tried = np.maximum(np.where(real, data.nodes, 0.0).max(axis=1), before.nodes_tried)
-    # Nothing seen across nodes: it can hardly be less than within one.
+    # Without measurements across nodes, synchronisation across nodes takes at least as long as within a node.
     for across, within in (("alpha_n", "alpha_r"), ("beta_n", "beta_r")):
         least = np.where(nodes_tried <= 1, 1.1 * times[within], 0.0)
         times[across] = np.maximum(times[across], least)
     step, *_ = _predict(data, setting, found)
     number = real.sum(axis=1)
-    # 1.25 times the mean deviation is the standard one of a normal distribution, and less moved by the worst.
+    # 1.25 times the mean deviation estimates the standard deviation of a normal distribution, and resists
+    # outliers.
     error = 1.25 * _mean(np.abs(step - np.log(data.step)), data.weight)
-    squares = number * error**2 + _USUAL_WEIGHT * _USUAL_ERROR**2
-    variance = squares / (np.maximum(number - determined, 0.0) + _USUAL_WEIGHT)
+    squares = number * error**2 + _PRIOR_WEIGHT * _PRIOR_ERROR**2
+    variance = squares / (np.maximum(number - determined, 0.0) + _PRIOR_WEIGHT)
     return replace(
         before,
         **times,
         gamma=1 + 9 / (1 + np.exp(-found[:, _GAMMA])),
         bend=found[:, _BEND:],
-        # Of what was not fitted to: the parameters are uncertain too.
+        # The spread of a prediction includes the uncertainty of the parameters.
         spread=np.sqrt(variance * (1 + determined / number)),
         slots_tried=slots_tried,
         nodes_tried=nodes_tried,
@@ -352,7 +375,7 @@ def _model(
 
 
 def _put(into: ThroughputModel, rows: IntArray, some: ThroughputModel) -> ThroughputModel:
-    """`into` with its `rows` replaced by `some`."""
+    """Return `into` with its `rows` replaced by `some`."""
     at = np.zeros(into.shape[0], np.int64)
     at[rows] = np.arange(len(rows))
     mask = np.zeros(into.shape[0], bool)

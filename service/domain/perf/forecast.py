@@ -1,7 +1,7 @@
-"""How much work a job has left, and the time and cost that it takes in each configuration. Pure.
+"""Remaining work of jobs, and the time and cost to their end in each configuration. Pure.
 
-Everything that is estimated is a median (P50) with a spread, the standard deviation of its logarithm, so that
-P90 = P50 * exp(1.2816 * spread).
+Every estimate is a median (P50) with a spread, the standard deviation of its logarithm, so that P90 = P50 *
+exp(1.2816 * spread).
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from typing import Final
 
 import numpy as np
 
-from service.domain.arrays import FloatArray, IntArray
+from service.domain.shared.arrays import FloatArray, IntArray
 
 Z90: Final = 1.2815515655446004
 """Standard deviations from the median of a normal distribution to its P90."""
 _S_PER_H: Final = 3600.0
 _PRIOR_SPREAD: Final = 0.7
-"""Jobs of one class differ in size by about a factor of two, before it is seen how much they do."""
+"""Spread of the sizes of jobs of one class before it is measured: a factor of about two."""
 _PRIOR_JOBS: Final = 2.0
-"""Ended jobs that the prior spread counts as."""
+"""Number of ended jobs that the prior spread counts as."""
 
 
 class WorkSource(IntEnum):
-    """Where the remaining work is known from."""
+    """Source of an estimate of the remaining work."""
 
     SCRIPT = 0
     CLASS = 1
@@ -32,7 +32,7 @@ class WorkSource(IntEnum):
 
     @property
     def reason(self) -> str:
-        """The same for people."""
+        """Explanation of the source for users."""
         return _REASONS[self]
 
 
@@ -45,7 +45,7 @@ _REASONS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassTotals:
-    """Samples that jobs of each class (L,) take in all: `median` (NaN: none has ended), and `spread`."""
+    """Total samples of the jobs of each class (L,): `median` (NaN: no job has ended), and `spread`."""
 
     median: FloatArray
     spread: FloatArray
@@ -53,7 +53,7 @@ class ClassTotals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remaining:
-    """`samples` (J,) left, NaN where unknown; `spread` (J,) of them; `source` (J,), a `WorkSource`."""
+    """Remaining `samples` (J,), NaN where unknown, with their `spread` (J,) and `source` (J,), a `WorkSource`."""
 
     samples: FloatArray
     spread: FloatArray
@@ -62,8 +62,9 @@ class Remaining:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
-    """Seconds and dollars to the end of a job, arrays of one shape. Infinite where it cannot run, NaN where the
-    work or the price is unknown.
+    """Seconds and dollars to the end of a job, arrays of one shape.
+
+    They are infinite where the job cannot run, and NaN where the work or the price is unknown.
     """
 
     time_p50_s: FloatArray
@@ -73,7 +74,7 @@ class Forecast:
 
 
 def learn_totals(job_class: IntArray, samples: FloatArray, classes: int) -> ClassTotals:
-    """What ended jobs, (E,) their classes and the samples that they took, say of the jobs of their classes."""
+    """Return the totals of each class, learned from ended jobs (E,): their classes and the samples that they took."""
     job_class, samples = np.asarray(job_class, np.int64), np.asarray(samples, float)
     valid = np.isfinite(samples) & (samples > 0) & (job_class >= 0) & (job_class < classes)
     of, logs = job_class[valid], np.log(samples[valid])
@@ -82,7 +83,7 @@ def learn_totals(job_class: IntArray, samples: FloatArray, classes: int) -> Clas
     mean = np.bincount(of, weights=logs, minlength=classes) / some
     squares = np.bincount(of, weights=(logs - mean[of]) ** 2, minlength=classes)
     variance = (squares + _PRIOR_JOBS * _PRIOR_SPREAD**2) / (some - 1 + _PRIOR_JOBS)
-    # The mean of few is uncertain as well.
+    # The mean of few jobs is uncertain too.
     spread = np.sqrt(variance * (1.0 + 1.0 / some))
     return ClassTotals(median=np.where(count > 0, np.exp(mean), np.nan), spread=spread)
 
@@ -90,10 +91,11 @@ def learn_totals(job_class: IntArray, samples: FloatArray, classes: int) -> Clas
 def remaining_samples(
     done: FloatArray, total: FloatArray, job_class: IntArray, totals: ClassTotals
 ) -> Remaining:
-    """What each job has left: (J,) samples `done`, `total` (NaN where its script does not say), class index.
+    """Return the remaining samples of each job, from (J,) samples `done`, `total` (NaN: unknown) and class index.
 
-    A class's totals are taken for log-logistic, since quantiles of what is left of a job that has already done so much
-    are closed forms then: one that has outlived its class is taken to need in proportion to what it has done.
+    The totals of a class are assumed to be log-logistic, because the quantiles of a job's remaining work then
+    have a closed form. A job that has outlived its class is assumed to need work in proportion to what it has
+    done.
     """
     done, total = np.asarray(done, float), np.asarray(total, float)
     done = np.where(np.isfinite(done), np.maximum(done, 0.0), 0.0)
@@ -117,9 +119,9 @@ def remaining_samples(
 
 
 def _left_of_class(done: FloatArray, median: FloatArray, spread: FloatArray, share: float) -> FloatArray:
-    """The quantile `share` of what is left of a job of a class, given that it takes more than `done`."""
-    # A log-logistic's survival is 1 / (1 + (x / median) ** steepness); solved for the x where, of those that survive
-    # `done`, 1 - share survive.
+    """Return the quantile `share` of the remaining work of a job of a class, given that it takes more than `done`."""
+    # A log-logistic's survival function is 1 / (1 + (x / median) ** steepness). It is solved for the x that a
+    # share of 1 - share survives, of the jobs that survive `done`.
     steepness = np.pi / (np.sqrt(3.0) * spread)
     some = done > 0
     log_done = np.log(np.where(some, done, 1.0))
@@ -141,21 +143,21 @@ def forecast(
     losses_per_h: FloatArray | float = 0.0,
     loss_s: FloatArray | float = 0.0,
 ) -> Forecast:
-    """Time and cost to the end; all arguments broadcast.
+    """Return time and cost to the end of a job; all arguments broadcast.
 
     Args:
-        goodput: samples per second, P50, of the samples that `remaining` counts: plain ones, not reference samples,
-            where a script has said how many it trains on. 0 where the job cannot run.
-        low: its P10.
-        remaining: samples left, NaN where unknown.
-        remaining_spread: of `remaining`.
-        usd_per_h: price of the configuration.
-        pause_s: training that changes which are planned cost, before anything else.
-        losses_per_h: how often the configuration is expected to lose a member.
-        loss_s: what each of them costs.
+        goodput: Samples per second, P50, in the unit of `remaining`: plain samples where a script has announced its total,
+            not reference samples. 0 where the job cannot run.
+        low: P10 of the goodput.
+        remaining: Samples left, NaN where unknown.
+        remaining_spread: Spread of `remaining`.
+        usd_per_h: Price of the configuration.
+        pause_s: Training time that planned changes cost, before anything else.
+        losses_per_h: Expected number of lost members per hour.
+        loss_s: Seconds that each loss costs.
 
-    Errors of speed and of size are independent and do not average out while the job runs: the squares of their spreads
-    add. So does, in seconds, that of the losses, which are Poisson.
+    Errors of speed and of size are independent and do not average out while the job runs, so the squares of
+    their spreads add. Losses are a Poisson process: the variance of their seconds adds as well.
     """
     goodput, remaining, usd_per_h = (np.asarray(one, float) for one in (goodput, remaining, usd_per_h))
     runs = np.isfinite(goodput) & (goodput > 0)
@@ -167,7 +169,8 @@ def forecast(
         loss_share = _not_negative(losses_per_h) / _S_PER_H * _not_negative(loss_s)
         median_s = train_s * (1.0 + loss_share)
         late_s = median_s * np.exp(Z90 * np.hypot(slower, _not_negative(remaining_spread)))
-        # Losses take loss_share * train_s on average; Poisson, that times the length of one is the variance.
+        # Losses take loss_share * train_s on average. For a Poisson process, the variance is that times the
+        # length of a loss.
         lost_s = np.where(loss_share > 0, loss_share * train_s, 0.0)
         losses_spread_s = np.sqrt(lost_s * _not_negative(loss_s))
         later_s = np.where(np.isposinf(late_s), np.inf, np.hypot(late_s - median_s, Z90 * losses_spread_s))
@@ -175,7 +178,7 @@ def forecast(
         p90_s = p50_s + later_s
         p50_s, p90_s = (np.where(remaining == 0, 0.0, one) for one in (p50_s, p90_s))
         price = np.where(usd_per_h >= 0, usd_per_h, np.nan)
-        # What is free stays free, even without an end.
+        # A free configuration costs nothing, even without an end.
         p50_usd, p90_usd = (np.where(price == 0, 0.0, one / _S_PER_H * price) for one in (p50_s, p90_s))
     return Forecast(time_p50_s=p50_s, time_p90_s=p90_s, cost_p50_usd=p50_usd, cost_p90_usd=p90_usd)
 

@@ -1,19 +1,20 @@
-"""The Pareto front of time and cost, and its knee. Pure; for the configurations of one job."""
+"""Pareto front of time and cost, and its knee. Pure; for the configurations of one job."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from service.domain.arrays import FloatArray, IntArray
+from service.domain.shared.arrays import FloatArray, IntArray
 
 _EVEN = 1e-9
-"""Distances from the chord that differ by less are one distance: rounding must not choose."""
+"""Distances from the chord that differ by less count as equal, so that rounding does not decide."""
 
 
 def pareto_front(time_s: FloatArray, cost_usd: FloatArray) -> IntArray:
-    """Indices of the points that no other point beats in both, from the fastest to the cheapest.
+    """Return the indices of the points that no other point beats in both, from the fastest to the cheapest.
 
-    A point that is infinite, NaN or negative in either is none; of equal points the first counts.
+    Points that are infinite, NaN or negative in either quantity are ignored. The first of equal points
+    counts.
     """
     time_s, cost_usd = np.asarray(time_s, float), np.asarray(cost_usd, float)
     real = np.flatnonzero(np.isfinite(time_s) & np.isfinite(cost_usd) & (time_s >= 0) & (cost_usd >= 0))
@@ -24,12 +25,13 @@ def pareto_front(time_s: FloatArray, cost_usd: FloatArray) -> IntArray:
 
 
 def knee(time_s: FloatArray, cost_usd: FloatArray) -> int | None:
-    """Index of the point of the front from which more speed begins to cost much; None where there is no point.
+    """Return the index of the point of the front from which more speed begins to cost much, or None without a point.
 
-    With both axes scaled to 0..1 over the front it is the point farthest below the chord between the fastest and the
-    cheapest (Kneedle, which Scavenger, CCGrid'23, takes). Where none is below it (one or two points, a straight or a
-    bulging front) or several are as far, the smallest product of time and cost decides, so that one per cent of either
-    counts the same; then the faster.
+    With both axes scaled to 0..1 over the front, the knee is the point farthest below the chord between the
+    fastest and the cheapest point (Kneedle, as Scavenger, CCGrid'23, uses it). If no point is below the chord
+    (one or two points, a straight or a concave front), or if several are equally far, the smallest product of
+    time and cost decides. One per cent of either then counts the same. If the products are equal too, the
+    faster point wins.
     """
     front = pareto_front(time_s, cost_usd)
     if not front.size:

@@ -1,7 +1,8 @@
-"""What rounds know of jobs' speed: from measurements to models, with the class of a job behind it. Pure.
+"""Conversion of measurements to throughput models of the jobs of a round, with each job's class as a prior. Pure.
 
-Three layers, each the prior of the next: a class's jobs on a kind, one job on a kind, and what was measured on exactly one
-configuration. A kind that a job never ran on takes over from the kinds that it did.
+There are three layers, each the prior of the next: a class's jobs on a kind, one job on a kind, and the
+measurements of exactly one configuration. A kind that a job never ran on takes its model from the kinds that
+the job ran on.
 """
 
 from __future__ import annotations
@@ -12,27 +13,27 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from service.domain.arrays import BoolArray, FloatArray, IntArray
-from service.domain.cluster import Measurement
-from service.domain.jobs import Job, class_of
+from service.domain.cluster.snapshot import Measurement
+from service.domain.jobs.job import Job, class_of
 from service.domain.perf.batch import noise_of
 from service.domain.perf.fit import Observations, fit
 from service.domain.perf.tables import JobModels
 from service.domain.perf.throughput import ThroughputModel
 from service.domain.perf.transfer import across_kinds
+from service.domain.shared.arrays import BoolArray, FloatArray, IntArray
 
 _USUAL_BATCH = 64
-"""Samples of a step where neither the job file nor a measurement says it: then only ratios of speeds count."""
+"""Samples of a step where neither the job file nor a measurement gives them. Only ratios of speeds matter then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Learned:
-    """What is known of the jobs of a round (J,) on its kinds.
+class LearnedModels:
+    """Learned models of the jobs of a round (J,) on its kinds.
 
     Attributes:
-        models: for the goodput table.
-        measured: (J,) whether the job itself has measurements that count.
-        related: (J,) whether jobs of its class have some.
+        models: Models for the goodput table.
+        measured: True where the job itself has measurements that count (J,).
+        related: True where jobs of its class have such measurements (J,).
     """
 
     models: JobModels
@@ -45,8 +46,8 @@ def learn(
     kinds: Sequence[str],
     measurements: Mapping[str, tuple[Measurement, ...]],
     class_measurements: Mapping[str, tuple[Measurement, ...]],
-) -> Learned:
-    """Models of every job on every kind; `class_measurements` are by `class_of`."""
+) -> LearnedModels:
+    """Return the models of every job on every kind; the keys of `class_measurements` are results of `class_of`."""
     classes = sorted({class_of(job.spec) for job in jobs})
     of_class = job_classes(jobs)
     own = [[one for one in measurements.get(job.id, ()) if one.believable] for job in jobs]
@@ -55,9 +56,10 @@ def learn(
     batches = [
         _reference(job, mine or shared[index]) for job, mine, index in zip(jobs, own, of_class, strict=True)
     ]
-    noise = [_noise([*shared[index], *mine]) for index, mine in zip(of_class, own, strict=True)]
+    of_classes = [_noise(ones) for ones in shared]
+    noise = [_noise(mine, of_classes[index]) for index, mine in zip(of_class, own, strict=True)]
     bounds = [job.spec.batch.max_local or math.inf for job in jobs]
-    return Learned(
+    return LearnedModels(
         models=JobModels(
             throughput=_fitted(own, kinds, _fitted(shared, kinds)[of_class], related),
             noise_scale=np.array(noise, dtype=np.float64),
@@ -73,7 +75,7 @@ def learn(
 
 
 def batch_of(measurement: Measurement) -> int:
-    """Samples of a step in a measurement."""
+    """Return the samples of a step in a measurement."""
     return measurement.global_batch or _USUAL_BATCH
 
 
@@ -83,9 +85,10 @@ def _fitted(
     before: ThroughputModel | None = None,
     guided: BoolArray | None = None,
 ) -> ThroughputModel:
-    """Models (owners, kinds); those of kinds that an owner never ran on are taken over from those that it did.
+    """Return the models (owners, kinds). A kind that an owner never ran on takes its model from the other kinds.
 
-    `before` (owners, kinds) is believed for owners that are `guided`; the others start from hope.
+    Owners that are `guided` have `before` (owners, kinds) as their prior. The others start from the
+    optimistic prior.
     """
     shape = (len(owners), len(kinds))
     number = len(owners) * len(kinds)
@@ -94,7 +97,7 @@ def _fitted(
     if before is None or guided is None or not guided.any():
         models = fit(observations, number)
     else:
-        # Each owner is fitted once: a fit passes over those that it has no observations of.
+        # Each owner is fitted once: a fit skips owners without observations.
         own_way = np.repeat(guided, len(kinds))
         by_class = own_way[observations.owner]
         flat = before[np.divmod(np.arange(number), max(len(kinds), 1))]
@@ -137,23 +140,31 @@ def _observations(owners: Sequence[Sequence[Measurement]], kinds: Sequence[str])
 
 
 def _reference(job: Job, known: Sequence[Measurement]) -> int | None:
-    """Samples of a step as the user wrote it. Where only the script knows, those of the first steps that were measured,
-    its own or else of its class.
+    """Return the samples of a step as the user wrote it.
+
+    If only the script knows them, return those of the first measured steps, of the job or else of its class.
+    Return None where each rank has a batch of its own, so that the batch of a step is proportional to the
+    slots.
     """
+    if job.spec.progress.batch == "per-rank":
+        return None
     oldest = min(known, key=lambda one: one.generation, default=None)
     return job.spec.batch.global_ or (batch_of(oldest) if oldest is not None else job.progress.global_batch)
 
 
 def _most(job: Job) -> int | None:
-    """What the global batch may grow to: the smaller of what the job file allows and what its ranks can take."""
+    """Return the upper bound of the global batch: the smaller of the job file's bound and the bound of its ranks."""
     bounds = [one for one in (job.spec.batch.max_global, job.progress.max_global_batch) if one]
     return min(bounds, default=None)
 
 
-def _noise(measurements: Sequence[Measurement]) -> float:
-    """The newest gradient noise scale of the job, or else of its class, in samples."""
-    known = [noise for one in measurements if (noise := noise_of(one)) is not None and noise.known]
-    return known[-1].scale if known else math.nan
+def _noise(measurements: Sequence[Measurement], otherwise: float = math.nan) -> float:
+    """Return the newest gradient noise scale in samples, or `otherwise`, that of the class, if none is known."""
+    for one in reversed(measurements):
+        noise = noise_of(one)
+        if noise is not None and noise.known:
+            return noise.scale
+    return otherwise
 
 
 def _floats(values: Iterable[float | None]) -> FloatArray:
@@ -161,7 +172,7 @@ def _floats(values: Iterable[float | None]) -> FloatArray:
 
 
 def job_classes(jobs: Sequence[Job]) -> IntArray:
-    """(J,) the index of each job's class among those present."""
+    """Return the index (J,) of each job's class among the classes present."""
     names = [class_of(job.spec) for job in jobs]
     order = {name: index for index, name in enumerate(sorted(set(names)))}
     return np.array([order[name] for name in names], dtype=np.int64)

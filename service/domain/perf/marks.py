@@ -1,4 +1,4 @@
-"""Which forecasts of a job are kept to be scored at its end, and how. Pure."""
+"""Selection of the forecasts of a job that are kept and scored at its end, and their scores. Pure."""
 
 from __future__ import annotations
 
@@ -6,17 +6,19 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from headway.contract.dollars import dollars
-from headway.contract.forecasts import KeptForecast
-from headway.contract.jobs import JobProgress
+from headway.contract.values.dollars import dollars
+from headway.contract.views.forecasts import KeptForecast
+from headway.contract.views.jobs import JobProgress
 
 AT_SUBMIT: Final = 0.0
 ON_THE_WAY: Final = 0.1
-"""Shares of its work after which a job's forecast is kept."""
+"""Shares of a job's work at which its forecast is kept: `AT_SUBMIT` and `ON_THE_WAY`."""
 
 
 def due_mark(progress: JobProgress, *, starts: bool) -> float | None:
-    """The mark whose forecast is to be kept now; None for none. `starts`: the job is being started for the first time."""
+    """Return the share of work whose forecast is due to be kept now, or None. `starts`: the job starts for
+    the first time.
+    """
     kept = {one.share for one in progress.forecasts}
     if starts:
         return AT_SUBMIT if AT_SUBMIT not in kept else None
@@ -26,7 +28,9 @@ def due_mark(progress: JobProgress, *, starts: bool) -> float | None:
 
 
 def scored(kept: KeptForecast, seconds: float, slot_s: Mapping[str, float]) -> KeptForecast:
-    """A kept forecast with what came of it: seconds that the job held slots since, and slot-seconds by device kind."""
+    """Return a kept forecast with its outcome: seconds that the job has held slots since, and slot-seconds by
+    device kind.
+    """
     prices = kept.usd_per_slot_h
     known = kept.cost_usd is not None and all(kind in prices for kind, held in slot_s.items() if held > 0)
     cost = sum(held / 3600.0 * prices.get(kind, 0.0) for kind, held in slot_s.items())
@@ -39,7 +43,7 @@ def scored(kept: KeptForecast, seconds: float, slot_s: Mapping[str, float]) -> K
 
 
 def verdict(kept: Sequence[KeptForecast]) -> str:
-    """What forecasts were worth, in a sentence; empty where none was kept."""
+    """Return a sentence that compares the kept forecasts with their outcomes; empty if none was kept."""
     return "; ".join(_verdict(one) for one in kept if one.took_s is not None)
 
 

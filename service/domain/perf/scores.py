@@ -1,6 +1,7 @@
-"""What predictions were worth, once it was seen what happened. Pure.
+"""Accuracy of predictions, compared with later measurements. Pure.
 
-A prediction is a median with a lower and an upper bound (P10, P90) of samples per second, or of anything positive.
+A prediction is a median with a lower and an upper bound (P10, P90) of samples per second, or of any positive
+quantity.
 """
 
 from __future__ import annotations
@@ -9,19 +10,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from service.domain.arrays import BoolArray, FloatArray, IntArray
+from service.domain.shared.arrays import BoolArray, FloatArray, IntArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scores:
-    """Figures over predictions, one for each owner (G,); NaN for an owner without a prediction that can be scored.
+    """Accuracy of the predictions of each owner (G,), NaN for an owner without a prediction that can be scored.
 
     Attributes:
-        count: predictions that were scored.
-        median_ratio: median of predicted / measured: above 1, predictions promise too much.
-        median_error: median of |predicted / measured - 1|.
-        p90_error: 90th percentile of the same.
-        coverage: share of measurements inside P10..P90, of those predictions that had bounds; 0.8 is honest.
+        count: Number of predictions that were scored.
+        median_ratio: Median of predicted / measured. Above 1, predictions are too optimistic.
+        median_error: Median of |predicted / measured - 1|.
+        p90_error: 90th percentile of |predicted / measured - 1|.
+        coverage: Share of measurements inside P10..P90, of the predictions with bounds. Calibrated bounds give 0.8.
     """
 
     count: IntArray
@@ -32,7 +33,7 @@ class Scores:
 
 
 def error_ratio(predicted: FloatArray, measured: FloatArray) -> FloatArray:
-    """Predicted / measured; NaN where either is not a positive finite number."""
+    """Return predicted / measured, NaN where either is not a positive finite number."""
     predicted, measured = np.asarray(predicted, float), np.asarray(measured, float)
     scored = np.isfinite(predicted) & np.isfinite(measured) & (predicted > 0) & (measured > 0)
     with np.errstate(over="ignore"):
@@ -41,7 +42,7 @@ def error_ratio(predicted: FloatArray, measured: FloatArray) -> FloatArray:
 
 
 def inside(low: FloatArray, high: FloatArray, measured: FloatArray) -> FloatArray:
-    """1 where the measurement lies within its bounds, 0 where not, NaN where bounds or measurement say nothing."""
+    """Return 1 where the measurement is within its bounds, 0 where it is not, NaN where one of them is not valid."""
     low, high, measured = np.asarray(low, float), np.asarray(high, float), np.asarray(measured, float)
     known = np.isfinite(low) & np.isfinite(high) & np.isfinite(measured) & (low > 0) & (low <= high)
     known &= measured > 0
@@ -49,9 +50,10 @@ def inside(low: FloatArray, high: FloatArray, measured: FloatArray) -> FloatArra
 
 
 def score(owner: IntArray, owners: int, ratio: FloatArray, hit: FloatArray) -> Scores:
-    """Scores of each owner, from (N,) owner indices below `owners`, error ratios and hits (`inside`).
+    """Return the scores of each owner, from (N,) owner indices below `owners`, error ratios and hits (`inside`).
 
-    For all predictions together, give every one the owner 0. Raises ValueError for an owner out of range.
+    For the scores of all predictions together, give every prediction the owner 0. Raise ValueError for an
+    owner out of range.
     """
     owner = np.asarray(owner, np.int64)
     if owner.size and (owner.min() < 0 or owner.max() >= owners):
@@ -71,7 +73,7 @@ def score(owner: IntArray, owners: int, ratio: FloatArray, hit: FloatArray) -> S
 
 
 def _quantile(owner: IntArray, owners: int, values: FloatArray, valid: BoolArray, share: float) -> FloatArray:
-    """The quantile of each owner's values, linear between two of them; all owners at once."""
+    """Return the quantile of each owner's values, with linear interpolation, for all owners at once."""
     owner, values = owner[valid], values[valid]
     values = values[np.lexsort((values, owner))]
     count = np.bincount(owner, minlength=owners)

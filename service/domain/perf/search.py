@@ -1,8 +1,9 @@
-"""Scavenger online (Tyagi & Sharma, CCGrid'23, section IV): a job's configuration, looked for while it trains. Pure.
+"""Search for a job's configuration while it trains: Scavenger online (Tyagi & Sharma, CCGrid'23, section IV). Pure.
 
-A few short visits to the sizes that the models rest on, models fitted to what was measured there, then the best
-configuration for the goal within its limits of time and cost. Visits are changes in place, so that no work is lost: what
-the search costs is what slower or dearer sizes take beyond the chosen one, and the pauses. That is bounded.
+The search visits a few sizes briefly, fits the models to what it measured there, and then chooses the best
+configuration for the job's goal within its limits of time and cost. A visit changes the job in place, so it
+loses no work. The search costs only the pauses and the extra time or money of visited sizes that are slower
+or dearer than the chosen one. `BOUND` limits this cost.
 """
 
 from __future__ import annotations
@@ -13,37 +14,43 @@ from typing import Final, Literal
 
 import numpy as np
 
-from headway.contract.forecasts import SearchPhase
-from service.domain.arrays import BoolArray, FloatArray
+from headway.contract.views.forecasts import SearchPhase
 from service.domain.perf.scavenger import Goal, Grid, choose
-from service.domain.policies.policy import Configurations
+from service.domain.policies.framework.policy import Configurations
+from service.domain.shared.arrays import BoolArray, FloatArray
 
 BOUND: Final = 0.1
-"""Share of the predicted run that a search may cost."""
+"""Largest share of the predicted run that a search may cost."""
 VISIT_STEPS: Final = 20
-"""Steps after which a size counts as seen."""
+"""Number of steps after which a size counts as measured."""
 VISIT_S: Final = 3.0
-"""A visit takes at least so long until the service has heard of its steps and has decided."""
-_LONGEST: Final = 3.0
-"""Times what a visit takes: beyond that it was not the search that kept the job there."""
-_MORE: Final = 1.05
-"""Once it is settled, a job moves for at least this factor only, as everybody does: less may be noise."""
-_EVEN: Final = 1.02
-"""At the end of its visits it stays where it is, if that is as good as the best to this factor."""
+"""Shortest duration of a visit in seconds: the service needs it to receive the steps and to decide."""
+_MOST_VISIT_RATIO: Final = 3.0
+"""Largest multiple of a visit's planned duration that is charged to the search.
+
+A longer stay has other causes than the search.
+"""
+_MOVE_FACTOR: Final = 1.05
+"""Factor by which a configuration must be better before a settled job moves. Smaller differences may be noise."""
+_TIE_FACTOR: Final = 1.02
+"""Factor within which the present configuration counts as good as the best one when the visits end."""
 _LEAST: Final = 1e-9
-"""A limit that has been passed, a time and a speed count for so much at least,"""
+"""Smallest value used for a limit that is used up, a duration, or a speed in samples per second."""
 _MOST: Final = 1e15
-"""and a speed for so much at most."""
-_LATEST: Final = 1e6
-"""No run is expected to take more than this multiple of its median."""
+"""Largest speed in samples per second that is believed."""
+_MOST_P90_RATIO: Final = 1e6
+"""Largest ratio of a run's P90 duration to its median."""
 
 Mode = Literal["full", "partial", "none"]
 _GOALS: Final = {"time": Goal.TIME, "cost": Goal.COST, "balanced": Goal.KNEE}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Aim:
-    """What is searched for. `max_time_s` and `max_cost_usd` are what is left of the limits, infinite without."""
+class SearchGoal:
+    """Goal of the search.
+
+    `max_time_s` and `max_cost_usd` are the remainders of the limits, infinite where the job has none.
+    """
 
     mode: Mode
     objective: Literal["time", "cost", "balanced"] = "balanced"
@@ -53,10 +60,12 @@ class Aim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """What is known of one job's configurations (C,): `allowed`, plain samples per second with P10 (0 where it cannot
-    run), and what was spent on each: `steps` and `seconds` of training, and the `samples` done in them.
+    """Present knowledge of one job's configurations, arrays of shape (C,).
 
-    `modelled` says whether speeds are more than guesses: the job or its class was measured.
+    `allowed` marks the configurations that the job may have. `per_s` and `low` are plain samples per second,
+    P50 and P10, and 0 where the job cannot run. `steps`, `seconds` and `samples` count the training done on
+    each configuration. `modelled` is true if the speeds are more than guesses, because the job or its class
+    was measured.
     """
 
     allowed: BoolArray
@@ -69,9 +78,12 @@ class Known:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """Where the job is: the column that it holds (-1: none), the one that an earlier step has settled on (-1: none), whether
-    it was only just changed, samples left (NaN: unknown) and done, and what a change costs.
+class SearchPosition:
+    """State of the job in its search.
+
+    `current` is the column that the job holds, and `settled_on` the column that an earlier step settled on;
+    both are -1 for none. `young` is true if the job has only just changed. `left` (NaN if unknown) and `done`
+    are samples. `change_s` is the cost of a change in seconds.
     """
 
     current: int
@@ -83,10 +95,11 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spent:
-    """What the visits of a search have taken, in all and beyond the same work on the best configuration.
+class SearchCost:
+    """Time and cost of a search's visits, in total and as overhead over the same work on the best configuration.
 
-    `share` is the latter of the whole run, in what the goal is about; None while nobody knows how long the job runs.
+    `share` is the overhead as a share of the whole run, in the quantity of the goal. It is None while the
+    length of the run is unknown.
     """
 
     time_s: float = 0.0
@@ -98,10 +111,11 @@ class Spent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchStep:
-    """What to do next. `target` is the column to be on now, -1 where the search has no say.
+    """Next step of a search.
 
-    `visits` are the sizes that it wants to see, `visited` those that it has, `skipped` those that are put off since they
-    would cost too much.
+    `target` is the column to hold now, or -1 where the search does not apply. `visits` counts the sizes that
+    the search wants to measure, `visited` those that it has measured, and `skipped` those that it postpones
+    because they would cost too much.
     """
 
     target: int
@@ -110,25 +124,27 @@ class SearchStep:
     visited: int = 0
     visits: int = 0
     skipped: int = 0
-    spent: Spent = Spent()
+    spent: SearchCost = SearchCost()
 
 
-def search_step(aim: Aim, configurations: Configurations, known: Known, place: Place) -> SearchStep:
-    """Where one job of `configurations` (C,) should be now, and why.
+def search_step(
+    aim: SearchGoal, configurations: Configurations, known: Known, place: SearchPosition
+) -> SearchStep:
+    """Return the column of `configurations` (C,) that one job should hold now, with the reason.
 
-    Visits go from the kind that it holds to others, and from few slots to many. One that would cost more than is left of
-    the bound is put off: where the length of the run is not known it is taken to be what was trained so far, so that
-    visits become affordable as the job goes on.
+    Visits start with the device kind that the job holds, and go from few slots to many. A visit that costs
+    more than the rest of the bound is postponed. Where the length of the run is unknown, the samples trained
+    so far stand for it, so visits become affordable as the job goes on.
     """
     view = _view(aim, configurations, known, place)
     if not view.runs.any():
         return SearchStep(
-            target=-1, phase=SearchPhase.OFF, reason="there is no configuration that it may have now"
+            target=-1, phase=SearchPhase.OFF, reason="no configuration is available to the job now"
         )
     wanted = visits_of(aim.mode, configurations, view.runs)
     if not wanted.any() and not known.modelled:
         smallest = int(np.where(view.runs, configurations.slots, np.iinfo(np.int64).max).argmin())
-        reason = "nothing is stored of its class, and it is to make no visits: it has its smallest size"
+        reason = "its class has no measurements and its search makes no visits, so it keeps its smallest size"
         return SearchStep(target=smallest, phase=SearchPhase.SETTLED, reason=reason)
     best, within = view.best()
     spent = view.spent(wanted, best)
@@ -139,7 +155,7 @@ def search_step(aim: Aim, configurations: Configurations, known: Known, place: P
     target, phase, reason = (
         view.steady(best),
         SearchPhase.SETTLED,
-        _why(aim, within=within, skipped=len(ahead)),
+        _reason(aim, within=within, skipped=len(ahead)),
     )
     if affordable:
         target, phase = view.nearest(affordable), SearchPhase.VISITING
@@ -156,11 +172,12 @@ def search_step(aim: Aim, configurations: Configurations, known: Known, place: P
 
 
 def visits_of(mode: Mode, configurations: Configurations, allowed: BoolArray) -> BoolArray:
-    """(C,) what is to be visited: everything, nothing, or of each kind the extreme points. Of columns of one kind and size,
-    which differ in their markets alone, only the cheapest.
+    """Return the mask (C,) of columns to visit: all in mode "full", none in mode "none", else the extreme
+    sizes per kind.
 
-    These are the smallest size, the largest, and the smallest of several slots: synchronisation grows along a line, and
-    one slot has none.
+    The extreme sizes of a kind are its smallest, its largest, and its smallest of several slots.
+    Synchronisation grows linearly, and a single slot has none. Among columns of one kind and size, which
+    differ only in their market, the cheapest is visited.
     """
     wanted = np.zeros_like(allowed)
     if mode == "none":
@@ -180,19 +197,20 @@ def visits_of(mode: Mode, configurations: Configurations, allowed: BoolArray) ->
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _View:
-    """The search with what follows from its arguments (C,).
+    """Search with the quantities that follow from its arguments, arrays of shape (C,).
 
     Attributes:
-        runs: where the job may be, and can.
-        usd_per_h: prices; slots where nothing has one.
-        time_s, cost_usd: of what is left, or of one sample where nobody knows how much that is; infinite where it cannot run.
-        late: factor of both that is not exceeded in nine of ten cases.
+        runs: Columns that the job may have and can run on.
+        usd_per_h: Prices, or the number of slots where no column has a price.
+        time_s, cost_usd: Time and cost of the remaining work, or of one sample where the work is unknown. Infinite where
+            the job cannot run.
+        late: Ratio of the P90 of both to their P50.
     """
 
-    aim: Aim
+    aim: SearchGoal
     configurations: Configurations
     known: Known
-    place: Place
+    place: SearchPosition
     runs: BoolArray
     usd_per_h: FloatArray
     time_s: FloatArray
@@ -200,8 +218,9 @@ class _View:
     late: FloatArray
 
     def best(self) -> tuple[int, bool]:
-        """The column that is best for the goal, and whether it keeps to the limits. Where none does, the one that exceeds
-        them least.
+        """Return the column that is best for the goal, and whether it keeps to the limits.
+
+        Where no column keeps to them, return the one that exceeds them least.
         """
         over = np.where(self.runs, self.over(), np.inf)
         keeps = over <= 1.0
@@ -215,7 +234,7 @@ class _View:
         return (int(over.argmin()), False) if found is None else (found[1], True)
 
     def over(self) -> FloatArray:
-        """(C,) how far each is beyond the limits, in nine of ten cases: at most 1 within them."""
+        """Return the P90 of time and cost relative to their limits (C,): at most 1 within the limits."""
         if not math.isfinite(self.place.left):
             return np.zeros(self.runs.size)
         time_s, cost_usd = (np.where(self.runs, one, 0.0) * self.late for one in (self.time_s, self.cost_usd))
@@ -223,14 +242,14 @@ class _View:
             time_s / max(self.aim.max_time_s, _LEAST), cost_usd / max(self.aim.max_cost_usd, _LEAST)
         )
 
-    def spent(self, wanted: BoolArray, best: int) -> Spent:
-        """What the visits took so far; what was trained on the best is none."""
+    def spent(self, wanted: BoolArray, best: int) -> SearchCost:
+        """Return the cost of the visits so far. Training on the best column does not count."""
         time_s = cost_usd = overhead_s = overhead_usd = 0.0
         for column in np.flatnonzero(wanted & (self.known.steps > 0)).tolist():
             if column == best:
                 continue
             seconds = float(self.known.seconds[column])
-            counted = min(1.0, _LONGEST * self._visit_s(column) / max(seconds, _LEAST))
+            counted = min(1.0, _MOST_VISIT_RATIO * self._visit_s(column) / max(seconds, _LEAST))
             slower_s, dearer_usd = self._beyond(
                 counted * seconds, counted * float(self.known.samples[column]), column, best
             )
@@ -239,7 +258,7 @@ class _View:
             cost_usd += self._usd(counted * seconds, column) + pause_usd
             overhead_s += slower_s + self.place.change_s
             overhead_usd += dearer_usd + pause_usd
-        return Spent(
+        return SearchCost(
             time_s=time_s,
             cost_usd=cost_usd,
             overhead_s=overhead_s,
@@ -247,13 +266,16 @@ class _View:
             share=self._share(best, max(overhead_s, 0.0), max(overhead_usd, 0.0)),
         )
 
-    def affords(self, column: int, best: int, spent: Spent) -> bool:
-        """Whether a visit keeps the search within its bound. To stay where it is, or to start there, is none."""
+    def affords(self, column: int, best: int, spent: SearchCost) -> bool:
+        """Return whether a visit keeps the search within `BOUND`.
+
+        Staying at the present column and starting at a first one are always affordable.
+        """
         if column == self.place.current or (self.place.current < 0 and self.place.done <= 0):
             return True
         seconds = self._visit_s(column)
         slower_s, dearer_usd = self._beyond(seconds, seconds * float(self.known.per_s[column]), column, best)
-        # There, and on from there.
+        # One change to the visited column and one away from it.
         pause_s = self.place.change_s * (1.0 if column == best else 2.0)
         share = self._share(
             best,
@@ -263,13 +285,17 @@ class _View:
         return share is not None and share <= BOUND
 
     def nearest(self, columns: list[int]) -> int:
-        """Of the columns, the present one, else the smallest of its kind, else of another."""
+        """Return the present column if it is among `columns`, else the smallest of its kind, else the
+        smallest of another.
+        """
         kind, slots, now = self.configurations.kind, self.configurations.slots, self.place.current
         held = kind[now] if now >= 0 else -1
         return min(columns, key=lambda one: (one != now, kind[one] != held, slots[one], kind[one]))
 
     def steady(self, best: int) -> int:
-        """The best column, or the present one where that is as good but for what may be noise, or has only just begun."""
+        """Return the column to settle on: the best one, unless the present one is as good within noise or is
+        still young.
+        """
         now = self.place.current
         if now < 0 or now == best or not self.runs[now]:
             return best
@@ -284,11 +310,11 @@ class _View:
             "cost": (self.cost_usd,),
             "balanced": (self.time_s, self.cost_usd),
         }[self.aim.objective]
-        factor = _MORE if stays else _EVEN
+        factor = _MOVE_FACTOR if stays else _TIE_FACTOR
         return now if all(one[now] <= factor * one[best] for one in weighed) else best
 
     def _visit_s(self, column: int) -> float:
-        """Seconds of a visit, as the steps that were made there say, else as those that were made elsewhere."""
+        """Return the seconds of a visit, estimated from steps on this column, else from steps on other columns."""
         known = self.known
         if known.steps[column] > 0:
             return max(VISIT_S, VISIT_STEPS * float(known.seconds[column] / known.steps[column]))
@@ -299,7 +325,7 @@ class _View:
         return max(VISIT_S, VISIT_STEPS * step_samples / float(known.per_s[column]))
 
     def _beyond(self, seconds: float, samples: float, column: int, best: int) -> tuple[float, float]:
-        """Seconds and dollars that so much training on `column` takes beyond the same on `best`; below 0 where it saves."""
+        """Return the extra seconds and dollars of this training on `column` over `best`; negative where it saves."""
         there_s = samples / float(self.known.per_s[best])
         return seconds - there_s, self._usd(seconds, column) - self._usd(there_s, best)
 
@@ -307,7 +333,9 @@ class _View:
         return seconds * float(self.usd_per_h[column]) / 3600.0
 
     def _share(self, best: int, overhead_s: float, overhead_usd: float) -> float | None:
-        """The share of the whole run that an overhead is, in what the goal is about."""
+        """Return the overhead as a share of the whole run in the quantity of the goal, or None if the run has
+        no length.
+        """
         left = self.place.left if math.isfinite(self.place.left) else 0.0
         run_s = (self.place.done + left) / float(self.known.per_s[best])
         if run_s <= 0:
@@ -317,14 +345,14 @@ class _View:
         return {"time": of_time, "cost": of_cost, "balanced": max(of_time, of_cost)}[self.aim.objective]
 
 
-def _view(aim: Aim, configurations: Configurations, known: Known, place: Place) -> _View:
+def _view(aim: SearchGoal, configurations: Configurations, known: Known, place: SearchPosition) -> _View:
     runs = known.allowed & (known.per_s >= _LEAST) & (known.per_s <= _MOST)
     per_s = np.where(runs, known.per_s, 1.0)
     left = max(place.left, 1.0) if math.isfinite(place.left) else 1.0
     priced = bool(configurations.usd_per_h.any())
     usd_per_h = configurations.usd_per_h if priced else configurations.slots.astype(np.float64)
     time_s = left / per_s
-    low = np.where(runs & (known.low > 0), np.clip(known.low, per_s / _LATEST, per_s), per_s)
+    low = np.where(runs & (known.low > 0), np.clip(known.low, per_s / _MOST_P90_RATIO, per_s), per_s)
     return _View(
         aim=aim,
         configurations=configurations,
@@ -338,14 +366,14 @@ def _view(aim: Aim, configurations: Configurations, known: Known, place: Place) 
     )
 
 
-def _why(aim: Aim, *, within: bool, skipped: int) -> str:
-    what = {"time": "the fastest", "cost": "the cheapest", "balanced": "the knee of time and cost"}
-    chosen = f"{what[aim.objective]} of what is known"
+def _reason(aim: SearchGoal, *, within: bool, skipped: int) -> str:
+    what = {"time": "the fastest", "cost": "the cheapest", "balanced": "the best balanced"}
+    chosen = f"{what[aim.objective]} known configuration"
     if not within:
-        chosen = "nothing keeps to the limits of its goal with 90 %: this comes nearest"
+        chosen = "no configuration keeps to the limits of its goal with 90 % probability; this one exceeds them least"
     elif math.isfinite(aim.max_time_s) or math.isfinite(aim.max_cost_usd):
         chosen += " within the limits of its goal"
     if skipped:
         visits = "visit" if skipped == 1 else "visits"
-        chosen += f"; {skipped} {visits} would have cost more than {BOUND:.0%} of the run"
+        chosen += f"; {skipped} {visits} skipped, which would cost more than {BOUND:.0%} of the run"
     return chosen

@@ -1,7 +1,7 @@
-"""Goodput, its interval and the best batch plan of every job in every configuration. Pure; for all jobs at once.
+"""Goodput, its interval and the best batch plan of every job in every configuration, for all jobs at once. Pure.
 
-Goodput is throughput times statistical efficiency (Pollux, OSDI'21, sections 3 and 4.1). What was measured on exactly one
-configuration corrects the model there.
+Goodput is throughput times statistical efficiency (Pollux, OSDI'21, sections 3 and 4.1). Measurements of
+exactly one configuration correct the model there.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from typing import Final
 
 import numpy as np
 
-from service.domain.arrays import BoolArray, FloatArray, IntArray
 from service.domain.perf.batch_plan import Cells, best_batch, efficiency_of, goodput_of, split
 from service.domain.perf.throughput import (
     GUESS_SPREAD,
@@ -21,40 +20,44 @@ from service.domain.perf.throughput import (
     log_spread,
     step_time,
 )
-from service.domain.policies.policy import Configurations
+from service.domain.policies.framework.policy import Configurations
+from service.domain.shared.arrays import BoolArray, FloatArray, IntArray
 
 _CELLS: Final = 1 << 13
-"""(job, configuration) pairs worked on at once, so that temporaries stay in the cache."""
+"""Number of (job, configuration) pairs computed at once, so that temporaries stay in the cache."""
 _MOST_EFFECT: Final = 10.0
-"""No exponent of efficiency that was measured is beyond this."""
+"""Largest absolute exponent of the measured batch effect that is believed."""
 
 _MODEL_ERROR: Final = 0.05
-"""Standard deviation of the logarithm by which a model is at least wrong about a single configuration."""
+"""Smallest standard deviation of the logarithm of a model's error at a single configuration."""
 _MEASURED_ERROR: Final = 0.05
-"""The same of a measurement however long it is, since a machine is not equally fast all day;"""
+"""Smallest standard deviation of the logarithm of a measurement of any length.
+
+The speed of a machine varies over the day.
+"""
 _STEP_ERROR: Final = 0.3
-"""of one step besides,"""
+"""Standard deviation of the logarithm that a measurement of a single step adds."""
 _BATCH_ERROR: Final = 0.1
-"""and what each doubling between the batch that was measured and the one planned adds."""
+"""Standard deviation of the logarithm for each doubling between the measured and the planned batch."""
 _SLOWEST, _FASTEST = 1e-9, 1e15
-"""Samples per second that can be true."""
+"""Smallest and largest number of samples per second that is believed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobModels:
-    """What is known of `J` jobs on `K` device kinds. Whatever is not a number, or not positive, is unknown.
+    """Knowledge of `J` jobs on `K` device kinds. A value that is NaN or not positive is unknown.
 
     Attributes:
-        throughput: models of shape (J, K).
-        noise_scale: (J,) gradient noise scale in samples.
-        reference_batch: (J,) samples of a step as the user wrote it. Where it is unknown the present batch takes its place;
-            where that is too, a slot is taken to do one sample a step: the unit is then that job's own.
-        global_batch: (J,) samples of a step now.
-        max_global: (J,) what they may grow to; unknown: not beyond the reference.
-        max_local: (J, K) samples that a slot can take at once; unknown: any number.
-        adapts: (J,) whether the global batch may change at all.
-        batch_effect: (J,) what was seen of the batch's effect on progress, as the exponent of efficiency
-            (`efficiency.batch_effect`); None: as the noise has it.
+        throughput: Models of shape (J, K).
+        noise_scale: Gradient noise scale in samples (J,).
+        reference_batch: Samples of a step as the user wrote it (J,). If it is unknown, the present batch is used. If that
+            is unknown too, a slot processes one sample a step, so the unit is the job's own.
+        global_batch: Samples of a step now (J,).
+        max_global: Upper bound of the global batch (J,). If it is unknown, the batch does not exceed the reference.
+        max_local: Samples that a slot can process at once (J, K). If it is unknown, there is no bound.
+        adapts: True where the global batch may change (J,).
+        batch_effect: Exponent of efficiency that was observed for larger batches (J,), from `efficiency.batch_effect`.
+            None: the exponent that the gradient noise predicts.
     """
 
     throughput: ThroughputModel
@@ -69,8 +72,10 @@ class JobModels:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
-    """What was measured on exactly one configuration, one entry each (O,): rows and columns of the table, samples per
-    second in steps of `global_batch`, and how many steps. What cannot be true counts for nothing.
+    """Measurements of exactly one configuration each, as flat arrays (O,).
+
+    `job` and `column` are the row and column of the table, `samples_per_s` was measured in steps of
+    `global_batch` samples, and `steps` is their number. Values that cannot be true are ignored.
     """
 
     job: IntArray
@@ -82,16 +87,16 @@ class Observed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GoodputTable:
-    """(J, C) each; all 0 where a job cannot run.
+    """Table of goodput and batch plans, arrays of shape (J, C), all 0 where a job cannot run.
 
     Attributes:
-        goodput: reference samples per second, P50.
-        low, high: its P10 and P90.
-        efficiency: what a sample is worth in the planned batch. The other numbers divided by it are plain samples per
-            second: what will be measured, and what a script's own number of samples is worked off with.
-        global_batch: samples of a step, as planned.
-        local_batch: of these, what a slot takes at most in one pass.
-        accumulation: passes of a step (1: nothing is accumulated).
+        goodput: Reference samples per second, P50.
+        low, high: P10 and P90 of the goodput.
+        efficiency: Progress per sample in the planned batch. The other rates divided by it are plain samples per second.
+            Measurements report those, and they reduce the number of samples that a script has announced.
+        global_batch: Planned samples of a step.
+        local_batch: Largest number of samples of a slot in one pass.
+        accumulation: Passes of a step (1: no accumulation).
     """
 
     goodput: FloatArray
@@ -106,7 +111,7 @@ class GoodputTable:
 def goodput_table(
     models: JobModels, configurations: Configurations, observed: Observed | None = None
 ) -> GoodputTable:
-    """The table of all jobs in all configurations."""
+    """Return the goodput table of all jobs in all configurations."""
     shape = (models.noise_scale.size, configurations.slots.size)
     table = GoodputTable(
         goodput=np.zeros(shape),
@@ -122,16 +127,22 @@ def goodput_table(
         columns = np.flatnonzero((configurations.kind == kind) & (configurations.slots >= 1))
         for rows, adapts in _blocks(known.adapts, columns.size):
             cells = _cells(known, configurations, rows, kind, columns)
-            batch = best_batch(cells) if adapts else cells.present
-            _fill(table, np.ix_(rows, columns), cells, batch)
+            batch, goodput = best_batch(cells) if adapts else (cells.present, None)
+            _fill(table, np.ix_(rows, columns), cells, batch, goodput)
     if observed is not None:
         _correct(table, known, configurations, observed)
     return table
 
 
-def _fill(table: GoodputTable, at: tuple[IntArray, ...], cells: Cells, batch: FloatArray) -> None:
-    """Write down what `batch` (j, c) comes to."""
-    goodput = goodput_of(cells, batch)
+def _fill(
+    table: GoodputTable,
+    at: tuple[IntArray, ...],
+    cells: Cells,
+    batch: FloatArray,
+    goodput: FloatArray | None,
+) -> None:
+    """Store the results of `batch` (j, c). `goodput` (j, c) is its goodput where it is already computed."""
+    goodput = goodput_of(cells, batch) if goodput is None else goodput
     runs = goodput > 0
     passes, local = split(batch, cells.slots, cells.max_local)
     spread = log_spread(cells.model, slots=cells.slots, nodes=cells.nodes, local_batch=local)
@@ -144,7 +155,7 @@ def _fill(table: GoodputTable, at: tuple[IntArray, ...], cells: Cells, batch: Fl
 
 
 def _cleaned(models: JobModels) -> JobModels:
-    """The same with nothing unknown but noise scales and references (NaN)."""
+    """Return the models with only noise scales and references left unknown (NaN)."""
     present = _positive(models.global_batch)
     reference = _positive(models.reference_batch)
     reference = np.where(np.isnan(reference), present, reference)
@@ -165,12 +176,12 @@ def _cleaned(models: JobModels) -> JobModels:
 
 
 def _positive(values: FloatArray) -> FloatArray:
-    """Whole numbers from 1 on, NaN for anything else."""
+    """Return the values rounded down to whole numbers from 1, NaN for anything else."""
     return np.where((values >= 1) & (values < 2**53), np.floor(values), np.nan)
 
 
 def _blocks(adapts: BoolArray, columns: int) -> Iterator[tuple[IntArray, bool]]:
-    """Rows of some jobs, and whether those adapt."""
+    """Yield blocks of job rows, each with whether the jobs of the block adapt their batch."""
     rows = max(1, _CELLS // max(columns, 1))
     for kind_of_job in (True, False):
         jobs = np.flatnonzero(adapts == kind_of_job)
@@ -205,9 +216,10 @@ def _cells(
 def _correct(
     table: GoodputTable, known: JobModels, configurations: Configurations, observed: Observed
 ) -> None:
-    """Draw the cells that were measured towards what was measured there, and narrow their intervals.
+    """Correct the measured cells towards their measurements and narrow their intervals.
 
-    Model and measurements of a cell are averaged in logarithms, by the inverse squares of their errors.
+    The logarithms of model and measurements of a cell are averaged with the inverse squares of their errors
+    as weights.
     """
     measured = _believable(observed, table.goodput > 0)
     rows, columns = measured.job, measured.column
@@ -235,7 +247,7 @@ def _correct(
 
 
 def _believable(observed: Observed, runs: BoolArray) -> Observed:
-    """Those measurements that can be true, of cells in which a job can run."""
+    """Return the measurements that can be true, of cells in which a job can run."""
     rows, columns = observed.job, observed.column
     valid = (rows >= 0) & (rows < runs.shape[0]) & (columns >= 0) & (columns < runs.shape[1])
     valid[valid] = runs[rows[valid], columns[valid]]

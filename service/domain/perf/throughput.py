@@ -1,6 +1,7 @@
-"""How long a training step takes on any number of slots and nodes with any batch: the form, and its intervals. Pure.
+"""Model of the time of a training step on any number of slots and nodes with any batch, with its intervals. Pure.
 
-The form is Pollux's (OSDI'21, section 3.2): a step is compute and synchronisation, partly at the same time,
+The form is Pollux's (OSDI'21, section 3.2). A step consists of compute and synchronisation, which partly
+overlap:
 
     step = accumulation * compute + (compute ** gamma + sync ** gamma) ** (1 / gamma)
     compute = (alpha_c + beta_c * local_batch) * exp(bend(local_batch))
@@ -9,11 +10,13 @@ The form is Pollux's (OSDI'21, section 3.2): a step is compute and synchronisati
            alpha_n + beta_n * log2(slots / 2)                 on several nodes
                + beta_p * log2(slots / nodes)                 more on exactly two
 
-and differs where the measured profiles (`benchmarks/fit.py`) contradict Pollux. Synchronisation grows with the logarithm
-of the slots, not with their number: as lines through few slots, it is overestimated several times over at 64. Two
-full nodes are slower than four half ones: all traffic has one pair of links. And compute is no straight line in the batch (a
-floor, padding, kernels that like some sizes and not others), so it bends at `KNOTS` points, evenly spaced in the logarithm
-of the batch over what was tried.
+The form differs from Pollux where the measured profiles (`benchmarks/fit.py`) contradict it:
+
+- Synchronisation grows with the logarithm of the slots, not with their number. A line through few slots
+  overestimates it several times over at 64 slots.
+- Two full nodes are slower than four half-full ones, because all traffic uses one pair of links.
+- Compute is not linear in the batch, because of a floor, padding, and kernels that prefer certain sizes. So
+  it bends at `KNOTS` points, evenly spaced in the logarithm of the batch over the range that was tried.
 """
 
 from __future__ import annotations
@@ -24,25 +27,27 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from service.domain.arrays import BoolArray, FloatArray, NumberArray
+from service.domain.shared.arrays import BoolArray, FloatArray, NumberArray
 
 KNOTS = 8
 PERCENTILE_90 = 1.2816
-"""exp(+-this * log_spread) around a prediction are its P10 and P90."""
+"""Quantile of the standard normal distribution: exp(+-this * log_spread) around a prediction gives its P10 and P90."""
 GUESS_SPREAD = 0.7
-"""Standard deviation of the logarithm of what nobody has tried: P10 and P90 are a factor of six apart."""
+"""Standard deviation of the logarithm of a prediction without any measurement: P10 and P90 are a factor of six apart."""
 GROWTH_PER_DOUBLING = 0.06
-"""What each doubling of slots, nodes or batch beyond those tried adds to the spread."""
+"""Increase of the spread for each doubling of slots, nodes or batch beyond the largest tried."""
 FIRST_SLOTS, FIRST_NODES = 0.2, 0.3
-"""What more slots add to it where two at most were tried, so that nothing shows how synchronisation grows, and what several
-nodes add where one was."""
+"""Extra spread for more slots where at most two were tried, and for several nodes where one was tried.
+
+Such measurements do not show how synchronisation grows.
+"""
 LEAST, MOST = 1e-6, 1e12
-"""No job has fewer samples on a slot, or more samples or slots; and single precision can still multiply them."""
+"""Limits of samples per slot and of slots. Single precision can still multiply values within them."""
 
 _HOPE = 0.01
-"""Synchronisation as a share of compute where nothing is known of it: next to nothing, so that it is tried (Pollux)."""
+"""Synchronisation as a share of compute before any measurement: close to 0, so that larger sizes are tried (Pollux)."""
 _BLOCK = 1 << 16
-"""Elements worked on at once: temporaries stay in the cache."""
+"""Number of elements computed at once, so that temporaries stay in the cache."""
 
 Float32Array: TypeAlias = NDArray[np.float32]
 Numbers: TypeAlias = NumberArray | float
@@ -50,17 +55,18 @@ Numbers: TypeAlias = NumberArray | float
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThroughputModel:
-    """The parameters of many models: arrays of one shape M, whatever the caller likes: (jobs,), (jobs, kinds).
+    """Parameters of many models, as arrays of one shape M that the caller chooses, such as (jobs,) or (jobs, kinds).
 
     Attributes:
-        alpha_c, beta_c: compute, in seconds, and in seconds for each sample of the local batch.
-        alpha_r, beta_r: synchronisation within a node, in seconds on two slots, and for each doubling.
-        alpha_n, beta_n, beta_p: the same across nodes, and what each doubling of the slots of a node adds on two nodes.
-        gamma: from 1 (one after the other) to 10 (wholly at the same time).
-        bend: M + (KNOTS,) logarithm of what compute takes more than the line, at even steps of log(local batch).
-        batch_low, batch_high: samples, the smallest and the largest local batch tried; equal where nothing bends.
-        spread: standard deviation of the logarithm of the step time where the model was tried.
-        slots_tried, nodes_tried: the most ever tried, by the job or by its class where it believes that; 0 for none.
+        alpha_c, beta_c: Compute, in seconds, and in seconds for each sample of the local batch.
+        alpha_r, beta_r: Synchronisation within a node, in seconds on two slots, and for each doubling.
+        alpha_n, beta_n, beta_p: The same across nodes, and the seconds that each doubling of the slots of a node adds on
+            two nodes.
+        gamma: Overlap, from 1 (compute and synchronisation in sequence) to 10 (fully overlapped).
+        bend: Logarithm of compute relative to the line, of shape M + (KNOTS,), at even steps of log(local batch).
+        batch_low, batch_high: Smallest and largest local batch tried, in samples; equal where nothing bends.
+        spread: Standard deviation of the logarithm of the step time within the range that was tried.
+        slots_tried, nodes_tried: Largest size tried by the job, or by its class where the model relies on that; 0 for none.
     """
 
     alpha_c: FloatArray
@@ -80,15 +86,17 @@ class ThroughputModel:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """M."""
+        """Shape M of the models."""
         return self.alpha_c.shape
 
     def __getitem__(self, index: Any) -> ThroughputModel:
-        """Those that a numpy index of M selects: `models[:, kind_of_column]` of (jobs, kinds) is (jobs, columns)."""
+        """Return the models that a numpy index of M selects: `models[:, kind_of_column]` of (jobs, kinds) is
+        (jobs, columns).
+        """
         return ThroughputModel(**{one.name: getattr(self, one.name)[index] for one in fields(self)})
 
     def where(self, mask: BoolArray, other: ThroughputModel) -> ThroughputModel:
-        """These where `mask` (M), and `other` (M) elsewhere."""
+        """Return these models where `mask` (M) is true, and `other` (M) elsewhere."""
         return ThroughputModel(
             **{
                 one.name: np.where(
@@ -101,15 +109,16 @@ class ThroughputModel:
         )
 
     def faster(self, factor: Numbers) -> ThroughputModel:
-        """The same with every time divided by `factor` (broadcast to M): how well it scales remains."""
+        """Return the models with every time divided by `factor` (broadcast to M), so that their scaling is unchanged."""
         times = ("alpha_c", "beta_c", "alpha_r", "beta_r", "alpha_n", "beta_n", "beta_p")
         return replace(self, **{name: getattr(self, name) / factor for name in times})
 
 
 def prior(*, compute_s: Numbers, local_batch: Numbers) -> ThroughputModel:
-    """What to believe of a job of which nothing is known, but perhaps that a pass over `local_batch` takes `compute_s`.
+    """Return the models of jobs without measurements.
 
-    Both are of shape M. Scaling is next to perfect, as Pollux starts, so that it is tried; the interval is wide.
+    A pass over `local_batch` samples takes `compute_s`; both have shape M. Scaling is almost perfect, as in
+    Pollux, so that larger sizes are tried. The interval is wide.
     """
     compute, batch = np.broadcast_arrays(np.asarray(compute_s, float), np.asarray(local_batch, float))
     none, sync = np.zeros(compute.shape), _HOPE * compute
@@ -139,14 +148,15 @@ def step_time(
     local_batch: Numbers,
     accumulation: Numbers = 0,
 ) -> tuple[FloatArray, FloatArray]:
-    """Seconds of a step, and those of them that synchronisation takes and compute does not hide.
+    """Return the seconds of a step, and the seconds of synchronisation in it that compute does not hide.
 
-    The arguments have the model's axes first, of full length or of length 1, and then any others: with models (jobs,)
-    `slots` may be (1, columns). `accumulation` is the number of passes before the last, whose gradients are not
-    synchronised (Pollux's s). Infinite where a step cannot be: not a number, less than one slot, no samples, more
-    nodes than slots.
+    The axes of the arguments are the model's axes, of full length or of length 1, followed by any others:
+    with models (jobs,), `slots` may be (1, columns). `accumulation` is the number of passes before the last,
+    whose gradients are not synchronised (Pollux's s). The result is infinite where a step is impossible: an
+    argument is NaN, there is less than one slot, there are no samples, or there are more nodes than slots.
 
-    Single precision: accurate to six digits. Give what does not vary along an axis length 1 there: it is cheaper.
+    The arithmetic is in single precision, accurate to six digits. An argument that does not vary along an
+    axis should have length 1 there, which is cheaper.
     """
     batch, passes = np.asarray(local_batch), np.asarray(accumulation)
     batch = np.where((batch >= LEAST) & (batch <= MOST), batch, np.nan).astype(np.float32)
@@ -170,16 +180,17 @@ def step_time(
 
 
 def compute_time(model: ThroughputModel, local_batch: Numbers) -> FloatArray:
-    """Seconds of one pass forward and backward; shapes as in `step_time`, `local_batch` positive."""
+    """Return the seconds of one pass forward and backward; shapes as in `step_time`, `local_batch` positive."""
     batch = np.asarray(local_batch)
     axes = max(batch.ndim, len(model.shape))
     return _compute(model, axes, batch.astype(np.float32)).astype(np.float64)
 
 
 def log_spread(model: ThroughputModel, *, slots: Numbers, nodes: Numbers, local_batch: Numbers) -> FloatArray:
-    """Standard deviation of the logarithm of the step time; shapes as in `step_time`.
+    """Return the standard deviation of the logarithm of the step time; shapes as in `step_time`.
 
-    It is the model's `spread` where it was tried and grows with the distance from there in slots, nodes and batch.
+    It equals the model's `spread` within the range that was tried, and grows with the distance from it in
+    slots, nodes and batch.
     """
     axes = max(np.ndim(slots), np.ndim(nodes), np.ndim(local_batch), len(model.shape))
     spread, most, widest, low, high = (
@@ -205,7 +216,7 @@ def log_spread(model: ThroughputModel, *, slots: Numbers, nodes: Numbers, local_
 
 
 def sync_features(slots: NumberArray, nodes: NumberArray) -> tuple[NumberArray, ...]:
-    """What multiplies alpha_r, beta_r, alpha_n, beta_n and beta_p in the time of a synchronisation."""
+    """Return the factors of alpha_r, beta_r, alpha_n, beta_n and beta_p in the time of a synchronisation."""
     doublings = np.log2(np.maximum(slots, 2) / 2)
     inside, across = (slots > 1) & (nodes <= 1), nodes > 1
     on_two = np.where(nodes == 2, np.log2(slots / np.maximum(nodes, 1)), 0.0)
@@ -213,7 +224,7 @@ def sync_features(slots: NumberArray, nodes: NumberArray) -> tuple[NumberArray, 
 
 
 def _clean_features(slots: NumberArray, nodes: NumberArray) -> tuple[Float32Array, ...]:
-    """The same in single precision, not a number where the shape is none."""
+    """Return `sync_features` in single precision, NaN where slots and nodes are not a valid shape."""
     true = (nodes >= 1) & (nodes <= slots) & (slots <= MOST)
     features = sync_features(np.where(true, slots, 1), np.where(true, nodes, 1))
     return tuple(np.where(true, one, np.nan).astype(np.float32) for one in features)
@@ -230,7 +241,7 @@ def _block_step(
     )
     gamma = _single(model.gamma, axes)
     longer = np.maximum(compute, wire)
-    # (1 + (shorter / longer) ** gamma) ** (1 / gamma), by base 2, which is several times faster than power.
+    # (1 + (shorter / longer) ** gamma) ** (1 / gamma), with base 2, which is several times faster than power.
     share = np.exp2(gamma * np.log2(np.maximum(np.minimum(compute, wire) / longer, np.float32(1e-30))))
     last = longer * np.exp2(np.log2(1 + share) / gamma)
     np.copyto(step, passes * compute + last)
@@ -251,7 +262,7 @@ def _compute(model: ThroughputModel, axes: int, batch: Float32Array) -> Float32A
     at = before + _trailing(first.reshape(model.shape), axes)
     bend = model.bend.astype(np.float32).ravel()
     left, right = bend.take(at, mode="clip"), bend.take(at + 1, mode="clip")
-    # Without the cast it were double precision, and several times slower.
+    # The cast avoids double precision, which is several times slower.
     result: Float32Array = line * np.exp(left + (right - left) * (place - before.astype(np.float32)))
     return result
 
@@ -261,10 +272,10 @@ def _single(values: FloatArray, axes: int) -> Float32Array:
 
 
 def _trailing(values: NumberArray, axes: int) -> NumberArray:
-    """The model's axes first, then new ones of length 1."""
+    """Return the values with the model's axes first, then new axes of length 1."""
     return values.reshape(values.shape + (1,) * (axes - values.ndim))
 
 
 def _leading(values: NumberArray, axes: int) -> NumberArray:
-    """A number has length 1 along every axis."""
+    """Return the values with new leading axes of length 1."""
     return values.reshape((1,) * (axes - values.ndim) + values.shape)

@@ -1,10 +1,11 @@
-"""What a job will do on a device kind where it never ran on several slots, from the kinds where it did. Pure.
+"""Predictions for a device kind on which a job never used several slots, from the kinds on which it did. Pure.
 
-Sia's bootstrap (SOSP'23, section 3.4): a profile on one slot of the new kind is enough, and synchronisation is taken to be
-faster by the same factor as compute, so that the job scales as on the known kind. That is a poor guess where the kinds
-differ in their links. Links are the cluster's and not the job's, so other jobs show them: the logarithm of the time of
-a synchronisation is taken to be one number for the job plus one for the kind, and those of the kinds are learned from all
-jobs. Until jobs have run on both kinds that is Sia's guess.
+This extends Sia's bootstrap (SOSP'23, section 3.4). There, a profile on one slot of the new kind is enough:
+synchronisation is assumed to be faster by the same factor as compute, so the job scales as on the known kind.
+That is a poor guess where the kinds differ in their links. Links belong to the cluster and not to the job, so
+other jobs show them. The logarithm of the synchronisation time is modelled as a number for the job plus a
+number for the kind, and the numbers of the kinds are learned from all jobs. Until jobs have run on both
+kinds, the result is Sia's guess.
 """
 
 from __future__ import annotations
@@ -14,16 +15,22 @@ from dataclasses import fields, replace
 
 import numpy as np
 
-from service.domain.arrays import BoolArray, FloatArray
 from service.domain.perf.throughput import GUESS_SPREAD, Numbers, ThroughputModel, compute_time
+from service.domain.shared.arrays import BoolArray, FloatArray
 
 _HIDDEN = 0.1
-"""Synchronisation that takes this share of compute is half seen, and half hidden behind it; what is hidden cannot be
-fitted."""
+"""Synchronisation, as a share of compute, at which it counts as half measured.
+
+Compute hides the other half, and hidden synchronisation cannot be fitted.
+"""
 _DOUBT = 0.5
-"""Jobs that must show it until half of what makes a kind's links different is believed."""
+"""Number of jobs that must show a difference between the links of kinds before half of it is believed."""
 _LOG_HOPE, _LOG_NO_EXTRA = math.log(1.1), math.log(0.01)
-"""Across nodes against within one, and the extra on two nodes against across nodes, where nothing shows it."""
+"""Default ratios without measurements, as logarithms.
+
+The first is the time across nodes over the time within a node, the second the extra on two nodes over the
+time across nodes.
+"""
 _SMALLEST = 1e-9
 _ROUNDS = 30
 
@@ -31,11 +38,14 @@ _ROUNDS = 30
 def transfer(
     known: ThroughputModel, own: ThroughputModel, log_ratio: FloatArray | None = None
 ) -> ThroughputModel:
-    """`own` (M,), models of the new kind, with what they have not tried taken from `known` (M,), of the same jobs on
-    another: across nodes where `own` has one node, all synchronisation where it has one slot.
+    """Return `own` (M,), models of the new kind, with the parameters it has not tried taken from `known` (M,).
 
-    `log_ratio` (3, M) is how much longer synchronisation takes than on the known kind: within a node, across nodes, and
-    the extra on two nodes. None: as compute (Sia). Where `own` tried nothing at all, use `borrow`.
+    `known` has the models of the same jobs on another kind. It supplies synchronisation across nodes where
+    `own` tried one node, and all synchronisation where `own` tried one slot.
+
+    `log_ratio` (3, M) is the logarithm of synchronisation time relative to the known kind: within a node,
+    across nodes, and the extra on two nodes. None: the ratio of compute (Sia). Where `own` tried nothing at
+    all, use `borrow`.
     """
     if log_ratio is None:
         batch = np.sqrt(own.batch_low * own.batch_high)
@@ -57,8 +67,11 @@ def transfer(
 
 
 def borrow(known: ThroughputModel, relative_speed: Numbers = 1.0) -> ThroughputModel:
-    """Models for a kind where nothing was tried, not even on one slot: those of another kind, `relative_speed` times as
-    fast (broadcast to M; 1 where it is not known, which is not a number or not positive). The interval is wide.
+    """Return the models for a kind where nothing was tried, not even one slot: those of another kind, with a
+    wide interval.
+
+    They are `relative_speed` times as fast (broadcast to M). A relative speed that is NaN or not positive is
+    unknown and counts as 1.
     """
     none = np.zeros(known.shape)
     return replace(
@@ -70,13 +83,16 @@ def borrow(known: ThroughputModel, relative_speed: Numbers = 1.0) -> ThroughputM
 
 
 def across_kinds(models: ThroughputModel, relative_speed: FloatArray | None = None) -> ThroughputModel:
-    """Models (J, K) of jobs on kinds, with what a job has not tried on a kind taken from its best known other kind: where
-    it ran on several nodes, else on several slots, else at all; among those, where its synchronisation is seen best.
+    """Return the models (J, K) of jobs on kinds, with untried parts taken from the job's best-known other kind.
 
-    Without such a kind, a job that ran on several slots but on one node takes from the kind's other jobs how much more
-    synchronisation costs across nodes. Otherwise it keeps what it has. The more jobs, running or ended, the better.
+    The best-known kind is one on which the job ran on several nodes, else on several slots, else at all.
+    Among these, it is the kind on which the synchronisation is measured best.
 
-    `relative_speed` (K,) compares kinds before any profile; None: all alike.
+    Without such a kind, a job that ran on several slots but only on one node takes the extra cost of
+    synchronisation across nodes from the kind's other jobs. In all other cases a job keeps its own model.
+    More jobs, running or ended, improve the result.
+
+    `relative_speed` (K,) compares kinds before any profile; None: all kinds are equally fast.
     """
     jobs, kinds = models.shape
     if jobs == 0 or kinds == 0:
@@ -87,7 +103,7 @@ def across_kinds(models: ThroughputModel, relative_speed: FloatArray | None = No
     seen = _seen(shown, compute, models)
     expected = _expected_sync(shown, compute, seen, models.slots_tried > 0)
     several, wide = models.slots_tried > 1, models.nodes_tried > 1
-    # Each `seen` is less than one: it only decides among those that stand equal.
+    # Each `seen` is at most 1, so it only breaks ties.
     standing = 1.0 * (models.slots_tried > 0) + several + wide
     score = standing + 0.9 * np.where(wide, seen[1], seen[0])
     rows = np.arange(jobs)
@@ -96,7 +112,7 @@ def across_kinds(models: ThroughputModel, relative_speed: FloatArray | None = No
         own = models[:, kind]
         best = np.where(np.arange(kinds) == kind, -1.0, score).argmax(axis=1)
         better = standing[rows, best] > standing[:, kind]
-        # Without a better kind, other jobs may still show what several nodes cost more than one.
+        # Without a better kind, other jobs may still show the extra cost of several nodes over one.
         best = np.where(better, best, kind)
         known = models[rows, best]
         bootstrapped = transfer(known, own, expected[:, :, kind] - shown[:, rows, best])
@@ -109,14 +125,16 @@ def across_kinds(models: ThroughputModel, relative_speed: FloatArray | None = No
 
 
 def _speeds(values: Numbers, shape: tuple[int, ...]) -> FloatArray:
-    """1 where it is no speed."""
+    """Return the relative speeds of `shape`, 1 where a value is not a valid speed."""
     true = (np.asarray(values) > _SMALLEST) & (np.asarray(values) < 1 / _SMALLEST)
     return np.broadcast_to(np.where(true, values, 1.0), shape)
 
 
 def additive(values: FloatArray, weights: FloatArray, doubt: float) -> FloatArray:
-    """Least squares of (J, K) values, of weight 0 where there is none, as a number for the row plus one for the column;
-    each column's is pulled to 0 as if `doubt` rows had shown 0.
+    """Return the least-squares fit of (J, K) values as a number for the row plus a number for the column.
+
+    `weights` are 0 where there is no value. Each column's number is pulled to 0 as if `doubt` rows had the
+    value 0.
     """
     row, column = np.zeros((len(values), 1)), np.zeros((1, values.shape[1]))
     of_row = np.maximum(weights.sum(axis=1, keepdims=True), _SMALLEST)
@@ -129,27 +147,30 @@ def additive(values: FloatArray, weights: FloatArray, doubt: float) -> FloatArra
 
 
 def _expected_sync(shown: FloatArray, compute: FloatArray, seen: FloatArray, ran: BoolArray) -> FloatArray:
-    """What `_log_sync` is expected to be for each job on each kind (3, J, K)."""
-    # Before anything is seen of its links, a kind's are as much faster than another's as its compute is, of all jobs.
+    """Return the expected value of `_log_sync` for each job on each kind (3, J, K)."""
+    # Before any measurement of its links, a kind's synchronisation is as much faster as its compute, over all
+    # jobs.
     usual = additive(compute, ran.astype(float), 0.0)
     inside, across = (usual + additive(shown[i] - usual, seen[i], _DOUBT) for i in (0, 1))
-    # A job that never ran on several nodes: within a node, and what the kind's other jobs take more across nodes.
+    # A job that never ran on several nodes: its time within a node, plus the extra that the kind's other jobs
+    # show.
     within = np.where(seen[0] > 0, shown[0], inside)
     more = _of_kind(shown[1] - shown[0], seen.min(axis=0), _LOG_HOPE)
     across = np.where(seen[1].any(axis=1, keepdims=True), across, within + more)
-    # The extra on two nodes is the kind's alone, as a share of the time across nodes: next to nothing unless it is seen.
+    # The extra on two nodes belongs to the kind alone, as a share of the time across nodes. It is close to 0
+    # until measured.
     extra = _of_kind(np.maximum(shown[2] - shown[1], _LOG_NO_EXTRA), seen[1], _LOG_NO_EXTRA)
     return np.stack([inside, across, across + extra])
 
 
 def _of_kind(values: FloatArray, weights: FloatArray, usual: float) -> FloatArray:
-    """Mean (K,) of (J, K) values, with `usual` as if `_DOUBT` jobs more had shown it."""
+    """Return the mean (K,) of (J, K) values, with `usual` counted as the value of `_DOUBT` more jobs."""
     result: FloatArray = ((weights * values).sum(axis=0) + _DOUBT * usual) / (weights.sum(axis=0) + _DOUBT)
     return result
 
 
 def _log_compute(models: ThroughputModel) -> FloatArray:
-    """(J, K) at one batch of each job, in the middle of what it tried."""
+    """Return the logarithm of compute time (J, K) at one batch of each job, in the middle of the batches it tried."""
     ran = models.slots_tried > 0
     middle = 0.5 * np.log(models.batch_low * models.batch_high)
     batch = np.exp((middle * ran).sum(axis=1) / np.maximum(ran.sum(axis=1), 1))
@@ -157,13 +178,18 @@ def _log_compute(models: ThroughputModel) -> FloatArray:
 
 
 def _log_sync(models: ThroughputModel) -> FloatArray:
-    """(3, J, K) within a node, across nodes, each on four slots, and the extra on two nodes."""
+    """Return the logarithm of synchronisation time (3, J, K): within a node and across nodes, each on four
+    slots, and the extra on two nodes.
+    """
     inside, across = models.alpha_r + models.beta_r, models.alpha_n + models.beta_n
     return np.log(np.maximum(np.stack([inside, across, models.beta_p]), _SMALLEST))
 
 
 def _seen(sync: FloatArray, compute: FloatArray, models: ThroughputModel) -> FloatArray:
-    """(2, J, K) how well synchronisation was seen within a node and across nodes, from 0 to 1, as weights: so squared."""
+    """Return weights from 0 to 1 (2, J, K) for the quality of measured synchronisation within a node and across nodes.
+
+    They are squared, as weights of a least-squares fit.
+    """
     tried = np.stack([models.slots_tried > 1, models.nodes_tried > 1])
     share = np.exp(sync[:2] - compute)
     result: FloatArray = tried * (share / (share + _HIDDEN)) ** 2

@@ -1,1 +1,1 @@
-"""Allocation policies: each a small file that turns a round's input into a problem, and its solution into choices."""
+"""Allocation policies. Each turns a round's input into an allocation problem, and its solution into choices."""

@@ -1,77 +1,97 @@
-"""BOA: the shortest mean response time under a long-run average of dollars per hour.
+"""Budget policy (BOA): the shortest mean response time under a long-run average of dollars per hour.
 
-Li, Berg, Mukhopadhyay, Harchol-Balter, "How to Rent GPUs on a Budget", with prices per configuration: a job of rate
-s and price p is best off where (1 + mu * p) / s is least, and mu, hours of delay per dollar, is what the budget makes
-it. `Budget` decides with a given mu; `steer` moves mu between rounds.
+Li, Berg, Mukhopadhyay, Harchol-Balter, "How to Rent GPUs on a Budget", with prices per configuration. A job
+of rate s and price p does best where (1 + mu * p) / s is least. mu, in hours of delay per dollar, follows
+from the budget. `BudgetPolicy` decides with a given mu; `advance` and `steer` adjust mu between rounds.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import ClassVar
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, ClassVar
 
 import numpy as np
 
 from service.domain.allocation.knapsack.problem import Solve
-from service.domain.arrays import FloatArray
-from service.domain.policies.parameter import parameter
-from service.domain.policies.policy import Choices, RoundInput
-from service.domain.policies.solving import solved
-from service.domain.policies.speedup import changed, finite, holding, kind_capacity, usable_goodput, weights
-from service.domain.policies.widths import NO_CLASS, NOT_FOR_SALE, column_prices
+from service.domain.policies.framework.class_statistics import (
+    ClassStatistics,
+    expected_widths,
+    from_json,
+    observe_jobs,
+)
+from service.domain.policies.framework.parameter import parameter
+from service.domain.policies.framework.policy import Choices, RoundHistory, RoundInput
+from service.domain.policies.framework.solving import solved
+from service.domain.policies.framework.speedup import (
+    changed,
+    finite,
+    holding,
+    kind_capacity,
+    usable_goodput,
+    weights,
+)
+from service.domain.policies.framework.widths import NO_CLASS, NOT_FOR_SALE, column_prices
+from service.domain.shared.arrays import FloatArray
 
 _HOUR_S = 3600.0
 _DOLLARS_ALONE = 1e3
-"""Times the price of the cheapest configuration: at such a mu delay hardly counts any more, so mu goes no higher."""
+"""Multiple of the cheapest configuration's price that bounds mu: beyond it delay hardly counts any more."""
 _APART = 0.01
-"""How far apart mu is for the two widths of a class that is mixed: enough to tell what is equally good at mu."""
+"""Relative distance of mu for the two widths of a mixed class, enough to separate configurations equally good
+at mu.
+"""
 _LEAST_WEIGHT = 1e-6
-"""Nobody counts less, so that slots which are free are better taken than not."""
+"""Minimum weight of a job, so that taking free slots is better than leaving them."""
 _BISECTIONS = 30
 _AHEAD_H = 24.0
-"""Hours of a budget that can be spent ahead of time, or be left over."""
+"""Maximum number of hours of a budget that can be spent in advance or be left over."""
 _GAIN = 0.1
-"""Of the correction, for each hour that is ahead."""
+"""Change of the correction for each hour of the budget that is spent in advance."""
 _GAIN_OF_INTEGRAL = 0.01
-"""Of the correction, for each hour that an hour is ahead."""
+"""Change of the correction's integral for each hour of the budget spent in advance, per hour of time."""
 _LASTING = 16.0
-"""The most of the correction's integral, a logarithm: nine million times what was expected, or a part of it as small."""
+"""Bound on the correction's integral, a logarithm: a factor of nine million up or down."""
 _UNEXPECTED = 0.1
-"""Of an hour's delay for an hour's budget: what a dollar is worth where nothing was expected and too much is spent."""
+"""Worth of a dollar where none was expected and too much is spent, in hours of delay per hour's budget."""
 
 
 @dataclass(frozen=True, slots=True)
-class Budget:
-    """Rents as much as a long-run average of dollars per hour allows, so that jobs end early on average.
+class BudgetPolicy:
+    """Short mean response time within a long-run average of dollars per hour.
 
-    A job is worth `h * rate - mu * price`, where h is its least (weight + mu * price) / rate: the hours of delay that
-    a configuration spares per hour, less its dollars. The most is the weight, exactly where the published rule has its
-    optimum; below it the value says what is lost, so that slots, quotas and a cap on dollars, which the theorem does
-    not know, are shared where it costs least. To have nothing is worth 0: no job waits to save money that has room
-    for its best configuration. A change of slots is charged with the delay and the dollars of its time, over the time
-    that it is for. Where no configuration has a price, slots stand for dollars.
+    A job is worth `h * rate - mu * price`, where h is its least (weight + mu * price) / rate: the hours of
+    delay that a configuration spares per hour, less its dollars. The maximum is the weight, exactly where the
+    published rule has its optimum. Below it the value states the loss, so that slots, quotas and a cap on
+    dollars, which the theorem does not cover, are shared where it costs least.
+
+    Having nothing is worth 0: no job that has capacity for its best configuration waits to save money. A
+    change of slots is charged with the delay and the dollars of its time, over the time that it serves. If no
+    configuration has a price, slots stand for dollars.
     """
 
     name: ClassVar[str] = "budget"
     usd_per_h: float = parameter(
         -1.0,
-        "Dollars per hour, as a long-run average; slots where nothing has a price; -1: what all slots cost.",
+        "Long-run average of dollars per hour; in slots if nothing has a price. -1: the price of all slots.",
         at_least=-1,
     )
     mu_h_per_usd: float = parameter(
-        -1.0, "Hours of delay that a dollar is worth; -1: by the jobs that are present.", at_least=-1
+        -1.0, "Worth of a dollar in hours of delay. -1: derived from the present jobs.", at_least=-1
     )
     mixed_class: float = parameter(
-        NO_CLASS, "Class that has two widths at this mu; -1: none.", at_least=NO_CLASS
+        NO_CLASS, "Index of the class that has two widths at this mu; -1: none.", at_least=NO_CLASS
     )
     narrow_share: float = parameter(
-        0.0, "Share of its jobs that have the cheaper one.", at_least=0, at_most=1
+        0.0, "Fraction of that class's jobs with the cheaper width.", at_least=0, at_most=1
     )
-    horizon_s: float = parameter(3600.0, "Seconds that a change is for, at most.", at_least=1)
+    horizon_s: float = parameter(
+        3600.0, "Maximum time in seconds that a change is assumed to serve.", at_least=1
+    )
 
     def choose(self, given: RoundInput, solve: Solve) -> Choices:
-        """See `Policy.choose`."""
+        """Return the choices that spare the most delay, net of dollars at the worth mu."""
         prices = column_prices(given.configurations.usd_per_h, given.configurations.slots)
         rate = _rate(given, prices)
         runs = rate > 0
@@ -83,8 +103,48 @@ class Budget:
         idle = -weight * np.where(holding(given), finite(given.change_s) / self.horizon_s, 0.0)
         return solved(given, solve, np.where(runs, worth, -np.inf), idle, "hours of delay per hour")
 
+    def advance(self, given: RoundInput, history: RoundHistory) -> tuple[BudgetPolicy, Mapping[str, Any]]:
+        """Return the policy with the mu that follows from arrivals and spending so far; with a fixed mu, the
+        policy as it is.
+        """
+        if self.mu_h_per_usd >= 0:
+            return self, {}
+        state, statistics = remembered(history.state)
+        statistics = observe_jobs(statistics, given, history)
+        state = self.after_spending(
+            given, statistics, state, usd_per_h=history.usd_per_h, elapsed_s=history.elapsed_s
+        )
+        carried = {"budget": asdict(state), "classes": asdict(statistics)}
+        return replace(self, mu_h_per_usd=state.mu_h_per_usd), carried
+
+    def after_spending(
+        self,
+        given: RoundInput,
+        statistics: ClassStatistics,
+        state: BudgetState,
+        *,
+        usd_per_h: float,
+        elapsed_s: float,
+    ) -> BudgetState:
+        """Return the state after `elapsed_s` seconds at `usd_per_h`; it is unchanged if these are unknown (0)."""
+        configurations = given.configurations
+        average_usd_per_h = price_of_everything(given) if self.usd_per_h < 0 else self.usd_per_h
+        widths = expected_widths(statistics, configurations, budget_usd_per_h=average_usd_per_h)
+        return steer(
+            state,
+            realised_usd=usd_per_h * elapsed_s / _HOUR_S,
+            elapsed_s=elapsed_s,
+            budget_usd_per_h=self.usd_per_h,
+            expected_h_per_usd=mu_for_present_jobs(given, self.usd_per_h)
+            if widths is None
+            else widths.mu_h_per_usd,
+            highest_h_per_usd=highest_mu(column_prices(configurations.usd_per_h, configurations.slots)),
+        )
+
     def _mu_by_job(self, given: RoundInput) -> FloatArray:
-        """(J,) mu; apart for the two parts of the class that is mixed, in the order of submits."""
+        """Return mu (J,) for each job. The two parts of the mixed class, in submission order, have slightly
+        different values.
+        """
         mu = self.mu_h_per_usd if self.mu_h_per_usd >= 0 else mu_for_present_jobs(given, self.usd_per_h)
         mixed = given.job_class == self.mixed_class
         turn = np.cumsum(mixed)
@@ -93,15 +153,16 @@ class Budget:
         return mu * np.where(mixed & (self.mixed_class != NO_CLASS), apart, 1.0)
 
     def _change_share(self, given: RoundInput, rate: FloatArray) -> FloatArray:
-        """(J, C) the time that a change takes, as a share of the time that it is for."""
+        """Return the time of a change (J, C) as a fraction of the time that it serves."""
         left_s = finite(given.remaining, otherwise=np.inf)[:, None] / np.where(rate > 0, rate, 1.0)
         return finite(given.change_s)[:, None] / np.clip(left_s, 1.0, self.horizon_s)
 
 
 def mu_for_present_jobs(given: RoundInput, usd_per_h: float) -> float:
-    """The least mu at which the jobs that are present would spend no more than this together: a start, while the
-    loads of classes are not known. The highest mu when even that spends more, as with a budget of 0. A negative
-    budget is what all slots cost.
+    """Return the least mu at which the present jobs together spend at most `usd_per_h`.
+
+    This is the initial value while the loads of classes are unknown. If even the highest mu spends more, as
+    with a budget of 0, the result is the highest mu. A negative budget stands for the price of all slots.
     """
     usd_per_h = usd_per_h if usd_per_h >= 0 else price_of_everything(given)
     prices = column_prices(given.configurations.usd_per_h, given.configurations.slots)
@@ -125,7 +186,9 @@ def mu_for_present_jobs(given: RoundInput, usd_per_h: float) -> float:
 
 
 def price_of_everything(given: RoundInput) -> float:
-    """Dollars per hour of all slots that the rows allow, each in the configuration of its kind that is cheapest."""
+    """Return the dollars per hour of all slots that the rows allow, each in the cheapest configuration of its
+    kind.
+    """
     configurations = given.configurations
     prices = column_prices(configurations.usd_per_h, configurations.slots)
     per_slot = prices / np.maximum(configurations.slots, 1)
@@ -137,17 +200,18 @@ def price_of_everything(given: RoundInput) -> float:
 
 
 def highest_mu(prices: FloatArray) -> float:
-    """The mu beyond which delay hardly counts against dollars any more."""
+    """Return the mu beyond which delay hardly counts against dollars any more."""
     return _DOLLARS_ALONE / float(np.where(prices > 0, prices, np.inf).min(initial=_DOLLARS_ALONE))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetState:
-    """What a cluster under a budget remembers between rounds; numbers only, so that `dataclasses.asdict` is its JSON.
+    """State of a budget between rounds. It holds numbers only, so that `dataclasses.asdict` gives its JSON.
 
-    `mu_h_per_usd` is for the next round, -1 while nothing is known. `ahead_h` is how many hours of the budget have been
-    spent in advance; less than 0 of money that was left over. `lasting` is the part of the correction that stays when
-    nothing is ahead: the logarithm of how much dearer a dollar is than was expected.
+    `mu_h_per_usd` is for the next round, -1 while nothing is known. `ahead_h` is the number of hours of the
+    budget spent in advance, negative for money left over. `lasting` is the part of the correction that
+    remains when nothing is ahead: the logarithm of the ratio between the actual and the expected worth of a
+    dollar.
     """
 
     mu_h_per_usd: float = -1.0
@@ -158,8 +222,15 @@ class BudgetState:
 
     @property
     def average_usd_per_h(self) -> float:
-        """Dollars per hour since the budget began; 0 before."""
+        """Mean dollars per hour since the budget began; 0 before."""
         return self.spent_usd / self.elapsed_s * _HOUR_S if self.elapsed_s > 0 else 0.0
+
+
+def remembered(state: Mapping[str, Any]) -> tuple[BudgetState, ClassStatistics]:
+    """Return the stored state of the budget; the initial one where nothing is stored."""
+    budget = state.get("budget", {})
+    known = {one.name: budget[one.name] for one in fields(BudgetState) if one.name in budget}
+    return BudgetState(**known), from_json(state.get("classes", {}))
 
 
 def steer(
@@ -171,16 +242,20 @@ def steer(
     expected_h_per_usd: float,
     highest_h_per_usd: float,
 ) -> BudgetState:
-    """The state after `elapsed_s` seconds in which `realised_usd` were spent.
+    """Return the state after `elapsed_s` seconds in which `realised_usd` were spent.
 
-    mu is `expected_h_per_usd`, the one of `fixed_widths` for the learned loads (or `mu_for_present_jobs`), times e to the
-    power of a correction, since what is expected may be wrong by orders of magnitude. The correction is proportional to
-    what was spent ahead of time, and to its integral: so it is the average since the beginning that is kept, not that of
-    the last hour, and nothing has to stay ahead for it. It is slow, because one price of delay for all times, busy ones
-    and calm ones, is what serves jobs best. What is ahead or left over counts up to a day's budget: money that could not
-    be spent for want of jobs is not saved up without limit, and one absurd bill is got over. Where so much is left over, a
-    dollar is worth nothing, and nothing more is learned from what could not be spent. A negative budget, which is none,
-    corrects nothing; spend or time that is no number changes nothing.
+    mu is `expected_h_per_usd` (from `fixed_widths` for the learned loads, or from `mu_for_present_jobs`)
+    times e to the power of a correction, because the expected value may be wrong by orders of magnitude. The
+    correction has a part proportional to the money spent in advance and an integral part. It therefore keeps
+    the average since the beginning, not that of the last hour, without a lasting offset. It is slow, because
+    one price of delay for busy and calm times serves jobs best.
+
+    The amount ahead or left over is limited to a day's budget. Money that is not spent for lack of jobs does
+    not accumulate without limit, and the controller recovers from one absurd bill. While that limit of money
+    is left over, a dollar is worth nothing and the integral stays as it is.
+
+    A negative budget means no budget and corrects nothing. Invalid dollars or seconds leave the state
+    unchanged.
     """
     if not (math.isfinite(realised_usd) and realised_usd >= 0 and math.isfinite(elapsed_s) and elapsed_s > 0):
         return state
@@ -206,7 +281,9 @@ def steer(
 
 
 def _rate(given: RoundInput, prices: FloatArray) -> FloatArray:
-    """(J, C) goodput of what each job could have if it were alone; 0 where there is none or no price."""
+    """Return the goodput (J, C) that each job could have if it were alone; 0 for an unusable or unpriced
+    configuration.
+    """
     rate = np.where(prices < NOT_FOR_SALE, usable_goodput(given), 0.0)
     for row in given.rows:
         counts = np.ones(len(rate), dtype=np.bool_) if row.jobs is None else row.jobs

@@ -1,4 +1,6 @@
-"""IBM's elastic scaling (Saxena et al., MASCOTS'20): the greatest sum of scaling factors, exactly."""
+"""Elastic-scaling policy of IBM (Saxena et al., MASCOTS'20): the greatest sum of scaling factors, solved
+exactly.
+"""
 
 from __future__ import annotations
 
@@ -7,29 +9,31 @@ from typing import ClassVar
 
 import numpy as np
 
-from service.domain.allocation.knapsack.problem import Solve
-from service.domain.arrays import BoolArray, FloatArray
-from service.domain.policies.counts import solved_by_counts
-from service.domain.policies.policy import Choices, RoundInput
-from service.domain.policies.scaling import scaling_factors
-from service.domain.policies.speedup import finite, kind_capacity
+from service.domain.allocation.knapsack.problem import NOTHING, Solve
+from service.domain.policies.framework.counts import solved_by_counts
+from service.domain.policies.framework.policy import Choices, RoundInput
+from service.domain.policies.framework.scaling import scaling_factors
+from service.domain.policies.framework.speedup import finite, kind_capacity
+from service.domain.shared.arrays import BoolArray, FloatArray
 
 
 @dataclass(frozen=True, slots=True)
 class ElasticDp:
-    """Maximises the sum of scaling factors, goodput against one slot, with something for every admitted job.
+    """Greatest sum of scaling factors (goodput relative to one slot), with slots for every admitted job.
 
-    Jobs are admitted in the order of their submits, as many as fit at their smallest size; the others wait. On one
-    device kind this is their dynamic program over counts. With more kinds, or more rows that bind, the shared solver
-    decides, and an admitted job without slots costs more than any one job can gain. Theirs counts the samples of every
-    batch alike; goodput weighs them by efficiency. As published, a change costs nothing, and neither priority nor
-    remaining work counts.
+    Jobs are admitted in the order of their submission, as many as fit at their smallest size; the others
+    wait. On one device kind this is the dynamic program over counts of the paper. With more kinds, or with
+    more rows that bind, the shared solver decides, and an admitted job without slots costs more than any one
+    job can gain.
+
+    The paper counts the samples of every batch alike; goodput weighs them by efficiency. As in the paper, a
+    change costs nothing, and neither priority nor remaining work counts.
     """
 
     name: ClassVar[str] = "elastic-dp"
 
     def choose(self, given: RoundInput, solve: Solve) -> Choices:
-        """See `Policy.choose`."""
+        """Return the choices with the greatest sum of scaling factors."""
         scaling = scaling_factors(given)
         admitted = _admitted(given, scaling)
         utility = np.where((scaling > 0) & admitted[:, None], scaling, -np.inf)
@@ -38,9 +42,10 @@ class ElasticDp:
 
 
 def _admitted(given: RoundInput, scaling: FloatArray) -> BoolArray:
-    """(J,) which jobs have a place: the first ones of the queue, as many as fit at their smallest sizes.
+    """Return the admitted jobs (J,): jobs with a seat, then the queue as far as the jobs fit at their
+    smallest sizes.
 
-    A job that fits nowhere, not even alone, does not hold up those behind it.
+    A job that does not even fit alone does not block the jobs behind it.
     """
     capacity, kind = kind_capacity(given), given.configurations.kind
     demand = np.zeros(len(kind))
@@ -49,4 +54,9 @@ def _admitted(given: RoundInput, scaling: FloatArray) -> BoolArray:
     fits = (scaling > 0) & (demand <= capacity[kind])
     smallest = np.where(fits, demand, np.inf).min(axis=1, initial=np.inf)
     runs = np.isfinite(smallest)
-    return np.asarray(runs & (np.cumsum(np.where(runs, smallest, 0.0)) <= capacity.sum()))
+    seated = np.zeros_like(runs) if given.seats is None else runs & (given.seats != NOTHING)
+    order = np.argsort(~seated, kind="stable")
+    fitting = np.cumsum(np.where(runs, smallest, 0.0)[order]) <= capacity.sum()
+    admitted = np.zeros_like(runs)
+    admitted[order] = fitting
+    return np.asarray(runs & (admitted | seated))

@@ -1,4 +1,4 @@
-"""Equal shares of slots."""
+"""Equal-share policy."""
 
 from __future__ import annotations
 
@@ -8,31 +8,35 @@ from typing import ClassVar
 import numpy as np
 
 from service.domain.allocation.knapsack.problem import Solve
-from service.domain.policies.parameter import parameter
-from service.domain.policies.policy import Choices, RoundInput
-from service.domain.policies.solving import solved
-from service.domain.policies.speedup import kept, usable_goodput, weights
+from service.domain.policies.framework.parameter import parameter
+from service.domain.policies.framework.policy import Choices, RoundInput
+from service.domain.policies.framework.solving import solved
+from service.domain.policies.framework.speedup import kept, usable_goodput, weights
 
 _IDLE_SLOTS = 0.25
-"""What having nothing counts as: giving a job its first slot helps more than doubling another's only one."""
+"""Number of slots that stands for having none: a first slot helps a job more than doubling another's only slot."""
 _TIE = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
 class Fair:
-    """Gives every job the same number of slots, in proportion to its weight, however well it uses them.
+    """Equal numbers of slots for all jobs in proportion to their weights, however well they use them.
 
-    Minimises the sum of weight * (slots / weight) ** p, p below 0; the lower p, the closer to max-min. A millionth
-    of a term decides between equal sizes: the device kind with more goodput, and not to change.
+    Minimises the sum of weight * (slots / weight) ** p, p below 0. The lower p is, the closer the result is
+    to max-min fairness. A millionth of a term decides between equal sizes: it prefers the device kind with
+    more goodput and the present configuration.
     """
 
     name: ClassVar[str] = "fair"
     p: float = parameter(
-        -1.0, "Exponent: the lower, the more the job with the fewest slots counts.", below=0, at_least=-8
+        -1.0,
+        "Exponent; a lower value gives more weight to the job with the fewest slots.",
+        below=0,
+        at_least=-8,
     )
 
     def choose(self, given: RoundInput, solve: Solve) -> Choices:
-        """See `Policy.choose`."""
+        """Return the choices with the least sum of weight * (slots / weight) ** p."""
         goodput = usable_goodput(given)
         weight = np.maximum(weights(given), _TIE)[:, None]
         slots = np.maximum(given.configurations.slots, _IDLE_SLOTS)[None, :]

@@ -1,4 +1,4 @@
-"""First come, first served."""
+"""First-come, first-served policy."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import ClassVar
 import numpy as np
 
 from service.domain.allocation.knapsack.problem import Solve
-from service.domain.policies.policy import Choices, RoundInput
-from service.domain.policies.queueing import served
-from service.domain.policies.speedup import holding
+from service.domain.policies.framework.policy import Choices, RoundInput
+from service.domain.policies.framework.queueing import served
+from service.domain.policies.framework.speedup import holding
 
 
 @dataclass(frozen=True, slots=True)
 class Fifo:
-    """Serves jobs by submit at the size they asked for; running jobs stay, nobody overtakes.
+    """First come, first served at the requested size; running jobs stay and no job overtakes another.
 
-    A job that does not fit makes all later ones wait (no backfill), so that a large job gets its turn.
+    A job that does not fit makes all later jobs wait (no backfill), so that a large job gets its turn.
     """
 
     name: ClassVar[str] = "fifo"
 
     def choose(self, given: RoundInput, solve: Solve) -> Choices:  # noqa: ARG002  # its order is the choice
-        """See `Policy.choose`."""
+        """Return the choices of running jobs first, then of waiting jobs by submission."""
         return served(given, np.argsort(~holding(given), kind="stable"), blocking=True)

@@ -1,4 +1,4 @@
-"""Gavel (Narayanan et al., OSDI'20): max-min of normalised throughput by shares of time, realised in rounds."""
+"""Gavel policy (Narayanan et al., OSDI'20): max-min normalised throughput by shares of time, realised in rounds."""
 
 from __future__ import annotations
 
@@ -8,26 +8,27 @@ from typing import ClassVar
 import numpy as np
 
 from service.domain.allocation.knapsack.problem import NOTHING, Solve
-from service.domain.arrays import FloatArray, IntArray
-from service.domain.policies.linear import max_min_shares
-from service.domain.policies.policy import Choices, RoundInput
-from service.domain.policies.queueing import Capacity, ordered_choices, requested_columns
-from service.domain.policies.speedup import finite, kept, kind_capacity, usable_goodput, weights
+from service.domain.policies.framework.linear import max_min_shares
+from service.domain.policies.framework.policy import Choices, RoundInput
+from service.domain.policies.framework.queueing import Capacity, ordered_choices, requested_columns
+from service.domain.policies.framework.speedup import finite, kept, kind_capacity, usable_goodput, weights
+from service.domain.shared.arrays import FloatArray, IntArray
 
 
 @dataclass(frozen=True, slots=True)
 class Gavel:
-    """Shares time on the device kinds so that the worst-off job gains the most over an equal share.
+    """Shares of time on the device kinds that give the worst-off job the greatest gain over an equal share.
 
-    Section 4.1 (max-min fairness over kinds, jobs at the size they asked for): maximise the least of
-    slots * throughput(X) / (weight * throughput(equal shares)), X (J, K) being shares of time. Section 5 makes rounds
-    of it: a pair (job, kind) has the priority X / share of its life that the job has spent on the kind.
+    Section 4.1 (max-min fairness over kinds, jobs at the requested size): maximise the least of slots *
+    throughput(X) / (weight * throughput(equal shares)), X (J, K) being shares of time. Section 5 realises the
+    shares in rounds: a pair (job, kind) has the priority X / fraction of its life that the job has spent on
+    the kind.
     """
 
     name: ClassVar[str] = "gavel"
 
     def choose(self, given: RoundInput, solve: Solve) -> Choices:  # noqa: ARG002  # its order is the choice
-        """See `Policy.choose`."""
+        """Return the choices in descending order of the priority of (job, kind) pairs."""
         columns, throughput = _best_columns(given)
         slots = np.append(given.configurations.slots, 0)[columns]
         shares = time_shares(throughput, slots, kind_capacity(given), weights(given))
@@ -36,17 +37,21 @@ class Gavel:
         job, kind = np.nonzero(priority > 0)
         utility = np.full(given.goodput.shape, -np.inf)
         utility[job, columns[job, kind]] = priority[job, kind]
+        if given.firm is not None:
+            stays = np.flatnonzero(given.firm & (usable_goodput(given) * kept(given)).any(axis=1))
+            utility[stays, given.current[stays]] = np.maximum(utility[stays, given.current[stays]], _NONE)
         return ordered_choices(given, _by_priority(given, utility), utility, "priority")
 
 
 _NONE = 1e-6
-"""A share of time below this is none; whoever has had none yet goes before all who have."""
+"""Smallest share of time that counts; a job that has had no share yet precedes all others."""
 
 
 def _best_columns(given: RoundInput) -> tuple[IntArray, FloatArray]:
-    """(J, K) the requested configuration with the most goodput on each kind, the present one first; and its goodput.
+    """Return the requested configuration (J, K) with the most goodput on each kind, and its goodput.
 
-    Where there is none the column is `NOTHING` and the goodput 0.
+    The present configuration wins if it is among them. Without a configuration the column is `NOTHING` and
+    the goodput 0.
     """
     goodput = np.where(requested_columns(given), usable_goodput(given), 0.0)
     wish = np.where(kept(given) & (goodput > 0), np.inf, goodput)
@@ -65,11 +70,11 @@ def _best_columns(given: RoundInput) -> tuple[IntArray, FloatArray]:
 def time_shares(
     throughput: FloatArray, slots: IntArray, capacity: FloatArray, weight: FloatArray
 ) -> FloatArray:
-    """(J, K) the shares of time that maximise the least normalised throughput.
+    """Return the shares of time (J, K) that maximise the least normalised throughput.
 
-    `throughput` and `slots` (J, K) are those of each job's configuration on a kind, `capacity` (K,) the slots there
-    are, `weight` (J,) the priorities. Normalised is by an equal share: each kind in proportion to its slots, the whole
-    at most all the time.
+    `throughput` and `slots` (J, K) belong to each job's configuration on a kind. `capacity` (K,) is the
+    number of slots and `weight` (J,) the priority of jobs. Throughput is normalised by an equal share of each
+    kind in proportion to its slots, in total at most all of the time.
     """
     each = capacity / max(len(throughput), 1)
     at_equal = throughput @ (each / max(float(each.sum()), 1.0))
@@ -78,13 +83,17 @@ def time_shares(
 
 
 def _by_priority(given: RoundInput, priority: FloatArray) -> IntArray:
-    """(J,) the configurations (J, C) of the highest priorities that fit; of equal ones those that jobs hold already."""
+    """Return the configurations (J,) of the highest priorities (J, C) that fit; ties go to those that jobs
+    already hold.
+    """
     chosen = np.full(len(priority), NOTHING, dtype=np.int64)
     capacity = Capacity(given.rows, *priority.shape)
     jobs, columns = np.nonzero(priority > 0)
     moves = columns != given.current[jobs]
+    stays = np.zeros(len(jobs), dtype=np.bool_) if given.firm is None else given.firm[jobs] & ~moves
+    turn = np.zeros(len(jobs), dtype=np.bool_) if given.seats is None else given.seats[jobs] != NOTHING
     wanted = np.asarray((priority > 0).any(axis=0))
-    for pair in np.lexsort((jobs, moves, -priority[jobs, columns])):
+    for pair in np.lexsort((jobs, moves, -priority[jobs, columns], ~turn, ~stays)):
         job, column = jobs[pair], columns[pair]
         if chosen[job] != NOTHING:
             continue

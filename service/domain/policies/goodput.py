@@ -1,4 +1,4 @@
-"""The default: fair speedups, shorter jobs first, changes only where they pay, and nobody starves."""
+"""Default policy: fair speedups, shorter jobs first, changes only if they pay off, and no starvation."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import ClassVar
 import numpy as np
 
 from service.domain.allocation.knapsack.problem import Solve
-from service.domain.arrays import BoolArray, FloatArray
-from service.domain.policies.parameter import parameter
-from service.domain.policies.policy import Choices, RoundInput
-from service.domain.policies.solving import solved
-from service.domain.policies.speedup import (
+from service.domain.policies.framework.length_ranks import expected_ranks
+from service.domain.policies.framework.parameter import parameter
+from service.domain.policies.framework.policy import Choices, RoundInput
+from service.domain.policies.framework.solving import solved
+from service.domain.policies.framework.speedup import (
     at_fair_share,
     finite,
     kept,
@@ -20,61 +20,66 @@ from service.domain.policies.speedup import (
     usable_goodput,
     weights,
 )
+from service.domain.shared.arrays import FloatArray
 
-_LASTS = 0.5
-"""Of the mean time between a job's changes: what it may count on. What is to come is not known to be as calm."""
-_AND_BACK = 2.0
-"""Times its cost, what a change is charged with."""
-_LEAST_S = 600.0
-"""A job of which nothing is known but that it was served for less may well go on for as long as that: young jobs are
-alike, and do not stop one another.
+_LASTS = 0.75
+"""Fraction of the mean time between a job's changes that is assumed until its next one; the future may be
+less calm.
 """
+_AND_BACK = 2.0
+"""Factor on the cost of a change, since a job that gives up slots wants them back later."""
 
 
 @dataclass(frozen=True, slots=True)
 class Goodput:
-    """Shortens mean completion time: fair speedups, shorter jobs first, and changes only where they pay.
+    """Short mean completion time: fair speedups, shorter jobs first, and changes only if they pay off.
 
-    Maximises the sum of weight * rank ** shortest_first * patience * (speedup * change) ** p over the jobs:
+    Maximises the sum of weight * rank ** shortest_first * patience * (speedup * change) ** p over the jobs.
+    `thrift`, where given, multiplies the worth of a configuration to the power p.
 
-    - speedup: goodput over the best goodput on a fair share of the slots (Pollux). With p between 0 and 1 slots go where
-      they help most, but the first ones of a job help more than another's last ones (p-mean fairness).
-    - rank: 1 for the job with the longest time to go, up to the number of jobs for the shortest. With speedups k ** q
-      the optimum for mean completion time gives an hour of a job's work a worth that grows as about rank ** q and does
-      not depend on the sizes themselves (heSRPT: Berg, Vesilo and Harchol-Balter, 2020). A job of unknown length has the
-      rank that is to be expected: as likely to last as long again as it was served, as sizes are that spread over many
-      orders of magnitude, it outlasts another with t seconds to go with probability served / (served + t). So of jobs
-      that nobody knows the length of, the ones that were served least count most.
-    - change, where the job does not hold the configuration: the share of the time until its next change that this one
-      leaves for training. It is charged twice: a job that gives up slots today wants them back when others have ended.
-      The next change is taken to come after half of the time that there was between its changes up to now, but not
-      within `settled_s`, or with its end, where that is known. A start costs as much: short jobs do not gain much from
-      many slots. To lose all slots costs a running job what is missing to 1, since it has to start again, and to lose a
-      part of its worth that part of it, since it will want to come back: else a job with a long restart would be sent
-      to a few slots for a minute, which it spends on starting.
-    - patience: (1 + seconds waited in all / (seconds served + patience_s)) ** 2: without bound for a job that gets
-      nothing, so that every job has its turn, and no more than the inverse square of its share for one that runs.
+    - speedup: goodput over the best goodput on a fair share of the slots (Pollux). With p between 0 and 1
+      slots go where they help most, but the first slots of a job help more than another job's last slots
+      (p-mean fairness).
+    - rank: 1 for the job with the longest time to go, up to the number of jobs for the shortest. With
+      speedups k ** q, the optimum for mean completion time gives an hour of a job's work a worth that grows
+      as about rank ** q (heSRPT: Berg, Vesilo and Harchol-Balter, 2020). It does not depend on the sizes. A job of unknown length has its expected rank. Sizes spread over many orders of magnitude, so
+      such a job is as likely as not to last as long again as it was served. It outlasts another job with t
+      seconds to go with probability served / (served + t). Among jobs of unknown length, those that were
+      served least therefore count most.
+    - change, for a configuration that the job does not hold: the fraction of the time until its next change
+      that this change leaves for training. The change is charged twice, because a job that gives up slots
+      today wants them back when others have ended. The next change is assumed after three quarters of the
+      mean time between the job's changes so far, but not within `settled_s`; the job's end, if known, comes
+      instead if it is earlier. A start costs as much: short jobs gain little from many slots. Losing all
+      slots costs a running job the remainder to 1, since it has to start again. Losing part of its worth
+      costs that part of the remainder, since it will want to come back. Otherwise a job with a long restart
+      could be sent to a few slots for a minute, which it would spend on starting.
+    - patience: (1 + seconds waited in all / (seconds served + patience_s)) ** 2. It is unbounded for a job
+      that gets nothing, so that every job has its turn, and at most the inverse square of its share for a
+      running job.
     """
 
     name: ClassVar[str] = "goodput"
     p: float = parameter(
         0.8,
-        "Fairness: towards 0 shares are more even, towards 1 they go where most is gained.",
+        "Fairness: towards 0 shares are more even, towards 1 slots go where they gain most.",
         above=0,
         at_most=1,
     )
     shortest_first: float = parameter(
-        0.6, "How much more shorter jobs count; 0: as much as others.", at_least=0, at_most=2
+        0.7, "Exponent of the preference for shorter jobs; 0: no preference.", at_least=0, at_most=2
     )
     settled_s: float = parameter(
-        400.0, "Seconds for which a change is counted on at least: the fewer, the fewer changes.", at_least=1
+        500.0,
+        "Minimum time in seconds between changes that is assumed; a lower value gives fewer changes.",
+        at_least=1,
     )
     patience_s: float = parameter(
-        3600.0, "Seconds of waiting after which a job that never ran counts four times as much.", at_least=1
+        3600.0, "Wait in seconds after which a job that never ran has four times its weight.", at_least=1
     )
 
     def choose(self, given: RoundInput, solve: Solve) -> Choices:
-        """See `Policy.choose`."""
+        """Return the choices with the greatest total of weighted speedups."""
         goodput = usable_goodput(given)
         share = at_fair_share(given)
         speedup = goodput / share[:, None]
@@ -91,17 +96,18 @@ class Goodput:
         return solved(given, solve, utility, -back, "weighted speedup ** p")
 
     def _weight(self, given: RoundInput, to_go_s: FloatArray) -> FloatArray:
-        """(J,) what a job's speedup counts."""
+        """Return the weight (J,) of each job's speedup."""
         served_s = finite(given.served_s).sum(axis=1)
         waited_s = np.maximum(finite(given.age_s) - served_s, finite(given.waited_s))
         patience = (1 + waited_s / (served_s + self.patience_s)) ** 2
-        rank = _rank(to_go_s, known_length(given), served_s)
+        rank = expected_ranks(to_go_s, known_length(given), served_s)
         return np.asarray(weights(given) * rank**self.shortest_first * patience)
 
     def _left_by_change(self, given: RoundInput, to_go_s: FloatArray, speedup: FloatArray) -> FloatArray:
-        """(J, C) the share of a job's training that a change to a configuration now leaves, from 0 to 1.
+        """Return the fraction (J, C), from 0 to 1, of a job's training that a change to a configuration now
+        leaves.
 
-        `to_go_s` (J,) are seconds at a speedup of 1; those of unknown lengths do not count.
+        `to_go_s` (J,) are seconds at a speedup of 1; values of jobs of unknown length are ignored.
         """
         between_s = finite(given.age_s) / (1 + finite(given.changes))
         usual_s = np.maximum(self.settled_s, _LASTS * between_s)[:, None]
@@ -109,22 +115,3 @@ class Goodput:
         lasts_s = np.minimum(usual_s, end_s)
         change_s = _AND_BACK * finite(given.change_s)[:, None]
         return np.asarray(np.where(change_s > 0, lasts_s / np.maximum(lasts_s + change_s, 1e-9), 1.0))
-
-
-def _rank(to_go_s: FloatArray, known: BoolArray, served_s: FloatArray) -> FloatArray:
-    """(J,) from 1 for the job with the longest time to go up to J for the shortest: one more than the number of others
-    that will outlast each. Equal ones share their ranks; of jobs that are not `known` it is the expected number.
-    """
-    rank = np.ones(len(known))
-    of_known, which = to_go_s[known], np.flatnonzero(known)
-    ascending = np.sort(of_known)
-    longer = len(which) - np.searchsorted(ascending, of_known, side="right")
-    alike = np.searchsorted(ascending, of_known, side="right") - np.searchsorted(ascending, of_known)
-    rank[which] += longer + (alike - 1) / 2
-    unknown = np.flatnonzero(~known)
-    time_s = np.where(known, to_go_s, np.maximum(served_s, _LEAST_S))
-    outlasted_by = time_s[unknown] / (np.maximum(time_s, 1e-9)[:, None] + time_s[unknown])
-    rank += outlasted_by.sum(axis=1)
-    # Of a pair one outlasts the other; and nobody outlasts itself, which counted as a half.
-    rank[unknown] += (1 - outlasted_by[which]).sum(axis=0) - 0.5
-    return rank

@@ -1,4 +1,4 @@
-"""BFTrainer (Liu et al., 2106.12091): opportunistic jobs on the slots that others leave."""
+"""BFTrainer policy (Liu et al., 2106.12091): opportunistic jobs on the slots that other jobs leave."""
 
 from __future__ import annotations
 
@@ -8,33 +8,35 @@ from typing import ClassVar
 import numpy as np
 
 from service.domain.allocation.knapsack.problem import NOTHING, Problem, Row, Solution, Solve
-from service.domain.arrays import BoolArray, IntArray
-from service.domain.policies.parameter import parameter
-from service.domain.policies.policy import Choices, RoundInput
-from service.domain.policies.scaling import scaling_factors
-from service.domain.policies.speedup import changed, finite, holding, kept
+from service.domain.policies.framework.parameter import parameter
+from service.domain.policies.framework.policy import Choices, RoundInput
+from service.domain.policies.framework.scaling import scaling_factors
+from service.domain.policies.framework.speedup import changed, finite, holding, kept
+from service.domain.shared.arrays import BoolArray, IntArray
 
 USUAL_WEIGHT = 1.0
-"""Jobs that weigh less are opportunistic."""
+"""Weight below which a job is opportunistic."""
 _STATUSES = ("optimal", "within_gap", "limit")
 
 
 @dataclass(frozen=True, slots=True)
 class IdleFill:
-    """Fills the slots that jobs of usual weight leave with those of a lower weight, where a change pays soon.
+    """Opportunistic jobs of a low weight on slots that other jobs leave, if a change pays off soon.
 
-    A configuration is worth `forward_s * S(n)` less `change_s * S(now)` when it is another one than now: what is
-    trained in the next seconds, less what would have been trained during the change; S is the scaling factor. To
-    lose all slots is such a change. Jobs of weight 1 and above are decided first, by the same rule. Slots of a kind
-    are alike, so that the published program over nodes is one over counts, once its constant for "no migration" is
-    large enough: as published, it forbids changes by more than about half of the pool.
+    A configuration is worth `forward_s * S(n)`, where S is the scaling factor. A configuration other than the
+    present one costs `change_s * S(now)`, the training lost during the change; losing all slots is such a
+    change too. Jobs of weight 1 and above are decided first, by the same rule.
+
+    Slots of one kind are interchangeable, so the paper's program over nodes is one over counts once its
+    constant for "no migration" is large enough. The published constant forbids changes by more than about
+    half of the pool.
     """
 
     name: ClassVar[str] = "idle-fill"
-    forward_s: float = parameter(10.0, "Seconds within which a change must pay: T_fwd.", above=0)
+    forward_s: float = parameter(10.0, "Seconds within which a change must pay off (T_fwd).", above=0)
 
     def choose(self, given: RoundInput, solve: Solve) -> Choices:
-        """See `Policy.choose`."""
+        """Return the choices for jobs of usual weight, then for opportunistic jobs on the slots left."""
         scaling = scaling_factors(given)
         now = np.where(kept(given), scaling, 0.0).sum(axis=1)
         cost = finite(given.change_s) * now
@@ -57,7 +59,7 @@ class IdleFill:
 
 
 def _only(problem: Problem, jobs: BoolArray) -> Problem:
-    """The problem of these jobs; the others get nothing, which is worth nothing."""
+    """Return the problem of the marked jobs; the other jobs get nothing, at a worth of 0."""
     return replace(
         problem,
         utility=np.where(jobs[:, None], problem.utility, -np.inf),
@@ -67,7 +69,7 @@ def _only(problem: Problem, jobs: BoolArray) -> Problem:
 
 
 def _left_by(chosen: IntArray, rows: tuple[Row, ...]) -> tuple[Row, ...]:
-    """The rows with what these choices leave of them."""
+    """Return the rows with the capacity that these choices leave."""
     left = []
     for row in rows:
         takes = chosen != NOTHING if row.jobs is None else (chosen != NOTHING) & row.jobs
@@ -76,7 +78,7 @@ def _left_by(chosen: IntArray, rows: tuple[Row, ...]) -> tuple[Row, ...]:
 
 
 def _joined(first: BoolArray, usual: Solution, opportunistic: Solution) -> Solution:
-    """Both solutions as one. A row that binds for the usual jobs has their price."""
+    """Return both solutions as one. The price of a row that binds for the usual jobs is theirs."""
     return Solution(
         chosen=np.where(first, usual.chosen, opportunistic.chosen),
         objective=usual.objective + opportunistic.objective,

@@ -1,4 +1,4 @@
-"""Least attained service (Tiresias: Gu et al., NSDI'19)."""
+"""Least-attained-service policy (Tiresias: Gu et al., NSDI'19)."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from typing import ClassVar
 import numpy as np
 
 from service.domain.allocation.knapsack.problem import Solve
-from service.domain.policies.parameter import parameter
-from service.domain.policies.policy import Choices, RoundInput
-from service.domain.policies.queueing import served
-from service.domain.policies.speedup import finite
+from service.domain.policies.framework.parameter import parameter
+from service.domain.policies.framework.policy import Choices, RoundInput
+from service.domain.policies.framework.queueing import served
+from service.domain.policies.framework.speedup import finite
 
 
 @dataclass(frozen=True, slots=True)
 class Las:
-    """Serves jobs that have had the fewest slot-seconds first, at the size they asked for.
+    """Least attained service first: jobs with the fewest slot-seconds so far, at the requested size.
 
-    Discrete queues (section 3.3): a job falls into the next one as its slot-seconds pass a limit, and within a queue
-    the earlier submit goes first, so that jobs do not take turns all the time. A job that has waited `promote_knob`
-    times as long as it ran returns to the first queue.
+    Queues are discrete (section 3.3). A job falls into the next queue when its slot-seconds pass a limit.
+    Within a queue the earlier submission goes first, so that jobs do not take turns all the time. A job that
+    has waited `promote_knob` times as long as it ran returns to the first queue.
     """
 
     name: ClassVar[str] = "las"
@@ -29,12 +29,12 @@ class Las:
     )
     promote_knob: float = parameter(
         8.0,
-        "How many times as long as it ran a job waits at most before it returns to the first queue.",
+        "Maximum wait before a job returns to the first queue, as a multiple of its run time.",
         above=0,
     )
 
     def choose(self, given: RoundInput, solve: Solve) -> Choices:  # noqa: ARG002  # its order is the choice
-        """See `Policy.choose`."""
+        """Return the choices by queue, then by submission within a queue."""
         queue = np.searchsorted(np.sort(self.queue_limits_slot_s), finite(given.served_slot_s), side="right")
         ran_s = finite(given.served_s).sum(axis=1)
         starved = finite(given.waited_s) > self.promote_knob * ran_s

@@ -1,4 +1,6 @@
-"""ONES (Bian et al., SC'21): all slots taken, by the jobs with the least remaining GPU-time, exactly."""
+"""ONES policy (Bian et al., SC'21): all slots in use, by the jobs with the least remaining GPU-time, solved
+exactly.
+"""
 
 from __future__ import annotations
 
@@ -8,40 +10,42 @@ from typing import ClassVar
 import numpy as np
 
 from service.domain.allocation.knapsack.problem import Solve
-from service.domain.arrays import BoolArray, FloatArray
-from service.domain.policies.counts import solved_by_counts
-from service.domain.policies.parameter import parameter
-from service.domain.policies.policy import Choices, RoundInput
-from service.domain.policies.speedup import finite, kept, usable_goodput
+from service.domain.policies.framework.counts import solved_by_counts
+from service.domain.policies.framework.parameter import parameter
+from service.domain.policies.framework.policy import Choices, RoundInput
+from service.domain.policies.framework.speedup import finite, kept, usable_goodput
+from service.domain.shared.arrays import BoolArray, FloatArray
 
 _FILL = 2.0
-"""What a taken slot is worth, against the most remaining GPU-time that it could add."""
+"""Worth of a slot in use, relative to the largest remaining GPU-time that it could add."""
 _SIZE_LIMIT = 4.0
-"""Times the requested size that a job may have, where sizes are limited."""
+"""Maximum ratio of a job's size to its requested size, if sizes are limited."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ones:
-    """Minimises the remaining GPU-time of the jobs that have slots, with as many slots taken as can be.
+    """Least remaining GPU-time of the jobs that have slots, with as many slots in use as possible.
 
-    The remaining GPU-time of n slots is n * remaining / goodput(n). Published is its sum over the scheduled jobs
-    alone, by which an empty schedule is best; that the pool is full is therefore a constraint. Sizes are limited as
-    theirs, else the pool is filled by making jobs that are about to end as wide as can be. It is exact on one
-    device kind; with more kinds or rows that bind, a taken slot is worth twice the remaining GPU-time that any could
-    add. Theirs searches genetically and samples the remaining work; here a job of unknown length has as much
-    GPU-time before it as behind it.
+    The remaining GPU-time of n slots is n * remaining / goodput(n). The paper minimises its sum over the
+    scheduled jobs alone, for which an empty schedule is best; here a full pool is therefore a constraint.
+    Sizes are limited as in the paper. Otherwise the pool would be filled by making jobs that are about to end
+    as wide as possible.
+
+    The result is exact on one device kind. With more kinds, or with more rows that bind, a slot in use is
+    worth twice the remaining GPU-time that any slot could add. The authors search genetically and sample the
+    remaining work; here a job of unknown length has as much GPU-time ahead as behind.
     """
 
     name: ClassVar[str] = "ones"
     limit_sizes: float = parameter(
         1.0,
-        "1: a job at most doubles, up to four times its requested size; 0: any size.",
+        "1: a job at most doubles its size, up to four times its requested size. 0: any size.",
         at_least=0,
         at_most=1,
     )
 
     def choose(self, given: RoundInput, solve: Solve) -> Choices:
-        """See `Policy.choose`."""
+        """Return the choices that fill the pool with the least remaining GPU-time."""
         goodput = usable_goodput(given)
         if self.limit_sizes:
             goodput = np.where(_within_limits(given, goodput), goodput, 0.0)
@@ -54,9 +58,9 @@ class Ones:
 
 
 def _remaining_slot_s(given: RoundInput, goodput: FloatArray) -> FloatArray:
-    """(J, C) slot-seconds to the end of each job by configuration; 0 where it cannot run.
+    """Return the slot-seconds (J, C) to the end of each job by configuration; 0 for one that cannot run.
 
-    Unknown remaining work is what the slot-seconds so far would do at the most efficient configuration.
+    Unknown remaining work is what the slot-seconds so far would do in the most efficient configuration.
     """
     slots = np.maximum(given.configurations.slots, 1)
     most_efficient = (goodput / slots).max(axis=1, initial=0.0)
@@ -66,7 +70,9 @@ def _remaining_slot_s(given: RoundInput, goodput: FloatArray) -> FloatArray:
 
 
 def _within_limits(given: RoundInput, goodput: FloatArray) -> BoolArray:
-    """(J, C) the sizes up to twice the present one and four times the requested one; the smallest is always allowed."""
+    """Return the sizes (J, C) up to twice the present and four times the requested one; the smallest is
+    always allowed.
+    """
     slots = given.configurations.slots[None, :]
     smallest = np.where(goodput > 0, slots, np.inf).min(axis=1, initial=np.inf)
     now = np.where(kept(given), slots, 0).sum(axis=1)

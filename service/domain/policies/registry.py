@@ -1,101 +1,138 @@
-"""The policies by name, and what a person may set of them."""
+"""Registry of the policies by name, with their parameters."""
 
 from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
+from importlib import import_module
+from pkgutil import iter_modules
 from typing import Any
 
-from service.domain.errors import InvalidField
-from service.domain.policies.budget import Budget
-from service.domain.policies.elastic_dp import ElasticDp
-from service.domain.policies.fair import Fair
-from service.domain.policies.fifo import Fifo
-from service.domain.policies.gavel import Gavel
-from service.domain.policies.goodput import Goodput
-from service.domain.policies.idle_fill import IdleFill
-from service.domain.policies.las import Las
-from service.domain.policies.ones import Ones
-from service.domain.policies.parameter import Meaning, meaning
-from service.domain.policies.policy import Policy
-from service.domain.policies.pollux import Pollux
-from service.domain.policies.sia import Sia
-from service.domain.policies.srtf import Srtf
+from service.domain import policies
+from service.domain.cluster.snapshot import PolicySetting
+from service.domain.policies.framework.parameter import Meaning, meaning
+from service.domain.policies.framework.policy import Policy
+from service.domain.shared.errors import InvalidField
 
-POLICIES: Mapping[str, type[Policy]] = MappingProxyType(
-    {
-        one.name: one
-        for one in (Goodput, Budget, ElasticDp, IdleFill, Ones, Pollux, Sia, Gavel, Fifo, Las, Srtf, Fair)
-    }
-)
-"""Every policy that a cluster may choose, the default first."""
-
-DEFAULT = Goodput.name
+DEFAULT = PolicySetting().name
 
 _TOO_LARGE = 1e18
-"""Integers of a request may be larger than any float."""
+"""Bound on integers of a request, which may be larger than any float."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parameter:
-    """A parameter as people see it: `interval` says in words which values are accepted."""
+class ParameterDescription:
+    """Description of a parameter for users. `interval` states the accepted values in words."""
 
     name: str
     default: Any
-    """A number or a tuple of numbers."""
+    """Default value: a number or a tuple of numbers."""
     meaning: str
     interval: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Description:
-    """A policy as people see it."""
+class PolicyDescription:
+    """Description of a policy for users."""
 
     name: str
     sentence: str
-    parameters: tuple[Parameter, ...]
+    parameters: tuple[ParameterDescription, ...]
 
 
-def policy(name: str, parameters: Mapping[str, Any] | None = None) -> Policy:
-    """The policy of this name, with these parameters in place of its defaults.
+class Policies(Mapping[str, type[Policy]]):
+    """The policies that a cluster may choose, by name, with the default first."""
 
-    Raises `InvalidField` for a name or parameter that does not exist, and for a value that makes no sense.
-    """
-    if name not in POLICIES:
-        raise InvalidField("policy", f"no policy is called {name!r}; there are {', '.join(POLICIES)}")
-    known = {field.name: field for field in _fields(POLICIES[name])}
-    values = {}
-    for key, value in (parameters or {}).items():
-        if key not in known:
-            has = ", ".join(known) or "none"
-            raise InvalidField(
-                f"parameters.{key}", f"the policy {name} has no parameter {key!r}; it has {has}"
-            )
-        values[key] = _checked(key, value, known[key])
-    return POLICIES[name](**values)
+    def __init__(self, kinds: Mapping[str, type[Policy]]) -> None:
+        self._kinds = {name: kinds[name] for name in sorted(kinds, key=lambda name: (name != DEFAULT, name))}
 
+    def __getitem__(self, name: str) -> type[Policy]:
+        """Return the class of a policy."""
+        return self._kinds[name]
 
-def describe() -> tuple[Description, ...]:
-    """All policies, for documentation and the command line."""
-    return tuple(
-        Description(
-            name=name,
-            sentence=(inspect.getdoc(kind) or name).split("\n\n")[0].replace("\n", " "),
-            parameters=tuple(
-                Parameter(
-                    name=field.name,
-                    default=field.default,
-                    meaning=meaning(field.metadata).text,
-                    interval=meaning(field.metadata).interval(),
+    def __iter__(self) -> Iterator[str]:
+        """Return an iterator over the names, with the default first."""
+        return iter(self._kinds)
+
+    def __len__(self) -> int:
+        """Return the number of policies."""
+        return len(self._kinds)
+
+    def policy(self, name: str, parameters: Mapping[str, Any] | None = None) -> Policy:
+        """Return the policy of this name, with these parameters in place of its defaults.
+
+        Raises:
+            InvalidField: the name or a parameter does not exist, or a value is out of range.
+        """
+        if name not in self:
+            raise InvalidField("policy", f"no policy is called {name!r}; there are {', '.join(self)}")
+        known = {field.name: field for field in _fields(self[name])}
+        values = {}
+        for key, value in (parameters or {}).items():
+            if key not in known:
+                has = ", ".join(known) or "none"
+                raise InvalidField(
+                    f"parameters.{key}", f"the policy {name} has no parameter {key!r}; it has {has}"
                 )
-                for field in _fields(kind)
-            ),
+            values[key] = _checked(key, value, known[key])
+        return self[name](**values)
+
+    def of_setting(self, setting: PolicySetting) -> Policy:
+        """Return the policy of the cluster, or the default if the stored setting is unknown here."""
+        try:
+            return self.policy(setting.name, setting.parameters)
+        except InvalidField:
+            return self.policy(DEFAULT)
+
+    def describe(self) -> tuple[PolicyDescription, ...]:
+        """Return descriptions of all policies, for documentation and the command line."""
+        return tuple(
+            PolicyDescription(
+                name=name,
+                sentence=(inspect.getdoc(kind) or name).split("\n\n")[0].replace("\n", " "),
+                parameters=tuple(
+                    ParameterDescription(
+                        name=field.name,
+                        default=field.default,
+                        meaning=meaning(field.metadata).text,
+                        interval=meaning(field.metadata).interval(),
+                    )
+                    for field in _fields(kind)
+                ),
+            )
+            for name, kind in self.items()
         )
-        for name, kind in POLICIES.items()
-    )
+
+
+def problem_of(kind: object) -> str:
+    """Return the reason why an object is no class of a policy; empty if it is one."""
+    if not isinstance(kind, type) or not dataclasses.is_dataclass(kind):
+        return "it is no dataclass"
+    if not isinstance(getattr(kind, "name", None), str) or not callable(getattr(kind, "choose", None)):
+        return "it has no `name` or no method `choose`"
+    for field in dataclasses.fields(kind):
+        default = field.default if isinstance(field.default, tuple) else (field.default,)
+        if not meaning(field.metadata).text or not all(isinstance(one, int | float) for one in default):
+            return f"its field {field.name!r} is not declared with `parameter`, a default and a text"
+    return ""
+
+
+def _built_in() -> Iterator[tuple[str, type[Policy]]]:
+    """Yield name and class of the policies of this package, each in a module of its own."""
+    for found in iter_modules(policies.__path__, f"{policies.__name__}."):
+        if found.ispkg or found.name == __name__:
+            continue
+        for kind in vars(import_module(found.name)).values():
+            if getattr(kind, "__module__", "") == found.name and hasattr(kind, "choose"):
+                assert not problem_of(kind), f"{kind}: {problem_of(kind)}"
+                yield kind.name, kind
+
+
+POLICIES = Policies(dict(_built_in()))
+"""The built-in policies: every module of this package adds its own."""
+policy = POLICIES.policy
 
 
 def _fields(kind: type[Policy]) -> tuple[dataclasses.Field[Any], ...]:
@@ -103,7 +140,7 @@ def _fields(kind: type[Policy]) -> tuple[dataclasses.Field[Any], ...]:
 
 
 def _checked(key: str, value: object, field: dataclasses.Field[Any]) -> float | tuple[float, ...]:
-    """The value in the type of the field's default."""
+    """Return the value in the type of the field's default."""
     allowed = meaning(field.metadata)
     if not isinstance(field.default, tuple):
         return _number(key, value, allowed)

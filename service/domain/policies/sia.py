@@ -1,4 +1,4 @@
-"""Sia (Jayaram Subramanya et al., SOSP'23): goodput over its row's minimum, with an exponent, unrounded."""
+"""Sia policy (Jayaram Subramanya et al., SOSP'23): goodput over the row minimum to a power, without rounding."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import ClassVar
 import numpy as np
 
 from service.domain.allocation.knapsack.problem import Solve
-from service.domain.policies.parameter import parameter
-from service.domain.policies.policy import Choices, RoundInput
-from service.domain.policies.solving import solved
-from service.domain.policies.speedup import (
+from service.domain.policies.framework.parameter import parameter
+from service.domain.policies.framework.policy import Choices, RoundInput
+from service.domain.policies.framework.solving import solved
+from service.domain.policies.framework.speedup import (
     changed,
     clean_goodput,
     least_goodput,
@@ -21,24 +21,27 @@ from service.domain.policies.speedup import (
 )
 
 _NEARLY_NOTHING = 1e-6
-"""The least ratio that is told from others, so that powers stay finite."""
+"""Smallest ratio that is distinguished from others, so that powers stay finite."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sia:
-    """Minimises the sum of normalised goodput ** p, an idle job counting as lambda.
+    """Smallest sum of normalised goodput ** p, with lambda for a job without slots.
 
-    Section 3.4: each job's goodput is divided by its smallest one, so that 1 is its slowest configuration, and
-    multiplied by the restart factor where it changes. Their code rounds the powers to two decimals, which makes
-    ties of configurations 9 % apart; here they stay as they are. Weights, which Sia lacks, multiply the terms.
+    Section 3.4: each job's goodput is divided by its smallest goodput, so that 1 is its slowest
+    configuration, and multiplied by the restart factor if the job changes. The authors' code rounds the
+    powers to two decimals, which makes configurations that are 9 % apart equal. This class does not round.
+    Weights, which Sia lacks, multiply the terms.
     """
 
     name: ClassVar[str] = "sia"
-    p: float = parameter(-0.5, "Exponent: the lower, the more the worst-off count.", below=0, at_least=-8)
-    idle_penalty: float = parameter(1.1, "Lambda: what a job without slots counts.", at_least=0)
+    p: float = parameter(
+        -0.5, "Exponent; a lower value gives more weight to the worst-off jobs.", below=0, at_least=-8
+    )
+    idle_penalty: float = parameter(1.1, "Lambda: the cost of a job without slots.", at_least=0)
 
     def choose(self, given: RoundInput, solve: Solve) -> Choices:
-        """See `Policy.choose`."""
+        """Return the choices with the least sum of normalised goodput ** p."""
         goodput = usable_goodput(given)
         ratio = goodput / least_goodput(clean_goodput(given))[:, None]
         ratio = np.where(

@@ -1,1 +1,1 @@
-"""Renting machines: what is on offer, what to rent for which jobs, what it costs."""
+"""Machine rental: the offers, the machines to rent for each job, and their costs."""

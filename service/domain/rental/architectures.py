@@ -1,8 +1,9 @@
-"""The architecture of a plan as an integer program: which machines, how many, on which market, with which to hold the
-checkpoint. Pure; solved by OR-Tools CP-SAT, on one thread, so the same question has the same answer.
+"""Architecture of a plan as an integer program: the types, numbers, markets and roles of its machines. Pure.
 
-A row is chosen (a type of worker and a number of machines that train), and where the architecture has a second kind of
-machine, one type of those and how many. What a row is worth may be any function of it: it is a number in a table.
+OR-Tools CP-SAT solves it on one thread, so the result is deterministic. The program chooses a row: a type of
+worker and a number of machines that train. Where the architecture has a second kind of machine, it also
+chooses one type of those and their number. The value of a row is a number in a table, so it may be any
+function of the row.
 
     maximise   value of the row, then the fewest dollars per hour
     subject to dollars per hour           <= max_usd_per_h
@@ -10,7 +11,7 @@ machine, one type of those and how many. What a row is worth may be any function
     TIERING    n workers < N_sat(slower network of the two) * m,   m * memory >= checkpoint * buffer     (DeepVM 4.b)
     ANCHORED   devices of x spot workers + devices of m anchors = devices of the row,   x >= 1, m >= 1
 
-In DeepVM one remote node must hold the buffered checkpoint however many there are; here they hold it together.
+In DeepVM each remote node must hold the whole buffered checkpoint. Here, the remote nodes hold it together.
 """
 
 from __future__ import annotations
@@ -21,9 +22,18 @@ from typing import Any, Final
 
 from ortools.sat.python import cp_model
 
-from headway.contract.markets import Market
+from headway.contract.values.markets import Market
 from service.domain.rental.offers import Offer
-from service.domain.rental.plans import Architecture, Group, Limits, Plan, Role, Row, family, quota_of
+from service.domain.rental.plans import (
+    Architecture,
+    MachineGroup,
+    MachinePlan,
+    PlanLimits,
+    Role,
+    WorkerChoice,
+    family,
+    quota_of,
+)
 
 _SATURATION: Final = (
     (0.3, 2),
@@ -35,7 +45,10 @@ _SATURATION: Final = (
     (25.0, 28),
     (30.0, 32),
 )
-"""Gbit/s of the slower side, and how many workers' checkpoints saturate one remote node there (measured by DeepVM)."""
+"""Bandwidth of the slower side in Gbit/s, with the number of workers whose checkpoints saturate one remote node there.
+
+DeepVM measured these numbers.
+"""
 _MICRO: Final = 1_000_000
 _VALUES: Final = 1_000_000_000
 _MOST_MACHINES: Final = 4096
@@ -46,20 +59,22 @@ _SOLVED: Final = (cp_model.OPTIMAL, cp_model.FEASIBLE)
 
 
 def saturation(gbps: float) -> int:
-    """Workers that saturate a remote node: fewer must send to it."""
+    """Return the number of workers that saturate a remote node. Fewer than that must send to it."""
     return max((nodes for least, nodes in _SATURATION if gbps >= least), default=1)
 
 
-def machines_within_quota(offer: Offer, limits: Limits, market: Market = Market.SPOT) -> int:
-    """The most machines of a type that its quota allows."""
+def machines_within_quota(offer: Offer, limits: PlanLimits, market: Market = Market.SPOT) -> int:
+    """Return the largest number of machines of a type that its quota allows."""
     quota = quota_of(offer, market, limits)
     return _MOST_MACHINES if quota is None or not offer.vcpus else quota // offer.vcpus
 
 
 @dataclass(frozen=True, slots=True)
 class _Pair:
-    """A type of worker with a type of machine beside it, by index of offer; `machines` of it is a variable, as is whether
-    the pair is the one.
+    """Type of worker with a second type of machine, by index of offer.
+
+    `chosen` is the variable that selects the pair, and `machines` the variable for the number of machines of
+    the second type.
     """
 
     worker: int
@@ -71,14 +86,14 @@ class _Pair:
 def best(
     architecture: Architecture,
     offers: Sequence[Offer],
-    rows: Sequence[Row],
-    limits: Limits,
+    rows: Sequence[WorkerChoice],
+    limits: PlanLimits,
     *,
-    exclude: Collection[Plan] = (),
-) -> Plan | None:
-    """The plan that is worth most within the limits, of several the cheapest; None where nothing is within them.
+    exclude: Collection[MachinePlan] = (),
+) -> MachinePlan | None:
+    """Return the plan of highest value within the limits, the cheapest of several, or None if none is within them.
 
-    `exclude` are plans that were found before: no other plan with their row and types is found again.
+    `exclude` are plans that were found before. No other plan with their row and types is returned.
     """
     rows = [row for row in rows if _sold(architecture, offers[row.offer], row.machines, limits)]
     if not rows:
@@ -94,8 +109,8 @@ def best(
     return program.solve()
 
 
-def within(plan: Plan, limits: Limits) -> bool:
-    """Whether a plan keeps to the limits on money and vCPUs."""
+def within(plan: MachinePlan, limits: PlanLimits) -> bool:
+    """Return whether a plan keeps to the limits on dollars per hour and vCPUs."""
     vcpus: dict[str, int] = {}
     for one in plan.groups:
         key = f"{family(one.offer.instance_type)}/{one.market}"
@@ -105,22 +120,22 @@ def within(plan: Plan, limits: Limits) -> bool:
     return cheap and all(used <= limits.vcpus.get(key, used) for key, used in vcpus.items())
 
 
-def _plain(architecture: Architecture, offer: Offer, machines: int) -> Plan:
-    """The plan of an architecture without a second kind of machine."""
+def _plain(architecture: Architecture, offer: Offer, machines: int) -> MachinePlan:
+    """Return the plan of an architecture without a second kind of machine."""
     match architecture:
         case Architecture.SINGLE_ANCHOR:
             groups = (
-                Group(Role.WORKER, offer, Market.SPOT, machines - 1),
-                Group(Role.ANCHOR, offer, Market.ON_DEMAND, 1),
+                MachineGroup(Role.WORKER, offer, Market.SPOT, machines - 1),
+                MachineGroup(Role.ANCHOR, offer, Market.ON_DEMAND, 1),
             )
-            return Plan(architecture, groups)
+            return MachinePlan(architecture, groups)
         case Architecture.ALL_ON_DEMAND:
-            return Plan(architecture, (Group(Role.WORKER, offer, Market.ON_DEMAND, machines),))
-    return Plan(architecture, (Group(Role.WORKER, offer, Market.SPOT, machines),))
+            return MachinePlan(architecture, (MachineGroup(Role.WORKER, offer, Market.ON_DEMAND, machines),))
+    return MachinePlan(architecture, (MachineGroup(Role.WORKER, offer, Market.SPOT, machines),))
 
 
-def _sold(architecture: Architecture, offer: Offer, machines: int, limits: Limits) -> bool:
-    """Whether the workers of a row can be had at all."""
+def _sold(architecture: Architecture, offer: Offer, machines: int, limits: PlanLimits) -> bool:
+    """Return whether the workers of a row are sold on the markets of the architecture and fit their share in memory."""
     markets = {
         Architecture.ALL_ON_DEMAND: (Market.ON_DEMAND,),
         Architecture.SINGLE_ANCHOR: (Market.ON_DEMAND, Market.SPOT),
@@ -135,17 +150,21 @@ def _micro(usd_per_h: float | None) -> int:
 
 
 class _Program:
-    """The program of one architecture."""
+    """Integer program of one architecture."""
 
     def __init__(
-        self, architecture: Architecture, offers: Sequence[Offer], rows: Sequence[Row], limits: Limits
+        self,
+        architecture: Architecture,
+        offers: Sequence[Offer],
+        rows: Sequence[WorkerChoice],
+        limits: PlanLimits,
     ) -> None:
         self._architecture, self._offers, self._rows, self._limits = architecture, offers, rows, limits
         self._model = cp_model.CpModel()
         self._of_row = [self._model.new_bool_var("") for _ in rows]
         self._model.add_exactly_one(self._of_row)
         workers = {row.offer for row in rows}
-        # 1 where the row is of a type, and the row's machines if it is: 0 for all other types.
+        # 1 if the row is of a type, and then the row's machines; 0 for all other types.
         self._chosen = {worker: self._sum(worker, lambda _: 1) for worker in workers}
         self._machines = {worker: self._sum(worker, lambda row: row.machines) for worker in workers}
         self._spot = {one: self._model.new_int_var(0, _MOST_MACHINES, "") for one in workers}
@@ -187,14 +206,14 @@ class _Program:
         fits = not self._limits.device_bytes or other.device_memory_bytes >= self._limits.device_bytes
         return fits and other.device_kind == worker.device_kind
 
-    def _sum(self, worker: int, of: Callable[[Row], int]) -> Any:
+    def _sum(self, worker: int, of: Callable[[WorkerChoice], int]) -> Any:
         chosen = self._model.new_int_var(0, _MOST_MACHINES, "")
         rows = zip(self._of_row, self._rows, strict=True)
         self._model.add(chosen == sum(one * of(row) for one, row in rows if row.offer == worker))
         return chosen
 
     def _bind(self, worker: int) -> None:
-        """How many workers of the type are on spot."""
+        """Constrain the number of workers of the type on spot."""
         spot, machines = self._spot[worker], self._machines[worker]
         match self._architecture:
             case Architecture.ALL_SPOT | Architecture.TIERING:
@@ -224,7 +243,7 @@ class _Program:
             self._model.add(devices == machines * worker.devices).only_enforce_if(pair.chosen)
 
     def _on_demand(self) -> list[tuple[int, Any]]:
-        """Machines on demand, by offer."""
+        """Return the machines on demand, by offer."""
         found = [(pair.other, pair.machines) for pair in self._pairs]
         if self._architecture is Architecture.SINGLE_ANCHOR:
             found += [(worker, self._chosen[worker]) for worker in self._spot]
@@ -233,14 +252,14 @@ class _Program:
         return found
 
     def _price(self) -> Any:
-        """Millionths of a dollar per hour."""
+        """Return the price in millionths of a dollar per hour."""
         spot = sum(_micro(self._offers[one].spot_usd_per_h) * count for one, count in self._spot.items())
         return spot + sum(
             _micro(self._offers[one].on_demand_usd_per_h) * count for one, count in self._on_demand()
         )
 
     def _within(self) -> None:
-        """Money and quotas."""
+        """Add the constraints on dollars per hour and quotas."""
         if self._limits.max_usd_per_h is not None:
             self._model.add(self._usd <= _micro(self._limits.max_usd_per_h))
         used: dict[tuple[str, Market], list[Any]] = {}
@@ -253,8 +272,8 @@ class _Program:
         for (letters, market), vcpus in used.items():
             self._model.add(sum(vcpus) <= self._limits.vcpus[f"{letters}/{market}"])
 
-    def exclude(self, plan: Plan) -> None:
-        """Find no plan with this one's row and types any more."""
+    def exclude(self, plan: MachinePlan) -> None:
+        """Exclude all plans with this plan's row and types."""
         if plan.architecture is not self._architecture:
             return
         first, second = plan.groups[0].offer, plan.groups[-1].offer
@@ -272,8 +291,8 @@ class _Program:
             if not self._pairs:
                 self._model.add(one == 0)
 
-    def solve(self) -> Plan | None:
-        """The best plan; None where there is none."""
+    def solve(self) -> MachinePlan | None:
+        """Return the best plan, or None if there is none."""
         solver = cp_model.CpSolver()
         solver.parameters.num_workers = 1
         solver.parameters.max_deterministic_time = _SECONDS
@@ -290,17 +309,17 @@ class _Program:
         self._model.minimize(self._usd)
         return self._plan(solver) if solver.solve(self._model) in _SOLVED else None
 
-    def _plan(self, solver: cp_model.CpSolver) -> Plan:
+    def _plan(self, solver: cp_model.CpSolver) -> MachinePlan:
         row = next(
             row for one, row in zip(self._of_row, self._rows, strict=True) if solver.boolean_value(one)
         )
         offer, spot = self._offers[row.offer], solver.value(self._spot[row.offer])
         if self._architecture not in _PAIRED:
             return _plain(self._architecture, offer, row.machines)
-        groups = [Group(Role.WORKER, offer, Market.SPOT, spot)]
+        groups = [MachineGroup(Role.WORKER, offer, Market.SPOT, spot)]
         for pair in self._pairs:
             if solver.boolean_value(pair.chosen):
                 role = Role.REMOTE if self._architecture is Architecture.TIERING else Role.ANCHOR
                 count = solver.value(pair.machines)
-                groups.append(Group(role, self._offers[pair.other], Market.ON_DEMAND, count))
-        return Plan(self._architecture, tuple(groups))
+                groups.append(MachineGroup(role, self._offers[pair.other], Market.ON_DEMAND, count))
+        return MachinePlan(self._architecture, tuple(groups))

@@ -1,15 +1,21 @@
-"""Which machines to rent and to give back: by what a dollar more buys of goodput.
+"""Decisions which machines to rent and to release, by the goodput that another dollar buys.
 
-A job's goodput has a price: what it costs where a dollar buys most of it, on any machine that is on offer or there. A
-machine is worth the goodput that jobs gain by it, at this price. How far a user goes beyond it is the objective's: with
-`cost` a machine is rented that is about as good a buy as the best, with `balanced` one that is half as good (there time
-times cost is least), with `time` one that is a tenth as good. A waiting job gains from nothing.
+Each job's goodput has a price: its cost where a dollar buys most of it, on any machine that is on offer or
+already rented. A machine is worth the goodput that jobs gain from it, at this price. The job's objective sets
+how much worse than the best buy a machine may be:
 
-One rule keeps machines from coming and going: a machine is rented where it is worth its price, and given back only when it
-has been worth less than two thirds of it for a while on end. What was paid for anyway is not given back.
+- `cost`: about as good a buy as the best.
+- `balanced`: half as good. There, time times cost is least.
+- `time`: a tenth as good.
 
-Every question of worth is answered by the production round: the same tables, policy and solver, on a cluster with
-the machine and on one without.
+A waiting job starts from a goodput of 0.
+
+A hysteresis prevents oscillation. A machine is rented if it is worth its price, and released only after it
+has been worth less than two thirds of its price for some time without a break. It is kept for at least its
+minimum billed time.
+
+The production round answers every question of worth: the same tables, policy and solver, on a cluster with
+the machine and on one without it.
 """
 
 from __future__ import annotations
@@ -23,52 +29,53 @@ from types import MappingProxyType
 import numpy as np
 
 from headway.contract.agents import NodeState
-from headway.contract.dollars import dollars
+from headway.contract.values.dollars import dollars
+from headway.contract.values.listing import some_of
+from service.domain.allocation.inputs.policy_state import advanced
+from service.domain.allocation.inputs.round import Round, build_round
 from service.domain.allocation.knapsack.problem import NOTHING, Solve
-from service.domain.allocation.round import Round, build_round
-from service.domain.allocation.steering import steered
-from service.domain.arrays import FloatArray
-from service.domain.cluster import Node, Snapshot
-from service.domain.jobs import Job
-from service.domain.policies.policy import Policy
+from service.domain.cluster.snapshot import Node, Snapshot
+from service.domain.jobs.job import Job
+from service.domain.policies.framework.policy import Policy
 from service.domain.rental.candidates import Candidate, candidates_of, made_up, made_up_node
-from service.domain.rental.fleet import Cooling, Place
+from service.domain.rental.fleet import LaunchBackoff, RentalPlace
 from service.domain.rental.machines import Machine, MachineReason, MachineState, billed_s
 from service.domain.rental.offers import Offer
-from service.domain.rental.wants import Fleet, Release, Rules, Want, Wants
+from service.domain.rental.rental_targets import Fleet, Release, RentalRules, RentalTarget, RentalTargets
+from service.domain.shared.arrays import FloatArray
 
 GOOD_BUY = MappingProxyType({"cost": 0.9, "balanced": 0.5, "time": 0.1})
-"""How much of what the first dollar buys the last one has to buy, by a job's objective."""
+"""Minimum marginal goodput per dollar, relative to the first dollar, by a job's objective."""
 HYSTERESIS = 1.5
-"""A machine is given back when it is worth less than its price divided by this."""
+"""Hysteresis factor: a machine is released when it is worth less than its price divided by this factor."""
 _MOST_COUNTS = 3
 _MOST_SOLVES = 200
-"""In one pass; what is not looked at waits for the next."""
-_MOST_STEPS = 8
+"""Largest number of rounds solved in one pass. The next pass examines the rest."""
+_MOST_PURCHASES = 8
 
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    """What the round gives: goodput by job, of those that it decides about."""
+    """Result of a round: goodput by job, for the jobs that the round decides about."""
 
     round: Round
     goodput: Mapping[str, float]
 
 
 @dataclass(slots=True)
-class _Scales:
-    """Solves rounds on clusters that might be, and counts them."""
+class _RoundSolver:
+    """Solver of rounds on hypothetical clusters that counts its calls."""
 
     policy: Policy
     solve: Solve
     prices: Mapping[str, float] = field(default_factory=dict)
-    """Dollars for a sample per second for an hour that each job's user would pay, at most."""
+    """Largest price that each job's user would pay, in dollars per hour for a sample per second."""
     solved: int = 0
 
     def outcome(self, snapshot: Snapshot) -> _Outcome:
         self.solved += 1
         round_ = build_round(snapshot)
-        policy, _ = steered(self.policy, round_)
+        policy, _ = advanced(self.policy, round_)
         chosen = policy.choose(round_.given, self.solve).chosen
         goodput = {
             job.id: 0.0 if column == NOTHING else float(round_.given.goodput[row, column])
@@ -77,37 +84,37 @@ class _Scales:
         return _Outcome(round_, goodput)
 
     def gains(self, less: _Outcome, more: _Outcome) -> dict[str, float]:
-        """Dollars per hour that each job's gain is worth."""
+        """Return the worth of each job's gain in dollars per hour."""
         return {
             job: self.prices.get(job, 0.0) * (goodput - less.goodput.get(job, 0.0))
             for job, goodput in more.goodput.items()
         }
 
 
-def decide_wants(
+def decide_rental_targets(
     snapshot: Snapshot,
     fleet: Fleet,
     offers: Sequence[Offer],
     *,
-    cooling: Mapping[Place, Cooling],
-    rules: Rules,
+    cooling: Mapping[RentalPlace, LaunchBackoff],
+    rules: RentalRules,
     policy: Policy,
     solve: Solve,
     low_since: Mapping[str, datetime],
-) -> Wants:
-    """The machines to rent now and those to give back, each with its reason. The same input has the same answer."""
-    scales = _Scales(policy, solve)
+) -> RentalTargets:
+    """Return the machines to rent and to release now, each with its reason. The result is deterministic."""
+    round_solver = _RoundSolver(policy, solve)
     base = _with_expected(snapshot, fleet)
     candidates = candidates_of(offers)
-    scales.prices = _prices(base, candidates)
+    round_solver.prices = _prices(base, candidates)
     bounds = _Bounds(len(fleet.machines), fleet.usd_per_h(), _hourly_cap(base, rules), rules, cooling)
-    rent, base, held_back = _rented(base, candidates, bounds, scales)
-    release, low = _released(base, fleet, rules, scales, low_since)
-    return Wants(rent=tuple(rent), release=tuple(release), low_since=low, held_back=held_back)
+    rent, base, held_back = _rented(base, candidates, bounds, round_solver)
+    release, low = _released(base, fleet, rules, round_solver, low_since)
+    return RentalTargets(rent=tuple(rent), release=tuple(release), low_since=low, held_back=held_back)
 
 
 def _with_expected(snapshot: Snapshot, fleet: Fleet) -> Snapshot:
-    """The cluster with the machines that are on their way."""
+    """Return the cluster including the machines that are being launched."""
     coming = [
         made_up_node(f"{one.id}", one.slots, one.device_kind, one.market, one.usd_per_slot_h)
         for one in fleet.machines
@@ -123,7 +130,7 @@ def _plus(snapshot: Snapshot, nodes: Sequence[Node]) -> Snapshot:
 
 
 def _as_known(snapshot: Snapshot, coming: Node) -> Node:
-    """A node that might be, as those of its kinds have turned out: without an engine if none of them has one."""
+    """Return a hypothetical node with the properties of similar nodes: without an engine if none of them has one."""
     alike = [
         node.containers
         for node in snapshot.nodes.values()
@@ -133,8 +140,10 @@ def _as_known(snapshot: Snapshot, coming: Node) -> Node:
 
 
 def _prices(base: Snapshot, candidates: Sequence[Candidate]) -> dict[str, float]:
-    """What a job's goodput may cost: where a dollar buys most of what it may have now, divided by how good a buy its
-    objective asks for. Every offer counts, with as many machines as the smallest size takes.
+    """Return the price that each job's goodput may cost.
+
+    It is the price where a dollar buys most of the goodput available to the job, divided by the `GOOD_BUY` of
+    its objective. Every offer counts, with as many machines as the smallest size takes.
     """
     smallest = max((min(job.sizes) for job in base.jobs.values()), default=1)
     nodes = [
@@ -154,7 +163,7 @@ def _prices(base: Snapshot, candidates: Sequence[Candidate]) -> dict[str, float]
 
 
 def _in_whole_machines(round_: Round, candidates: Sequence[Candidate]) -> FloatArray:
-    """(C,) dollars per hour of the machines that a column takes; where none are on offer, of its slots."""
+    """Return the dollars per hour (C,) of the machines that a column takes, or of its slots if no machine is on offer."""
     columns = round_.columns
     usd = np.zeros(len(columns.parts))
     for index, pool in enumerate(columns.pools):
@@ -172,7 +181,7 @@ def _in_whole_machines(round_: Round, candidates: Sequence[Candidate]) -> FloatA
 
 @dataclass(frozen=True, slots=True)
 class _Buy:
-    """Machines that might be rented together, and what comes of it."""
+    """Machines that might be rented together, with the resulting gains."""
 
     candidate: Candidate
     nodes: Sequence[Node]
@@ -182,35 +191,35 @@ class _Buy:
 
     @property
     def worth(self) -> float:
-        """Dollars per hour."""
+        """Worth of the machines in dollars per hour."""
         return sum(self.gains.values())
 
     @property
     def rank(self) -> tuple[float, float, str]:
-        """The best buy has the highest."""
+        """Sort key of a buy: the best buy has the highest."""
         return self.worth / max(self.usd_per_h, 1e-9), -self.usd_per_h, self.candidate.name
 
 
 @dataclass(frozen=True, slots=True)
 class _Bounds:
-    """What may be rented more, and why not more than that."""
+    """Limits on renting more machines."""
 
     machines: int
     usd_per_h: float
     cap_usd_per_h: float
-    rules: Rules
-    cooling: Mapping[Place, Cooling]
+    rules: RentalRules
+    cooling: Mapping[RentalPlace, LaunchBackoff]
 
-    def bar(self, buy: _Buy) -> str:
-        """Why it may not be rented now; empty where it may."""
+    def obstacle(self, buy: _Buy) -> str:
+        """Return the reason why the machines may not be rented now, empty if they may."""
         if self.machines + len(buy.nodes) > self.rules.max_machines:
-            return f"{self.rules.max_machines} machines are the most at once"
+            return f"the limit of {self.rules.max_machines} machines is reached"
         if self.usd_per_h + buy.usd_per_h > self.cap_usd_per_h + 1e-9:
-            return f"machines may cost {dollars(self.cap_usd_per_h)}/h, and it would be over that"
+            return f"it would exceed the limit of {dollars(self.cap_usd_per_h)}/h for all machines"
         cool = self.cooling.get(buy.candidate.place)
         if cool is None:
             return ""
-        return f"nothing is asked for there before {cool.until:%H:%M:%S} UTC: {cool.message}"
+        return f"launches there are suspended until {cool.until:%H:%M:%S} UTC: {cool.message}"
 
     def after(self, buy: _Buy) -> _Bounds:
         return replace(
@@ -219,25 +228,25 @@ class _Bounds:
 
 
 def _rented(
-    base: Snapshot, candidates: Sequence[Candidate], bounds: _Bounds, scales: _Scales
-) -> tuple[list[Want], Snapshot, str]:
-    """Machine after machine, the best buy first, until none is worth its price or a bound is reached."""
-    wants: list[Want] = []
+    base: Snapshot, candidates: Sequence[Candidate], bounds: _Bounds, round_solver: _RoundSolver
+) -> tuple[list[RentalTarget], Snapshot, str]:
+    """Rent one machine after another, the best buy first, until none is worth its price or a limit is reached."""
+    wants: list[RentalTarget] = []
     held_back = ""
     if not candidates or not base.jobs:
         return wants, base, held_back
-    here = scales.outcome(base)
-    while here.goodput and len(wants) < _MOST_STEPS:
+    here = round_solver.outcome(base)
+    while here.goodput and len(wants) < _MOST_PURCHASES:
         best = None
-        for buy in _buys(base, here, candidates, len(wants), scales):
-            bar = bounds.bar(buy)
-            if bar:
-                held_back = held_back or f"{buy.candidate.name} would be worth it, but {bar}"
+        for buy in _buys(base, here, candidates, len(wants), round_solver):
+            obstacle = bounds.obstacle(buy)
+            if obstacle:
+                held_back = held_back or f"{buy.candidate.name} would be worth its price, but {obstacle}"
             elif best is None or buy.rank > best.rank:
                 best = buy
         if best is None:
             break
-        one = Want(
+        one = RentalTarget(
             offer=best.candidate.offer,
             market=best.candidate.market,
             usd_per_h=best.candidate.usd_per_h,
@@ -249,29 +258,29 @@ def _rented(
 
 
 def _buys(
-    base: Snapshot, here: _Outcome, candidates: Sequence[Candidate], serial: int, scales: _Scales
+    base: Snapshot, here: _Outcome, candidates: Sequence[Candidate], serial: int, round_solver: _RoundSolver
 ) -> Iterator[_Buy]:
-    """Everything that is worth its price."""
+    """Yield every set of machines that is worth its price."""
     for candidate in candidates:
         for count in _counts(here, candidate):
-            if scales.solved >= _MOST_SOLVES:
+            if round_solver.solved >= _MOST_SOLVES:
                 return
             nodes = made_up(candidate, count, f"want-{serial}-{candidate.name}")
-            there = scales.outcome(_plus(base, nodes))
+            there = round_solver.outcome(_plus(base, nodes))
             price = candidate.usd_per_h * count
-            buy = _Buy(candidate, nodes, price, scales.gains(here, there), there)
+            buy = _Buy(candidate, nodes, price, round_solver.gains(here, there), there)
             if buy.worth > price:
                 yield buy
 
 
-def _hourly_cap(snapshot: Snapshot, rules: Rules) -> float:
-    """What all machines together may cost an hour."""
+def _hourly_cap(snapshot: Snapshot, rules: RentalRules) -> float:
+    """Return the limit on the dollars per hour of all machines together."""
     caps = [cap.usd_per_h for cap in snapshot.caps if cap.project is None]
     return min([*caps, math.inf if rules.max_usd_per_h is None else rules.max_usd_per_h])
 
 
 def _counts(here: _Outcome, candidate: Candidate) -> list[int]:
-    """How many machines at once might make a difference: one, and as many as some job's next size takes."""
+    """Return the numbers of machines worth trying at once: one, and as many as some job's next size takes."""
     slots = candidate.offer.devices
     counts = {1}
     held = {job.id: here.round.holdings[job.id].size for job in here.round.jobs}
@@ -281,23 +290,25 @@ def _counts(here: _Outcome, candidate: Candidate) -> list[int]:
 
 
 def _next_step(job: Job, held: int) -> int:
-    """Slots from what a job holds to the next size that it may have."""
+    """Return the slots between a job's present size and the next size that it may have."""
     return min((size - held for size in job.sizes if size > held), default=1)
 
 
 def _why(buy: _Buy, here: _Outcome) -> str:
-    """Who gains by it, and what that is worth."""
+    """Return the jobs that gain from the machines, and the worth of their gain, as a message."""
     gains, there = buy.gains, buy.outcome
     names = {job.id: job.name for job in there.round.jobs}
     winners = sorted((job for job, gain in gains.items() if gain > 0), key=lambda job: (-gains[job], job))
-    each = ", ".join(
-        f"{names[job]} ({'starts' if not here.goodput.get(job) else _faster(here, there, job)})"
-        for job in winners[:3]
+    each = some_of(
+        [
+            f"{names[job]} ({_faster(here, there, job) if here.goodput.get(job) else 'starts'})"
+            for job in winners
+        ],
+        3,
     )
-    more = f" and {len(winners) - 3} more" if len(winners) > 3 else ""
     count = len(buy.nodes)
     what = buy.candidate.name if count == 1 else f"{count} x {buy.candidate.name}"
-    return f"{what}: worth {dollars(buy.worth)}/h for {dollars(buy.usd_per_h)}/h, by {each}{more}"
+    return f"{what}: worth {dollars(buy.worth)}/h at a price of {dollars(buy.usd_per_h)}/h, for {each}"
 
 
 def _faster(here: _Outcome, there: _Outcome, job: str) -> str:
@@ -305,17 +316,21 @@ def _faster(here: _Outcome, there: _Outcome, job: str) -> str:
 
 
 def _released(
-    base: Snapshot, fleet: Fleet, rules: Rules, scales: _Scales, low_since: Mapping[str, datetime]
+    base: Snapshot,
+    fleet: Fleet,
+    rules: RentalRules,
+    round_solver: _RoundSolver,
+    low_since: Mapping[str, datetime],
 ) -> tuple[list[Release], dict[str, datetime]]:
-    """The machines that have not been worth their price for long, the worst buy first."""
+    """Return the machines that have long been worth less than their price, the worst buy first."""
     low: dict[str, datetime] = {}
     releases: list[Release] = []
     if not fleet.machines:
         return releases, low
-    here = scales.outcome(base)
+    here = round_solver.outcome(base)
     now = base.now
     held = {key.node_id for key in base.held}
-    # Of equals an idle one: then nobody has to move.
+    # Among equal machines, an idle one goes first, so that no job has to move.
     worst_first = sorted(
         fleet.machines, key=lambda one: (-one.usd_per_slot_h, fleet.nodes.get(one.id) in held, one.id)
     )
@@ -324,11 +339,11 @@ def _released(
         node = base.nodes.get(node_id) if node_id is not None else None
         if machine.state is not MachineState.RUNNING or node is None or not _is_judged(node, held):
             continue
-        if scales.solved >= _MOST_SOLVES or not _movable(base, node.id, here.round):
+        if round_solver.solved >= _MOST_SOLVES or not _movable(base, node.id, here.round):
             continue
         without = _without(base, node)
-        there = scales.outcome(without)
-        worth = max(0.0, sum(scales.gains(there, here).values()))
+        there = round_solver.outcome(without)
+        worth = max(0.0, sum(round_solver.gains(there, here).values()))
         if worth >= machine.usd_per_h / HYSTERESIS and worth > 0:
             continue
         since = low[machine.id] = min(low_since.get(machine.id, now), now)
@@ -347,14 +362,16 @@ def _released(
 
 
 def _is_judged(node: Node, held: Collection[str]) -> bool:
-    """Whether it is asked what a machine is worth. One that takes no new jobs is paid for as well; one that jobs are
-    leaving is asked once they have left.
+    """Return whether to evaluate a machine's worth.
+
+    A machine that takes no new jobs is evaluated, since it costs money too. A machine that jobs are leaving
+    is evaluated once they have left.
     """
     return node.state is not NodeState.LOST and (node.keeps_jobs or node.id not in held)
 
 
 def _movable(snapshot: Snapshot, node_id: str, round_: Round) -> bool:
-    """Whether the round decides about every job that holds a slot there: others are on their way."""
+    """Return whether the round decides about every job that holds a slot of the node. Other jobs are changing already."""
     deciding = {job.id for job in round_.jobs}
     return all(job in deciding for key, job in snapshot.held.items() if key.node_id == node_id)
 
@@ -364,9 +381,9 @@ def _without(snapshot: Snapshot, node: Node) -> Snapshot:
 
 
 def _release(machine: Machine, worth: float, low_s: float, *, held: bool) -> Release:
-    what = "no job would miss it" if worth == 0 else f"jobs would lose {dollars(worth)}/h by it"
+    what = "no job has needed it" if worth == 0 else f"it has been worth only {dollars(worth)}/h to jobs"
     return Release(
         machine_id=machine.id,
         reason=MachineReason.NOT_WORTH_IT if held else MachineReason.IDLE,
-        message=f"{what}, for {low_s:.0f} s now, and it costs {dollars(machine.usd_per_h)}/h",
+        message=f"{what} for {low_s:.0f} s, and it costs {dollars(machine.usd_per_h)}/h",
     )

@@ -1,4 +1,4 @@
-"""Budgets: how they stand, what they forbid, and when to say so."""
+"""Budgets: their usage, the caps that they impose, and the times of their notices."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from headway.contract.dollars import dollars
-from headway.contract.money import BudgetKind, Period, Scope
-from service.domain.cluster import Cap
+from headway.contract.values.dollars import dollars
+from headway.contract.views.money import BudgetKind, Period, Scope
+from service.domain.cluster.snapshot import Cap
 
 NOTICE_AT = (0.8, 1.0)
-"""Shares of a budget at which it is told of."""
+"""Shares of a budget at which a notice is sent."""
 _NOTHING_USD = 1e-6
-"""Less is no money."""
+"""Largest amount in dollars that counts as no money."""
 SLACK = 1e-9
-"""Of a budget: sums of dollars are not compared more exactly."""
+"""Relative tolerance in comparisons of sums of dollars with a budget."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """An amount of dollars. `usd` is per hour, but for a PERIOD, where it is for the whole period."""
+    """Amount of dollars. `usd` is per hour, except for a PERIOD budget, where it is for the whole period."""
 
     name: str
     scope: Scope
@@ -43,16 +43,17 @@ class JobSpend:
     resize_usd: float = 0.0
     lost_usd: float = 0.0
     unpriced: bool = False
+    unknown_usd: float = 0.0
 
     @property
     def usd(self) -> float:
-        """All of it."""
-        return self.useful_usd + self.resize_usd + self.lost_usd
+        """Sum of all categories in dollars."""
+        return self.useful_usd + self.unknown_usd + self.resize_usd + self.lost_usd
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """How a budget stands at a moment. Dollars, and dollars per hour."""
+class BudgetUsage:
+    """Usage of a budget at a moment, in dollars and dollars per hour."""
 
     period_from: datetime
     period_to: datetime | None
@@ -65,12 +66,15 @@ class Standing:
     exhausted: bool
     over: bool
     share: float
-    """Of the budget that is used up; of an hourly cap and an average, of the dollars per hour. 0 dollars are all used."""
+    """Share of the budget that is used. For an hourly cap and an average it is the share of the dollars per hour.
+
+    A budget of 0 dollars is always used up.
+    """
     message: str
 
 
 def period_of(period: Period, now: datetime) -> tuple[datetime, datetime]:
-    """Begin and end of the period that a moment is in, in UTC."""
+    """Return the begin and the end, in UTC, of the period that contains a moment."""
     midnight = now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
     if period is Period.DAY:
         return midnight, midnight + timedelta(days=1)
@@ -82,14 +86,14 @@ def period_of(period: Period, now: datetime) -> tuple[datetime, datetime]:
 
 
 def counts_from(budget: Budget, now: datetime) -> datetime:
-    """Since when spending counts for a budget: the hour in which it was changed last, or the start of the period."""
+    """Return the time from which spending counts: the start of the period, or the hour of the budget's last change."""
     if budget.period is not None:
         return period_of(budget.period, now)[0]
     return budget.updated_at.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
 
 
-def standing(budget: Budget, *, spent_usd: float, usd_per_h: float, now: datetime) -> Standing:
-    """How a budget stands: `spent_usd` since `counts_from`, and `usd_per_h` being spent at the moment."""
+def standing(budget: Budget, *, spent_usd: float, usd_per_h: float, now: datetime) -> BudgetUsage:
+    """Return the usage of a budget: `spent_usd` since `counts_from`, and `usd_per_h` being spent at the moment."""
     begin = counts_from(budget, now)
     hours = max((now - begin).total_seconds() / 3600, 0.0)
     average = spent_usd / hours if hours > 0 else 0.0
@@ -98,7 +102,7 @@ def standing(budget: Budget, *, spent_usd: float, usd_per_h: float, now: datetim
     measured = usd_per_h if budget.kind is BudgetKind.HOURLY_CAP else average
     over = measured > budget.usd * (1 + SLACK)
     what = "now" if budget.kind is BudgetKind.HOURLY_CAP else "on average"
-    return Standing(
+    return BudgetUsage(
         period_from=begin,
         period_to=None,
         spent_usd=spent_usd,
@@ -111,11 +115,11 @@ def standing(budget: Budget, *, spent_usd: float, usd_per_h: float, now: datetim
         over=over,
         share=_share(measured, budget.usd),
         message=f"{dollars(measured)} of {dollars(budget.usd)} an hour {what}"
-        + (", which is more" if over else ""),
+        + (", which is over the budget" if over else ""),
     )
 
 
-def _of_period(budget: Budget, spent: float, usd_per_h: float, average: float, now: datetime) -> Standing:
+def _of_period(budget: Budget, spent: float, usd_per_h: float, average: float, now: datetime) -> BudgetUsage:
     assert budget.period is not None
     begin, end = period_of(budget.period, now)
     left_h = (end - now).total_seconds() / 3600
@@ -129,13 +133,13 @@ def _of_period(budget: Budget, spent: float, usd_per_h: float, average: float, n
     forecast = spent + usd_per_h * left_h
     message = f"{dollars(spent)} of {dollars(budget.usd)} this {budget.period}"
     if exhausted:
-        held = "jobs wait until" if budget.hard else "it begins anew on"
-        message += f": nothing is left; {held} {end:%Y-%m-%d %H:%M} UTC, or until it is raised"
+        held = "jobs wait until" if budget.hard else "the next period begins on"
+        message += f": it is used up; {held} {end:%Y-%m-%d %H:%M} UTC, or raise the budget"
     elif ends_at is not None:
-        message += f"; used up by {ends_at:%Y-%m-%d %H:%M} UTC if it goes on like this"
+        message += f"; used up by {ends_at:%Y-%m-%d %H:%M} UTC at the present rate"
     else:
-        message += f"; about {dollars(forecast)} by its end"
-    return Standing(
+        message += f"; about {dollars(forecast)} expected by its end"
+    return BudgetUsage(
         period_from=begin,
         period_to=end,
         spent_usd=spent,
@@ -155,8 +159,8 @@ def _share(used: float, usd: float) -> float:
     return used / usd if usd > _NOTHING_USD else 1.0
 
 
-def caps_of(standings: Sequence[tuple[Budget, Standing]]) -> tuple[Cap, ...]:
-    """What hard budgets forbid from now on: more than an hourly cap, and anything once a period's money is spent."""
+def caps_of(standings: Sequence[tuple[Budget, BudgetUsage]]) -> tuple[Cap, ...]:
+    """Return the caps of hard budgets: an hourly cap at its amount, and 0 for a period whose budget is exhausted."""
     caps = []
     for budget, stands in standings:
         if not budget.hard:
@@ -169,13 +173,14 @@ def caps_of(standings: Sequence[tuple[Budget, Standing]]) -> tuple[Cap, ...]:
 
 
 def subject_of_budget(name: str) -> str:
-    """The name under which it is kept what was told of a budget."""
+    """Return the subject under which the notices of a budget are stored."""
     return f"budget/{name}"
 
 
 def notice_due(share: float, since: datetime, told: tuple[datetime, float] | None) -> float | None:
-    """The share that is to be told of now; None where nothing new is to be said. Each is told once in a period; money that
-    was added makes room for it to be told of again.
+    """Return the share that a notice is due for now, or None if there is no new one.
+
+    Each share is announced once in a period. After the budget is raised, it can be announced again.
     """
     if not math.isfinite(share):
         return None
@@ -192,8 +197,9 @@ def expected_usd(
     total_samples: int | None,
     samples_per_s: float | None,
 ) -> float | None:
-    """Dollars of a job in all, if it goes on at this speed and price. None where speed, end or price are not known, as of a
-    job that waits.
+    """Return the total dollars of a job if it continues at this speed and price.
+
+    Return None if the speed, the end or the price is unknown, as for a waiting job.
     """
     if usd_per_h is None or total_samples is None or not samples_per_s or not math.isfinite(samples_per_s):
         return None

@@ -1,4 +1,4 @@
-"""What might be rented: offers by market, and the nodes that they would be."""
+"""Candidates for renting: offers by market, and the hypothetical nodes that they would become."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from headway.contract.agents import NodeState
-from headway.contract.devices import MOST_USD_PER_SLOT_H
-from headway.contract.markets import Market
-from service.domain.cluster import Node
-from service.domain.rental.fleet import Place
+from headway.contract.values.devices import MOST_USD_PER_SLOT_H
+from headway.contract.values.markets import Market
+from service.domain.cluster.snapshot import Node
+from service.domain.rental.fleet import RentalPlace
 from service.domain.rental.offers import Offer
 
 _MOST_CANDIDATES = 24
@@ -17,28 +17,29 @@ _MOST_CANDIDATES = 24
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A type of machine on a market, with its price."""
+    """Type of machine on a market, with its price."""
 
     offer: Offer
     market: Market
     usd_per_h: float
 
     @property
-    def place(self) -> Place:
-        """Where it would be asked for."""
+    def place(self) -> RentalPlace:
+        """Place where the machine would be launched."""
         offer = self.offer
-        return Place(offer.provider, offer.region, offer.zone, offer.instance_type, self.market)
+        return RentalPlace(offer.provider, offer.region, offer.zone, offer.instance_type, self.market)
 
     @property
     def name(self) -> str:
-        """For people."""
+        """Name of the candidate for users."""
         where = f" in {self.offer.zone}" if self.offer.zone else ""
         return f"{self.market} {self.offer.instance_type}{where}"
 
 
 def candidates_of(offers: Sequence[Offer]) -> list[Candidate]:
-    """What can be bought, the cheapest slots of each pool first; so many that all can be weighed. A price that nobody
-    would pay for a slot is a mistake of who says it, and no offer.
+    """Return the candidates, the cheapest slots of each pool first, limited to a number that can all be evaluated.
+
+    A price beyond `MOST_USD_PER_SLOT_H` is an error of its source and is ignored.
     """
     found = [
         Candidate(offer, market, price)
@@ -60,7 +61,7 @@ def candidates_of(offers: Sequence[Offer]) -> list[Candidate]:
 
 
 def made_up_node(node_id: str, slots: int, kind: str, market: Market, usd_per_slot_h: float) -> Node:
-    """A node that might be. It comes behind all that there are."""
+    """Return a hypothetical node. Its id sorts after the ids of all real nodes."""
     return Node(
         id=f"~{node_id}",
         name=node_id,
@@ -72,7 +73,7 @@ def made_up_node(node_id: str, slots: int, kind: str, market: Market, usd_per_sl
 
 
 def made_up(candidate: Candidate, count: int, serial: str) -> list[Node]:
-    """The nodes of so many machines of it."""
+    """Return the hypothetical nodes of `count` machines of a candidate."""
     offer = candidate.offer
     per_slot = candidate.usd_per_h / offer.devices
     return [

@@ -1,12 +1,13 @@
-"""The catalogue: facts about instance types that ship with Headway, and how newer ones from providers take their place. Pure.
+"""Catalogue: built-in facts about instance types, merged with newer facts from providers. Pure.
 
-The built-in facts are AWS's in us-east-1. Those of the eleven types that DeepVM (CCGrid'24, its `data.json`) compares are its
-own, so that its plans come out as published. The others are list prices for Linux; their spot price is a third of that,
-about what it is over a year. Hazards of V100s are those of the availability traces of "Can't Be Late" (NSDI'24); nothing
-public says those of the others, which are guesses of that order until `hazards` has learned better.
+The built-in facts are AWS's in us-east-1. The facts of the eleven types that DeepVM (CCGrid'24, its
+`data.json`) compares are its own, so that its plans come out as published. The others are list prices for
+Linux, with a third of that as the spot price, which is about the average over a year. Hazards of V100s are
+from the availability traces of "Can't Be Late" (NSDI'24). No public source gives the other hazards. They are
+guesses of the same order until `hazards` has learned better values.
 
-TFLOPS are what the maker states for dense half precision on tensor cores, else for single precision: good for a first
-guess of how two kinds compare, and for nothing more.
+TFLOPS are the maker's figures for dense half precision on tensor cores, else for single precision. They only
+serve as a first guess of the ratio between two kinds.
 """
 
 from __future__ import annotations
@@ -17,16 +18,16 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
 
-from headway.contract.markets import Market
-from service.domain.errors import InvalidField
+from headway.contract.values.markets import Market
 from service.domain.rental.offers import Offer
+from service.domain.shared.errors import InvalidField
 
 GIB: Final = 1 << 30
 CURRENCY: Final = "USD"
 _DEEPVM_SEEN: Final = datetime(2024, 2, 1, tzinfo=UTC)
 _LIST_SEEN: Final = datetime(2025, 9, 1, tzinfo=UTC)
 _SPOT_SHARE: Final = 0.34
-"""A spot machine's price over that on demand, where only the latter is published."""
+"""Spot price relative to the on-demand price, where only the on-demand price is published."""
 
 # kind: (TFLOPS of a device, GiB of a device, hazard per hour)
 _KINDS: Final = {
@@ -116,7 +117,7 @@ DEEPVM: Final = tuple(
     _fact(name, kind, devices, on_demand, spot, vcpus, gib, gbps, _DEEPVM_SEEN)
     for name, kind, devices, on_demand, spot, vcpus, gib, gbps in _DEEPVM
 )
-"""The types that DeepVM compares, as its data have them."""
+"""Types that DeepVM compares, with its own data."""
 BUILT_IN: Final = (
     *DEEPVM,
     *(
@@ -124,48 +125,50 @@ BUILT_IN: Final = (
         for name, kind, devices, usd, vcpus, gib, gbps in _LIST
     ),
 )
-"""What is known without asking any provider."""
+"""Offers that are known without asking any provider."""
 
 
 def tflops_of(kind: str) -> float:
-    """TFLOPS of a device of a kind; 0 where nobody says."""
+    """Return the TFLOPS of a device of a kind, 0 if unknown."""
     return _KINDS[kind][0] if kind in _KINDS else 0.0
 
 
 def hazard_of(kind: str) -> float:
-    """How often an hour a spot machine with this kind is taken away, until that is learned; 0 where nobody says."""
+    """Return the prior interruptions per hour of a spot machine with this kind, 0 if unknown."""
     return _KINDS[kind][2] if kind in _KINDS else 0.0
 
 
 def usd(amount: float, currency: str, *, of: str) -> float:
-    """A price in dollars. `of` names what it is the price of.
+    """Return a price in dollars. `of` names the priced item in error messages.
 
     Raises:
-        InvalidField: it is in another currency, which is not converted: rates change and the bill would not add up; or
-            it is no price.
+        InvalidField: The price is in another currency, or it is not a valid price. Other currencies are not converted,
+            because rates change and the bill would not add up.
     """
     if currency.upper() != CURRENCY:
         raise InvalidField(
             "currency",
-            f"{of} is priced in {currency}; only prices in {CURRENCY} are compared, ask for those.",
+            f"{of} is priced in {currency}; only prices in {CURRENCY} are supported. Request those from the provider.",
         )
     if not (math.isfinite(amount) and amount >= 0):
-        raise InvalidField("price", f"{of} costs {amount}, which is no price.")
+        raise InvalidField("price", f"{of} costs {amount}, which is not a valid price.")
     return amount
 
 
 @dataclass(frozen=True, slots=True)
 class Catalogue:
-    """`offers` by provider, region, type and zone; `left_out` says of each offer that is none, why."""
+    """Offers by provider, region, type and zone. `left_out` gives the reason for each rejected offer."""
 
     offers: tuple[Offer, ...]
     left_out: tuple[str, ...] = ()
 
 
 def merged(*sources: Iterable[Offer]) -> Catalogue:
-    """One catalogue of several: of the same type in the same place the newest counts, and takes from the others what it
-    does not say itself, but for prices and hazards: those are of their day. An offer of a region as a whole stands until
-    zones of it are known that are at least as new. What has no price is no offer.
+    """Return one catalogue of several sources.
+
+    Of offers for the same type in the same place, the newest counts. It takes missing facts from the others,
+    except prices and hazards, which belong to their day. An offer for a whole region counts until its zones
+    have offers that are at least as new. An offer without a price is rejected.
     """
     left_out: list[str] = []
     newest: dict[tuple[str, str, str, str], Offer] = {}
@@ -176,7 +179,7 @@ def merged(*sources: Iterable[Offer]) -> Catalogue:
         why = _no_offer(offer)
         if why:
             left_out.append(f"{offer.provider} {offer.instance_type} in {offer.zone or offer.region}: {why}")
-            # What is no longer sold is not sold at the price of another day either.
+            # A type that is no longer sold cannot be bought at an older price either.
             newest.pop((offer.provider, offer.region, offer.zone, offer.instance_type), None)
             continue
         facts[of_type] = offer
@@ -209,12 +212,12 @@ def _completed(offer: Offer, before: Offer | None) -> Offer:
 
 
 def _no_offer(offer: Offer) -> str:
-    """Why it cannot be rented; empty where it can."""
+    """Return the reason why the offer is rejected, empty if it is valid."""
     prices = [price for market in Market if (price := offer.usd_per_h(market)) is not None]
     if not prices:
         return "it has no price"
     if any(not (math.isfinite(price) and price >= 0) for price in prices):
-        return "its price is no number of dollars"
+        return "its price is not a valid number of dollars"
     if offer.devices < 1:
         return "it has no device to train on"
     return ""
@@ -229,7 +232,7 @@ def selected(
     market: Market | None = None,
     max_usd_per_h: float | None = None,
 ) -> tuple[Offer, ...]:
-    """Those that fulfil every condition that is given; one market within the price is enough."""
+    """Return the offers that fulfil every given condition. One market within the price is enough."""
     found = []
     for one in offers:
         if device not in (None, one.device_kind) or provider not in (None, one.provider):

@@ -1,11 +1,13 @@
-"""What to do about rented machines: what we believe, held against what their provider lists.
+"""Reconciliation of rented machines: compare the leases in the database with the list of their provider.
 
-The rules that keep money from leaking:
-- A machine is WANTED in the database before its provider is asked, and asked for by its id: twice is once.
-- Nobody knows whether a call that was not answered came through. It is repeated, and the list decides.
-- A machine that is missing in the list still exists, until it has been missing for long in lists that were read.
-- A machine in the list that no lease knows, or whose lease has ended, is terminated.
-- What is billed, and from when to when, is what the provider says.
+These rules prevent waste of money:
+
+- A machine is WANTED in the database before its provider is asked, and its id makes the request idempotent.
+- A call without an answer may have succeeded. It is repeated, and the provider's list decides.
+- A machine that is missing from the list still exists until it has been missing for `missing_s` in successful
+  lists.
+- A machine in the list without a lease, or with an ended lease, is terminated.
+- The provider's figures decide what is billed, and from when to when.
 """
 
 from __future__ import annotations
@@ -15,14 +17,20 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from headway.contract.agents import NodeState
-from headway.contract.markets import Market
+from headway.contract.values.markets import Market
 from service.domain.rental.machines import ENDED, Found, Machine, MachineReason, MachineState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patience:
-    """How long to wait, in seconds: for a provider that does not answer, for the agent of a new machine, for a machine
-    that is not listed, for one whose agent is silent, and for jobs to leave one that is given back.
+    """Timeouts in seconds.
+
+    Attributes:
+        answer_s: For a provider that does not answer.
+        join_s: For the agent of a new machine to join.
+        missing_s: For a machine that the provider does not list.
+        agent_s: For a machine whose agent is silent.
+        drain_s: For jobs to leave a machine that is being released.
     """
 
     answer_s: float = 600.0
@@ -34,7 +42,7 @@ class Patience:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Joined:
-    """The node that a machine has joined as. `empty`: no job holds a slot of it."""
+    """Node that a machine has joined as. `empty`: no job holds a slot of it."""
 
     node_id: str
     state: NodeState
@@ -45,7 +53,7 @@ class Joined:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Termination:
-    """A machine to be given back. `machine_id` is its lease; None: no lease knows it."""
+    """Machine to terminate. `machine_id` is its lease, or None if no lease exists."""
 
     external_id: str
     machine_id: str | None
@@ -54,10 +62,11 @@ class Termination:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetPlan:
-    """What to write, and then what to ask of the provider.
+    """Rows to write, and then requests to send to the provider.
 
-    `changed` are rows to save, `found` rows to insert, for machines that exist once too often. `drains` are machines
-    whose nodes are to be drained. `seen` is when each was last known to exist, for the next time.
+    `changed` are rows to update. `found` are rows to insert, for duplicates that a repeated launch created.
+    `drains` are machines whose nodes are to be drained. `seen` is the time when each machine was last known
+    to exist, for the next plan.
     """
 
     changed: tuple[Machine, ...] = ()
@@ -76,15 +85,15 @@ def reconcile(
     now: datetime,
     patience: Patience = Patience(),
 ) -> FleetPlan:
-    """The plan for one provider.
+    """Return the plan for one provider.
 
     Args:
-        machines: those that are open, and every one that the list names.
-        listed: the provider's list; None when it did not answer, which says nothing about any machine.
-        nodes: by machine id, of machines that have joined.
-        seen: from the plan before; empty after a restart, from when on patience counts anew.
-        now: the time of the list.
-        patience: see there.
+        machines: Machines with open leases, and every machine that the list names.
+        listed: The provider's list. None: the provider did not answer, so nothing is known about any machine.
+        nodes: Nodes of the machines that have joined, by machine id.
+        seen: `seen` of the previous plan. It is empty after a restart, so the timeouts then start again.
+        now: The time of the list.
+        patience: The timeouts.
     """
     own, spare, unknown = _matched(machines, listed or ())
     later: list[Machine] = []
@@ -111,24 +120,24 @@ def reconcile(
 
 
 def launched(machine: Machine, found: Found, now: datetime) -> Machine:
-    """The machine after its provider has answered a launch."""
+    """Return the machine after its provider has answered a launch."""
     return _as_listed(machine, found, now)
 
 
 def not_launched(machine: Machine, reason: MachineReason, message: str, now: datetime) -> Machine:
-    """The machine after its provider has said no."""
+    """Return the machine after its provider has refused a launch."""
     return _moved(machine, MachineState.FAILED, reason, message, now)
 
 
 def given_back(machine: Machine, reason: MachineReason, message: str, now: datetime) -> Machine:
-    """The machine once it is to be given back."""
+    """Return the machine in state ENDING, to be released."""
     return _moved(machine, MachineState.ENDING, reason, message, now)
 
 
 def joined(machine: Machine, now: datetime) -> Machine:
-    """The machine once its agent has joined. One that is being given back is so still.
+    """Return the machine after its agent has joined. A machine that is being released keeps its state.
 
-    As long as all is well, its message says why it was rented.
+    The message of a healthy machine remains the reason why it was rented.
     """
     if machine.state not in {MachineState.WANTED, MachineState.LAUNCHING}:
         return machine
@@ -144,13 +153,13 @@ def _moved(
 def _matched(
     machines: Sequence[Machine], listed: Sequence[Found]
 ) -> tuple[dict[str, Found], list[tuple[Machine, Found]], list[Found]]:
-    """By machine id what is its own; what a launch made once too often; and what no lease knows."""
+    """Match a list with the leases: own entries by machine id, duplicates of a launch, and entries without a lease."""
     by_name = {machine.external_id: machine for machine in machines if machine.external_id is not None}
     by_id = {machine.id: machine for machine in machines}
     own: dict[str, Found] = {}
     spare: list[tuple[Machine, Found]] = []
     unknown: list[Found] = []
-    # One that still runs is worth more than one that has ended; of several the first, whoever lists them how.
+    # A running machine precedes an ended one. Ties have a fixed order, independent of the order of the list.
     for found in sorted(listed, key=lambda one: (one.ended, one.billed_from, one.external_id)):
         machine = by_name.get(found.external_id)
         if machine is None:
@@ -166,14 +175,14 @@ def _matched(
 
 
 def _as_listed(machine: Machine, found: Found | None, now: datetime) -> Machine:
-    """The machine with what its provider says of it."""
+    """Return the machine updated from its entry in the provider's list."""
     if found is None:
         return machine
     billed = replace(
         machine,
         external_id=found.external_id,
         billed_from=found.billed_from,
-        # An end without a time is now. Clocks that disagree must not make a bill negative.
+        # An end without a time counts as now. Clocks that disagree must not make a bill negative.
         billed_to=max(found.billed_to or machine.billed_to or now, found.billed_from)
         if found.ended
         else None,
@@ -181,7 +190,7 @@ def _as_listed(machine: Machine, found: Found | None, now: datetime) -> Machine:
     if found.ended:
         return billed if machine.state is MachineState.GONE else _gone(billed, found.message, now)
     if machine.state in ENDED:
-        message = "its lease had ended, and it was still running"
+        message = "it was still running after its lease had ended"
         return _moved(billed, MachineState.ENDING, MachineReason.LEFT_OVER, message, now)
     if machine.state is MachineState.WANTED:
         return _moved(billed, MachineState.LAUNCHING, MachineReason.LAUNCHED, machine.message, now)
@@ -193,11 +202,11 @@ def _gone(machine: Machine, message: str, now: datetime) -> Machine:
         return replace(machine, state=MachineState.GONE, state_since=now)
     taken = machine.market is Market.SPOT
     reason = MachineReason.SPOT_RECLAIMED if taken else MachineReason.ENDED_BY_PROVIDER
-    return _moved(machine, MachineState.GONE, reason, message or "its provider has ended it", now)
+    return _moved(machine, MachineState.GONE, reason, message or "its provider terminated it", now)
 
 
 def _in_time(machine: Machine, node: Joined | None, now: datetime, patience: Patience) -> Machine:
-    """The machine after what the clock and its node say."""
+    """Return the machine after its timeouts and the state of its node are checked."""
     since_s = (now - machine.state_since).total_seconds()
     alive = node is not None and node.state is not NodeState.LOST
     match machine.state:
@@ -216,7 +225,7 @@ def _in_time(machine: Machine, node: Joined | None, now: datetime, patience: Pat
             heard = machine.state_since if node is None else max(node.seen_at, machine.state_since)
             silent_s = (now - heard).total_seconds()
             if silent_s > patience.agent_s:
-                message = f"its agent has not been heard of for {silent_s:.0f} s"
+                message = f"its agent has not reported for {silent_s:.0f} s"
                 return given_back(machine, MachineReason.AGENT_LOST, message, now)
         case _:
             pass
@@ -226,7 +235,7 @@ def _in_time(machine: Machine, node: Joined | None, now: datetime, patience: Pat
 def _if_missing(
     machine: Machine, node: Joined | None, seen: Mapping[str, datetime], now: datetime, patience: Patience
 ) -> Machine:
-    """The machine after a list that it is not in."""
+    """Return the machine after a list that does not contain it."""
     if machine.state in ENDED or machine.state is MachineState.WANTED:
         return machine
     long_ago = now - timedelta(seconds=patience.missing_s)
@@ -236,7 +245,7 @@ def _if_missing(
     if last_seen > long_ago or (node is not None and node.seen_at > long_ago):
         return machine
     if machine.external_id is None:
-        message = "it never came to exist"
+        message = "it never appeared in its provider's list"
         return _moved(machine, MachineState.FAILED, MachineReason.GIVEN_UP, message, now)
     if machine.billed_from is not None:
         machine = replace(machine, billed_to=max(machine.billed_from, last_seen))
@@ -245,13 +254,13 @@ def _if_missing(
 
 
 def _duplicate(machine: Machine, found: Found, now: datetime) -> Machine:
-    """A lease of its own for a machine that a launch has made once too often: it is paid for until it is gone."""
+    """Return a separate lease for a duplicate that a launch created: it is paid for until it is gone."""
     return replace(
         machine,
         id=f"{machine.id}-{found.external_id}",
         state=MachineState.GONE if found.ended else MachineState.ENDING,
         reason=MachineReason.DUPLICATE.value,
-        message=f"the launch of {machine.id} has made two machines",
+        message=f"the launch of {machine.id} created two machines",
         external_id=found.external_id,
         join_token_sha256=None,
         state_since=now,
@@ -261,7 +270,7 @@ def _duplicate(machine: Machine, found: Found, now: datetime) -> Machine:
 
 
 def _has_to_be_left(machine: Machine, node: Joined | None, now: datetime, patience: Patience) -> bool:
-    """Whether jobs are on a machine that is given back, and have time to leave it."""
+    """Return whether jobs still run on a machine that is being released and have time left to leave it."""
     if node is None or node.empty or node.state in {NodeState.LOST, NodeState.DRAINED}:
         return False
     return (now - machine.state_since).total_seconds() <= patience.drain_s
@@ -291,7 +300,7 @@ def _terminations(
 
 def _orphans(unknown: Iterable[Found]) -> list[Termination]:
     return [
-        Termination(external_id=one.external_id, machine_id=None, message="no lease knows it")
+        Termination(external_id=one.external_id, machine_id=None, message="it has no lease in this cluster")
         for one in unknown
         if not one.ended
     ]
@@ -305,8 +314,8 @@ _LONGEST_COOL_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where something is rented: what cools down when it cannot be had."""
+class RentalPlace:
+    """Provider, place, type and market of a machine: the unit of backoff when a launch fails."""
 
     provider: str
     region: str
@@ -315,24 +324,27 @@ class Place:
     market: Market
 
 
-def place_of(machine: Machine) -> Place:
-    """Where the machine was rented."""
-    return Place(machine.provider, machine.region, machine.zone, machine.instance_type, machine.market)
+def place_of(machine: Machine) -> RentalPlace:
+    """Return the place where the machine was rented."""
+    return RentalPlace(machine.provider, machine.region, machine.zone, machine.instance_type, machine.market)
 
 
 @dataclass(frozen=True, slots=True)
-class Cooling:
-    """Nothing is asked for there before `until`."""
+class LaunchBackoff:
+    """Backoff of a place: no launch there before `until`."""
 
     until: datetime
     message: str
 
 
-def cooling(machines: Iterable[Machine], now: datetime) -> dict[Place, Cooling]:
-    """What cools down: 30 s after a failure, twice as long after each further one in a row, an hour at most. What was
-    refused would be refused again: an hour at once. `machines` are those of the last day.
+def cooling(machines: Iterable[Machine], now: datetime) -> dict[RentalPlace, LaunchBackoff]:
+    """Return the backoff of each place where launches fail.
+
+    It is 30 s after a failure, doubles after each further failure in a row, and is at most an hour. A refused
+    launch would be refused again, so its backoff is an hour at once. `machines` are the machines of the last
+    day.
     """
-    failures: dict[Place, list[Machine]] = {}
+    failures: dict[RentalPlace, list[Machine]] = {}
     for machine in sorted(machines, key=lambda one: (one.state_since, one.id)):
         if machine.reason in _FAILURES:
             failures.setdefault(place_of(machine), []).append(machine)
@@ -346,5 +358,5 @@ def cooling(machines: Iterable[Machine], now: datetime) -> dict[Place, Cooling]:
             cool_s = _LONGEST_COOL_S
         until = last.state_since + timedelta(seconds=cool_s)
         if until > now:
-            found[place] = Cooling(until, last.message)
+            found[place] = LaunchBackoff(until, last.message)
     return found

@@ -1,15 +1,16 @@
-"""DeepVM's own rating of plans (CCGrid'24), as its released code has it: FLOP per dollar, scaled. Pure.
+"""DeepVM's rating of plans (CCGrid'24), as in its released code: scaled FLOP per dollar. Pure.
 
     FLOPP(v) = flops(v) / spot price(v) * 3600                                         FLOP per dollar
     S(n) = c / (1 + exp(-a (n - b)))                                                   fitted speedup of n machines
-    L(n) = S'(b) (n - b) + S(b),   S'(b) = c a / 4,   S(b) = c / 2                     its tangent where it turns
+    L(n) = S'(b) (n - b) + S(b),   S'(b) = c a / 4,   S(b) = c / 2                     tangent at the inflection point
     K(n) = 1 for n <= b, else S(n) / L(n)
-    Z = n * FLOPP(v) * K(n)                                                            what a plan is worth
+    Z = n * FLOPP(v) * K(n)                                                            value of a plan
 
-It spends an hourly budget: more machines are always worth more. It looks neither at the time nor at the cost of a job to its
-end, nor at what machines that are taken away cost; K(n) is 1 up to b and so hides that two machines may be slower than one.
-It is here to compare with. Two things differ from the released code: a quota may be used up (its ranges stop one short),
-and all plans of one value are ordered by their price.
+The rating spends an hourly budget: more machines always have a higher value. It considers neither the time
+nor the cost of a job to its end, nor the cost of interruptions. K(n) is 1 up to b and so hides that two
+machines may be slower than one. The rating serves for comparison only. It differs from the released code in
+two points: a quota may be used up (the ranges of the code stop one short), and plans of equal value are
+ordered by their price.
 """
 
 from __future__ import annotations
@@ -23,25 +24,25 @@ from typing import Final
 from service.domain.rental.architectures import best, machines_within_quota
 from service.domain.rental.catalogue import GIB
 from service.domain.rental.offers import Offer
-from service.domain.rental.plans import Architecture, Limits, Plan, Row
+from service.domain.rental.plans import Architecture, MachinePlan, PlanLimits, WorkerChoice
 
 CHECKPOINT_BYTES: Final = 2 * GIB
-"""The checkpoint that DeepVM plans for unless told otherwise,"""
+"""Default size of the checkpoint in DeepVM."""
 BUFFER: Final = 0.5
-"""and the share of it that a remote node must hold in memory."""
+"""Share of the checkpoint that a remote node must hold in memory."""
 QUOTAS: Final = MappingProxyType(
     {"g/spot": 128, "g/on-demand": 32}
     | {f"{letter}/{market}": 256 for letter in "cdmt" for market in ("spot", "on-demand")}
 )
-"""vCPUs of an account, by family of types and market."""
+"""vCPU quotas of an account, by family of types and market."""
 
 _MOST_MACHINES: Final = 128
-"""Four times what was measured: beyond that the curves say nothing."""
+"""Largest number of machines considered: four times the measured range, beyond which the curves are not valid."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rating:
-    """What DeepVM measured of a type: `flops` in its own unit, and its speedup's curve."""
+    """DeepVM's measurements of a type: `flops` in its own unit, and the parameters of its speedup curve."""
 
     flops: float
     a: float
@@ -49,15 +50,15 @@ class Rating:
     c: float
 
     def speedup(self, machines: float) -> float:
-        """S."""
+        """Return the fitted speedup S."""
         return self.c / (1 + math.exp(-self.a * (machines - self.b)))
 
     def tangent(self, machines: float) -> float:
-        """L."""
+        """Return the tangent L of the speedup."""
         return self.c * self.a / 4 * (machines - self.b) + self.c / 2
 
     def scaling(self, machines: float) -> float:
-        """K."""
+        """Return the scaling factor K."""
         return 1.0 if machines <= self.b else self.speedup(machines) / self.tangent(machines)
 
 
@@ -68,16 +69,16 @@ RATINGS: Final[Mapping[str, Rating]] = MappingProxyType(
         "g5.xlarge": Rating(696, 0.08533428072, 20.06669931, 4.962225551),
     }
 )
-"""Of the types that were measured; no others can be rated."""
+"""Ratings of the measured types. Other types cannot be rated."""
 
 
 def flop_per_usd(offer: Offer, rating: Rating) -> float:
-    """FLOPP, in DeepVM's unit; 0 where the type is not sold on spot."""
+    """Return FLOPP in DeepVM's unit, 0 if the type is not sold on spot."""
     return rating.flops / offer.spot_usd_per_h * 3600 if offer.spot_usd_per_h else 0.0
 
 
 def value(offer: Offer, rating: Rating, machines: int) -> float:
-    """Z."""
+    """Return the value Z of a plan."""
     return machines * flop_per_usd(offer, rating) * rating.scaling(machines)
 
 
@@ -89,15 +90,18 @@ def plans(
     buffer: float = BUFFER,
     quotas: Mapping[str, int] = QUOTAS,
     count: int = 3,
-) -> list[tuple[float, Plan]]:
-    """The plans that are worth most, with their Z, of tiering and single anchor; empty where the money buys none."""
-    limits = Limits(
+    architectures: Sequence[Architecture] = (Architecture.TIERING, Architecture.SINGLE_ANCHOR),
+) -> list[tuple[float, MachinePlan]]:
+    """Return the plans of highest value with their Z, by default of both published architectures; empty if the
+    budget allows none.
+    """
+    limits = PlanLimits(
         max_usd_per_h=max_usd_per_h, vcpus=quotas, checkpoint_bytes=checkpoint_bytes, buffer=buffer
     )
     rows = _rows(offers, limits)
-    found: list[tuple[float, Plan]] = []
-    for architecture in (Architecture.TIERING, Architecture.SINGLE_ANCHOR):
-        known: list[Plan] = []
+    found: list[tuple[float, MachinePlan]] = []
+    for architecture in architectures:
+        known: list[MachinePlan] = []
         while len(known) < count:
             plan = best(architecture, offers, rows, limits, exclude=known)
             if plan is None:
@@ -109,20 +113,22 @@ def plans(
     return found[:count]
 
 
-def cost_first(offers: Sequence[Offer], *, max_usd_per_h: float) -> Plan | None:
-    """The baseline that takes as many machines as the money buys, with a single anchor."""
-    limits = Limits(max_usd_per_h=max_usd_per_h, vcpus=QUOTAS)
-    rows = [Row(one.offer, one.machines, float(one.machines)) for one in _rows(offers, limits)]
+def cost_first(offers: Sequence[Offer], *, max_usd_per_h: float) -> MachinePlan | None:
+    """Return the baseline plan with as many machines as the budget allows and a single anchor."""
+    limits = PlanLimits(max_usd_per_h=max_usd_per_h, vcpus=QUOTAS)
+    rows = [WorkerChoice(one.offer, one.machines, float(one.machines)) for one in _rows(offers, limits)]
     return best(Architecture.SINGLE_ANCHOR, offers, rows, limits)
 
 
-def performance_first(offers: Sequence[Offer], *, max_usd_per_h: float) -> Plan | None:
-    """The baseline that takes the fastest type that the money buys, and as many as it buys, with a single anchor."""
-    limits = Limits(max_usd_per_h=max_usd_per_h, vcpus=QUOTAS)
+def performance_first(offers: Sequence[Offer], *, max_usd_per_h: float) -> MachinePlan | None:
+    """Return the baseline plan with as many machines of the fastest affordable type as the budget allows, and
+    one anchor.
+    """
+    limits = PlanLimits(max_usd_per_h=max_usd_per_h, vcpus=QUOTAS)
     rows = _rows(offers, limits)
     for name in sorted(RATINGS, key=lambda one: -RATINGS[one].flops):
         of_type = [
-            Row(one.offer, one.machines, float(one.machines))
+            WorkerChoice(one.offer, one.machines, float(one.machines))
             for one in rows
             if offers[one.offer].instance_type == name
         ]
@@ -132,8 +138,8 @@ def performance_first(offers: Sequence[Offer], *, max_usd_per_h: float) -> Plan 
     return None
 
 
-def _rows(offers: Sequence[Offer], limits: Limits) -> list[Row]:
-    """Every number of machines of every rated type that money and quota could allow."""
+def _rows(offers: Sequence[Offer], limits: PlanLimits) -> list[WorkerChoice]:
+    """Return every number of machines of every rated type that budget and quota could allow."""
     rows = []
     for index, offer in enumerate(offers):
         rating = RATINGS.get(offer.instance_type)
@@ -142,5 +148,7 @@ def _rows(offers: Sequence[Offer], limits: Limits) -> list[Row]:
         most = min(machines_within_quota(offer, limits), _MOST_MACHINES)
         if limits.max_usd_per_h is not None:
             most = min(most, int(limits.max_usd_per_h / offer.spot_usd_per_h + 1e-9))
-        rows += [Row(index, machines, value(offer, rating, machines)) for machines in range(1, most + 1)]
+        rows += [
+            WorkerChoice(index, machines, value(offer, rating, machines)) for machines in range(1, most + 1)
+        ]
     return rows

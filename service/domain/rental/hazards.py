@@ -1,8 +1,8 @@
-"""How often spot machines are taken away: learned from leases, by type and zone, and forgotten. Pure.
+"""Interruption rates of spot machines, learned from leases by type and zone, with exponential forgetting. Pure.
 
-A lease counts for the hours that it was paid for, and for a loss if its provider ended it. Both count by halves the older they
-are. The catalogue's hazard is the prior: a Gamma distribution worth `PRIOR_H` machine-hours, so that the mean of what is believed
-is (prior * PRIOR_H + losses) / (PRIOR_H + hours).
+A lease counts for the hours that it was paid for, and for a loss if its provider ended it. Both are weighted
+by age with a half-life. The catalogue's hazard is the prior: a Gamma distribution worth `PRIOR_H`
+machine-hours. The posterior mean is (prior * PRIOR_H + losses) / (PRIOR_H + hours).
 """
 
 from __future__ import annotations
@@ -13,54 +13,57 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 
-from headway.contract.markets import Market
+from headway.contract.values.markets import Market
 from service.domain.rental.machines import Machine, MachineReason
 from service.domain.rental.offers import Offer
 
 PRIOR_H: Final = 24.0
-"""Machine-hours that the catalogue's hazard counts as, against what was seen."""
+"""Weight of the catalogue's hazard, in machine-hours of observation."""
 HALF_LIFE_H: Final = 72.0
-"""After this time what was seen counts half: spot markets change within days."""
+"""Half-life of observations in hours. Spot markets change within days."""
 REMEMBERED_H: Final = 10 * HALF_LIFE_H
-"""What is older counts for nothing."""
+"""Age in hours beyond which observations are ignored."""
 LOST: Final = frozenset(
     {MachineReason.SPOT_RECLAIMED, MachineReason.ENDED_BY_PROVIDER, MachineReason.VANISHED}
 )
-"""Why a lease of a machine ends that was taken away."""
+"""Reasons that count as an interruption by the provider."""
 
 Place = tuple[str, str, str]
-"""Provider, instance type, zone (the region, where zones are not known)."""
+"""Provider, instance type and zone, or the region if the zone is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """Losses and machine-hours, as they count now."""
+class HazardCounts:
+    """Losses and machine-hours, weighted by age."""
 
     losses: float = 0.0
     machine_h: float = 0.0
 
-    def __add__(self, other: Seen) -> Seen:
-        return Seen(self.losses + other.losses, self.machine_h + other.machine_h)
+    def __add__(self, other: HazardCounts) -> HazardCounts:
+        return HazardCounts(self.losses + other.losses, self.machine_h + other.machine_h)
 
 
-def seen_of(leases: Iterable[Machine], now: datetime) -> dict[Place, Seen]:
-    """What leases of spot machines show by place; those on demand, and those that never existed, show nothing."""
-    found: dict[Place, Seen] = {}
+def seen_of(leases: Iterable[Machine], now: datetime) -> dict[Place, HazardCounts]:
+    """Return the weighted counts of leases of spot machines by place.
+
+    Leases on demand and leases of machines that never existed are ignored.
+    """
+    found: dict[Place, HazardCounts] = {}
     for one in leases:
         if one.market is not Market.SPOT or one.billed_from is None:
             continue
         place = (one.provider, one.instance_type, one.zone or one.region)
-        found[place] = found.get(place, Seen()) + _of_lease(one, one.billed_from, now)
+        found[place] = found.get(place, HazardCounts()) + _of_lease(one, one.billed_from, now)
     return found
 
 
-def hazard_per_h(prior_per_h: float, seen: Seen) -> float:
-    """How often an hour a machine is taken away."""
+def hazard_per_h(prior_per_h: float, seen: HazardCounts) -> float:
+    """Return the expected interruptions of a machine per hour."""
     return (max(prior_per_h, 0.0) * PRIOR_H + seen.losses) / (PRIOR_H + seen.machine_h)
 
 
-def with_learned(offers: Iterable[Offer], seen: Mapping[Place, Seen]) -> tuple[Offer, ...]:
-    """The offers with the hazards that leases have shown in their places."""
+def with_learned(offers: Iterable[Offer], seen: Mapping[Place, HazardCounts]) -> tuple[Offer, ...]:
+    """Return the offers with the hazards learned from leases in their places."""
     found = []
     for one in offers:
         known = seen.get((one.provider, one.instance_type, one.zone or one.region))
@@ -74,24 +77,25 @@ def with_learned(offers: Iterable[Offer], seen: Mapping[Place, Seen]) -> tuple[O
 def hazards_by_kind(
     leases: Iterable[Machine], prior_per_h: Mapping[str, float], now: datetime
 ) -> dict[str, float]:
-    """How often an hour a spot machine with a device kind is taken away, of kinds that were rented or have a prior. All places
-    of a kind count together: a round does not choose between them.
+    """Return the interruptions per hour of a spot machine by device kind, for kinds that were rented or have a prior.
+
+    All places of a kind count together, since a round does not choose between them.
     """
-    by_kind: dict[str, Seen] = {kind: Seen() for kind in prior_per_h}
+    by_kind: dict[str, HazardCounts] = {kind: HazardCounts() for kind in prior_per_h}
     for one in leases:
         if one.market is Market.SPOT and one.billed_from is not None:
-            before = by_kind.get(one.device_kind, Seen())
+            before = by_kind.get(one.device_kind, HazardCounts())
             by_kind[one.device_kind] = before + _of_lease(one, one.billed_from, now)
     return {kind: hazard_per_h(prior_per_h.get(kind, 0.0), seen) for kind, seen in sorted(by_kind.items())}
 
 
-def _of_lease(lease: Machine, since: datetime, now: datetime) -> Seen:
+def _of_lease(lease: Machine, since: datetime, now: datetime) -> HazardCounts:
     until = min(lease.billed_to or now, now)
     began_h, ended_h = (max((now - one).total_seconds(), 0.0) / 3600 for one in (since, until))
-    # The integral of the weight over the lease.
+    # Integral of the weight over the lease.
     hours = HALF_LIFE_H / math.log(2) * max(_weight(ended_h) - _weight(began_h), 0.0)
     lost = lease.billed_to is not None and lease.reason in LOST
-    return Seen(_weight(ended_h) if lost else 0.0, hours)
+    return HazardCounts(_weight(ended_h) if lost else 0.0, hours)
 
 
 def _weight(age_h: float) -> float:

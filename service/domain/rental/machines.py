@@ -1,4 +1,4 @@
-"""A machine that is rented: a lease, from the decision to rent it until nothing is billed any more."""
+"""Rented machine: a lease, from the decision to rent it until nothing is billed any more."""
 
 from __future__ import annotations
 
@@ -7,13 +7,18 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-from headway.contract.markets import Market
+from headway.contract.values.markets import Market
 
 
 class MachineState(StrEnum):
-    """WANTED is decided and not asked for yet, or nobody knows whether asking came through. LAUNCHING exists at its
-    provider, and its agent has not joined. RUNNING has joined. ENDING is to be given back. GONE is no longer billed.
-    FAILED never existed.
+    """State of a machine.
+
+    - WANTED: the service has decided to rent it. The launch is not requested yet, or its outcome is unknown.
+    - LAUNCHING: it exists at its provider, and its agent has not joined.
+    - RUNNING: its agent has joined.
+    - ENDING: it is to be terminated.
+    - GONE: it is no longer billed.
+    - FAILED: it never existed.
     """
 
     WANTED = "wanted"
@@ -25,29 +30,29 @@ class MachineState(StrEnum):
 
 
 class MachineReason(StrEnum):
-    """Why a machine is in its state: for programs. The sentence beside it is for people."""
+    """Reason for the state of a machine, for programs. The message beside it is for users."""
 
     WORTH_IT = "WORTH_IT"
-    """Rented: jobs gain more by it than it costs."""
+    """The machine is rented because jobs gain more from it than it costs."""
     LAUNCHED = "LAUNCHED"
     JOINED = "JOINED"
     NO_CAPACITY = "NO_CAPACITY"
     REFUSED = "REFUSED"
     GIVEN_UP = "GIVEN_UP"
-    """Its provider did not answer for too long."""
+    """The provider did not answer for too long."""
     NEVER_JOINED = "NEVER_JOINED"
     AGENT_LOST = "AGENT_LOST"
     IDLE = "IDLE"
     NOT_WORTH_IT = "NOT_WORTH_IT"
     DUPLICATE = "DUPLICATE"
-    """A launch made two machines: this is the one too many."""
+    """A launch created two machines, and this is the duplicate."""
     LEFT_OVER = "LEFT_OVER"
-    """It was found running after its lease had ended."""
+    """The machine was found running after its lease had ended."""
     SPOT_RECLAIMED = "SPOT_RECLAIMED"
-    """Its provider takes it, or took it, away."""
+    """The provider takes, or has taken, the machine away."""
     ENDED_BY_PROVIDER = "ENDED_BY_PROVIDER"
     VANISHED = "VANISHED"
-    """Its provider has not listed it for long."""
+    """The provider has not listed the machine for a long time."""
     GIVEN_BACK = "GIVEN_BACK"
 
 
@@ -56,10 +61,12 @@ ENDED = frozenset({MachineState.GONE, MachineState.FAILED})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """A lease. `id` is also the token that makes a launch happen once: a provider that is asked twice gives one machine.
+    """Lease of a machine. `id` is also the idempotency token of its launch: a repeated request creates no
+    second machine.
 
-    `external_id` is the provider's name for it, None until it is known. `billed_from` and `billed_to` are the provider's:
-    what is paid for, to the second. `min_billed_s` is the least that is paid for.
+    `external_id` is the provider's name for the machine, None until it is known. `billed_from` and
+    `billed_to` are the provider's times of the paid period, to the second. `min_billed_s` is the shortest
+    period that is paid for.
     """
 
     id: str
@@ -84,15 +91,15 @@ class Machine:
 
     @property
     def usd_per_slot_h(self) -> float:
-        """Its price, spread over its slots."""
+        """Price of the machine, divided by its slots."""
         return self.usd_per_h / max(self.slots, 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """A machine of this cluster in its provider's own list. `machine_id` is the tag that its launch gave it.
+    """Machine of this cluster in its provider's list. `machine_id` is the tag that its launch set.
 
-    `ended` machines cost nothing any more. `billed_to` is None while it costs.
+    `ended` machines cost nothing any more. `billed_to` is None while the machine is billed.
     """
 
     external_id: str
@@ -104,9 +111,9 @@ class Found:
 
 
 def paid_until(machine: Machine, now: datetime) -> datetime | None:
-    """Until when a machine has to be paid for, as far as is known now; None for one that is not billed.
+    """Return the time until which a machine is paid for, as far as is known now, or None if it is not billed.
 
-    Its provider says when billing has ended. For a shorter time than `min_billed_s` nobody rents.
+    The provider reports the end of billing. A machine is paid for at least `min_billed_s`.
     """
     if machine.billed_from is None:
         return None
@@ -117,7 +124,7 @@ def paid_until(machine: Machine, now: datetime) -> datetime | None:
 
 
 def billed_s(machine: Machine, now: datetime) -> float:
-    """Seconds that are paid for by `now`, as in the ledger."""
+    """Return the seconds that are paid for by `now`, as in the ledger."""
     until = paid_until(machine, now)
     return (
         0.0 if until is None or machine.billed_from is None else (until - machine.billed_from).total_seconds()
@@ -125,5 +132,5 @@ def billed_s(machine: Machine, now: datetime) -> float:
 
 
 def cost_usd(machine: Machine, now: datetime) -> float:
-    """What it has cost by `now`."""
+    """Return the dollars that the machine has cost by `now`."""
     return billed_s(machine, now) * machine.usd_per_h / 3600.0

@@ -1,21 +1,25 @@
-"""What providers offer: facts about instance types, with where and when they were seen."""
+"""Offers of providers: facts about instance types, with their place and the time of the facts."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
 
-from headway.contract.markets import Market
+from headway.contract.values.markets import Market
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
-    """One instance type of a provider in one place.
+    """Instance type of a provider in one place.
 
-    `device_kind` and `devices` are its slots; a machine without GPUs has the kind `cpu`, and as many slots as `devices`
-    says. `tflops` is of one device, 0 where nobody says. `network_gbps` is what the type sustains. A price is None where
-    the type is not sold on that market there. `hazard_per_h` is how often an hour a spot machine of the type is taken
-    away there. `min_billed_s` is the least that a machine is paid for. `seen_at` is when the facts were true.
+    Attributes:
+        device_kind, devices: Slots of a machine. A machine without GPUs has the kind `cpu` and `devices` slots.
+        tflops: TFLOPS of one device, 0 if unknown.
+        network_gbps: Sustained network bandwidth of the type.
+        on_demand_usd_per_h, spot_usd_per_h: Price on each market, None where the type is not sold on it.
+        hazard_per_h: Expected interruptions per hour of a spot machine of the type in that place.
+        min_billed_s: Shortest period that a machine is paid for.
+        seen_at: Time at which the facts were true.
     """
 
     provider: str
@@ -36,5 +40,5 @@ class Offer:
     seen_at: datetime
 
     def usd_per_h(self, market: Market) -> float | None:
-        """What a machine costs on a market; None where it is not sold."""
+        """Return the price of a machine on a market, or None if it is not sold there."""
         return self.on_demand_usd_per_h if market is Market.ON_DEMAND else self.spot_usd_per_h

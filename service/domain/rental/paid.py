@@ -1,4 +1,4 @@
-"""What is paid for, and from when until when: leases of rented machines, and the presence of one's own hosts."""
+"""Paid periods: leases of rented machines, and the presence of hosts that are not rented."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import count, islice
 
-from headway.contract.markets import Market
+from headway.contract.values.markets import Market
 from service.domain.rental.ledger import Lease, to_us
 from service.domain.rental.machines import Machine, paid_until
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """A node as the ledger sees it. `slots` maps indices to device kinds; `seen_us` is when it was last heard of."""
+    """Node as the ledger needs it. `slots` maps indices to device kinds. `seen_us` is the time of its last report."""
 
     node_id: str
     lost: bool
@@ -26,10 +26,11 @@ class Host:
 
 
 def lease_of_machine(machine: Machine, host: Host | None, known: Lease | None, now: datetime) -> Lease | None:
-    """The lease of a rented machine; None before its provider bills it.
+    """Return the lease of a rented machine, or None before its provider bills it.
 
-    `host` is the node that has joined from it. It is the lease's from then on, even when the node is another machine's
-    later; slots that the agent does not report are paid for, and idle.
+    `host` is the node that has joined from the machine. From then on it belongs to the lease, even if the
+    node later joins from another machine. Slots that the agent does not report are paid for and count as
+    idle.
     """
     until = paid_until(machine, now)
     if until is None or machine.billed_from is None:
@@ -53,7 +54,7 @@ def lease_of_machine(machine: Machine, host: Host | None, known: Lease | None, n
 
 
 def _slots_of(machine: Machine, host: Host | None) -> tuple[int, ...]:
-    """As many as are paid for: those that the agent reports, and then numbers that it does not use."""
+    """Return as many slots as are paid for: the slots that the agent reports, then unused numbers."""
     reported = sorted(host.slots) if host is not None else []
     unused = (index for index in count() if index not in set(reported))
     return (*reported, *islice(unused, max(0, machine.slots - len(reported))))[: machine.slots]
@@ -62,11 +63,12 @@ def _slots_of(machine: Machine, host: Host | None) -> tuple[int, ...]:
 def leases_of_host(
     host: Host, known: Sequence[Lease], prices: Mapping[str, float], accrued_us: int
 ) -> list[Lease]:
-    """The leases of a host that nobody rented, as they are now: those in `known`, which are its open ones, go on or end, and
-    another one begins where slots or prices have changed. Until when a host was heard of, it was there.
+    """Return the current leases of a host that is not rented.
 
-    `prices` are by device kind. `accrued_us` is when the ledger was last brought up to date: what it did not see, such as a
-    time in which the host was LOST, is not charged later.
+    `known` are its open leases. They continue or end, and a new lease begins where slots or prices have
+    changed. A host was present until its last report. `prices` are by device kind. `accrued_us` is the time
+    up to which the ledger was last updated: time that it did not see, such as a period in which the host was
+    LOST, is not charged later.
     """
     if host.lost:
         return [replace(one, open=False) for one in known]

@@ -1,4 +1,4 @@
-"""What could be rented for one job: machines in their roles, and the limits on them. Pure values."""
+"""Plans of machines to rent for one job: machines in their roles, and the limits on them. Pure values."""
 
 from __future__ import annotations
 
@@ -7,16 +7,18 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
 
-from headway.contract.markets import Market
+from headway.contract.values.markets import Market
 from service.domain.rental.offers import Offer
 
 
 class Architecture(StrEnum):
-    """Which machines are on which market.
+    """Assignment of machines to markets.
 
-    TIERING: workers on spot, and remote nodes without GPUs on demand that hold the checkpoint. SINGLE_ANCHOR: one worker on
-    demand holds it, the others of its type are on spot. ANCHORED: workers on spot, and anchors on demand of any type with
-    their kind of device, of which the training always has a live replica. ALL_SPOT and ALL_ON_DEMAND: what they say.
+    - TIERING: workers on spot, and remote nodes without GPUs on demand that hold the checkpoint.
+    - SINGLE_ANCHOR: one worker on demand holds the checkpoint, and the others of its type are on spot.
+    - ANCHORED: workers on spot, and anchors on demand of any type with their kind of device. The training
+      always has a live replica on the anchors.
+    - ALL_SPOT and ALL_ON_DEMAND: all workers on one market.
     """
 
     TIERING = "tiering"
@@ -27,7 +29,9 @@ class Architecture(StrEnum):
 
 
 class Role(StrEnum):
-    """What a machine does: it trains; it trains and is there to stay; or it only keeps checkpoints."""
+    """Role of a machine: a worker trains, an anchor trains and is not taken away, and a remote node only
+    keeps checkpoints.
+    """
 
     WORKER = "worker"
     ANCHOR = "anchor"
@@ -35,8 +39,8 @@ class Role(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
-    """Machines that are alike."""
+class MachineGroup:
+    """Machines of the same role, offer and market."""
 
     role: Role
     offer: Offer
@@ -45,67 +49,67 @@ class Group:
 
     @property
     def usd_per_h(self) -> float:
-        """Of all of them."""
+        """Dollars per hour of all machines of the group."""
         return self.machines * (self.offer.usd_per_h(self.market) or 0.0)
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """What to rent. The first group is the workers, if there are any beside the anchors."""
+class MachinePlan:
+    """Machines to rent. The first group is the workers, if there are any besides the anchors."""
 
     architecture: Architecture
-    groups: tuple[Group, ...]
+    groups: tuple[MachineGroup, ...]
 
     @property
     def usd_per_h(self) -> float:
-        """Of all machines."""
+        """Dollars per hour of all machines."""
         return sum(one.usd_per_h for one in self.groups)
 
     @property
-    def training(self) -> tuple[Group, ...]:
-        """Those that train."""
+    def training(self) -> tuple[MachineGroup, ...]:
+        """Groups of machines that take part in training."""
         return tuple(one for one in self.groups if one.role is not Role.REMOTE)
 
     @property
     def workers(self) -> int:
-        """Machines that train, anchors among them."""
+        """Number of machines that train, including anchors."""
         return sum(one.machines for one in self.training)
 
     @property
     def slots(self) -> int:
-        """Devices that train."""
+        """Number of devices that train."""
         return sum(one.machines * one.offer.devices for one in self.training)
 
     @property
     def anchored_slots(self) -> int:
-        """Those of them that are not taken away."""
+        """Number of training devices that are on demand, so the provider does not take them away."""
         return sum(
             one.machines * one.offer.devices for one in self.training if one.market is Market.ON_DEMAND
         )
 
     @property
     def device_kind(self) -> str:
-        """What they are."""
+        """Device kind of the workers."""
         return self.groups[0].offer.device_kind
 
     @property
     def spot_machines(self) -> int:
-        """Machines that may be taken away."""
+        """Number of machines on the spot market, which the provider may take away."""
         return sum(one.machines for one in self.groups if one.market is Market.SPOT)
 
     @property
     def hazard_per_h(self) -> float:
-        """How often an hour one machine or other is taken away."""
+        """Expected interruptions per hour over all spot machines of the plan."""
         return sum(one.machines * one.offer.hazard_per_h for one in self.groups if one.market is Market.SPOT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """What bounds a plan.
+class PlanLimits:
+    """Limits on a plan.
 
-    `vcpus` are quotas by family and market, such as `g/spot` (family: the letters that a type begins with); one that is
-    not here does not bind. `checkpoint_bytes` times `buffer` is what remote nodes must hold in memory. `device_bytes` is
-    what a device needs for a worker's share of the training, 0 where nobody says.
+    `vcpus` are quotas by family and market, such as `g/spot` (family: the letters that a type begins with). A
+    missing entry imposes no limit. Remote nodes must hold `checkpoint_bytes` times `buffer` in memory.
+    `device_bytes` is the memory of a device that a worker's share of the training needs, 0 if unknown.
     """
 
     max_usd_per_h: float | None = None
@@ -116,9 +120,11 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """One choice of workers: the index of their offer, how many machines train (in machines of that type, anchors
-    included), and what that is worth.
+class WorkerChoice:
+    """Choice of workers for one offer.
+
+    `offer` is the index of the offer. `machines` is the number of machines that train, in machines of that
+    type and including anchors. `value` is the worth of the choice.
     """
 
     offer: int
@@ -127,10 +133,10 @@ class Row:
 
 
 def family(instance_type: str) -> str:
-    """The letters that a type begins with: quotas are by them."""
+    """Return the letters that a type begins with. Quotas are counted by them."""
     return instance_type[: len(instance_type) - len(instance_type.lstrip("abcdefghijklmnopqrstuvwxyz"))]
 
 
-def quota_of(offer: Offer, market: Market, limits: Limits) -> int | None:
-    """How many vCPUs may be rented of its family there; None: any number."""
+def quota_of(offer: Offer, market: Market, limits: PlanLimits) -> int | None:
+    """Return the vCPUs of the offer's family that may be rented on the market, or None for no limit."""
     return limits.vcpus.get(f"{family(offer.instance_type)}/{market}")

@@ -1,8 +1,8 @@
-"""How fast a job would be on machines that it may never have run on. Pure.
+"""Predicted speed of a job on machines that it may never have used. Pure.
 
-Where jobs of its class were measured, on whatever kind: their model, and on other kinds that model as much faster as the
-TFLOPS of the kinds compare. Where nothing was measured, a law: speed grows with the slots to the power `POWER`, and in
-proportion to TFLOPS. That is a guess, and its interval says so.
+If jobs of its class were measured on any kind, their model is used. On other kinds, the model is scaled by
+the ratio of the kinds' TFLOPS. Without a measurement, a power law applies: speed grows with the slots to the
+power `POWER`, and in proportion to TFLOPS. That is a guess with a wide interval.
 """
 
 from __future__ import annotations
@@ -15,26 +15,28 @@ from typing import Final
 
 import numpy as np
 
-from service.domain.arrays import FloatArray
-from service.domain.cluster import Measurement
-from service.domain.jobs import Job, class_of
-from service.domain.perf.learned import Learned, learn
+from service.domain.cluster.snapshot import Measurement
+from service.domain.jobs.job import Job, class_of
+from service.domain.perf.learned import LearnedModels, learn
 from service.domain.perf.tables import goodput_table
 from service.domain.perf.throughput import GUESS_SPREAD, PERCENTILE_90
 from service.domain.perf.transfer import borrow
-from service.domain.policies.policy import Configurations
+from service.domain.policies.framework.policy import Configurations
 from service.domain.rental.catalogue import tflops_of
+from service.domain.shared.arrays import FloatArray
 
 POWER: Final = 0.85
-"""Twice the slots are 1.8 times as fast, where nothing was measured."""
+"""Exponent of speed over slots without measurements: twice the slots are 1.8 times as fast."""
 REFERENCE: Final = "t4"
-"""The kind whose slot is the unit where no speed is known."""
+"""Device kind whose slot is the unit where no speed is known."""
 _MOST_RATIO: Final = 30.0
-"""No kind is taken to be faster than another by more: a job that was only seen on a CPU is bound by other things on a GPU."""
+"""Largest ratio between the speeds of two kinds. A job measured only on a CPU has other bottlenecks on a GPU."""
 
 
 class Basis(StrEnum):
-    """What a speed rests on: its class was measured on the kind; on another kind; the user has said one; nothing."""
+    """Basis of a speed: measurements of the class on the kind or on another kind, a figure of the user, or an
+    assumption.
+    """
 
     MEASURED = "measured"
     TRANSFERRED = "transferred"
@@ -44,7 +46,7 @@ class Basis(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Devices of a kind on a number of machines."""
+    """Number of devices of a kind, and of the machines that hold them."""
 
     kind: str
     slots: int
@@ -52,8 +54,10 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True)
-class Speed:
-    """Samples per second: `goodput` is the median, `low` the P10. With `ASSUMED`, the unit is what a slot of `REFERENCE` does."""
+class ExpectedSpeed:
+    """Samples per second: `goodput` is the median, `low` the P10. With `ASSUMED`, the unit is the speed of a
+    `REFERENCE` slot.
+    """
 
     goodput: float
     low: float
@@ -62,7 +66,7 @@ class Speed:
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What the user says of the speed: so many samples per second on one slot of a kind."""
+    """Speed given by the user, in samples per second on one slot of a kind."""
 
     kind: str
     samples_per_s: float
@@ -70,8 +74,8 @@ class Given:
 
 def speeds_at(
     job: Job, measured: Sequence[Measurement], shapes: Sequence[Shape], given: Given | None = None
-) -> dict[Shape, Speed]:
-    """The speed of a job at each shape. `measured` is what jobs of its class have measured, on any kinds."""
+) -> dict[Shape, ExpectedSpeed]:
+    """Return the speed of a job at each shape. `measured` are the measurements of jobs of its class, on any kinds."""
     known = [one for one in measured if one.believable]
     if not known or not shapes:
         return {shape: _by_law(shape, given) for shape in shapes}
@@ -88,12 +92,13 @@ def speeds_at(
             usd_per_h=np.zeros(len(shapes)),
         ),
     )
-    # What is left are plain samples: a larger batch takes them faster, although each is worth less.
+    # The remaining work is in plain samples. A larger batch processes them faster, although each makes less
+    # progress.
     plain = np.where(table.efficiency[0] > 0, table.efficiency[0], 1.0)
     goodput: FloatArray = table.goodput[0] / plain
     low: FloatArray = table.low[0] / plain
     return {
-        shape: Speed(
+        shape: ExpectedSpeed(
             float(goodput[index]),
             float(low[index]),
             Basis.MEASURED if tried[kinds.index(shape.kind)] else Basis.TRANSFERRED,
@@ -103,14 +108,14 @@ def speeds_at(
 
 
 def relative_tflops(kind: str, to: str) -> float:
-    """How much faster one kind is taken to be than another; 1 where nobody says."""
+    """Return the assumed ratio of the speeds of two kinds, 1 if one of them is unknown."""
     own, other = tflops_of(kind), tflops_of(to)
     if own <= 0 or other <= 0:
         return 1.0
     return min(max(own / other, 1 / _MOST_RATIO), _MOST_RATIO)
 
 
-def _by_law(shape: Shape, given: Given | None) -> Speed:
+def _by_law(shape: Shape, given: Given | None) -> ExpectedSpeed:
     one_slot = (
         given.samples_per_s * relative_tflops(shape.kind, given.kind)
         if given is not None
@@ -118,11 +123,11 @@ def _by_law(shape: Shape, given: Given | None) -> Speed:
     )
     goodput = one_slot * shape.slots**POWER
     low = goodput * math.exp(-PERCENTILE_90 * GUESS_SPREAD)
-    return Speed(goodput, low, Basis.ASSUMED if given is None else Basis.GIVEN)
+    return ExpectedSpeed(goodput, low, Basis.ASSUMED if given is None else Basis.GIVEN)
 
 
-def _across(learned: Learned, kinds: Sequence[str]) -> Learned:
-    """Models of kinds that were never tried, from the one that was tried on most nodes, then slots."""
+def _across(learned: LearnedModels, kinds: Sequence[str]) -> LearnedModels:
+    """Return models of untried kinds, borrowed from the kind that was tried on most nodes, then on most slots."""
     models = learned.models.throughput
     tried = np.flatnonzero(models.slots_tried[0] > 0)
     if not tried.size or tried.size == len(kinds):

@@ -1,4 +1,4 @@
-"""What a job did when: its phases, from the marks that its history leaves."""
+"""Timeline of a job: its phases, derived from the events of its history."""
 
 from __future__ import annotations
 
@@ -6,28 +6,30 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from headway.contract.jobs import JobState
-from headway.contract.money import Category
-from service.domain.lifecycle import JobEvent
+from headway.contract.views.jobs import JobState
+from headway.contract.views.money import Category
+from service.domain.jobs.lifecycle import JobEvent
 
 FIRST_STEP = "first_step"
 RESTORE = "restore"
 PHASE_MARKS = tuple(sorted(JobEvent))
 """Kinds of events that begin a phase."""
 MARKS = (*PHASE_MARKS, FIRST_STEP, RESTORE)
-"""Kinds of events that a timeline is made from."""
+"""Kinds of events that a timeline is built from."""
 
 FOR_EVER = 1 << 62
 UNKNOWN_RATE = -1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mark:
-    """An event of a job, as far as it tells what the job's slots did. Times are microseconds since 1970.
+class TimelineEvent:
+    """Event of a job that affects the use of its slots. Times are microseconds since 1970.
 
-    `sequence` orders them. `at_us` of a first step is the node's clock, which may be wrong; of all others it is the
-    service's. `pause_s` is how long training stood still before a switch. `lost_s` is how much training has to be done
-    again after going back to a checkpoint: samples lost over the speed before, `UNKNOWN_RATE` if that was not known.
+    `sequence` orders the events. `at_us` of a first step is the node's clock, which may be wrong; all other
+    times are the service's clock. `pause_s` is the pause of training before a switch. `lost_s` is the
+    training to repeat after a return to a checkpoint: lost samples over the previous speed, or `UNKNOWN_RATE`
+    if that speed is unknown. `plain` marks the first step of a script without the library, which may have
+    trained for long before it reported a step.
     """
 
     sequence: int
@@ -38,12 +40,15 @@ class Mark:
     generation: int = 0
     pause_s: float = 0.0
     lost_s: float = 0.0
+    plain: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """From `from_us` until `to_us` the job's slots were of this category. `generation` is the one that trained; slots that are
-    not its members were on their way. It is 0 where membership says nothing: of a recovery every slot is a part.
+    """Period from `from_us` to `to_us` in which the job's slots had one category.
+
+    `generation` is the generation that trained. Slots outside its members were being started or released. It
+    is 0 where membership does not matter: every slot is part of a recovery.
     """
 
     from_us: int
@@ -53,13 +58,14 @@ class Phase:
     cause: str = ""
 
 
-def phases_of(marks: Sequence[Mark]) -> tuple[Phase, ...]:
-    """The job's phases without a gap from the first mark on, the last one for ever."""
+def phases_of(marks: Sequence[TimelineEvent]) -> tuple[Phase, ...]:
+    """Return the job's phases without a gap from the first mark on. The last phase has no end."""
     marks = _in_order(marks)
+    stepped = {mark.generation for mark in marks if mark.kind == FIRST_STEP}
     phases: list[Phase] = []
     for place, mark in enumerate(marks):
         before = phases[-1] if phases else None
-        phase = _after(mark, marks[place + 1 :], before)
+        phase = _after(mark, marks[place + 1 :], before, stepped=mark.generation in stepped)
         if mark.kind == JobEvent.SWITCH and mark.pause_s > 0:
             was_lost = before is not None and before.category is Category.LOST
             stood = (Category.LOST, before.cause) if was_lost and before else (Category.RESIZE, "")
@@ -75,7 +81,7 @@ def phases_of(marks: Sequence[Mark]) -> tuple[Phase, ...]:
 
 
 def first_difference_us(before: Sequence[Phase], after: Sequence[Phase]) -> int | None:
-    """The first moment at which two histories of one job differ; None if they are the same."""
+    """Return the first moment at which two histories of one job differ, or None if they are the same."""
     for old, new in zip(before, after, strict=False):
         if old == new:
             continue
@@ -88,8 +94,11 @@ def first_difference_us(before: Sequence[Phase], after: Sequence[Phase]) -> int 
     return longer[min(len(before), len(after))].from_us
 
 
-def _in_order(marks: Sequence[Mark]) -> list[Mark]:
-    """By sequence, with times that never go back. What a node's clock says lies between the service's marks around it."""
+def _in_order(marks: Sequence[TimelineEvent]) -> list[TimelineEvent]:
+    """Return the marks by sequence, with times that never decrease.
+
+    A time from a node's clock is limited to the service's times around it.
+    """
     ordered = sorted(marks, key=lambda mark: mark.sequence)
     latest = [mark.at_us for mark in ordered if mark.kind != FIRST_STEP]
     low, placed, seen = min(latest, default=0), [], 0
@@ -105,15 +114,21 @@ def _in_order(marks: Sequence[Mark]) -> list[Mark]:
     return placed
 
 
-def _after(mark: Mark, later: Sequence[Mark], before: Phase | None) -> Phase | None:
-    """The phase that a mark begins (its times are set by the caller); None where it changes nothing."""
+def _after(
+    mark: TimelineEvent, later: Sequence[TimelineEvent], before: Phase | None, *, stepped: bool
+) -> Phase | None:
+    """Return the phase that a mark begins, without its times, or None if the mark changes nothing.
+
+    `stepped` is true if a step of the mark's generation is known.
+    """
     if mark.kind == RESTORE:
         return None
     if mark.kind == FIRST_STEP:
-        trains = mark.state is JobState.RUNNING and before is not None and before.category is Category.RESIZE
+        waits = before is not None and before.category in {Category.RESIZE, Category.UNKNOWN}
+        trains = mark.state is JobState.RUNNING and waits
         return Phase(0, FOR_EVER, Category.USEFUL, mark.generation) if trains else None
-    if mark.kind == JobEvent.START and _starts_later(mark, later):
-        return Phase(0, FOR_EVER, Category.RESIZE)
+    if mark.kind == JobEvent.START:
+        return Phase(0, FOR_EVER, *_after_start(mark, later, stepped=stepped))
     if mark.state is JobState.RUNNING or mark.kind == JobEvent.PREPARE:
         return Phase(0, FOR_EVER, Category.USEFUL, mark.generation)
     if mark.state is JobState.RECOVERING:
@@ -121,16 +136,30 @@ def _after(mark: Mark, later: Sequence[Mark], before: Phase | None) -> Phase | N
     return Phase(0, FOR_EVER, Category.RESIZE)
 
 
-def _starts_later(start: Mark, later: Sequence[Mark]) -> bool:
-    """Whether the script said after the start of its processes when it took its first step: until then it imports, and
-    loads data. A script that does not use the library says nothing.
+def _after_start(
+    start: TimelineEvent, later: Sequence[TimelineEvent], *, stepped: bool
+) -> tuple[Category, int]:
+    """Return the category of the time after a start, and the generation.
+
+    Until its first step, a script with the library imports and loads data. A script without it may have
+    trained, and the activity of a script that reports no step at all is unknown.
     """
+    first = _first_step_after(start, later)
+    if first is not None and not first.plain:
+        return Category.RESIZE, 0
+    if first is None and stepped:
+        return Category.USEFUL, start.generation
+    return Category.UNKNOWN, start.generation
+
+
+def _first_step_after(start: TimelineEvent, later: Sequence[TimelineEvent]) -> TimelineEvent | None:
+    """Return the first step of the started processes, unless another event of the job precedes it."""
     for mark in later:
         if mark.kind == FIRST_STEP:
-            return mark.generation == start.generation
+            return mark if mark.generation == start.generation else None
         if mark.kind != RESTORE:
-            return False
-    return False
+            return None
+    return None
 
 
 def _turn_last(
@@ -142,10 +171,10 @@ def _turn_last(
     *,
     again: int | None = None,
 ) -> None:
-    """Turn what was training of the last `seconds` before `at_us` into another category.
+    """Change the category of the training within the last `seconds` before `at_us`.
 
-    With `again`, the generation that does it again, only training of those before it counts towards these seconds; where
-    it is not known how many they were, its last stretch does.
+    With `again`, the generation that repeats the work, only training of earlier generations counts towards
+    these seconds. If their number is unknown, the last period of training changes.
     """
     if not phases:
         return
@@ -169,12 +198,12 @@ def _turn_last(
 
 
 def _cause(phases: Sequence[Phase]) -> str:
-    """Of the last failure; a checkpoint that was older than a stop has none."""
+    """Return the cause of the last failure, or RESTART if a checkpoint was older than a stop."""
     return next((one.cause for one in reversed(phases) if one.category is Category.LOST), "RESTART")
 
 
 def _joined(phases: Sequence[Phase]) -> list[Phase]:
-    """Without breaks where nothing changes."""
+    """Return the phases with equal neighbours merged."""
     joined: list[Phase] = []
     for phase in phases:
         last = joined[-1] if joined else None

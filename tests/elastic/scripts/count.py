@@ -30,10 +30,11 @@ parser.add_argument("--samples", type=int, default=50)
 parser.add_argument("--epochs", type=int, default=2)
 parser.add_argument("--batch", type=int, default=8)
 parser.add_argument("--max-local", type=int)
+parser.add_argument("--collective")
 parser.add_argument("--result", type=Path, required=True)
 options = parser.parse_args()
 
-run = headway.init(timeout_s=30)
+run = headway.init(timeout_s=30, collective=options.collective)
 model = Counts(options.samples)
 wrapped, optimizer = run.prepare(model, torch.optim.SGD(model.parameters(), lr=1.0))
 loader = run.loader(

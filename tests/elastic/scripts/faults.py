@@ -16,7 +16,7 @@ class Faults:
     this process, or "after E" for what follows the loop over the loader in epoch E.
 
     In the folder `STEPS_ALLOWED` the file `allowed` says how many bodies may begin on rank 0, whichever process that
-    is; `taken` has one character for each that has.
+    is; `taken` has one character for each that has, and `waiting` says after how many it last had to wait.
     """
 
     def __init__(self, run: Run) -> None:
@@ -35,10 +35,17 @@ class Faults:
 
     def _wait_for_leave(self, folder: Path) -> None:
         taken = folder / "taken"
-        while (taken.stat().st_size if taken.exists() else 0) >= int((folder / "allowed").read_text()):
+        begun = taken.stat().st_size if taken.exists() else 0
+        if begun >= self._allowed(folder):
+            (folder / "waiting").write_text(str(begun))
+        while begun >= self._allowed(folder):
             time.sleep(0.001)
         with taken.open("a") as file:
             file.write(".")
+
+    @staticmethod
+    def _allowed(folder: Path) -> int:
+        return int((folder / "allowed").read_text())
 
     def after_loop(self, epoch: int) -> None:
         self._strike(f"after {epoch}")

@@ -13,12 +13,12 @@ import time
 from datetime import timedelta
 from typing import Any
 
-import torch
 import torch.distributed as dist
 from torch.distributed import PrefixStore, Store, TCPStore
 
 from headway.contract.orders import order_from_json
-from headway.train.peers import Peers, PeersLost
+from headway.train.collectives.gloo import Gloo
+from headway.train.membership.peers import Peers, PeersLost
 
 rank, order, fate = int(sys.argv[1]), order_from_json(sys.argv[2]), sys.argv[3]
 
@@ -61,7 +61,7 @@ if fate == "dies":
     sys.exit("it should be dead")
 began_s = time.monotonic()
 try:
-    Peers.meet(order, rank, torch.device("cpu"), timedelta(seconds=600), 600.0, lambda: False)
+    Peers.meet(order, rank, Gloo(), timedelta(seconds=600), 600.0, lambda: False)
     lost = False
 except PeersLost:
     lost = True

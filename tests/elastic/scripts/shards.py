@@ -29,7 +29,8 @@ x = torch.randn(53, 8)
 y = torch.sin(x[:, :1] + x[:, 1:2])
 model = nn.Sequential(nn.Linear(8, 32), nn.Tanh(), nn.Linear(32, 1))
 if options.sharded:
-    fully_shard(model, mesh=dist.init_device_mesh("cpu", (run.world_size,)))
+    mesh = dist.init_device_mesh("cpu", (run.world_size,)) if "RANK" in os.environ else None
+    fully_shard(model, mesh=mesh)  # by hand as the guide writes it, without a mesh
 optimizer = torch.optim.AdamW(model.parameters(), lr=2e-2)
 model, optimizer = run.prepare(model, optimizer)
 loader = run.loader(TensorDataset(x, y), global_batch=16, max_local_batch=5, seed=3, balance=False)

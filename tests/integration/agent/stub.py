@@ -38,7 +38,7 @@ from headway.contract.agents import (
     StartFailed,
     StopCommand,
 )
-from headway.contract.credentials import NodeCredentials, SecretsReply, SecretsRequest
+from headway.contract.credentials import NodeCredentials, SecretsReply, SecretsRequest, StorageAccess
 from tests.integration.agent.looking import (  # noqa: F401 - tests find them here
     WAIT_S,
     alive,
@@ -64,7 +64,7 @@ class StubService:
         self.node_token = "node-token"
         self.joined_with: list[str] = []
         """The tokens that were shown for joining, taken or not."""
-        self.renew_credentials_s: float | None = None
+        self.renew_credentials_s = 86_400.0
         self.renewed = 0
         self.renewed_redis_url = redis_url
         self.answering = True
@@ -246,6 +246,8 @@ class _Handler(BaseHTTPRequestHandler):
                 self._report(body)
             elif names[2] == "credentials":
                 self._renew()
+            elif names[2] == "storage":
+                self._answer(200, StorageAccess().model_dump_json().encode())
             elif names[2] == "secrets":
                 self._give_secrets(SecretsRequest.model_validate_json(body))
             else:
@@ -289,8 +291,7 @@ class _Handler(BaseHTTPRequestHandler):
             report_every_s=self.stub.report_every_s,
             renew_credentials_s=self.stub.renew_credentials_s,
         )
-        self._answer(201, reply.model_dump_json().encode())
-        return None
+        return self._answer(201, reply.model_dump_json().encode())
 
     def _renew(self) -> None:
         self.stub.renewed += 1

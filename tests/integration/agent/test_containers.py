@@ -124,7 +124,7 @@ def test_a_node_whose_engine_does_not_answer_says_so(
     client.write_text("#!/bin/sh\nexit 1\n")
     client.chmod(0o755)
     agent = make_agent("--isolation", "none")
-    agent.env = {**agent.env, "PATH": f"{client.parent}:/usr/bin:/bin"}
+    agent.env = {**agent.env, "PATH": str(client.parent)}  # whatever is installed here
     agent.start()
     stub.wait_for(lambda: stub.reports)
     assert stub.joins[-1].container_engine is None

@@ -78,7 +78,6 @@ def test_an_agent_whose_redis_user_is_gone_asks_for_credentials(
     stub: StubService, make_agent: MakeAgent
 ) -> None:
     place = stub.redis_url.rpartition("@")[2]
-    stub.renew_credentials_s = 3600.0
     stub.redis_url = f"redis://headway-node-1:forgotten@{place}"
     make_agent().start()
     stub.wait_for(lambda: stub.renewed)

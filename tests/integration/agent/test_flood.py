@@ -13,7 +13,7 @@ import pytest
 
 from headway.contract.agents import RanksStarted
 from tests.integration.agent.stub import AgentProcess, StubService
-from worker_agent.logs import LAST_WORDS_BYTES, QUOTA_BYTES
+from worker_agent.logs.shipping import LAST_WORDS_BYTES, QUOTA_BYTES
 
 FLOOD = """
 import sys, time

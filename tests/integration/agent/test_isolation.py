@@ -24,7 +24,7 @@ threading.Event().wait()
 """
 
 ATTACKER = """
-import ctypes, json, os
+import ctypes, json, os, socket
 agent, victim, launcher = (int(os.environ[name]) for name in ("AGENT", "VICTIM", "LAUNCHER"))
 state, theirs, own = os.environ["STATE"], os.environ["STATE"] + "/runs/victim", os.environ["HEADWAY_CONTROL"]
 libc = ctypes.CDLL(None, use_errno=True)
@@ -34,6 +34,13 @@ def read(path):
 
 def append(path):
     return lambda: open(path, "ab").write(b"x")
+
+def order_the_launcher():
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(state + "/launcher.sock")
+        connection.sendall(b'{"type": "hello"}\\n')
+        if not connection.recv(1):
+            raise OSError("it hangs up")
 
 def trace(pid):
     def attach():
@@ -63,6 +70,10 @@ attacks = {
     "lead the agent elsewhere by a link": lambda: os.symlink("/etc/shadow", own + "/rank-7.jsonl"),
     "take the place of an own file": lambda: os.rename(own + "/stacks-0.txt", own + "/rank-8.jsonl"),
     "order itself": append(own + "/order.json"),
+    "give orders to the launcher": order_the_launcher,
+    "list the agent's folder": lambda: os.listdir(state),
+    "list the jobs": lambda: os.listdir(state + "/runs"),
+    "list another job's folder": lambda: os.listdir(theirs + "/work"),
 }
 for who, pid in (("the agent", agent), ("the launcher", launcher), ("another job", victim)):
     attacks[f"read the environment of {who}"] = read(f"/proc/{pid}/environ")
@@ -159,6 +170,8 @@ def test_without_isolation_the_attacks_succeed(
     found = _attack(stub, agent, tmp_path)
     assert "speak for another job" in found["done"]
     assert "signal the agent" in found["done"]
+    assert "list another job's folder" in found["done"]
+    assert "give orders to the launcher" not in found["done"]
     said = next(line for line in agent.log().splitlines() if "jobs are kept apart" in line)
     assert "can read and change whatever the agent's user can" in said
 

@@ -14,8 +14,8 @@ import pytest
 from headway.contract.agents import SlotInfo
 from headway.contract.health import DeviceProbed
 from tests.integration.agent.stub import StubService, wait_until
-from worker_agent.outbox import Outbox
-from worker_agent.probing import PROBE, Prober
+from worker_agent.devices.probing import PROBE, Prober
+from worker_agent.link.outbox import Outbox
 
 CORE = SlotInfo(index=1, device_kind="cpu")
 

@@ -13,12 +13,12 @@ from pathlib import Path
 WAIT_S = 120.0
 
 
-def until(condition: Callable[[], object], what: str) -> None:
+def until(condition: Callable[[], object], what: str, within_s: float = WAIT_S) -> None:
     """Wait for a condition that nothing announces; fail when it does not come."""
-    deadline = time.monotonic() + WAIT_S
+    deadline = time.monotonic() + within_s
     pause = threading.Event()
     while not condition():
-        assert time.monotonic() < deadline, f"waited {WAIT_S:.0f} s for {what}"
+        assert time.monotonic() < deadline, f"waited {within_s:.0f} s for {what}"
         pause.wait(0.05)
 
 

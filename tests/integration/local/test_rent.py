@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from headway.client import Client
+from headway.client.client import Client
 from headway.contract.agents import NodeState
-from headway.contract.jobs import JobState
-from headway.contract.machines import MachineView
 from headway.contract.spec import JobSpec
+from headway.contract.views.jobs import JobState
+from headway.contract.views.machines import MachineView
 from headway.errors import HeadwayError
 from headway.local.rented import MachineFolder, machine_folders
 from headway.local.stack import LocalStack
@@ -72,7 +72,7 @@ def test_a_job_brings_its_machine_survives_its_end_and_gives_the_next_one_back(
         until((work / "started-2").exists, "the script to start on another machine")
         assert MachineFolder(data / "machines" / first.id).pid != pid
         (work / "finish").touch()
-        *_, last = client.wait(job, every_s=0.1)
+        *_, last = client.watch(job, every_s=0.1)
         assert last.state is JobState.SUCCEEDED, last.message
         until(lambda: states(client) == ["gone", "gone"], "the second machine to be given back")
         taken, given_back = sorted(client.machines(), key=lambda one: one.requested_at)
@@ -108,7 +108,7 @@ def test_stopping_gives_everything_back_and_the_next_start_knows(
         until(lambda: "gone" in states(client), "the lease to end")
         until((work / "started-2").exists, "the script to start again")
         (work / "finish").touch()
-        *_, last = client.wait(job, every_s=0.1)
+        *_, last = client.watch(job, every_s=0.1)
         assert last.state is JobState.SUCCEEDED, last.message
 
 

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from headway.cli.config import target
-from headway.client import Client
-from headway.contract.jobs import JobState
+from headway.client.client import Client
+from headway.client.target import target
 from headway.contract.spec import JobSpec
+from headway.contract.views.jobs import JobState
 from headway.local.ports import free_port
 from headway.local.processes import LocalError, end
 from headway.local.stack import LocalStack, Stores
@@ -42,7 +42,7 @@ def submit(client: Client, work: Path) -> str:
 
 def finish(client: Client, work: Path, job: str) -> None:
     (work / "finish").touch()
-    *_, last = client.wait(job, every_s=0.1)
+    *_, last = client.watch(job, every_s=0.1)
     assert last.state is JobState.SUCCEEDED, last.message
 
 
@@ -164,7 +164,7 @@ def test_a_background_stack_is_stopped_by_down(data: Path):
     assert (stopped.returncode, stopped.stdout.strip()) == (0, "Stopped.")
     until(lambda: not processes_of(data), "everything to be gone")
     again = subprocess.run([*HEADWAY, "down", *flags], capture_output=True, text=True, check=False)
-    assert "does not run" in again.stdout
+    assert "is not running" in again.stdout
 
 
 def test_a_taken_port_is_an_error_and_leaves_nothing(data: Path):

@@ -16,13 +16,13 @@ import httpx
 import pytest
 import yaml
 
-from headway.contract.markets import Market
+from headway.contract.values.markets import Market
 from headway.local.machine import descendants
 from headway.local.rented import Lease, MachineFolder, machine_folders
 from service.adapters.providers.local import LocalProvider
-from service.domain.errors import NoCapacity, ProviderRefused, Unavailable
 from service.domain.rental.machines import Machine, MachineState
-from service.usecases.rental_ports import JoinBy
+from service.domain.shared.errors import NoCapacity, ProviderRefused, Unavailable
+from service.usecases.ports.rental import JoinBy
 from tests.waiting import until
 
 JOIN = JoinBy(url="http://127.0.0.1:9", token="once", node_name="spot-1")
@@ -195,8 +195,13 @@ async def test_one_that_is_taken_away_says_so_before(place: Place) -> None:
 
 async def test_a_notice_is_served_as_ec2_serves_it(place: Place) -> None:
     found = await place.provider.launch(machine_of("m1"), JOIN)
-    await until(lambda: len(place.agents("m1")) >= 1)
-    url = _environment(place.agents("m1")[0])["HEADWAY_METADATA_URL"]
+    # Between fork and exec a process has the environment of its parent.
+    await until(lambda: any("HEADWAY_METADATA_URL" in _environment(one) for one in place.agents("m1")))
+    url = next(
+        environment["HEADWAY_METADATA_URL"]
+        for environment in map(_environment, place.agents("m1"))
+        if "HEADWAY_METADATA_URL" in environment
+    )
     action = f"{url}/latest/meta-data/spot/instance-action"
     async with httpx.AsyncClient() as client:
         assert (await client.put(f"{url}/latest/api/token")).status_code == 200

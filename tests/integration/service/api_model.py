@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 
 from headway.contract.agents import RunCommand, StopCommand
-from headway.contract.jobs import JobView
+from headway.contract.views.jobs import JobView
 from tests.integration.service.conftest import entry
 from tests.integration.service.crashing import World
 from tests.integration.service.lives import Hand, join

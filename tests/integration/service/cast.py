@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import text
 
 from headway.contract.agents import AnyCommand, Member, OrderCommand, RunCommand, StopCommand
-from headway.contract.jobs import JobState, JobView
+from headway.contract.views.jobs import JobState, JobView
 from tests.integration.service.conftest import Agent, Harness
 
 Born = tuple[int, int]
@@ -59,8 +59,8 @@ class Cast:
         async with self.harness.service.database.begin() as tx:
             for node in (await tx.nodes.many([one.joined.node_id for one in self.agents.values()])).values():
                 await tx.nodes.save(replace(node, seen_at=now))
-            await tx.silence.beat(f"up for {for_s:g} s", now - timedelta(seconds=for_s), gap_s)
-            await tx.silence.beat(f"up for {for_s:g} s", now, gap_s)
+            await tx.nodes.beat(f"up for {for_s:g} s", now - timedelta(seconds=for_s), gap_s)
+            await tx.nodes.beat(f"up for {for_s:g} s", now, gap_s)
 
     async def turn(self) -> None:
         await self.harness.scheduler.round()
@@ -215,6 +215,6 @@ class Cast:
     async def _check_member(self, job_id: str, member: Member) -> None:
         async with self.harness.service.database.begin() as tx:
             held = await tx.grants.held(job_id)
-            exits = await tx.history.exits(job_id, 0)
+            exits = await tx.jobs.exits(job_id, 0)
         holds = member.slot in held.get(member.born_generation, {}).get(member.node_id, ())
         assert holds or (member.born_generation, member.born_rank) in exits, member

@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from service.domain.errors import HeadwayServiceError, NoCapacity, Unavailable
 from service.domain.rental.machines import Found, Machine
 from service.domain.rental.offers import Offer
-from service.usecases.rental_ports import JoinBy
+from service.domain.shared.errors import HeadwayServiceError, NoCapacity, Unavailable
+from service.usecases.ports.rental import JoinBy
 
 
 class Crash(BaseException):

@@ -8,8 +8,8 @@ from datetime import timedelta
 from typing import Any
 
 from headway.contract.agents import JoinReply, RunCommand, StopCommand
-from headway.contract.jobs import JobState
-from service.usecases.apply import PIECE
+from headway.contract.views.jobs import JobState
+from service.usecases.rounds.apply import PIECE
 from tests.integration.service.cast import Cast
 from tests.integration.service.conftest import JOIN_TOKEN, Agent, entry, join_body
 from tests.integration.service.crashing import World
@@ -214,7 +214,9 @@ async def in_place(world: World) -> None:
     await cast.resize(2)
     await cast.ready((2, 1))
     await cast.switch(2)
-    await cast.say((1, 0), "checkpointed", 2, uri="file:///c", samples=700, size_bytes=1, save_s=0.1)
+    await cast.say(
+        (1, 0), "checkpointed", 2, uri="file:///c", samples=700, size_bytes=1, save_s=0.1, total_s=0.1
+    )
     await cast.die((2, 1))
     await cast.switch(3, samples=800, lost_steps=1)
     await cast.turn()

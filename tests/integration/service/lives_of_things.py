@@ -9,14 +9,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from headway.contract.agents import JoinReply
-from headway.contract.jobs import JobState
-from headway.contract.simulations import SimulationRequest, SimulationResult
-from service.domain.cluster import Snapshot
+from headway.contract.views.jobs import JobState
+from headway.contract.views.simulations import SimulationRequest, SimulationResult
+from service.domain.cluster.snapshot import Snapshot
+from service.domain.policies.registry import POLICIES
 from service.domain.rental.fleet import Patience
 from service.domain.rental.offers import Offer
-from service.domain.rental.wants import Rules
-from service.usecases.rent import Memory, Renting, rent
-from service.usecases.simulation_ports import Wanted
+from service.domain.rental.rental_targets import RentalRules
+from service.usecases.ports.simulations import Wanted
+from service.usecases.rental.rent import Memory, Renting, rent
 from tests.integration.service.cloud import Cloud
 from tests.integration.service.conftest import JOIN_TOKEN, Agent, join_body
 from tests.integration.service.crashing import World
@@ -163,10 +164,11 @@ async def rented(world: World) -> None:
     )
     renting = Renting(
         providers=[cloud],
-        rules=Rules(idle_s=0.0),
+        rules=RentalRules(idle_s=0.0),
         patience=Patience(),
         public_url="http://headway",
         join_secret=JOIN_TOKEN,
+        policies=POLICIES,
         new_machine_id=lambda: f"m{next(_machines):08}",
     )
     memory = [Memory()]

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headway.contract.agents import StopCommand
-from headway.contract.jobs import JobState
+from headway.contract.views.jobs import JobState
 
 S = JobState
 ENDED = frozenset({S.SUCCEEDED, S.FAILED, S.CANCELLED})

@@ -7,9 +7,9 @@ from typing import Any
 
 import httpx
 
-from headway.contract.identity import Role
-from service.api.access import Reach
-from service.api.document import examples
+from headway.contract.views.identity import Role
+from service.api.http.access import Reach
+from service.api.http.document import examples
 from tests.integration.service.conftest import Agent, Harness
 
 EVERYWHERE = "*"

@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 from jsonschema import Draft202012Validator
 
-from service.api.document import examples
+from service.api.http.document import examples
 from tests.integration.service.cast import Cast
 from tests.integration.service.conftest import Harness, join_body
 
@@ -62,6 +62,7 @@ AFTER: list[Step] = [
     ("list_metrics", "GET", "/jobs/digits/metrics", None),
     ("read_logs", "GET", "/jobs/digits/logs", None),
     ("list_checkpoints", "GET", "/jobs/digits/checkpoints", None),
+    ("list_output", "GET", "/jobs/digits/output", None),
     ("resize_job", "POST", "/jobs/digits/resize", {"slots": 1}),
     ("change_job", "PATCH", "/jobs/digits", {"priority": 80}),
     ("get_cluster", "GET", "/cluster", None),
@@ -105,12 +106,14 @@ AFTER: list[Step] = [
     ("cancel_job", "POST", "/jobs/digits-2/cancel", {"force": False}),
     ("diagnose", "GET", "/diagnosis", None),
     ("get_sign_in", "GET", "/sign-in", None),
+    ("create_sign_in_link", "POST", "/sign-in/links", None),
 ]
 LONG = 3
 """So many items of a list are enough to see what they are."""
 WITHHELD = {
     "token": "hw_...",
     "node_token": "...",
+    "url": "/auth/link?code=hw_...",
     "redis_url": "redis://headway-NODE:PASSWORD@redis:6379/0",
 }
 """What was given to the recording is nobody's secret, and looks like one."""

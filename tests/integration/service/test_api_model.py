@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 
-from headway.contract.jobs import JobState
+from headway.contract.views.jobs import JobState
 from tests.integration.service.api_model import Play
 from tests.integration.service.conftest import Harness
 from tests.integration.service.crashing import Drawn, check, world_of

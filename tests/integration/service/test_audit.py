@@ -10,11 +10,11 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
-from headway.contract.identity import AuditView
-from headway.contract.jobs import Page
-from service.usecases.audit import ONE_BY_ONE
-from service.usecases.audit_ports import AuditFilter
-from service.usecases.retain import retain
+from headway.contract.views.identity import AuditView
+from headway.contract.views.jobs import Page
+from service.usecases.identity.audit import ONE_BY_ONE
+from service.usecases.ports.audit import AuditFilter
+from service.usecases.upkeep.retain import retain
 from tests.integration.service.conftest import Harness, join_body
 
 

@@ -15,15 +15,15 @@ import pytest_asyncio
 from sqlalchemy import text
 
 from headway.contract.agents import NodeState, RunCommand
-from headway.contract.jobs import JobState
+from headway.contract.views.jobs import JobState
 from headway.local.postgres import EmbeddedPostgres
-from service.adapters.postgres.dump import MANIFEST, NUMBERS_LEFT_OUT
-from service.adapters.postgres.schema import schema_problem
+from service.adapters.postgres.engine.dump import MANIFEST, NUMBERS_LEFT_OUT
+from service.adapters.postgres.engine.schema import schema_problem
 from service.backup import main, run_backup, run_restore, run_restored
-from service.domain.errors import InvalidField
+from service.domain.shared.errors import InvalidField
 from service.main import Service
 from service.settings import Settings
-from service.usecases.restore import GENERATIONS_LEFT_OUT
+from service.usecases.upkeep.restore import GENERATIONS_LEFT_OUT
 from tests.integration.service.conftest import Agent, Harness, entry, harness_of, make_settings, run_of
 
 _numbers = itertools.count()
@@ -69,7 +69,7 @@ async def test_what_ran_starts_again_under_a_number_that_nobody_has_seen(
     run = await start(harness, agent, "kept")
     await run_backup(harness.service, other.folder)
     said = await run_restore(other.service, other.folder)
-    assert any("1 jobs that ran then start again" in line for line in said)
+    assert any("1 jobs that were running start again" in line for line in said)
     async with harness_of(other.settings) as again:
         agent.client = again.client
         job = await again.job("kept")

@@ -156,6 +156,7 @@ async def test_bad_bundles(harness: Harness, data: bytes, status: int, says: str
     response = await harness.client.post("/api/v1/bundles", content=data)
     assert response.status_code == status
     assert says in response.json()["detail"]
+    assert response.json()["code"] == {422: "bundle_refused", 413: "too_large"}[status]
 
 
 async def test_good_bundle_and_a_script_that_is_missing(harness: Harness) -> None:

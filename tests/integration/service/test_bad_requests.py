@@ -14,7 +14,7 @@ from urllib.parse import quote
 import pytest
 from sqlalchemy import text
 
-from headway.contract.identity import Role
+from headway.contract.views.identity import Role
 from tests.integration.service.conftest import Harness
 from tests.integration.service.roles import OPEN, Operation, Somebody, path_of, prepare
 

@@ -8,7 +8,7 @@ import pytest
 import pytest_asyncio
 
 from headway.contract.agents import BatchOrder
-from headway.contract.jobs import JobState, Reason
+from headway.contract.views.jobs import JobState, Reason
 from tests.integration.service.cast import Born, Cast
 from tests.integration.service.conftest import Harness
 

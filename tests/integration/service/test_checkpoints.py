@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from headway.contract.jobs import CheckpointPage
 from headway.contract.manifest import Manifest, Name
+from headway.contract.views.jobs import CheckpointPage
 from tests.integration.service.conftest import Harness
 
 

@@ -10,10 +10,10 @@ import pytest
 from sqlalchemy import text
 
 from headway.contract.agents import NodeState
-from headway.contract.jobs import JobState
-from service.usecases.deliver import PUSH_AGAIN_S
-from service.usecases.expire import HEARD_WITHIN_S
-from service.usecases.live import SWITCHED_WITHIN_S
+from headway.contract.views.jobs import JobState
+from service.domain.life.changes import SWITCHED_WITHIN_S
+from service.usecases.nodes.expire import HEARD_WITHIN_S
+from service.usecases.rounds.deliver import PUSH_AGAIN_S
 from tests.integration.service.cast import Cast
 from tests.integration.service.conftest import Agent, Harness
 from tests.integration.service.test_life_of_a_job import start

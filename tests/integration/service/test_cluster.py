@@ -9,10 +9,10 @@ import pytest
 from structlog.testing import capture_logs
 
 from headway.contract.agents import NodeState
-from headway.contract.decisions import ClusterView, ExplanationView, RoundView
-from headway.contract.jobs import JobState, Page
+from headway.contract.views.decisions import ClusterView, ExplanationView, RoundView
+from headway.contract.views.jobs import JobState, JobView, Page
 from service.domain.policies.registry import POLICIES
-from service.usecases.records import Bell
+from service.usecases.ports.facts import WakeUp
 from tests.integration.service.conftest import Harness, harness_of, make_settings
 from tests.integration.service.test_life_of_a_job import start
 
@@ -49,7 +49,7 @@ async def test_a_policy_is_chosen_while_the_service_runs(harness: Harness) -> No
     assert (before.policy, before.parameters) == ("goodput", {})
     assert [one.name for one in before.policies] == list(POLICIES)
     with capture_logs() as logs:
-        async with harness.service.bells.heard((Bell.ROUND, "")) as heard:
+        async with harness.service.wake_ups.heard((WakeUp.ROUND, "")) as heard:
             response = await harness.client.put("/api/v1/cluster", json={"policy": "srtf"})
             assert response.status_code == 200, response.text
             await asyncio.wait_for(heard.wait(), 30)
@@ -120,6 +120,10 @@ async def test_an_explanation_has_the_policy_and_the_prices(harness: Harness) ->
     response = await harness.client.get("/api/v1/jobs/other/explain")
     seen = ExplanationView.model_validate_json(response.content)
     assert (seen.policy, seen.action) == ("goodput", "wait")
+    waiting = await harness.job("other")
+    assert waiting.present == seen.message
+    listed = Page[JobView].model_validate_json((await harness.client.get("/api/v1/jobs")).content)
+    assert {one.name: one.present for one in listed.items}["other"] == seen.message
     assert seen.unit
     assert [one.slots for one in seen.outlook] == [1]
     assert (await harness.client.get("/api/v1/jobs/nobody/explain")).status_code == 404

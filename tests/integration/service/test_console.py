@@ -9,11 +9,11 @@ from contextlib import aclosing
 import httpx
 import pytest
 
-from headway.contract.identity import EVERYWHERE, Role
-from headway.contract.jobs import JobState
 from headway.contract.manifest import Manifest, Name
-from service.console.desk import Desk
-from service.console.screens import Key, Sight
+from headway.contract.views.identity import EVERYWHERE, Role
+from headway.contract.views.jobs import JobState
+from service.console.page_context import PageContext
+from service.console.pages.page import Key, Viewer
 from tests.integration.service.conftest import Harness
 from tests.integration.service.roles import robot
 
@@ -99,7 +99,7 @@ async def test_what_is_done_is_asked_about_first(harness: Harness) -> None:
     done = await harness.client.post("/jobs/job-of-vision/pause", content="sure=yes", headers=FORM)
     assert done.status_code == 303
     again = await harness.client.get(done.headers["location"])
-    assert "It saves a checkpoint and pauses." in again.text
+    assert "The job stops and pauses." in again.text
 
 
 async def test_a_priority_and_the_policy_are_changed(harness: Harness) -> None:
@@ -113,12 +113,12 @@ async def test_a_priority_and_the_policy_are_changed(harness: Harness) -> None:
     assert "Change the priority of job-of-vision?" in asked.text
     assert (await harness.job("job-of-vision")).spec.priority == 50
     done = await harness.client.post(f"{path}/prioritize", content="sure=yes&priority=80", headers=FORM)
-    assert "counts from the next round on" in (await harness.client.get(done.headers["location"])).text
+    assert "applies from the next round on" in (await harness.client.get(done.headers["location"])).text
     assert (await harness.job("job-of-vision")).spec.priority == 80
     assert 'action="/cluster/policy"' in (await harness.client.get("/rounds")).text
     form = "policy=budget&parameters=usd_per_h%3D12"
     asked = await harness.client.post("/cluster/policy", content=form, headers=FORM)
-    assert "Have the cluster follow budget?" in asked.text
+    assert "Change the policy to budget?" in asked.text
     assert 'name="parameters" value="usd_per_h=12"' in asked.text
     done = await harness.client.post("/cluster/policy", content=f"sure=yes&{form}", headers=FORM)
     assert (done.status_code, done.headers["location"]) == (303, "/rounds?done=policy")
@@ -131,7 +131,7 @@ async def test_a_slot_is_kept_from_jobs_with_a_reason_and_given_back(harness: Ha
     path = "/nodes/alpha/slots/1"
     assert "/slots/1/quarantine" in (await harness.client.get("/nodes/alpha")).text
     asked = await harness.client.post(f"{path}/quarantine", content="name=alpha", headers=FORM)
-    assert "Keep slot 1 of alpha from jobs?" in asked.text
+    assert "Quarantine slot 1 of alpha?" in asked.text
     assert '<input id="why" name="why"' in asked.text
     done = await harness.client.post(
         f"{path}/quarantine", content="sure=yes&why=its+fan+is+loud", headers=FORM
@@ -211,14 +211,14 @@ async def test_a_plan_says_what_it_costs_and_stores_nothing(harness: Harness) ->
         "/submit", content="job=name%3A+a%0Arun%3A+python+-V&what=plan", headers=FORM
     )
     assert answer.status_code == 200
-    assert "What it would take" in answer.text
+    assert 'id="plan"' in answer.text
     assert "<table>" in answer.text
     assert (await harness.client.get("/api/v1/jobs")).json()["items"] == []
 
 
 async def test_a_stream_says_what_changes(harness: Harness) -> None:
-    desk: Desk = harness.client._transport.app.state.desk  # type: ignore[attr-defined]
-    key = Key("jobs", Sight(None, steers=True, operates=True))
+    desk: PageContext = harness.client._transport.app.state.desk  # type: ignore[attr-defined]
+    key = Key("jobs", Viewer(None, steers=True, operates=True))
     first = await desk.board.picture(key)
     async with aclosing(desk.board.follow(key, first.version)) as events:
         assert "event: beat" in await anext(events)
@@ -232,7 +232,7 @@ async def test_a_stream_says_what_changes(harness: Harness) -> None:
 
 
 async def test_assets_are_kept_by_browsers_and_change_their_address(harness: Harness) -> None:
-    desk: Desk = harness.client._transport.app.state.desk  # type: ignore[attr-defined]
+    desk: PageContext = harness.client._transport.app.state.desk  # type: ignore[attr-defined]
     kept = await harness.client.get(f"/static/{desk.assets}/console.css")
     assert "max-age=31536000" in kept.headers["cache-control"]
     plain = await harness.client.get("/static/console.css")

@@ -8,10 +8,10 @@ import re
 import subprocess
 import sys
 
-from headway.contract.identity import EVERYWHERE, TOKEN_PATTERN, Role
+from headway.contract.views.identity import EVERYWHERE, TOKEN_PATTERN, Role
 from service.adapters.postgres.database import Database
-from service.usecases.identity_ports import Bearer
-from service.usecases.join import digest_token
+from service.usecases.nodes.join import digest_token
+from service.usecases.ports.identity import Bearer
 
 
 def create_admin(database_url: str, *argv: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
@@ -27,12 +27,12 @@ def create_admin(database_url: str, *argv: str, stdin: str | None = None) -> sub
 
 def bearer_of(database_url: str, token: str) -> Bearer | None:
     async def silent(*_: object) -> None:
-        """No bell rings."""
+        """No wake-up is sent."""
 
     async def look() -> Bearer | None:
         database = Database(database_url, silent)
         async with database.begin() as tx:
-            found = await tx.bearers.of_digest(digest_token(token))
+            found = await tx.tokens.of_digest(digest_token(token))
         await database.close()
         return found
 
@@ -51,11 +51,11 @@ def test_an_admin_is_made_with_a_token_that_is_printed_alone(database_url: str) 
     kept = create_admin(database_url, "alice@example.com", "--token-stdin", stdin=token)
     assert (kept.returncode, kept.stdout) == (0, ""), "one that works stays, and is not said again"
     anothers = create_admin(database_url, "bob", "--token-stdin", stdin=token)
-    assert (anothers.returncode, "somebody else's" in anothers.stderr) == (1, True)
+    assert (anothers.returncode, "another user" in anothers.stderr) == (1, True)
 
 
 def test_what_is_no_name_or_no_token_is_refused(database_url: str) -> None:
     named = create_admin(database_url, "a b")
-    assert (named.returncode, "is no name for a user" in named.stderr) == (1, True)
+    assert (named.returncode, "is not a user name" in named.stderr) == (1, True)
     guessable = create_admin(database_url, "alice", "--token-stdin", stdin="")
     assert (guessable.returncode, "a token is hw_" in guessable.stderr) == (1, True)

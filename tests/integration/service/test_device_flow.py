@@ -14,7 +14,7 @@ import pytest
 import pytest_asyncio
 
 from headway.cli.device_flow import Confirmation, sign_in
-from headway.contract.identity import SignInView
+from headway.contract.views.identity import SignInView
 from service.http_settings import HttpSettings, OidcSettings
 from tests.identity_providers import ADA, node_provider
 from tests.integration.service.browser import URL, Form, browsing

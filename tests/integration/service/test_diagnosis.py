@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from headway.contract.diagnosis import Check, DiagnosisView, Level
-from service.api.health import VERSION
-from service.domain.diagnosis import COMMAND_LATE_S, LONGEST_CHANGE_S
+from headway.contract.views.diagnosis import Check, DiagnosisView, Level
+from service.api.routes.upkeep.health import VERSION
+from service.domain.nodes.diagnosis import COMMAND_LATE_S, LONGEST_CHANGE_S
 from tests.integration.service.conftest import Harness
 
 
@@ -65,21 +65,21 @@ async def test_no_scheduler(harness: Harness) -> None:
     await lead(harness)
     assert (await found(harness, "scheduler")).level is Level.OK
     await execute(harness, "UPDATE leadership SET renewed_at = now() - interval '5 minutes'")
-    assert "has led for 300 s" in (await found(harness, "scheduler")).found
+    assert "has led for 5m0" in (await found(harness, "scheduler")).found
 
 
 async def test_no_node(harness: Harness) -> None:
     assert (await found(harness, "nodes")).level is Level.WARN
     await harness.join()
-    assert (await found(harness, "nodes")).found == "1 of 1 are READY."
+    assert (await found(harness, "nodes")).found == "1 of 1 nodes are READY."
 
 
 @pytest.mark.parametrize(
     ("name", "change", "said"),
     [
-        ("lost nodes", "state = 'LOST'", "alpha LOST."),
-        ("reports", "seen_at = now() - interval '1 minute'", "alpha not heard of for more than 15 s."),
-        ("agents", "agent_version = '0.0.9'", "agents are of 0.0.9: alpha."),
+        ("lost nodes", "state = 'LOST'", "LOST: alpha."),
+        ("reports", "seen_at = now() - interval '1 minute'", "No report for more than 15 s from alpha."),
+        ("agents", "agent_version = '0.0.9'", "agents have 0.0.9: alpha."),
     ],
 )
 async def test_a_node_that_is_not_well(harness: Harness, name: str, change: str, said: str) -> None:
@@ -96,7 +96,7 @@ async def test_a_slot_in_quarantine(harness: Harness) -> None:
     await harness.join()
     await harness.post("nodes/alpha/slots/1/quarantine", {"why": "it smells"})
     check = await found(harness, "quarantine")
-    assert (check.level, check.found) == (Level.WARN, "1 slots are kept from jobs, on alpha.")
+    assert (check.level, check.found) == (Level.WARN, "Slots in quarantine: 1, on alpha.")
     await harness.post("nodes/alpha/slots/1/release")
     assert (await found(harness, "quarantine")).level is Level.OK
 
@@ -111,7 +111,7 @@ async def test_a_command_that_nobody_takes_up(harness: Harness) -> None:
     )
     check = await found(harness, "commands")
     assert check.level is Level.FAIL
-    assert "1 commands wait for alpha" in check.found
+    assert "1, sent to alpha" in check.found
     await agent.commands()
     await agent.report()
     assert (await found(harness, "commands")).level is Level.OK
@@ -125,14 +125,14 @@ async def test_a_job_between_two_states(harness: Harness) -> None:
     await execute(
         harness, "UPDATE jobs SET state_since = now() - make_interval(secs => :s)", s=LONGEST_CHANGE_S + 1
     )
-    assert "slow (STARTING for 15 min)" in (await found(harness, "jobs")).found
+    assert "slow (STARTING for 15m0" in (await found(harness, "jobs")).found
 
 
 async def test_a_job_without_money(harness: Harness) -> None:
     await harness.submit("poor")
     assert (await found(harness, "budgets")).level is Level.OK
     await execute(harness, "UPDATE jobs SET reason = 'BUDGET'")
-    assert (await found(harness, "budgets")).found == "Out of money: poor."
+    assert (await found(harness, "budgets")).found == "Out of budget: poor."
 
 
 async def test_a_database_from_a_backup(harness: Harness) -> None:

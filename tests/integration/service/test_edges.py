@@ -17,9 +17,9 @@ import pytest
 import structlog
 from fastapi import FastAPI, Request
 
-from headway._tls import trusted
 from headway.errors import HeadwayError
-from service.api.server import HEAD_BYTES, BoundedProtocol, Certificate, server_of
+from headway.tls import trusted
+from service.api.http.server import HEAD_BYTES, BoundedProtocol, Certificate, server_of
 from service.http_settings import HttpSettings
 from tests.integration.service.conftest import TOKEN, Harness, harness_of, make_settings
 from tests.tls import issue

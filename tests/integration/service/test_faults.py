@@ -11,16 +11,16 @@ import pytest
 from sqlalchemy import text
 
 from headway.contract.agents import NodeState
-from headway.contract.jobs import JobState, Reason
+from headway.contract.views.jobs import JobState, Reason
 from headway.local.postgres import EmbeddedPostgres
 from headway.local.redis import EmbeddedRedis
-from service.adapters.postgres.leadership import PostgresLeadership
-from service.adapters.postgres.schema import migrate
-from service.api.pressure import SHARES, Traffic
-from service.domain.silence import SilenceRule
+from service.adapters.postgres.engine.leadership import PostgresLeadership
+from service.adapters.postgres.engine.schema import migrate
+from service.api.http.pressure import SHARES, Traffic
+from service.domain.nodes.silence import SilenceRule
 from service.main import Service, main
 from service.settings import SettingsError
-from service.usecases.expire import expire_nodes
+from service.usecases.nodes.expire import expire_nodes
 from tests.integration.service.conftest import (
     Harness,
     entry,
@@ -34,7 +34,7 @@ from tests.integration.service.test_life_of_a_job import message, progress, star
 
 async def beat(harness: Harness, at: datetime) -> None:
     async with harness.service.database.begin() as tx:
-        await tx.silence.beat("api", at, gap_s=60.0)
+        await tx.nodes.beat("api", at, gap_s=60.0)
 
 
 async def expire(harness: Harness, at: datetime) -> list[str]:

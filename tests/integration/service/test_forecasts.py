@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from headway.contract.forecasts import (
+from headway.contract.views.forecasts import (
     Confidence,
     ConfigurationForecast,
     ForecastView,
@@ -17,7 +17,7 @@ from headway.contract.forecasts import (
     PlanView,
     WorkSource,
 )
-from service.usecases.records import Prediction
+from service.domain.jobs.records import Prediction
 from tests.conformance.test_decisions import allocation_of
 from tests.integration.service.conftest import Agent, Harness, entry, harness_of, make_settings
 from tests.integration.service.test_life_of_a_job import progress, start, stop
@@ -83,7 +83,7 @@ async def test_a_size_that_others_hold_is_not_to_be_had_now(harness: Harness) ->
     await start(harness, agent, "other")
     await harness.post("jobs/job/resize", {"slots": None})
     two = by_slots((await forecast(harness)).configurations)[2]
-    assert two.why_not_now == "only 1 cpu slot is free or its own"
+    assert two.why_not_now == "only 1 cpu slot is free or held by this job"
 
 
 async def test_before_anything_is_measured_only_ratios_are_told(harness: Harness) -> None:
@@ -146,7 +146,7 @@ async def test_a_plan_rests_on_what_its_class_has_measured(harness: Harness) -> 
     ("spec", "warning"),
     [
         ({"resources": {"devices": ["h100"]}}, "no node has h100; kinds in this cluster: cpu"),
-        ({"elastic": {"min": 4}}, "needs at least 4 slots of one kind, and the cluster has 2"),
+        ({"elastic": {"min": 4}}, "needs at least 4 slots of one kind, but the cluster has 2"),
     ],
 )
 async def test_a_plan_says_what_this_cluster_cannot_give(
@@ -175,7 +175,7 @@ async def test_predictions_are_scored_against_what_was_measured(harness: Harness
             allocation = allocation_of(
                 run.job_id, {node: (0,)}, generation=generation, granted_at=at, predicted=expected
             )
-            await tx.allocations.add(allocation)
+            await tx.grants.add_allocation(allocation)
     async with harness.service.database.engine.begin() as connection:
         await connection.exec_driver_sql(
             "UPDATE allocations SET predicted_samples_per_s = NULL WHERE generation = 1"

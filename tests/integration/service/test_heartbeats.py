@@ -11,7 +11,7 @@ from sqlalchemy import text
 from starlette.types import Message
 
 from headway.contract.agents import NodeState
-from service.domain.silence import REPORTS_PER_S
+from service.domain.nodes.silence import REPORTS_PER_S
 from tests.integration.service.conftest import Agent, Harness, entry, like_the_first_node, run_of
 from tests.waiting import until
 

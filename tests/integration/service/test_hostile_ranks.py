@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from headway.contract.jobs import JobState, Reason
+from headway.contract.views.jobs import JobState, Reason
 from tests.integration.service.conftest import Agent, Harness, entry, run_of
 
 

@@ -9,8 +9,8 @@ import pytest
 import pytest_asyncio
 
 from headway.contract.agents import RunCommand, StopCommand
-from headway.contract.jobs import JobState, Reason
-from service.usecases.live import end_overdue
+from headway.contract.views.jobs import JobState, Reason
+from service.usecases.nodes.expire import end_overdue_switches
 from tests.integration.service.cast import Cast
 from tests.integration.service.conftest import Agent, Harness, entry
 from tests.integration.service.test_faults import beat
@@ -42,7 +42,9 @@ async def trains(harness: Harness, agent: Agent, generation: int = 1, samples: i
 
 
 async def saved(agent: Agent, run: Any, samples: int) -> None:
-    said = message("checkpointed", run.generation, uri="x", samples=samples, size_bytes=1, save_s=0.1)
+    said = message(
+        "checkpointed", run.generation, uri="x", samples=samples, size_bytes=1, save_s=0.1, total_s=0.1
+    )
     await agent.report(entry("rank_message", run, **said))
 
 
@@ -57,7 +59,7 @@ async def test_a_job_that_hangs_is_killed_with_its_stacks_and_starts_anew(harnes
     await agent.report(hung(run))
     job = await harness.job()
     assert (job.state, job.reason) == (JobState.RECOVERING, Reason.HUNG)
-    assert "no step for 612 s, where one takes 0.25 s as a rule (node alpha)" in job.message
+    assert "no step for 612 s, although a step usually takes 0.25 s (node alpha)" in job.message
     (event,) = await events(harness, "hung")
     assert "line 9 in wait" in event["message"]
     assert event["data"] == {"node": "alpha", "silent_s": 612.4, "usual_s": 0.25, "stacks": STACKS}
@@ -124,7 +126,9 @@ async def test_newcomers_go_with_members_that_hang_but_an_ordered_switch_has_its
     for agent in cast.agents.values():
         await agent.report()
     async with cast.harness.service.database.begin() as tx:
-        assert await end_overdue(tx, cast.harness.clock.now()) == ["job"]
+        assert await end_overdue_switches(tx, cast.harness.service.launch, cast.harness.clock.now()) == [
+            "job"
+        ]
     await cast.deliver()
     assert {
         one.dump_stacks for told in cast.told.values() for one in told if isinstance(one, StopCommand)
@@ -235,7 +239,7 @@ async def test_a_job_that_takes_down_node_after_node_is_stopped(cast: Cast) -> N
     job = await cast.job()
     assert (job.state, job.reason) == (JobState.FAILED, Reason.NODE_LOST)
     assert all(node in job.message for node in lost)
-    assert "not tried on yet another" in job.message
+    assert "it is not started on another node" in job.message
 
 
 async def test_a_rank_that_the_kernel_killed_for_memory_says_so(harness: Harness) -> None:
@@ -246,4 +250,4 @@ async def test_a_rank_that_the_kernel_killed_for_memory_says_so(harness: Harness
     await agent.report(entry("rank_exited", run, rank=0, signal=9, log_tail=tail), entry("released", run))
     job = await harness.job()
     assert (job.reason, job.infrastructure_failures) == (Reason.OUT_OF_MEMORY, 1)
-    assert "no memory left" in job.message
+    assert "out of memory" in job.message

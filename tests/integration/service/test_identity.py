@@ -13,11 +13,11 @@ import httpx
 import pytest
 from sqlalchemy import text
 
-from headway.contract.identity import TOKEN_PATTERN, TokenRequest
-from service.domain.access import Principal
+from headway.contract.views.identity import TOKEN_PATTERN, TokenRequest
+from service.domain.identity.access import Principal
 from service.main import Service
-from service.usecases.records import Bell
-from service.usecases.tokens import make_token, new_token
+from service.usecases.identity.tokens import make_token, new_token
+from service.usecases.ports.facts import WakeUp
 from tests.integration.service.conftest import Harness
 from tests.waiting import until
 
@@ -190,7 +190,7 @@ async def test_who_may_less_may_less_at_once(people: People) -> None:
 async def test_an_expired_token_says_so(people: People) -> None:
     alice = await people.add("alice")
     async with people.harness.service.database.begin() as tx:
-        await tx.tokens._connection.execute(  # type: ignore[attr-defined]
+        await tx.tokens._session.execute(  # type: ignore[attr-defined]
             text("UPDATE tokens SET expires_at = now() - interval '1 second'")
         )
     refused = await expect(await alice.get("/api/v1/whoami"), 401)
@@ -208,14 +208,14 @@ async def test_another_replica_hears_of_a_revocation(people: People) -> None:
 
         async def listens() -> bool:
             before = identities._forgotten
-            await harness.service.bells.ring(Bell.ACCESS)
+            await harness.service.wake_ups.wake(WakeUp.ACCESS)
             await asyncio.sleep(0.01)
             return bool(identities._forgotten > before)
 
         await until(listens)
         token_id = (await me(there))["token_id"]
 
-        async def remembers() -> bool:  # once the last of these bells is over
+        async def remembers() -> bool:  # once the last of these wake-ups is over
             await me(there)
             return bool(identities._known)
 
@@ -331,7 +331,7 @@ async def test_a_project_is_there_for_its_members_alone(people: People) -> None:
     await expect(await alice.delete("/api/v1/projects/red"), 403)
     await expect(await alice.put("/api/v1/projects/red", json={"description": "mine"}), 200)
     greedy = await alice.put("/api/v1/projects/red", json={"quota": {"slots": 100}})
-    assert "admin of everything" in (await expect(greedy, 403, "forbidden"))["detail"]
+    assert "admin of the whole cluster" in (await expect(greedy, 403, "forbidden"))["detail"]
     view = await expect(await alice.put("/api/v1/projects/red/members/bob", json={"role": "user"}), 200)
     assert view["members"] == {"alice": "admin", "bob": "user"}
     await expect(await bob.put("/api/v1/projects/red/members/bob", json={"role": "admin"}), 403)

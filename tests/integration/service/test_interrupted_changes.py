@@ -8,8 +8,8 @@ import pytest
 import pytest_asyncio
 
 from headway.contract.agents import COMMANDS, ReportRequest
-from headway.contract.jobs import JobState, Reason
-from service.usecases.ingest import ingest
+from headway.contract.views.jobs import JobState, Reason
+from service.usecases.reports.ingest import ingest
 from tests.integration.service.cast import Cast
 from tests.integration.service.conftest import Harness
 from tests.integration.service.test_live_changes import grown
@@ -168,14 +168,12 @@ async def test_stores_get_ports_of_their_own(cast: Cast) -> None:
     assert len(ports) == 2
     async with cast.harness.service.database.begin() as tx:
         node_id = cast.agents["alpha"].joined.node_id
-        assert await tx.allocations.ports_in_use([node_id]) == {node_id: ports}
+        assert await tx.grants.ports_in_use([node_id]) == {node_id: ports}
     await cast.resize(1)
     await cast.switch(3)
     await cast.leave((2, 1), 3)
     async with cast.harness.service.database.begin() as tx:
-        assert await tx.allocations.ports_in_use([node_id]) == {
-            node_id: {cast.started(1)["alpha"].store_port}
-        }
+        assert await tx.grants.ports_in_use([node_id]) == {node_id: {cast.started(1)["alpha"].store_port}}
 
 
 async def crash_before_the_commit(cast: Cast, report: ReportRequest) -> None:

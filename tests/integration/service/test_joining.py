@@ -14,8 +14,8 @@ from redis.exceptions import AuthenticationError
 
 from headway.contract.agents import JoinReply, NodeState
 from headway.contract.credentials import NodeCredentials
-from headway.contract.identity import NewJoinToken
-from headway.contract.jobs import JobState, Reason
+from headway.contract.views.identity import NewJoinToken
+from headway.contract.views.jobs import JobState, Reason
 from tests.integration.service.conftest import JOIN_TOKEN, Harness, join_body
 
 
@@ -112,10 +112,10 @@ async def test_a_revoked_token_does_not_work_and_who_joined_stays(harness: Harne
 async def test_a_token_expires(harness: Harness) -> None:
     made = await make_token(harness, expires_in_s=3600)
     async with harness.service.database.begin() as tx:
-        found = await tx.join_tokens.find("no such digest")
+        found = await tx.credentials.find_join_token("no such digest")
         assert found is None
-        assert not await tx.join_tokens.take(made.id, made.expires_at)
-        assert await tx.join_tokens.take(made.id, made.expires_at - timedelta(seconds=1))
+        assert not await tx.credentials.take_join_token(made.id, made.expires_at)
+        assert await tx.credentials.take_join_token(made.id, made.expires_at - timedelta(seconds=1))
 
 
 @pytest.mark.parametrize("wanted", [{"uses": 0}, {"uses": "many"}, {"expires_in_s": 0}, {"color": "red"}])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from headway.contract.agents import StopCommand
-from headway.contract.jobs import JobState, Reason
+from headway.contract.views.jobs import JobState, Reason
 from tests.integration.service.conftest import Agent, Harness, entry, run_of
 
 
@@ -59,10 +59,13 @@ async def test_submit_run_succeed(harness: Harness) -> None:
     run = await start(harness, agent)
     assert (run.world_size, [one.slot for one in run.ranks], run.hosts_store) == (2, [0, 1], True)
     await agent.report(
-        *(entry("rank_exited", run, rank=rank, exit_code=0) for rank in (0, 1)), entry("released", run)
+        entry("rank_exited", run, rank=0, exit_code=0, log_tail=["Unable to locate sufficient 2 gpus"]),
+        entry("rank_exited", run, rank=1, exit_code=0),
+        entry("released", run),
     )
     job = await harness.job()
-    assert (job.state, job.reason, job.size) == (JobState.SUCCEEDED, Reason.COMPLETED, 0)
+    assert (job.state, job.reason, job.size) == (JobState.SUCCEEDED, Reason.NO_PROGRESS, 0)
+    assert "Unable to locate sufficient 2 gpus" in job.message
     kinds = [one["kind"] for one in (await harness.client.get("/api/v1/jobs/job/events")).json()["items"]]
     assert kinds == ["submit", "allocate", "start", "succeed"]
 
@@ -95,6 +98,7 @@ async def test_resize_by_request_stops_then_starts_at_the_new_size(harness: Harn
     await agent.report(entry("ranks_started", second, how="zygote"))
     job = await harness.job()
     assert (job.state, job.size, job.pinned_size) == (JobState.RUNNING, 2, 2)
+    assert job.present == "2 slots, fixed by you"
 
 
 async def test_measured_speed_lets_a_job_grow(harness: Harness) -> None:
@@ -114,7 +118,7 @@ async def test_killed_rank_recovers_from_the_checkpoint(harness: Harness) -> Non
     agent = await harness.join()
     await harness.submit(elastic={"min": 2})
     run = await start(harness, agent)
-    saved = message("checkpointed", 1, uri="file:///c", samples=320, size_bytes=1, save_s=0.1)
+    saved = message("checkpointed", 1, uri="file:///c", samples=320, size_bytes=1, save_s=0.1, total_s=0.1)
     await agent.report(entry("rank_message", run, **saved))
     failed = message("checkpoint_failed", 1, samples=640, why="the disk is full")
     await agent.report(entry("rank_message", run, **failed))
@@ -235,7 +239,7 @@ async def test_a_priority_is_changed_while_the_job_goes_on(harness: Harness) -> 
     assert changed.state is JobState.RUNNING
     events = (await harness.client.get("/api/v1/jobs/job/events")).json()["items"]
     assert [one["message"] for one in events if one["kind"] == "priority_changed"] == [
-        "its priority is 80 instead of 50, by request"
+        "priority changed from 50 to 80 by request"
     ]
     for wrong in ({"priority": 101}, {"priority": -1}, {}, {"priority": 1, "run": "x"}):
         assert (await harness.client.patch("/api/v1/jobs/job", json=wrong)).status_code == 422

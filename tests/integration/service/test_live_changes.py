@@ -6,9 +6,9 @@ from datetime import timedelta
 
 import pytest_asyncio
 
-from headway.contract.jobs import JobState, Reason
-from service.usecases.expire import HEARD_WITHIN_S
-from service.usecases.live import READY_WITHIN_S, SWITCHED_WITHIN_S
+from headway.contract.views.jobs import JobState, Reason
+from service.domain.life.changes import READY_WITHIN_S, SWITCHED_WITHIN_S
+from service.usecases.nodes.expire import HEARD_WITHIN_S
 from tests.integration.service.cast import Cast
 from tests.integration.service.conftest import Harness
 
@@ -114,7 +114,7 @@ async def test_move_to_another_node_goes_through_a_checkpoint(cast: Cast) -> Non
     await cast.ready((2, 0))
     assert cast.members(2) == {(2, 0): 0}
     assert set(cast.orders(2)) == {"alpha", "beta"}
-    saved = {"uri": "file:///c", "samples": 640, "size_bytes": 1, "save_s": 0.1}
+    saved = {"uri": "file:///c", "samples": 640, "size_bytes": 1, "save_s": 0.1, "total_s": 0.1}
     await cast.say((1, 0), "checkpointed", 1, **saved)
     await cast.leave((1, 0), 2)
     job = await cast.job()

@@ -11,7 +11,7 @@ from typing import Any
 import pytest_asyncio
 
 from headway.contract.agents import RunCommand
-from headway.contract.jobs import JobState
+from headway.contract.views.jobs import JobState
 from tests.integration.service.conftest import Agent, Harness, entry, run_of
 from tests.integration.service.test_life_of_a_job import message, progress
 

@@ -15,11 +15,11 @@ import pytest
 import pytest_asyncio
 
 from headway.contract.agents import FOLLOWED_HEADER, RunCommand
-from headway.contract.jobs import JobState, LogChunk, Page
-from service.api.context import ApiContext
-from service.api.log_streams import PAGE_BYTES, Wanted, follow_logs
-from service.domain.logs import LogFilter
-from service.usecases.log_writers import KNOWN_FOR_S
+from headway.contract.views.jobs import JobState, LogChunk, Page
+from service.api.http.context import ApiContext
+from service.api.routes.jobs.log_streams import PAGE_BYTES, LogRequest, follow_logs
+from service.domain.jobs.logs import LogFilter
+from service.usecases.storage.log_writers import KNOWN_FOR_S
 from tests.integration.service.conftest import Agent, Harness, entry, harness_of, make_settings
 from tests.integration.service.counting import statements
 from tests.integration.service.test_life_of_a_job import start
@@ -85,7 +85,7 @@ async def test_a_log_is_read_by_rank_start_time_and_lines(harness: Harness) -> N
     assert await said(harness, since="2999-01-01") == ""
     assert await code(harness, attempt=3) == (
         404,
-        "nothing is known of attempt 3 of job job; it was started 2 times",
+        "attempt 3 of job job does not exist or was deleted; the job was started 2 times",
     )
     assert (await code(harness, attempt=1, generation=1))[0] == 422
     for since in ("yesterday", "2026-13-01", "-1", "9" * 60):
@@ -121,8 +121,8 @@ async def test_a_follower_hears_news_and_comes_back_without_a_gap(harness: Harne
     context = harness.client._transport.app.state.context  # type: ignore[attr-defined]
     assert isinstance(context, ApiContext)
 
-    def wanted(cursor: str | None = None, tail: int | None = None) -> Wanted:
-        return Wanted(job=job, filter=LogFilter(), cursor=cursor, since=None, tail=tail)
+    def wanted(cursor: str | None = None, tail: int | None = None) -> LogRequest:
+        return LogRequest(job=job, filter=LogFilter(), cursor=cursor, since=None, tail=tail)
 
     async def next_of(stream: Any) -> LogChunk:
         async for text in stream:
@@ -156,7 +156,7 @@ async def test_agents_are_told_that_somebody_follows(harness: Harness) -> None:
     assert FOLLOWED_HEADER not in (await ship(agent, run, b"one\n")).headers
     context: ApiContext = harness.client._transport.app.state.context  # type: ignore[attr-defined]
     job = await harness.job()
-    wanted = Wanted(job=job, filter=LogFilter(), cursor=None, since=None, tail=None)
+    wanted = LogRequest(job=job, filter=LogFilter(), cursor=None, since=None, tail=None)
     async with aclosing(follow_logs(context, wanted)) as events:
         assert "one" in await anext(events)
         assert FOLLOWED_HEADER in (await ship(agent, run, b"two\n", offset=4)).headers

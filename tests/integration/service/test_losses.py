@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 import pytest_asyncio
 
-from headway.contract.jobs import JobState, Reason
+from headway.contract.views.jobs import JobState, Reason
 from tests.integration.service.cast import Born, Cast
 from tests.integration.service.conftest import Harness
 from tests.integration.service.test_faults import beat
@@ -53,7 +53,7 @@ async def test_a_killed_rank_costs_no_restart(cast: Cast) -> None:
     assert (job.state, job.size, job.attempt) == (JobState.RUNNING, 2, 1)
     assert (job.infrastructure_failures, job.progress.lost_steps) == (0, 1)
     (event,) = await cast.events("switch")
-    assert event["message"] == "goes on with 2 of 3 slots after a loss: paused 0.12 s, 1 step done again"
+    assert event["message"] == "continues with 2 of 3 slots after a loss: paused 0.12 s, 1 step repeated"
     await cast.turn()
     assert list(cast.started(3)) == [], "not measured: nothing to gain is known"
 
@@ -126,7 +126,7 @@ async def test_ranks_that_die_one_after_another(cast: Cast) -> None:
 async def test_nobody_survives(cast: Cast) -> None:
     await cast.join(alpha=2)
     await cast.begin(2)
-    saved = {"uri": "file:///c", "samples": 320, "size_bytes": 1, "save_s": 0.1}
+    saved = {"uri": "file:///c", "samples": 320, "size_bytes": 1, "save_s": 0.1, "total_s": 0.1}
     await cast.say((1, 0), "checkpointed", 1, **saved)
     await cast.die((1, 0), (1, 1))
     job = await cast.job()
@@ -246,7 +246,7 @@ async def test_the_newcomers_node_is_lost(cast: Cast) -> None:
     await lose_node(cast, "beta")
     job = await cast.job()
     assert (job.state, job.reason, await cast.held()) == (JobState.RUNNING, Reason.NODE_LOST, 1)
-    assert "tried again" not in job.message
+    assert "next attempt" not in job.message
     await cast.turn()
     assert (await cast.job()).state is JobState.RUNNING
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest_asyncio
 from sqlalchemy import text
 
-from headway.contract.decisions import ClusterView, ExplanationView, RoundView
-from headway.contract.jobs import JobState, Reason
-from headway.contract.markets import Market
+from headway.contract.values.markets import Market
+from headway.contract.views.decisions import ClusterView, ExplanationView, RoundView
+from headway.contract.views.jobs import JobState, Reason
 from tests.integration.service.conftest import Agent, Harness, harness_of, make_settings
 
 
@@ -75,7 +75,7 @@ async def test_who_takes_one_market_is_told_of_the_other(harness: Harness) -> No
     await harness.submit(elastic={"min": 2, "max": 2})
     await harness.turn()
     job = await harness.job()
-    assert "2 spot slots would be there, and the job takes on-demand only (market)" in job.message
+    assert "2 spot slots exist, but the job accepts on-demand only (market)" in job.message
 
 
 async def test_a_cap_lets_the_cheaper_market_in(harness: Harness) -> None:
@@ -93,4 +93,4 @@ async def test_a_cap_lets_the_cheaper_market_in(harness: Harness) -> None:
     assert run.job_name == "cheap"  # type: ignore[union-attr]
     dear = await harness.job("dear")
     assert (dear.state, dear.reason) == (JobState.PENDING, Reason.BUDGET)
-    assert dear.message == "costs at least $2.00 an hour, and of budget all ($1.00 an hour) $0.50 are left"
+    assert dear.message == "costs at least $2.00 an hour, but budget all ($1.00 an hour) has $0.50 left"

@@ -18,12 +18,12 @@ from sqlalchemy import Connection, text
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from headway.contract.agents import NodeState
-from headway.contract.jobs import TERMINAL_STATES, JobState
+from headway.contract.views.jobs import TERMINAL_STATES, JobState
 from headway.local.postgres import EmbeddedPostgres
-from service.adapters.postgres.database import Database, sqlalchemy_url
-from service.adapters.postgres.schema import alembic_config, migrate, schema_problem
-from service.adapters.postgres.tables import metadata
-from service.domain.lifecycle import TRANSITIONS
+from service.adapters.postgres.database import sqlalchemy_url
+from service.adapters.postgres.engine.schema import alembic_config, migrate, schema_problem
+from service.adapters.postgres.tables.core import metadata
+from service.domain.jobs.lifecycle import TRANSITIONS
 from tests.waiting import until
 
 _numbers = itertools.count()
@@ -134,43 +134,6 @@ async def test_down_to_nothing_and_up_again(migrated_engine: AsyncEngine) -> Non
     assert not any((await catalogue(migrated_engine)).values())
     await migrate(migrated_engine)
     assert await catalogue(migrated_engine) == before
-
-
-async def test_a_job_that_ran_before_members_could_change_goes_on(
-    empty: AsyncEngine, postgres: EmbeddedPostgres
-) -> None:
-    """A database of the first schema is brought up: numbers go on from its own, members follow from its slots."""
-    await migrate(empty, "0001")
-    job = (
-        "INSERT INTO jobs (id, project, name, spec, request_digest, state, reason, message, generation, submitted_at,"
-        " state_since) VALUES ('j', 'p', 'n', '{\"name\": \"n\", \"run\": \"x\"}', '', 'RUNNING', 'PROGRESSING', '', 3,"
-        " now(), now())"
-    )
-    allocation = (
-        "INSERT INTO allocations (job_id, generation, slots, size, device_kind, first_node, master_port, reason, message,"
-        " granted_at) VALUES ('j', 3, '{\"a\": [0], \"b\": [0, 1]}', 3, 'cpu', 'a', 20007, 'ALLOCATED', '', now())"
-    )
-    async with empty.begin() as connection:
-        for statement in (job, allocation):
-            await connection.execute(text(statement))
-    await migrate(empty)
-    database = Database(postgres.url(str(empty.url.database)), silent)
-    async with database.begin() as tx:
-        stored = await tx.jobs.lock("j")
-        found = await tx.allocations.get("j", 3)
-    await database.close()
-    assert (stored.newest_generation, stored.live, stored.switch) == (3, False, None)
-    assert found is not None
-    assert [(one.rank, one.node_id, one.slot, one.born_generation) for one in found.members] == [
-        (0, "a", 0, 3),
-        (1, "b", 0, 3),
-        (2, "b", 1, 3),
-    ]
-    assert found.stores == {"a": 20007}
-
-
-async def silent(*_: object) -> None:
-    """No bell rings."""
 
 
 @pytest.mark.parametrize(

@@ -16,11 +16,11 @@ import pytest_asyncio
 from sqlalchemy import text
 
 from headway.contract.agents import RunCommand, StopCommand
-from headway.contract.jobs import JobState
-from service.adapters.postgres.tables import metadata
+from headway.contract.views.jobs import JobState
+from service.adapters.postgres.tables.core import metadata
 from service.loops.scheduler import Intervals, Scheduler
-from service.usecases.accrue import accrue
-from service.usecases.expire import lose_node
+from service.usecases.money.accrue import accrue
+from service.usecases.nodes.expire import lose_node
 from tests.integration.service.conftest import Agent, Harness, entry, harness_of, make_settings
 
 STEP = timedelta(days=4)
@@ -167,8 +167,8 @@ async def one_step(cluster: Cluster, step: int) -> None:
     assert asked.status_code == 202, asked.text
     await harness.post(f"simulations/{asked.json()['id']}/cancel")
     async with harness.service.database.begin() as tx:
-        await tx.silence.beat(f"api-{step}", harness.clock.now(), 6.0)
-        await tx.budgets.tell(f"job/{step}", harness.clock.now(), 0.8, harness.clock.now())
+        await tx.nodes.beat(f"api-{step}", harness.clock.now(), 6.0)
+        await tx.spending.add_notice(f"job/{step}", harness.clock.now(), 0.8, harness.clock.now())
         home = cluster.agents["home"].joined.node_id
     async with harness.service.database.engine.begin() as connection:
         query = (

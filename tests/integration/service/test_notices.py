@@ -9,8 +9,8 @@ import pytest
 import pytest_asyncio
 
 from headway.contract.agents import NodeState
-from headway.contract.jobs import JobState, Reason
-from service.usecases.records import NodeRecord
+from headway.contract.views.jobs import JobState, Reason
+from service.usecases.ports.nodes import NodeRecord
 from tests.integration.service.cast import Cast
 from tests.integration.service.conftest import Harness
 from tests.integration.service.test_losses import lose_node
@@ -69,7 +69,7 @@ async def test_a_job_with_nowhere_to_go_saves_and_waits(cast: Cast) -> None:
     await cast.news("alpha", notice(cast))
     await cast.turn()
     assert {mode for *_, mode in cast.stops()} == {"checkpoint"}
-    saved = {"uri": "file:///c", "samples": 640, "size_bytes": 1, "save_s": 0.1}
+    saved = {"uri": "file:///c", "samples": 640, "size_bytes": 1, "save_s": 0.1, "total_s": 0.1}
     await cast.say((1, 0), "checkpointed", 1, **saved)
     await cast.stopped(1)
     job = await cast.job()
@@ -158,7 +158,7 @@ async def test_a_notice_about_the_past(cast: Cast) -> None:
     await cast.news("alpha", notice(cast, in_s=-3600))
     assert (await node(cast, "alpha")).state is NodeState.DRAINING
     (event,) = await cast.events("interruption")
-    assert "is taken away now" in event["message"]
+    assert "takes node alpha away now" in event["message"]
 
 
 async def test_a_host_that_is_back_takes_jobs(cast: Cast) -> None:

@@ -11,14 +11,14 @@ from sqlalchemy import text
 
 from headway.contract.agents import ReportReply
 from headway.contract.health import FaultCause, FaultGrade, QuarantineView
-from headway.contract.jobs import JobState, Page, Reason
-from headway.contract.nodes import NodeView
 from headway.contract.runtime import Progress
-from service.domain.allocation.plan import Action
-from service.domain.health import FIRST_PROBE_S, SLOW_FOR_S, SLOW_WINDOWS
-from service.usecases.apply import apply_plan
-from service.usecases.quarantine import note_paces
-from service.usecases.schedule import _think
+from headway.contract.views.jobs import JobState, Page, Reason
+from headway.contract.views.nodes import NodeView
+from service.domain.allocation.decision.plan import Action
+from service.domain.nodes.health import FIRST_PROBE_S, SLOW_FOR_S, SLOW_WINDOWS
+from service.usecases.nodes.quarantine import note_paces
+from service.usecases.rounds.apply import apply_plan
+from service.usecases.rounds.schedule import _think
 from tests.integration.service.cast import Cast
 from tests.integration.service.conftest import Harness
 
@@ -184,7 +184,7 @@ async def test_probes_do_not_end_what_an_operator_began(cast: Cast) -> None:
         FaultGrade.FATAL,
         FaultCause.OPERATOR,
     )
-    assert slot.quarantine.message == "an operator has said so (smells of smoke)"
+    assert slot.quarantine.message == "put in quarantine by an operator (smells of smoke)"
     await pass_s(cast, 1e6)
     assert (await regular(cast, "alpha")).probe == []
     await cast.news("alpha", probed(1, healthy=True))
@@ -233,9 +233,9 @@ async def test_a_slot_that_went_bad_since_the_picture_was_taken_is_not_given_out
     await cast.join(alpha=1)
     await cast.harness.submit("waits")
     async with harness.service.database.begin() as tx:
-        snapshot = await tx.decisions.snapshot(harness.clock.now())
+        snapshot = await tx.rounds.snapshot(harness.clock.now())
     await cast.news("alpha", fault(0))
-    plan, _, _ = _think(snapshot, lambda: 0.0)
+    plan, _, _ = _think(snapshot, harness.scheduler.policies, lambda: 0.0)
     assert [one.action for one in plan.decisions] == [Action.START]
     database, launch = harness.service.database, harness.service.launch
     changes, _ = await apply_plan(database, snapshot, plan, launch, "r", harness.clock.now)
@@ -247,7 +247,7 @@ async def paces(cast: Cast, at: datetime, *sample_s: float) -> None:
     """Rank 0 says how long each takes for a sample."""
     async with cast.harness.service.database.begin() as tx:
         job = await tx.jobs.lock("job")
-        allocation = await tx.allocations.get(job.id, job.generation)
+        allocation = await tx.grants.allocation(job.id, job.generation)
         assert allocation is not None
         message = Progress(
             rank=0,
@@ -284,7 +284,9 @@ async def test_a_slow_rank_is_held_against_its_device_and_not_against_cores(
     found = await confined(cast, *home)
     assert (found is not None) is bad
     (event,) = await cast.events("quarantine" if bad else "device_fault")
-    assert "its rank is slow (2.1 times as long for a sample as its peers, for 60 s)" in event["message"]
+    assert (
+        "its rank is slow (it takes 2.1 times as long per sample as its peers, for 60 s)" in event["message"]
+    )
     await paces(cast, at + timedelta(seconds=2 * SLOW_FOR_S + 1))
     assert (await cast.job()).progress.slow_ranks == []
 

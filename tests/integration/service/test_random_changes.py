@@ -8,8 +8,8 @@ from datetime import timedelta
 import pytest
 
 from headway.contract.agents import OrderCommand, RunCommand, StopCommand
-from headway.contract.jobs import JobState
-from service.usecases.live import end_overdue
+from headway.contract.views.jobs import JobState
+from service.usecases.nodes.expire import end_overdue_switches
 from tests.integration.service.cast import Born, Cast
 from tests.integration.service.conftest import Harness
 
@@ -131,7 +131,7 @@ class Play:
         harness = self.cast.harness
         harness.clock.skipped += timedelta(seconds=self.dice.choice([1, 10, 30]))
         async with harness.service.database.begin() as tx:
-            await end_overdue(tx, harness.clock.now())
+            await end_overdue_switches(tx, harness.service.launch, harness.clock.now())
         await self.cast.deliver()
 
 

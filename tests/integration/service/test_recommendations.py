@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 
-from headway.contract.forecasts import WorkSource
-from headway.contract.markets import Market
-from headway.contract.recommendations import OfferPage, RecommendationView, SpeedBasis
-from service.domain.errors import Unavailable
+from headway.contract.values.markets import Market
+from headway.contract.views.forecasts import WorkSource
+from headway.contract.views.recommendations import OfferPage, RecommendationView, SpeedBasis
 from service.domain.rental.catalogue import BUILT_IN
 from service.domain.rental.machines import Found, Machine, MachineReason, MachineState
 from service.domain.rental.offers import Offer
-from service.usecases.offers import AGAIN_AFTER, FRESH_FOR, OfferBook
-from service.usecases.rental_ports import JoinBy
+from service.domain.shared.errors import Unavailable
+from service.usecases.ports.rental import JoinBy
+from service.usecases.rental.offers import AGAIN_AFTER, FRESH_FOR, OfferBook
 from tests.integration.service.conftest import Harness, entry
 from tests.integration.service.test_life_of_a_job import progress, start
 
@@ -54,14 +54,15 @@ async def test_an_empty_cluster_is_told_what_to_rent(harness: Harness) -> None:
     assert (await harness.client.get("/api/v1/jobs")).json()["items"] == []
 
 
-async def test_deepvms_published_plan(harness: Harness) -> None:
+async def test_deepvms_rating_of_plans_that_headway_runs(harness: Harness) -> None:
     view = await recommended(harness, objective="flopp", max_usd_per_h=3.0)
     best = view.plans[0]
-    assert best.usd_per_h == pytest.approx(2.8526)
+    assert best.usd_per_h == pytest.approx(2.893)
     assert [(one.machines, one.instance_type, one.market) for one in best.groups] == [
-        (17, "g4dn.xlarge", "spot"),
-        (1, "c5.xlarge", "on-demand"),
+        (15, "g4dn.xlarge", "spot"),
+        (1, "g4dn.xlarge", "on-demand"),
     ]
+    assert {one.architecture for one in view.plans} == {"single-anchor"}
     assert any("FLOP per dollar" in one for one in view.warnings)
 
 
@@ -69,7 +70,7 @@ async def test_a_job_of_which_nothing_is_known_is_compared_by_tflops(harness: Ha
     view = await recommended(harness)
     assert view.plans[0].goodput is None
     assert view.plans[0].basis is SpeedBasis.ASSUMED
-    assert "nothing was measured of its class default/gpt" in view.warnings[-1]
+    assert "no measurements of the class default/gpt exist" in view.warnings[-1]
     assert view.unit == "seconds of one t4"
 
 
@@ -105,8 +106,8 @@ async def test_quotas_bound_plans(harness: Harness) -> None:
     view = await recommended(harness, vcpu_quotas={"g/spot": 8, "g/on-demand": 0}, limit=200)
     assert view.plans
     for one in view.plans:
-        assert sum(each.machines for each in one.groups if each.role != "remote") <= 2
-        assert all(each.market == "spot" for each in one.groups if each.role != "remote")
+        assert sum(each.machines for each in one.groups) <= 2
+        assert all(each.market == "spot" for each in one.groups)
 
 
 async def test_a_kind_that_nobody_offers_is_said_to_be_none(harness: Harness) -> None:
@@ -227,7 +228,7 @@ async def test_a_provider_that_fails_leaves_the_old_facts_and_a_note() -> None:
     book = OfferBook([provider])
     found = await book.catalogue(NOW)
     assert len(found.offers) == len(BUILT_IN)
-    assert "says does not say its offers" in found.left_out[0]
+    assert "says did not answer" in found.left_out[0]
     assert "(500)" in found.left_out[0]
     provider.answer = [replace(BUILT_IN[0], spot_usd_per_h=0.01, seen_at=NOW)]
     assert (await book.catalogue(NOW)).left_out, "it is not asked again at once"

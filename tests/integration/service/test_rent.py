@@ -14,20 +14,21 @@ import httpx
 import pytest
 
 from headway.contract.agents import JoinReply, NodeState
-from headway.contract.jobs import JobState
-from headway.contract.machines import MachineView
-from headway.contract.markets import Market
-from service.adapters.postgres.leadership import PostgresLeadership
-from service.domain.errors import NoCapacity, ProviderRefused, Superseded, Unavailable
+from headway.contract.values.markets import Market
+from headway.contract.views.jobs import JobState
+from headway.contract.views.machines import MachineView
+from service.adapters.postgres.engine.leadership import PostgresLeadership
+from service.domain.nodes.silence import SilenceRule
+from service.domain.policies.registry import POLICIES
 from service.domain.rental.fleet import Patience, not_launched
 from service.domain.rental.machines import Found, MachineReason
 from service.domain.rental.offers import Offer
-from service.domain.rental.wants import Rules
-from service.domain.silence import SilenceRule
-from service.usecases.expire import expire_nodes
-from service.usecases.provider_calls import ask_for
-from service.usecases.rent import Memory, Renting, RentResult, rent
-from service.usecases.rental_ports import JoinBy
+from service.domain.rental.rental_targets import RentalRules
+from service.domain.shared.errors import NoCapacity, ProviderRefused, Superseded, Unavailable
+from service.usecases.nodes.expire import expire_nodes
+from service.usecases.ports.rental import JoinBy
+from service.usecases.rental.provider_calls import ask_for
+from service.usecases.rental.rent import Memory, Renting, RentResult, rent
 from tests.integration.service.cloud import Cloud, Crash, Instance
 from tests.integration.service.conftest import JOIN_TOKEN, Agent, Harness, join_body, run_of
 
@@ -40,7 +41,7 @@ class Stage:
 
     harness: Harness
     cloud: Cloud
-    rules: Rules = field(default_factory=lambda: Rules(idle_s=0.0))
+    rules: RentalRules = field(default_factory=lambda: RentalRules(idle_s=0.0))
     memory: Memory = field(default_factory=Memory)
     others: Sequence[Cloud] = ()
 
@@ -52,6 +53,7 @@ class Stage:
             patience=Patience(),
             public_url="http://headway",
             join_secret=JOIN_TOKEN,
+            policies=POLICIES,
             new_machine_id=lambda: f"m{next(NUMBERS):08}",
         )
         result = await rent(
@@ -136,8 +138,7 @@ async def test_a_job_that_waits_gets_a_machine_and_when_it_has_ended_the_machine
     await agent.report(*done, {"kind": "released", "job_id": run.job_id, "generation": 1})
     stage.skip(90)
     await stage.turn()
-    machine = await stage.machine()
-    assert (machine.state, machine.reason) == ("ending", "IDLE")
+    assert ((machine := await stage.machine()).state, machine.reason) == ("ending", "IDLE")
     assert await stage.node_state(instance.join.node_name) is NodeState.DRAINING, "no job starts there now"
     assert await stage.listed_nodes() == [instance.join.node_name]
     await stage.turn()
@@ -304,9 +305,9 @@ async def test_a_lost_node_of_a_machine_keeps_what_it_is_when_its_agent_comes_ba
     agent, instance = await stage.running()
     stage.skip(16)
     async with stage.harness.service.database.begin() as tx:
-        await tx.silence.beat("api", stage.harness.clock.now() - timedelta(seconds=20), 30)
+        await tx.nodes.beat("api", stage.harness.clock.now() - timedelta(seconds=20), 30)
     async with stage.harness.service.database.begin() as tx:
-        await tx.silence.beat("api", stage.harness.clock.now(), 30)
+        await tx.nodes.beat("api", stage.harness.clock.now(), 30)
     service = stage.harness.service
     lost = await expire_nodes(
         service.database,
@@ -361,7 +362,7 @@ async def test_a_leader_whose_term_is_over_launches_nothing(stage: Stage) -> Non
 
 
 async def test_bounds_hold(stage: Stage) -> None:
-    stage.rules = Rules(max_usd_per_h=0.13)
+    stage.rules = RentalRules(max_usd_per_h=0.13)
     for number in range(4):
         await stage.harness.submit(f"j-{number}", market="spot", elastic={"min": 2})
     await stage.turn()

@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
-from headway.contract.machines import MachineView
+from headway.contract.views.machines import MachineView
+from service.domain.policies.registry import POLICIES
 from service.domain.rental.fleet import Patience
-from service.domain.rental.wants import Rules
-from service.usecases.rent import Memory, Renting, RentResult, rent
-from service.usecases.rental_ports import Provider
+from service.domain.rental.rental_targets import RentalRules
+from service.usecases.ports.rental import Provider
+from service.usecases.rental.rent import Memory, Renting, RentResult, rent
 from tests.conformance.aws import Fault
 from tests.conformance.conftest import s3_environment, s3_server
 from tests.conformance.ec2_rig import Ec2Rig, ec2
@@ -65,10 +66,11 @@ class Stage:
         self.memory = Memory()
         self.renting = Renting(
             providers=[provider],
-            rules=Rules(max_machines=3, idle_s=0.0),
+            rules=RentalRules(max_machines=3, idle_s=0.0),
             patience=Patience(),
             public_url="http://headway",
             join_secret=JOIN_TOKEN,
+            policies=POLICIES,
             new_machine_id=lambda: f"m{next(NUMBERS):08}",
         )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from headway.contract.agents import NodeState
-from headway.contract.jobs import JobState
+from headway.contract.views.jobs import JobState
 from tests.integration.service.conftest import Harness, entry
 from tests.integration.service.test_faults import beat, expire
 from tests.integration.service.test_life_of_a_job import start, stop

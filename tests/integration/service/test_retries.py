@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from headway.contract.jobs import JobState
+from headway.contract.views.jobs import JobState
 from tests.integration.service.conftest import Harness, entry, run_of
 from tests.integration.service.test_life_of_a_job import message, progress, start
 
@@ -39,7 +39,7 @@ async def test_training_that_begins_again_counts_what_it_lost(harness: Harness) 
     agent = await harness.join()
     await harness.submit()
     run = await start(harness, agent)
-    saved = message("checkpointed", 1, uri="file:///c", samples=320, size_bytes=1, save_s=0.1)
+    saved = message("checkpointed", 1, uri="file:///c", samples=320, size_bytes=1, save_s=0.1, total_s=0.1)
     news = (message("first_step", 1, samples=32), progress(1, samples=640), saved)
     await agent.report(*(entry("rank_message", run, **one) for one in news))
     await agent.report(entry("rank_exited", run, rank=0, signal=9), entry("released", run))

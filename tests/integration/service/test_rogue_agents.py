@@ -15,8 +15,8 @@ from redis.asyncio import Redis
 from redis.exceptions import NoPermissionError
 
 from headway.contract.agents import RunCommand
-from headway.contract.jobs import JobState, JobView
-from service.usecases.bundles import bundle_key
+from headway.contract.views.jobs import JobState, JobView
+from service.usecases.storage.bundles import bundle_key
 from tests.integration.service.conftest import Agent, Harness, entry, run_of
 from tests.integration.service.lives_of_things import folder
 

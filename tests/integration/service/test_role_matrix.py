@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from service.api.access import Reach
-from service.domain.errors import Forbidden
+from service.api.http.access import Reach
+from service.domain.shared.errors import Forbidden
 from tests.integration.service.conftest import Harness
 from tests.integration.service.roles import OF_AGENTS, OPEN, ask, prepare
 

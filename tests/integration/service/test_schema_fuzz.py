@@ -21,7 +21,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from headway.contract.identity import Role
+from headway.contract.views.identity import Role
 from service.main import Service
 from tests.integration.service.conftest import TOKEN, make_settings
 from tests.integration.service.serving import serving

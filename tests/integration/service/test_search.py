@@ -8,9 +8,9 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from headway.contract.forecasts import ForecastView, SearchPhase, SearchView
-from headway.contract.jobs import JobState
-from service.usecases.records import Bell
+from headway.contract.views.forecasts import ForecastView, SearchPhase, SearchView
+from headway.contract.views.jobs import JobState
+from service.usecases.ports.facts import WakeUp
 from tests.integration.service.cast import Cast
 from tests.integration.service.conftest import Harness, entry, harness_of, make_settings
 from tests.integration.service.test_life_of_a_job import progress, start, stop
@@ -64,7 +64,7 @@ async def test_it_visits_the_other_size_and_goes_back_to_the_better_one(harness:
     await cast.turn()
     seen = await search(cast)
     assert (seen.phase, seen.slots, seen.visited, seen.visits) == (SearchPhase.SETTLED, 1, 2, 2)
-    assert "the fastest of what is known" in seen.reason
+    assert "the fastest known configuration" in seen.reason
     assert seen.overhead_share is not None
     assert 0 < seen.overhead_s < seen.time_s
     await cast.leave((2, 1), 3, rank=1)
@@ -83,7 +83,7 @@ async def test_the_news_of_a_visit_wake_the_scheduler(harness: Harness) -> None:
     cast = Cast(harness)
     await cast.join(a=2)
     await begin(cast)
-    async with harness.service.bells.heard((Bell.ROUND, "")) as rung:
+    async with harness.service.wake_ups.heard((WakeUp.ROUND, "")) as rung:
         await measure(cast, 1, 0.1)
         async with asyncio.timeout(60):
             await rung.wait()

@@ -17,9 +17,9 @@ import pytest_asyncio
 from sqlalchemy import text
 
 from service.adapters.keyring import EnvKeyRing
-from service.domain.errors import SecretUnreadable
+from service.domain.shared.errors import SecretUnreadable
 from service.settings import SecretSettings
-from service.usecases.secrets import rotate
+from service.usecases.identity.secrets import rotate
 from tests.integration.service.conftest import Agent, Harness, harness_of, make_settings, run_of
 
 VALUE = "swordfish-" + secrets.token_hex(8)
@@ -192,7 +192,7 @@ async def test_secrets_are_rotated_by_the_program(harness: Harness, tmp_path: Pa
         return subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=100)
 
     done = await asyncio.to_thread(rotated, f"{NEW_KEY.hex()},{KEY.hex()}")
-    assert (done.returncode, done.stdout) == (0, "1 secrets are sealed with the newest key.\n"), done.stderr
+    assert (done.returncode, done.stdout) == (0, "secrets encrypted with the first key: 1\n"), done.stderr
     refused = await asyncio.to_thread(rotated, KEY.hex())
     assert refused.returncode == 1
     assert "Traceback" not in refused.stderr

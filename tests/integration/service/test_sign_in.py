@@ -12,8 +12,8 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from headway.contract.identity import Role
-from service.domain.sign_in import AdmissionRules
+from headway.contract.views.identity import Role
+from service.domain.identity.sign_in import AdmissionRules
 from service.http_settings import HttpSettings, OidcSettings
 from tests.identity_providers import ADA, python_provider
 from tests.integration.service.browser import URL, Browser, browsing
@@ -289,7 +289,7 @@ async def test_only_our_own_pages_may_change_something_with_a_cookie(
 
 
 async def test_an_old_browser_shows_the_sessions_own_token(signed_in: Browser) -> None:
-    from service.api.sessions import csrf_token  # noqa: PLC0415
+    from service.api.http.sessions import csrf_token  # noqa: PLC0415
 
     session = signed_in.service.cookies["headway"]
     shown = {"X-CSRF-Token": csrf_token(session)}

@@ -12,18 +12,18 @@ import httpx
 import pytest
 from sqlalchemy import text
 
-from headway.contract.jobs import Page
-from headway.contract.simulations import (
+from headway.contract.views.jobs import Page
+from headway.contract.views.simulations import (
     SimulationRequest,
     SimulationResult,
     SimulationStatus,
     SimulationView,
 )
 from service.adapters.simulator import ProcessSimulator
-from service.domain.cluster import Snapshot
-from service.domain.errors import SimulationEnded
-from service.usecases.simulation_ports import Wanted
-from service.usecases.simulations import MOST_ATTEMPTS
+from service.domain.cluster.snapshot import Snapshot
+from service.domain.shared.errors import SimulationEnded
+from service.usecases.ports.simulations import Wanted
+from service.usecases.simulations.simulations import MOST_ATTEMPTS
 from tests.integration.service.conftest import Harness
 from tests.waiting import until
 
@@ -118,8 +118,8 @@ async def test_an_empty_cluster_has_an_answer(harness: Harness) -> None:
 @pytest.mark.parametrize(
     ("change", "field", "says"),
     [
-        ({"change": "kill_node", "node": "beta"}, "changes.0.node", "there are: alpha"),
-        ({**MORE_NODES, "device_kind": "h100"}, "changes.0.slots", "say how many slots"),
+        ({"change": "kill_node", "node": "beta"}, "changes.0.node", "nodes are: alpha"),
+        ({**MORE_NODES, "device_kind": "h100"}, "changes.0.slots", "number of slots"),
         (
             {"change": "remove_nodes", "device_kind": "cpu", "nodes": 2},
             "changes.0.nodes",

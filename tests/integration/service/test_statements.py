@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from service.usecases.apply import PIECE
+from service.usecases.rounds.apply import PIECE
 from tests.integration.service.conftest import Harness
 from tests.integration.service.counting import statements
 

@@ -12,7 +12,7 @@ import pytest
 import pytest_asyncio
 
 from headway.contract.agents import RunCommand
-from service.usecases.storage_access import TICKET_S
+from service.usecases.storage.access import TICKET_S
 from tests.integration.service.conftest import Agent, Harness, entry, harness_of, make_settings, run_of
 
 GET = {"do": "get", "key": "00000001-000000-000000000064/manifest.json"}

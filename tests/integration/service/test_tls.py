@@ -16,7 +16,7 @@ import redis as redis_client
 
 from headway.local.redis import EmbeddedRedis
 from service.adapters.postgres.database import sqlalchemy_url
-from service.adapters.postgres.leadership import PostgresLeadership
+from service.adapters.postgres.engine.leadership import PostgresLeadership
 from service.http_settings import HttpSettings, read_http_settings
 from service.main import Service
 from service.settings import SettingsError

@@ -10,9 +10,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from headway.client import Client
-from headway.contract.jobs import JobState
+from headway.client.client import Client
 from headway.contract.spec import JobSpec
+from headway.contract.views.jobs import JobState
 from headway.errors import HeadwayError
 from headway.local.ports import free_port
 from tests.tls import context_of, issue, relay

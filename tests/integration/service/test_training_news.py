@@ -11,10 +11,10 @@ import pytest_asyncio
 from sqlalchemy import text
 
 from headway.contract.agents import ReportRequest, RunCommand
-from service.usecases.heartbeat import MOST_NEWS
-from service.usecases.ingest import ingest
-from service.usecases.join import digest_token
-from service.usecases.training import QuickNews, quick_news_of, take_in_together
+from service.usecases.nodes.join import digest_token
+from service.usecases.reports.heartbeat import MOST_NEWS
+from service.usecases.reports.ingest import ingest
+from service.usecases.reports.training import QuickNews, quick_news_of, take_in_together
 from tests.integration.service.conftest import Agent, Harness, entry, run_of
 from tests.integration.service.counting import statements
 from tests.integration.service.test_life_of_a_job import message, progress

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from headway.contract.agents import RunCommand
-from headway.contract.identity import Role
-from headway.contract.simulations import JobComparison, SimulationRequest, SimulationResult
-from service.domain.cluster import Snapshot
+from headway.contract.views.identity import Role
+from headway.contract.views.simulations import JobComparison, SimulationRequest, SimulationResult
+from service.domain.cluster.snapshot import Snapshot
 from service.http_settings import HttpSettings
-from service.usecases.simulation_ports import Wanted
-from service.usecases.simulations import run_next
+from service.usecases.ports.simulations import Wanted
+from service.usecases.simulations.simulations import run_next
 from tests.integration.service.conftest import Agent, Harness, entry, harness_of, make_settings
 from tests.integration.service.roles import OF_AGENTS, OPEN, Operation, operations, robot
 
@@ -72,7 +72,8 @@ def path_of(operation: Operation, project: str, names: dict[str, str], node_id: 
         "job_id": names["job"],
         **names,
     }
-    return re.sub(r"{(\w+)}", lambda found: values[found[1]], operation.path)
+    query = "?path=model.pt" if operation.id == "read_output_part" else ""
+    return re.sub(r"{(\w+)}", lambda found: values[found[1]], operation.path) + query
 
 
 async def reading(harness: Harness) -> list[Operation]:

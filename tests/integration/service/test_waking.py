@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
-from headway.contract.jobs import JobState
+from headway.contract.views.jobs import JobState
 from service.loops.scheduler import Intervals
-from service.usecases.records import Bell
+from service.usecases.ports.facts import WakeUp
 from tests.integration.service.conftest import Harness
 from tests.waiting import until
 
@@ -15,7 +15,7 @@ from tests.waiting import until
 async def test_a_submit_wakes_a_round_and_its_command_is_delivered(harness: Harness) -> None:
     agent = await harness.join()
     slow = replace(harness.scheduler, intervals=Intervals(round_max_interval_s=3600.0))
-    async with harness.service.bells.heard((Bell.ROUND, ""), (Bell.COMMANDS, "")) as rung:
+    async with harness.service.wake_ups.heard((WakeUp.ROUND, ""), (WakeUp.COMMANDS, "")) as rung:
         working = asyncio.create_task(slow.work())
         try:
             job = await harness.submit()

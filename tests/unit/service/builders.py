@@ -10,13 +10,13 @@ from typing import Any
 from hypothesis import strategies as st
 
 from headway.contract.agents import NodeState
-from headway.contract.jobs import TERMINAL_STATES, JobProgress, JobState, Reason
-from headway.contract.markets import Market
 from headway.contract.spec import JobSpec
-from service.domain.cluster import Cap, Limit, Measurement, Node, Served, SlotKey, Snapshot
-from service.domain.jobs import Job
-from service.domain.lifecycle import OCCUPYING_STATES
-from service.domain.pools import Pool
+from headway.contract.values.markets import Market
+from headway.contract.views.jobs import TERMINAL_STATES, JobProgress, JobState, Reason
+from service.domain.cluster.pools import Pool
+from service.domain.cluster.snapshot import Cap, Limit, Measurement, Node, Served, SlotKey, Snapshot
+from service.domain.jobs.job import Job
+from service.domain.jobs.lifecycle import OCCUPYING_STATES
 from service.domain.rental.machines import Machine, MachineReason, MachineState
 
 NOW = datetime(2026, 11, 1, 12, 0, tzinfo=UTC)

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from service.domain.embedding import JobArrays, Problem, Result, Row, choose, solve
-from service.domain.policies.policy import RoundInput
+from service.domain.policies.framework.policy import RoundInput
 from service.domain.policies.registry import POLICIES
+from service.embedding import JobArrays, PolicyResult, Problem, Row, choose, solve
 
 PAGE = (Path(__file__).parents[3] / "docs" / "embedding.md").read_text()
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
@@ -38,7 +38,7 @@ def test_the_page_shows_the_whole_front_door() -> None:
     named = set(re.findall(r"`([\w-]+)`", PAGE))
     assert set(inspect.signature(choose).parameters) - {"policy", "jobs"} <= named
     assert POLICIES.keys() <= named
-    assert {one.name for one in fields(Result)} <= named
+    assert {one.name for one in fields(PolicyResult)} <= named
 
 
 def test_every_array_of_a_round_can_be_given() -> None:
@@ -109,7 +109,7 @@ def test_what_was_given_is_not_changed() -> None:
         ({"remaining": [1.0, np.inf, np.nan]}, r"remaining\[1\] is inf; .*, or NaN where unknown"),
         ({"allowed": np.ones((3, 3))}, "allowed is of type float64; give booleans"),
         ({"served_s": np.ones(3)}, r"served_s has the shape \(3,\); give it \(3, 2\)"),
-        ({"ages": [1, 2, 3]}, "there is no array 'ages' of jobs; there are allowed, "),
+        ({"ages": [1, 2, 3]}, "there is no job array 'ages'; use one of allowed, "),
         ({"parameters": {"speed": 1}}, "no parameter 'speed'"),
         ({"rows": [Row(name="cap", capacity=np.nan, demand=np.ones(3))]}, "capacity of row 'cap'"),
         ({"rows": [Row(name="cap", capacity=1.0, demand=np.ones(2))]}, "demand of row 'cap' has the shape"),

@@ -92,7 +92,6 @@ def test_a_missing_setting_is_named(name: str, value: str | None) -> None:
         ("HEADWAY_PRICES", "a100=inf"),
         ("HEADWAY_PRICES", "a100=1,a100=2"),
         ("HEADWAY_PRICES", "A 100=1"),
-        ("HEADWAY_PROVIDERS", "azure"),
         ("HEADWAY_PROVIDERS", "ec2,ec2"),
         ("HEADWAY_MAX_MACHINES", "-1"),
         ("HEADWAY_MAX_USD_PER_H", "-0.1"),
@@ -119,8 +118,6 @@ def test_renting_can_be_set() -> None:
             **REQUIRED,
             "HEADWAY_JOIN_TOKEN": "j",
             "HEADWAY_PROVIDERS": " local, static ",
-            "HEADWAY_LOCAL_OFFERS": "/o.yaml",
-            "HEADWAY_LOCAL_MACHINES": "/machines",
             "HEADWAY_PUBLIC_URL": "https://headway.example/",
             "HEADWAY_MAX_MACHINES": "3",
             "HEADWAY_MAX_USD_PER_H": "0",
@@ -130,14 +127,5 @@ def test_renting_can_be_set() -> None:
         }
     ).rental
     assert rental.providers == ("local", "static")
-    assert (str(rental.local_offers), str(rental.local_machines)) == ("/o.yaml", "/machines")
     assert (rental.public_url, rental.max_machines) == ("https://headway.example", 3)
     assert (rental.max_usd_per_h, rental.idle_s, rental.join_s, rental.every_s) == (0.0, 0.0, 60.0, 0.5)
-
-
-@pytest.mark.parametrize("name", ["HEADWAY_LOCAL_OFFERS", "HEADWAY_LOCAL_MACHINES"])
-def test_the_local_provider_needs_its_file_and_its_folder(name: str) -> None:
-    env = {"HEADWAY_LOCAL_OFFERS": "/o.yaml", "HEADWAY_LOCAL_MACHINES": "/m"}
-    del env[name]
-    with pytest.raises(SettingsError, match=name):
-        read_settings({**REQUIRED, "HEADWAY_PROVIDERS": "local", "HEADWAY_JOIN_TOKEN": "j", **env})

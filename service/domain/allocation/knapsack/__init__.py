@@ -1,1 +1,1 @@
-"""The multiple-choice knapsack that every policy is solved as: problem, prices, rounding, exact finish."""
+"""Multiple-choice knapsack behind every policy: problem, dual prices, rounding and exact search."""

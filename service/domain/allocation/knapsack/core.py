@@ -1,7 +1,8 @@
-"""The problem as the solver works on it: gains over having nothing, rows scaled to a capacity of one.
+"""Internal form of the problem: gains over having nothing, and rows scaled to a capacity of one.
 
-`N` jobs that could gain anything, sorted so that the jobs of a cell are neighbours; `G` cells: jobs that the same rows
-count; `C` configurations; `R` rows that can bind. A scaled price is what the whole capacity of a row is worth.
+It has `N` jobs that could gain anything, sorted so that the jobs of a cell are adjacent. A cell is a set of
+jobs counted by the same rows. There are `G` cells, `C` configurations and `R` rows that can bind. A scaled
+price is the worth of the whole capacity of a row.
 """
 
 from __future__ import annotations
@@ -11,21 +12,26 @@ from dataclasses import dataclass
 import numpy as np
 
 from service.domain.allocation.knapsack.problem import NOTHING, Problem, Row
-from service.domain.arrays import BoolArray, FloatArray, IntArray
+from service.domain.shared.arrays import BoolArray, FloatArray, IntArray
 
 FULL = 1.0 + 1e-10
-"""The scaled capacity: sums of dollars are rounded, so a row that is exceeded by no more is kept."""
+"""Scaled capacity of a row, with a tolerance for the rounding of sums of dollars."""
 _LARGEST = 1e100
-"""A utility beyond it counts as not allowed, and a capacity below its inverse as none: sums must stay finite."""
+"""Bound on magnitudes, so that sums stay finite: larger utilities are excluded, capacities below its inverse
+count as 0.
+"""
 _BLOCK = 512
-"""Jobs priced at once, so that the work stays in the processor's cache."""
+"""Number of jobs priced at once, so that the data fit the processor's cache."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Core:
-    """`gain` (N, C): positive, or -inf where not allowed; `demand` (R, C) in shares of the row's capacity; `counts`
-    (R, G): 1 where the row counts a cell's jobs, else 0; `cell` (N,); `job` (N,) and `row` (R,) are the indices in the
-    problem, and `capacity` (R,) is in the row's own unit. `idle` is the sum of what having nothing is worth.
+    """Arrays of the internal problem.
+
+    `gain` (N, C) is positive, or -inf for an excluded configuration. `demand` (R, C) is in fractions of the
+    row's capacity. `counts` (R, G) is 1 if the row counts a cell's jobs, otherwise 0. `cell` (N,) is the cell
+    of each job. `job` (N,) and `row` (R,) are indices in the original problem. `capacity` (R,) is in the
+    row's own unit. `idle` is the total worth of nothing.
     """
 
     gain: FloatArray
@@ -38,12 +44,14 @@ class Core:
     idle: float
 
     def cell_prices(self, prices: FloatArray) -> FloatArray:
-        """What each configuration costs the jobs of each cell at scaled prices: (G, C)."""
+        """Return the cost (G, C) of each configuration to the jobs of each cell, at scaled prices."""
         costs: FloatArray = (self.counts.T * prices) @ self.demand
         return costs
 
     def best_choice(self, prices: FloatArray) -> tuple[IntArray, FloatArray]:
-        """What each job would choose at scaled prices, the first on ties, and its gain less the price: (N,), (N,)."""
+        """Return each job's best choice (N,) at scaled prices, the first on ties, and its gain less the price
+        (N,).
+        """
         costs = self.cell_prices(prices)
         same = not (costs != costs[0]).any()
         count, width = self.gain.shape
@@ -60,7 +68,7 @@ class Core:
         return choice, value
 
     def cell_usage(self, choice: IntArray) -> FloatArray:
-        """The share of each row's capacity that the jobs of each cell take: (G, R)."""
+        """Return the fraction (G, R) of each row's capacity that the jobs of each cell take."""
         cells, width = self.counts.shape[1], self.gain.shape[1]
         some = choice != NOTHING
         taken = np.bincount(self.cell[some] * width + choice[some], minlength=cells * width)
@@ -68,7 +76,7 @@ class Core:
         return usage
 
     def usage(self, choice: IntArray, rows: IntArray | None = None) -> FloatArray:
-        """The share of each row's capacity that is taken: (R,), or of some rows only."""
+        """Return the fraction (R,) of each row's capacity that is taken, or only of the rows given."""
         demand, counts = (
             (self.demand, self.counts) if rows is None else (self.demand[rows], self.counts[rows])
         )
@@ -79,27 +87,28 @@ class Core:
         return total
 
     def gain_of(self, choice: IntArray) -> FloatArray:
-        """What each job gains by its choice: (N,)."""
+        """Return the gain (N,) of each job by its choice."""
         some = choice != NOTHING
         gains = np.zeros(len(choice))
         gains[some] = self.gain[some, choice[some]]
         return gains
 
     def value(self, choice: IntArray) -> float:
-        """What all jobs gain by their choices."""
+        """Return the total gain of all jobs by their choices."""
         return float(self.gain_of(choice).sum())
 
     def fits(self, choice: IntArray) -> bool:
-        """Whether every job may have its choice and every row is kept."""
+        """Return True if every job may have its choice and every row is kept."""
         return bool((self.usage(choice) <= FULL).all() and (self.gain_of(choice) > -np.inf).all())
 
 
 def build(problem: Problem, *, cells: int) -> Core:
-    """The core of a problem, its jobs in at least so many cells where there are as many jobs.
+    """Return the internal form of a problem with at least `cells` cells, or one per job if there are fewer
+    jobs.
 
-    Not allowed: a utility that is not finite, a configuration that does not fit alone or is worth no more than
-    nothing. An idle utility that is not finite counts as 0, a capacity that is negative or not a number as 0, a
-    negative demand as 0, and a demand that is not finite never fits.
+    Excluded are utilities that are not finite, and configurations that do not fit alone or gain nothing. An
+    idle utility that is not finite counts as 0. So does a capacity that is negative or NaN, and a negative
+    demand. A demand that is not finite never fits.
     """
     idle = np.where(np.abs(problem.idle) < _LARGEST, problem.idle, 0.0)
     allowed = np.abs(problem.utility) < _LARGEST
@@ -130,7 +139,7 @@ def build(problem: Problem, *, cells: int) -> Core:
 
 
 def _rows(rows: tuple[Row, ...], jobs: int, columns: int) -> tuple[FloatArray, FloatArray, BoolArray]:
-    """Demands (R, C), capacities (R,) and members (R, J), cleaned."""
+    """Return the cleaned demands (R, C), capacities (R,) and members (R, J)."""
     demand = np.array([row.demand for row in rows], float).reshape(len(rows), columns)
     demand = np.where(np.isfinite(demand), np.maximum(demand, 0.0), np.inf)
     capacity = np.array([row.capacity for row in rows], float)
@@ -143,7 +152,7 @@ def _rows(rows: tuple[Row, ...], jobs: int, columns: int) -> tuple[FloatArray, F
 
 
 def _cells(in_row: BoolArray, wanted: int) -> tuple[IntArray, IntArray, FloatArray]:
-    """The jobs' order, the cell of each in that order, and which rows count which cell (R, G)."""
+    """Return the order of the jobs, the cell of each in that order, and the counts (R, G) of cells by rows."""
     jobs = in_row.shape[1]
     subset = ~in_row.all(axis=1)
     signature = np.zeros(jobs, np.int64)

@@ -1,9 +1,9 @@
-"""The exact finish: every choice whose gain lies within a distance of the dual bound, by dynamic programming.
+"""Exact search: every choice whose gain lies within a distance of the dual bound, by dynamic programming.
 
-At the dual's prices a choice falls short of the bound by its cost: its jobs' losses, and the price of what it leaves
-unused. For the cost to be small, hardly any job may stray from its best choice, and those few that may are
-enumerated job by job, with one state for each usage of the rows. When nothing costs less than some limit, the bound is
-lower by that limit; the limit is doubled until it reaches the best choice known.
+At the dual prices a choice falls short of the bound by its cost: the losses of its jobs, and the price of the
+unused capacity. If the cost is small, few jobs can deviate from their best choice. The search enumerates
+these job by job, with one state for each usage of the rows. If no choice costs less than some limit, the
+bound falls by that limit. The limit doubles until it reaches the best choice known.
 """
 
 from __future__ import annotations
@@ -16,27 +16,29 @@ import numpy as np
 from service.domain.allocation.knapsack.core import FULL, Core
 from service.domain.allocation.knapsack.problem import NOTHING
 from service.domain.allocation.knapsack.rounding import Switches
-from service.domain.arrays import BoolArray, FloatArray, IntArray
+from service.domain.shared.arrays import BoolArray, FloatArray, IntArray
 
 _GRAIN = 2.0**44
-"""Usages that differ by less than one part of it are the same state."""
+"""Resolution of usages: usages that differ by less than its inverse are the same state."""
 _ODD = -7046029254386353131
-"""Makes one number of a usage's numbers."""
+"""Multiplier that hashes the numbers of a usage to one number."""
 _ROWS = 10
-"""So many rows make a partial choice twice as much work."""
+"""Number of rows that doubles the work for a partial choice."""
 _STATES = 20_000
-"""States kept at a time; when there are more, the search is no proof any longer."""
+"""Maximum number of states; with more, the search proves nothing."""
 _WORK = 2_000_000
-"""Partial choices weighed for an effort of one: about a second."""
+"""Number of partial choices considered for an effort of one: about a second."""
 _POINTS = 500
-"""Points of a frontier."""
+"""Maximum number of points of a frontier."""
 _FIRST = 12
-"""The first limit lets about so many other choices in."""
+"""Approximate number of alternative choices that the first limit admits."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """The cheapest choice that costs less than a limit, if there is one, and whether all such were looked at."""
+    """The cheapest choice below a limit, if there is one. `complete` is True if the search covered all such
+    choices.
+    """
 
     choice: IntArray | None
     cost: float
@@ -45,11 +47,12 @@ class _Found:
 
 @dataclass(frozen=True, slots=True)
 class _Rest:
-    """What is known of the jobs still to come: what they must cost, row by row and for their kinds' own rows.
+    """Lower bounds on the cost of the remaining jobs, by row and for the rows that count one kind of job
+    only.
 
-    `frontiers` has for each row that they may take from, by ascending amounts that they could take in all, the least
-    that their losses come to less the price of the amount. A loss is divided among the rows in which an option differs
-    from the best, so that the rows' costs may be added up.
+    `frontiers` has an entry for each row that these jobs may take from. It maps ascending amounts that they
+    could take in total to the minimum of their losses less the price of the amount. A loss is divided among
+    the rows in which an option differs from the best, so that the costs of the rows may be added up.
     """
 
     frontiers: dict[int, tuple[FloatArray, FloatArray]]
@@ -57,7 +60,7 @@ class _Rest:
 
 
 class Finish:
-    """The search around one dual solution; `effort` is spent by all its calls together."""
+    """The search around one dual solution. All its calls share `effort`."""
 
     def __init__(self, core: Core, moves: Switches, prices: FloatArray, *, effort: float) -> None:
         self._core, self._moves, self._prices = core, moves, prices
@@ -67,17 +70,17 @@ class Finish:
         kinds, kind = np.unique(core.counts, axis=1, return_inverse=True)
         self._kind = kind.reshape(-1)[core.cell]
         self._own = (kinds > 0.0) & (kinds.sum(axis=1) == 1.0)[:, None] & (kinds.shape[1] > 1)
-        """Rows (R, kinds) that count the jobs of that kind only, as a project's quota does."""
+        """Rows (R, kinds) that count only the jobs of that kind, such as a project's quota."""
         self._floor = np.zeros(kinds.shape[1])
-        """What the jobs of each kind cost at least, for the sake of their own rows."""
+        """Lower bound on the cost of the jobs of each kind, due to their own rows."""
 
     @property
     def bound(self) -> float:
-        """The most that any choice gains, as far as the kinds' own rows tell."""
+        """Upper bound on the gain of any choice, as far as the kinds' own rows show."""
         return self._top - float(self._floor.sum())
 
     def by_kind(self) -> IntArray:
-        """The choice that is best at the prices when each kind keeps its own rows; common rows may be exceeded."""
+        """Return the best choice at the prices when each kind keeps its own rows; common rows may be exceeded."""
         choice = self._best
         for kind in np.flatnonzero(self._own.any(axis=0)).tolist():
             mine = self._kind == kind
@@ -94,8 +97,10 @@ class Finish:
         return choice
 
     def run(self, choice: IntArray, *, enough: float, expired: Callable[[], bool]) -> tuple[IntArray, float]:
-        """The choice, improved until it is proven to be within `enough` of the best, or the effort is spent, and the
-        most that any choice gains.
+        """Return the improved choice and an upper bound on the gain of any choice.
+
+        The search ends once the choice is proven to be within `enough` of the optimum, or when the effort is
+        spent.
         """
         cost = self._top - self._core.value(choice)
         proven = float(self._floor.sum())
@@ -116,7 +121,9 @@ class Finish:
         return float(other[min(_FIRST, len(other) - 1)]) if len(other) else 1e-9 * (1.0 + abs(self._top))
 
     def _search(self, limit: float, kind: int | None = None) -> _Found:
-        """The cheapest choice below the limit. With a kind: of its jobs only, as if there were only its own rows."""
+        """Return the cheapest choice below the limit. With a kind, it covers only the jobs and the own rows
+        of that kind.
+        """
         rows = np.arange(len(self._prices)) if kind is None else np.flatnonzero(self._own[:, kind])
         jobs, options, rests = self._jobs(limit, kind, rows)
         choice = self._best.copy() if kind is None else np.where(self._kind == kind, self._best, NOTHING)
@@ -147,8 +154,8 @@ class Finish:
     def _jobs(
         self, limit: float, kind: int | None, rows: IntArray
     ) -> tuple[list[int], list[IntArray], list[_Rest]]:
-        """The jobs that may stray, kind by kind and the largest first, each one's options, and what is to come from
-        each of them on.
+        """Return the jobs that may deviate, kind by kind with the largest first, their options, and the
+        bounds from each job on.
         """
         moves = self._moves
         usable = moves.loss < limit
@@ -173,7 +180,7 @@ class Finish:
     def _add(
         self, frontiers: dict[int, tuple[FloatArray, FloatArray]], own: IntArray, rows: IntArray
     ) -> None:
-        """Put a job before those whose frontiers these are."""
+        """Add a job in front of the jobs of these frontiers."""
         demand, loss, prices = (
             self._moves.demand[np.ix_(own, rows)],
             self._moves.loss[own],
@@ -189,20 +196,22 @@ class Finish:
 
 
 class _States:
-    """What the jobs so far may take of each row (S, R), and what that costs at least (S,)."""
+    """Partial choices: usage of each row by the jobs so far (S, R), and the lower bound on its cost (S,)."""
 
     def __init__(self, usage: FloatArray, prices: FloatArray) -> None:
         self.usage, self.cost = usage[None, :], np.zeros(1)
         self._prices = prices.copy()
 
     def branch(self, loss: FloatArray, demand: FloatArray) -> None:
-        """Every state with every option of the next job."""
+        """Replace the states by all combinations with the options of the next job."""
         self.usage = (self.usage[:, None, :] + demand).reshape(-1, demand.shape[1])
         self.cost = (self.cost[:, None] + loss).reshape(-1)
 
     def settle(self, rest: _Rest, limit: float) -> tuple[IntArray, bool]:
-        """Keep the states that can still keep every row for less than the limit, the cheapest of each usage; which
-        those are, and whether that is all of them. The price of a row that nobody takes from any more is paid.
+        """Keep the states that can still keep every row for less than the limit, the cheapest of each usage.
+
+        Return their indices, and True if none was dropped for lack of space. The price of a row that no
+        remaining job takes from is paid here.
         """
         reach = self.cost + (FULL - self.usage) @ self._prices
         reach = np.where(self.usage.max(axis=1, initial=0.0) > FULL, np.inf, reach)
@@ -224,8 +233,10 @@ class _States:
 
 
 def _frontier(amounts: FloatArray, costs: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Those that cost less than any smaller amount. Where they are too many, neighbours count as the smallest amount
-    and the least cost of them: nothing is foretold too dear.
+    """Return the points that cost less than any smaller amount.
+
+    If there are too many, adjacent points are merged to the smallest amount and the least cost among them, so
+    that the bound stays valid.
     """
     order = np.lexsort((costs, amounts))
     amounts, costs = amounts[order], costs[order]
@@ -239,7 +250,7 @@ def _frontier(amounts: FloatArray, costs: FloatArray) -> tuple[FloatArray, Float
 
 
 def _distinct(usage: FloatArray, cost: FloatArray) -> IntArray:
-    """The places of the cheapest state of each usage."""
+    """Return the indices of the cheapest state of each usage."""
     grains = np.rint(usage * _GRAIN).astype(np.int64)
     key = grains @ np.cumprod(np.full(usage.shape[1], _ODD, np.int64))
     order = np.lexsort((cost, key))

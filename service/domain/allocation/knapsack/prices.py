@@ -1,11 +1,13 @@
-"""The prices at which the jobs' own choices are worth least: the dual of the allocation problem.
+"""Dual of the allocation problem: the prices that minimise its upper bound.
 
-At scaled prices y, `L(y) = sum(y) + sum over jobs of max(0, max over configurations of gain - y . demand)` is at least
-what any choice within the rows can gain, whatever y is. L is convex and piecewise linear. It is minimised by cutting
-planes: each round the jobs choose at some prices, their choice is a new cut of each cell, and a linear program over
-prices and cells finds where the cuts are lowest. The next prices lie between that point and the best known, which
-keeps them from jumping about (in-out separation: Ben-Ameur and Neto, Networks 49, 2007). The program is solved by CLP:
-GLOP ends as "abnormal" on some of these degenerate programs.
+At scaled prices y, `L(y) = sum(y) + sum over jobs of max(0, max over configurations of gain - y . demand)` is
+an upper bound on the gain of any choice within the rows, for every y. L is convex and piecewise linear.
+Cutting planes minimise it. In each iteration the jobs choose at some prices, their choice is a new cut of
+each cell, and a linear program over prices and cells finds the minimum of the cuts. The next prices lie
+between that point and the best known ones, which prevents oscillation (in-out separation: Ben-Ameur and Neto,
+Networks 49, 2007).
+
+CLP solves the program: GLOP ends as "abnormal" on some of these degenerate programs.
 """
 
 from __future__ import annotations
@@ -17,20 +19,24 @@ import numpy as np
 from ortools.linear_solver import pywraplp  # type: ignore[import-untyped]
 
 from service.domain.allocation.knapsack.core import FULL, Core
-from service.domain.arrays import FloatArray, IntArray
+from service.domain.shared.arrays import FloatArray, IntArray
 
 _RESCALE = 1e-2
-"""When what is left of the dual's gap falls below this part of the program's unit, the unit is made that gap: the
-linear program is accurate to about 1e-8 of its unit."""
+"""Fraction of the program's unit below which the remaining dual gap becomes the new unit. The linear program
+is accurate to about 1e-8 of its unit.
+"""
 _FAR = 1e4
-"""Prices further from the best known, in the program's unit, and cuts further below are not looked at."""
+"""Distance in the program's unit beyond which prices and cuts are ignored."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dual:
-    """`prices` (R,), scaled, with `bound`, the least value found: no choice gains more. `choices` (I, N) are choices
-    made on the way and `weights` (I, G) their shares in each cell: the mixture that the linear relaxation would take.
-    A cell's shares add up to at most 1, the rest is having nothing.
+    """Result of the dual.
+
+    `prices` (R,) are scaled; `bound` is the least value found, an upper bound on the gain of any choice.
+    `choices` (I, N) are the choices made in the iterations, and `weights` (I, G) their fractions in each
+    cell: the mixture of the linear relaxation. The fractions of a cell sum to at most 1; the rest is having
+    nothing.
     """
 
     prices: FloatArray
@@ -41,14 +47,14 @@ class Dual:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Lowest:
-    """Where the cuts are lowest: scaled prices (R,), and how low."""
+    """The minimum of the cuts: scaled prices (R,) and value."""
 
     prices: FloatArray
     value: float
 
 
 def minimise(core: Core, *, tolerance: float, rounds: int, expired: Callable[[], bool]) -> Dual:
-    """Prices whose bound is within `tolerance`, relative to the whole objective, of the least there is."""
+    """Return prices whose bound is within `tolerance` of the minimum, relative to the whole objective."""
     rows, cells = core.demand.shape[0], core.counts.shape[1]
     unit = float(core.gain.max(axis=1).sum())
     program = _Program(rows=rows, cells=cells, unit=unit)
@@ -75,10 +81,10 @@ def minimise(core: Core, *, tolerance: float, rounds: int, expired: Callable[[],
 
 
 class _Program:
-    """The linear program over cuts: each says that a cell is worth at least `gain - usage . prices`.
+    """Linear program over the cuts: each states that a cell is worth at least `gain - usage . prices`.
 
-    Its variables are distances from the best prices known and from the cells' values there, in a unit that shrinks
-    with the gap.
+    Its variables are distances from the best known prices and from the cells' values there, in a unit that
+    shrinks with the gap.
     """
 
     def __init__(self, *, rows: int, cells: int, unit: float) -> None:
@@ -91,13 +97,13 @@ class _Program:
         self._start()
 
     def add(self, gains: FloatArray, usage: FloatArray) -> None:
-        """One choice's cuts: gains (G,) and usage (G, R)."""
+        """Add the cuts of one choice: gains (G,) and usage (G, R)."""
         self._gains.append(gains)
         self._usages.append(usage)
         self._constrain(len(self._gains) - 1)
 
     def solve(self, best: FloatArray, enough: float) -> _Lowest | None:
-        """Where the cuts are lowest, or None when that was not found out. A gap of `enough` needs no smaller unit."""
+        """Return the minimum of the cuts, or None if the solver failed. A gap of `enough` needs no smaller unit."""
         lowest = self._solve()
         heights = np.array(self._gains) - np.array(self._usages) @ best
         height = np.maximum(heights.max(axis=0), 0.0)
@@ -111,7 +117,7 @@ class _Program:
         return lowest
 
     def weights(self) -> FloatArray:
-        """The share that each choice has in each cell, where the program was solved last; 0 if it failed: (I, G)."""
+        """Return the fraction (I, G) of each choice in each cell at the last solution; 0 if it failed."""
         weights = np.zeros((len(self._gains), self._cells))
         for index, cell, cut in self._cuts:
             weights[index, cell] = cut.dual_value()

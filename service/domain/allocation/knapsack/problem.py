@@ -1,6 +1,6 @@
-"""The allocation problem: at most one configuration for each job, and rows that bound the choice.
+"""Allocation problem: at most one configuration for each job, and rows that limit the choice.
 
-Maximise the sum of utilities so that no row takes more than its capacity (`J` jobs, `C` configurations, `R` rows).
+Maximise the sum of utilities so that no row exceeds its capacity (`J` jobs, `C` configurations, `R` rows).
 Every policy is a utility and masks over this problem; the solver is shared.
 """
 
@@ -10,17 +10,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from service.domain.arrays import BoolArray, FloatArray, IntArray
+from service.domain.shared.arrays import BoolArray, FloatArray, IntArray
 
 NOTHING = -1
-"""The choice of a job that gets no configuration."""
+"""Choice of a job that gets no configuration."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """A limit on what the choices take together: slots of a kind, dollars per hour, a project's quota.
+    """A limit on the total demand of the choices: slots of a kind, dollars per hour, a project's quota.
 
-    `demand` (C,), not negative, is what each configuration takes. `jobs` (J,) are those that count; None: all of them.
+    `demand` (C,), not negative, is the demand of each configuration. `jobs` (J,) marks the jobs that count;
+    None for all.
     """
 
     name: str
@@ -28,12 +29,21 @@ class Row:
     demand: FloatArray
     jobs: BoolArray | None = None
 
+    def taken(self, chosen: IntArray) -> float:
+        """Return the demand of the choices (J,) of the jobs that count; `NOTHING` takes none."""
+        counts = chosen != NOTHING
+        if self.jobs is not None:
+            counts &= self.jobs
+        return float(self.demand[chosen[counts]].sum())
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """`utility` (J, C) is what a job's configuration is worth, -inf where the job may not have it; `idle` (J,) what
-    having nothing is worth, which is always allowed. `current` (J,) is the choice now, `NOTHING` or a column: where
-    the solver starts from.
+    """Input of the solver.
+
+    `utility` (J, C) is the worth of each configuration to a job, -inf for one that the job may not have.
+    `idle` (J,) is the worth of having nothing, which is always allowed. `current` (J,) is the present choice,
+    `NOTHING` or a column, from which the solver starts.
     """
 
     utility: FloatArray
@@ -44,9 +54,11 @@ class Problem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Solution:
-    """`chosen` (J,): a column, or `NOTHING`. `objective` is the sum of utilities, idle ones included, and `bound` a
-    proven upper limit on it. `prices` (R,), not negative, in the order of the rows: utility that one more unit of a
-    row's capacity is worth.
+    """Output of the solver.
+
+    `chosen` (J,) is a column or `NOTHING`. `objective` is the sum of utilities, including idle ones, and
+    `bound` a proven upper bound on it. `prices` (R,), not negative and in the order of the rows, are dual
+    prices: the worth of one more unit of a row's capacity.
     """
 
     chosen: IntArray
@@ -54,13 +66,13 @@ class Solution:
     bound: float
     prices: FloatArray
     status: str
-    """`optimal`, `within_gap`, or `limit` when the effort was spent first."""
+    """Status of the solution: `optimal`, `within_gap`, or `limit` if the effort was spent first."""
 
     @property
     def gap(self) -> float:
-        """How far from optimal the choice may be, relative to the bound."""
+        """Upper bound on the distance to the optimum, relative to the bound."""
         return max(0.0, self.bound - self.objective) / max(abs(self.bound), 1e-12)
 
 
 Solve: TypeAlias = Callable[[Problem], Solution]
-"""How a policy calls the solver; whoever calls the policy has chosen gap and effort."""
+"""Solver function as a policy calls it. The caller of the policy has already set gap and effort."""

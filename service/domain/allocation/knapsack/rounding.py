@@ -1,7 +1,8 @@
-"""From prices to a choice that keeps every row: the relaxation's mixture rounded, repaired and improved by switches.
+"""Rounding of the dual solution to a choice that keeps every row: mixture, repair, and improvement by
+switches.
 
-Everything is weighed by loss: how much less than a job's best choice another one is worth to it at the prices. The
-gain of any choice is the dual bound less the losses, less the price of what is left unused.
+All steps compare losses: the worth of a job's best choice at the prices less that of another choice. The gain
+of any choice is the dual bound less the losses and less the price of the unused capacity.
 """
 
 from __future__ import annotations
@@ -13,23 +14,25 @@ import numpy as np
 from service.domain.allocation.knapsack.core import FULL, Core
 from service.domain.allocation.knapsack.prices import Dual
 from service.domain.allocation.knapsack.problem import NOTHING
-from service.domain.arrays import FloatArray, IntArray
+from service.domain.shared.arrays import FloatArray, IntArray
 
 _NUMBERS = 200_000
-"""Switches looked at, times rows,"""
+"""Maximum number of switches times rows that are considered."""
 _LEAST = 6_000
-"""but at least so many."""
+"""Minimum number of switches that are considered."""
 _PASSES = 40
 _PAIRED = 200
-"""Switches of each side that are tried in pairs."""
+"""Number of switches on each side that are tried in pairs."""
 _NOTICED = 1e-12
 _GOLDEN = 0.6180339887498949
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Switches:
-    """What jobs could choose (E,), job by job: a column or `NOTHING`, its gain, its loss at the prices, and what it
-    takes of each row (E, R). All choices with a loss below `horizon` are there, but for jobs without alternatives.
+    """Possible choices of the jobs (E,), job by job.
+
+    Each has a column or `NOTHING`, its gain, its loss at the prices, and its demand on the rows (E, R). All
+    choices with a loss below `horizon` are included, except for jobs without alternatives.
     """
 
     job: IntArray
@@ -41,7 +44,7 @@ class Switches:
 
 
 def switches(core: Core, prices: FloatArray) -> Switches:
-    """The choices with the least loss, as many as are worth looking at."""
+    """Return the choices with the least loss, as many as are worth considering."""
     count, width = core.gain.shape
     costs = core.cell_prices(prices)
     net = np.zeros((count, width + 1))
@@ -70,8 +73,10 @@ def switches(core: Core, prices: FloatArray) -> Switches:
 
 
 def mixed(core: Core, dual: Dual) -> IntArray:
-    """The relaxation's mixture, rounded: in each cell the choices made on the way get the jobs that they disagree on
-    in proportion to their weights. Rows may be exceeded, by little.
+    """Return the rounded mixture of the relaxation.
+
+    In each cell, the choices of the iterations share the jobs on which they disagree in proportion to their
+    weights. Rows may be exceeded slightly.
     """
     choice = np.full(len(core.job), NOTHING)
     bounds = np.searchsorted(core.cell, np.arange(core.counts.shape[1] + 1))
@@ -90,8 +95,9 @@ def mixed(core: Core, dual: Dual) -> IntArray:
 def improve(
     core: Core, moves: Switches, choice: IntArray, *, pairs: int = 0, goal: float = np.inf
 ) -> IntArray:
-    """A choice within the rows, near the given one, that no single switch would improve; nor, as long as it gains less
-    than the goal, would so many times a pair of them.
+    """Return a choice within the rows, near the given one, that no single switch improves.
+
+    While the choice gains less than `goal`, the function also tries `pairs` pairs of switches.
     """
     state = _State(core, moves, choice.copy())
     state.repair()
@@ -105,7 +111,7 @@ def improve(
 
 
 class _State:
-    """A choice and what it takes, changed by one switch after another."""
+    """A choice with its gains and demands, changed by one switch after another."""
 
     def __init__(self, core: Core, moves: Switches, choice: IntArray) -> None:
         self._core, self._moves, self.choice = core, moves, choice
@@ -116,11 +122,11 @@ class _State:
 
     @property
     def gain(self) -> float:
-        """What the choice gains."""
+        """Total gain of the choice."""
         return float(self._gain.sum())
 
     def repair(self) -> None:
-        """Switch where it frees most of the exceeded rows for the least gain lost."""
+        """Make the switches that reduce the excess of rows most for the least gain lost."""
         for _ in range(_PASSES):
             exceeded = np.flatnonzero(self._usage > FULL)
             if not len(exceeded):
@@ -135,7 +141,7 @@ class _State:
                 return
 
     def drop(self) -> None:
-        """Take everything from the jobs that gain least for what they take of a row, until the row is kept."""
+        """Set the jobs to nothing that gain least for their demand on an exceeded row, until the row is kept."""
         for row in range(len(self._usage)):
             excess = self._usage[row] - FULL
             if excess <= 0.0:
@@ -147,7 +153,7 @@ class _State:
                 self._set(job, NOTHING, 0.0, np.zeros(len(self._usage)))
 
     def fill(self) -> None:
-        """Switch to what gains more and still fits, the best for its price first."""
+        """Make the switches that gain more and still fit, in ascending order of their loss."""
         for _ in range(_PASSES):
             better = np.flatnonzero(self._moves.gain > self._gain[self._moves.job])
             better = better[(self._usage + self._more(better) <= FULL).all(axis=1)]
@@ -156,7 +162,7 @@ class _State:
                 return
 
     def pair(self) -> bool:
-        """Make the two switches of different jobs that together gain most and fit; whether there were any."""
+        """Make the pair of switches of different jobs that gains most and fits. Return True if there was one."""
         moves = self._moves
         gained = moves.gain - self._gain[moves.job]
         other = moves.column != self.choice[moves.job]
@@ -179,17 +185,20 @@ class _State:
         return True
 
     def _more(self, entries: IntArray) -> FloatArray:
-        """What those switches would take more of each row than the jobs take now."""
+        """Return the additional demand of these switches on each row."""
         more: FloatArray = self._moves.demand[entries] - self._demand[self._moves.job[entries]]
         return more
 
     def _excess(self, usage: FloatArray) -> FloatArray:
-        """By how much rows are exceeded, all together."""
+        """Return the total excess over all rows."""
         excess: FloatArray = np.maximum(usage - FULL, 0.0).sum(axis=-1)
         return excess
 
     def _apply(self, order: IntArray, *, repairing: bool) -> bool:
-        """Make the switches in that order, each job's first only, while they do what they are for; whether any was."""
+        """Make the switches in this order, the first of each job only, while they serve their purpose.
+
+        Return True if at least one was made.
+        """
         touched: set[int] = set()
         excess = float(self._excess(self._usage))
         for index in order.tolist():
@@ -224,7 +233,7 @@ def _gain(core: Core, job: IntArray, column: IntArray) -> FloatArray:
 
 
 def _demand(core: Core, job: IntArray, column: IntArray) -> FloatArray:
-    """What the columns take of each row (E, R) when those jobs have them."""
+    """Return the demand (E, R) of the columns on each row when those jobs have them."""
     demand: FloatArray = core.demand.T[column] * core.counts.T[core.cell[job]]
     demand[column == NOTHING] = 0.0
     return demand

@@ -1,7 +1,8 @@
-"""Solve the allocation problem: prices, a rounded choice, and an exact finish where the gap asks for it.
+"""Solver of the allocation problem: dual prices, a rounded choice, and an exact search if the gap requires
+it.
 
-The same problem with the same gap and effort always has the same solution. There always is one: nothing for everybody
-keeps every row. What a value that makes no sense counts as is said at `core.build`.
+The same problem with the same gap and effort always has the same solution. A solution always exists, because
+giving nothing to every job keeps every row. `core.build` defines the treatment of invalid values.
 """
 
 from __future__ import annotations
@@ -13,16 +14,17 @@ import numpy as np
 from service.domain.allocation.knapsack import exact, prices, rounding
 from service.domain.allocation.knapsack.core import Core, build
 from service.domain.allocation.knapsack.problem import NOTHING, Problem, Solution
-from service.domain.arrays import IntArray
+from service.domain.shared.arrays import IntArray
 
 _PROVEN = 1e-9
-"""A relative gap that is nothing but rounding: capacities are kept to 1e-10."""
+"""Relative gap that counts as zero, due to rounding: capacities are kept to 1e-10."""
 _CELLS = 16
 _SINGLE = 64
-"""Up to so many jobs have a cell each: then few rounds give exact prices."""
+"""Number of jobs up to which each has a cell of its own; few iterations then give exact prices."""
 _ROUNDS = 200
+"""Maximum number of iterations of the dual."""
 _PAIRS = 40
-"""Rounds of prices, and pairs of switches, for an effort of one."""
+"""Number of switch pairs tried for an effort of one."""
 
 
 def solve(
@@ -32,13 +34,14 @@ def solve(
     effort: float = 1.0,
     expired: Callable[[], bool] | None = None,
 ) -> Solution:
-    """The choice that is worth most, to a relative gap that is proven.
+    """Return the choice with the highest total utility, to a proven relative gap.
 
     Args:
-        problem: utilities, rows, and the present choice. If that keeps the rows, the solution is worth no less.
-        gap: how far from the best the solution may be, relative to the bound; 0 asks for the best.
-        effort: how much work may go into reaching the gap once there is a solution; 1 is about a second.
-        expired: asked between the phases; once true, the best choice so far is the answer.
+        problem: utilities, rows, and the present choice. If that keeps the rows, the solution is worth no
+            less.
+        gap: accepted optimality gap, relative to the bound; 0 asks for the optimum.
+        effort: amount of work allowed to reach the gap once there is a solution; 1 is about a second.
+        expired: called between the phases; once it returns True, the best choice so far is the result.
     """
     expired = expired or _never
     jobs = len(problem.idle)
@@ -76,7 +79,7 @@ def _round(
     effort: float,
     expired: Callable[[], bool],
 ) -> tuple[IntArray, float]:
-    """The best choice found, and the most that any choice gains."""
+    """Return the best choice found, and an upper bound on the gain of any choice."""
     bound = dual.bound
     moves = rounding.switches(core, dual.prices)
     best = rounding.improve(core, moves, rounding.mixed(core, dual))
@@ -96,7 +99,7 @@ def _round(
 
 
 def _current(core: Core, problem: Problem) -> IntArray:
-    """The jobs' present choices, nothing where they may not keep them."""
+    """Return the jobs' present choices, `NOTHING` for choices that they may not keep."""
     current = problem.current[core.job]
     width = core.gain.shape[1]
     current = np.where((current >= 0) & (current < width), current, NOTHING)
@@ -104,7 +107,7 @@ def _current(core: Core, problem: Problem) -> IntArray:
 
 
 def _earlier_first(core: Core, choice: IntArray, current: IntArray) -> IntArray:
-    """The same choices, the better ones for the earlier of jobs that are alike in everything."""
+    """Return the same choices, with the better ones given to the earlier of identical jobs."""
     finite = np.where(core.gain > 0.0, core.gain, 0.0)
     mark = (finite * np.sin(np.arange(1.0, finite.shape[1] + 1.0))).sum(axis=1)
     gain = core.gain_of(choice)

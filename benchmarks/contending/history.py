@@ -1,0 +1,202 @@
+"""The recorded history of a job, and what the job did at any time of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Any
+
+from headway.contract.views.jobs import Reason
+
+EXEMPT = frozenset(
+    {
+        Reason.USER_REQUEST,
+        Reason.NODE_DRAINED,
+        Reason.SPOT_RECLAIMED,
+        Reason.NODE_LOST,
+        Reason.RANK_LOST,
+        Reason.BAD_DEVICE,
+        Reason.BUDGET,
+        Reason.QUOTA,
+        Reason.DEADLINE,
+    }
+)
+"""Reasons of changes that are not made for the gain of a job: commands, drains, failures, money and quotas."""
+_ENDS = frozenset({"succeed", "cancel", "vanish", "give_up"})
+_NOTHING = {"admitted": False, "waits": False, "holds": False}
+_AFTER: Mapping[str, Mapping[str, bool]] = {
+    "submit": {"admitted": True, "waits": True},
+    "resume": {"admitted": True, "waits": True},
+    "allocate": {"waits": False, "holds": True},
+    "requeue": {"waits": True, "holds": False},
+    "fail_rank": {"waits": False},
+    "recover": {"holds": False},
+    "pause": _NOTHING,
+    **dict.fromkeys(_ENDS, _NOTHING),
+}
+"""Changes that an event makes to the span of its job."""
+
+
+@dataclass(frozen=True, slots=True)
+class Happened:
+    """An event of a job. Times are seconds since the stream's first submit."""
+
+    at_s: float
+    kind: str
+    reason: Reason | None = None
+    message: str = ""
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Past:
+    """A job that has ended: what it asked for, and its events in order.
+
+    Attributes:
+        minimum: of its slots.
+        work_s: how long it takes on one slot.
+        succeeded: whether it did all of its work, and was not cancelled because it took too long.
+    """
+
+    name: str
+    minimum: int
+    work_s: float
+    submitted_s: float
+    finished_s: float
+    succeeded: bool
+    events: tuple[Happened, ...]
+
+    @property
+    def completion_s(self) -> float:
+        """From submit to end."""
+        return self.finished_s - self.submitted_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """A time between two events of a job.
+
+    Attributes:
+        admitted: whether the job is to run: it is neither paused nor ended.
+        waits: whether it is to get slots from a round; also while its ranks are stopped to wait again.
+        holds: whether slots are granted to it.
+        minimum: of its slots, which is its pinned size where it has one.
+        pinned: the size that a user has fixed.
+    """
+
+    from_s: float
+    to_s: float
+    admitted: bool
+    waits: bool
+    holds: bool
+    minimum: int
+    pinned: int | None = None
+
+
+def spans_of(past: Past) -> list[Span]:
+    """The times between the events of a job, in order. The last one begins with its end."""
+    now = Span(from_s=-math.inf, to_s=0.0, admitted=False, waits=False, holds=False, minimum=past.minimum)
+    found = []
+    for event in past.events:
+        found.append(replace(now, to_s=event.at_s))
+        now = replace(_after(now, event, past.minimum), from_s=event.at_s)
+    return [*found, replace(now, to_s=math.inf)]
+
+
+def _after(now: Span, event: Happened, minimum: int) -> Span:
+    if event.kind == "vacate":
+        return replace(now, waits=event.data["to"] == 0 and event.reason is not Reason.USER_REQUEST)
+    if event.kind == "resize_requested":
+        size = event.data["slots"]
+        return replace(now, pinned=size, minimum=minimum if size is None else size)
+    return replace(now, **_AFTER.get(event.kind, {}))
+
+
+def at_time(spans: Sequence[Span], at_s: float) -> Span:
+    """The span that a time lies in."""
+    return next(span for span in reversed(spans) if span.from_s <= at_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """A change that nobody asked for: of a job's slots in place, or by stopping its ranks. `to` is 0 where it waits then.
+
+    Attributes:
+        stops: whether its ranks were stopped.
+        ran_s: since slots were granted to its present ranks.
+        trained_s: since the first step of these; None where they have not taken one.
+        pinned: the size that its user had fixed.
+        cost_s: that it did not train for: the pause in place, or stop and start.
+    """
+
+    name: str
+    at_s: float
+    before: int
+    to: int
+    stops: bool
+    ran_s: float
+    trained_s: float | None
+    pinned: int | None
+    message: str
+    cost_s: float = 0.0
+
+    @property
+    def for_others(self) -> bool:
+        """Return whether the event takes the job's ranks or slots for the gain of another one."""
+        return self.to < self.before or (self.stops and self.to == self.before)
+
+
+def changes_of(past: Past) -> Iterator[Change]:
+    """The changes of a job that nobody asked for, without those that were given up while it trained on."""
+    spans = spans_of(past)
+    granted_s, first_s = math.inf, None
+    for index, event in enumerate(past.events):
+        if event.kind == "allocate":
+            granted_s, first_s = event.at_s, None
+        elif event.kind == "first_step":
+            first_s = event.at_s
+        if event.kind not in {"prepare", "vacate"} or event.reason in EXEMPT:
+            continue
+        later = past.events[index + 1 :]
+        done = next((one for one in later if one.kind in {"switch", "abandon", "allocate", *_ENDS}), None)
+        stops = event.kind == "vacate"
+        if not stops and (done is None or done.kind != "switch"):
+            continue
+        yield Change(
+            name=past.name,
+            at_s=event.at_s,
+            before=int(event.data["from"]),
+            to=int(event.data["to"]),
+            stops=stops,
+            ran_s=event.at_s - granted_s,
+            trained_s=None if first_s is None else event.at_s - first_s,
+            pinned=at_time(spans, event.at_s).pinned,
+            message=event.message,
+            cost_s=_restart_s([event, *later]) if stops else float(done.data["pause_s"]) if done else 0.0,
+        )
+
+
+def _restart_s(events: Sequence[Happened]) -> float:
+    """The seconds that ranks take to stop and to start again, without the wait in between."""
+    return sum(stops_s(events)[:1]) + sum(starts_s(events)[:1])
+
+
+def starts_s(events: Sequence[Happened]) -> list[float]:
+    """From each grant to the first step."""
+    return _between(events, "allocate", frozenset({"first_step"}))
+
+
+def stops_s(events: Sequence[Happened]) -> list[float]:
+    """From each order to stop until every rank is gone."""
+    return _between(events, "vacate", frozenset({"requeue", "allocate"}))
+
+
+def _between(events: Sequence[Happened], first: str, then: frozenset[str]) -> list[float]:
+    kinds = [event for event in events if event.kind == first or event.kind in then]
+    return [
+        after.at_s - before.at_s
+        for before, after in pairwise(kinds)
+        if before.kind == first and after.kind in then
+    ]

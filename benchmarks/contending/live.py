@@ -1,0 +1,165 @@
+"""Play a stream on a real cluster of this machine, and read what the service recorded of it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+import asyncpg
+
+from benchmarks.contending.history import Happened, Past
+from benchmarks.contending.ideal import FluidJob, ideal_ends
+from benchmarks.contending.streams import Pin, Planned, Stream
+from headway.client.client import Client
+from headway.contract.views.jobs import TERMINAL_STATES, JobState, JobView
+from headway.local.postgres import EmbeddedPostgres
+from headway.local.stack import LocalStack
+
+SCRIPT = Path(__file__).parents[1] / "scripts" / "sharing.py"
+_POLL_S = 0.5
+_WARM_UP = Stream(name="warm-up", jobs=(Planned(name="warm-up", at_s=0.0, work_s=2.0),))
+_GRANTS = "SELECT slot, job_id, granted_at, released_at FROM slot_grants ORDER BY granted_at, slot"
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A slot that a job held, in seconds since the stream's first submit."""
+
+    slot: int
+    name: str
+    from_s: float
+    to_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """A stream that was played: the histories of its jobs, who held which slot, and the ideal's times from submit to end."""
+
+    stream: Stream
+    pasts: tuple[Past, ...]
+    held: tuple[Held, ...]
+    ideal_s: tuple[float, ...]
+
+
+class Halted(RuntimeError):
+    """The playing was asked to stop."""
+
+
+def play(stream: Stream, folder: Path, halt: threading.Event) -> Played:
+    """The stream on one node with its slots, until all of its jobs have ended. Those that take too long are cancelled.
+
+    Raises:
+        RuntimeError: a job failed.
+        Halted: `halt` was set.
+    """
+    with (
+        LocalStack(folder, agents=1, slots=stream.slots) as stack,
+        stack.client() as client,
+    ):
+        # The first round and the first start of a service take longer than later ones.
+        _until_ended(client, _submit(client, _WARM_UP, _WARM_UP.jobs[0]), _WARM_UP, time.monotonic(), halt)
+        began_s = time.monotonic()
+        ids = _do_all(client, stream, began_s, halt)
+        views = [_until_ended(client, job, stream, began_s, halt) for job in ids]
+        grants = asyncio.run(_grants(EmbeddedPostgres(folder / "postgres").url()))
+        zero_at = views[0].submitted_at
+        pasts = tuple(
+            _past(client, view, stream.work_s(planned), zero_at)
+            for view, planned in zip(views, stream.jobs, strict=True)
+        )
+    names = {view.id: view.name for view in views}
+    end_s = max(past.finished_s for past in pasts)
+    held = tuple(
+        Held(
+            slot,
+            names[job],
+            _since(granted_at, zero_at),
+            _since(released_at, zero_at) if released_at is not None else end_s,
+        )
+        for slot, job, granted_at, released_at in grants
+        if job in names
+    )
+    ends = ideal_ends(
+        [fluid(past, planned, stream) for past, planned in zip(pasts, stream.jobs, strict=True)], stream.slots
+    )
+    ideal_s = tuple(end - past.submitted_s for end, past in zip(ends, pasts, strict=True))
+    return Played(stream, pasts, held, ideal_s)
+
+
+def fluid(past: Past, planned: Planned, stream: Stream) -> FluidJob:
+    """The job in the ideal: submitted and pinned when it really was."""
+    pins = [(one.at_s, one.data["slots"]) for one in past.events if one.kind == "resize_requested"]
+    return FluidJob(
+        submit_s=past.submitted_s,
+        work_s=past.work_s,
+        part=planned.part,
+        minimum=past.minimum,
+        maximum=stream.slots,
+        pins=tuple(pins),
+    )
+
+
+def _do_all(client: Client, stream: Stream, began_s: float, halt: threading.Event) -> list[str]:
+    """Submit and pin what the stream says, when it says so; the ids of its jobs in their order."""
+    ids: dict[str, str] = {}
+    todo: list[Planned | Pin] = sorted([*stream.jobs, *stream.pins], key=lambda one: one.at_s)
+    for one in todo:
+        if halt.wait(max(0.0, began_s + one.at_s - time.monotonic())):
+            raise Halted(stream.name)
+        if isinstance(one, Pin):
+            client.resize(ids[one.name], one.slots)
+        else:
+            ids[one.name] = _submit(client, stream, one)
+    return [ids[job.name] for job in stream.jobs]
+
+
+def _submit(client: Client, stream: Stream, job: Planned) -> str:
+    return client.submit(stream.spec(job, str(SCRIPT))).id
+
+
+def _until_ended(client: Client, job: str, stream: Stream, began_s: float, halt: threading.Event) -> JobView:
+    cancelled = False
+    while (view := client.job(job)).state not in TERMINAL_STATES:
+        if not cancelled and time.monotonic() > began_s + stream.patience_s:
+            client.cancel(job, force=True)
+            cancelled = True
+        if halt.wait(_POLL_S):
+            raise Halted(stream.name)
+    if view.state is JobState.FAILED:
+        raise RuntimeError(f"{view.name} is {view.state}: {view.message}")
+    return view
+
+
+def _past(client: Client, view: JobView, work_s: float, zero_at: datetime) -> Past:
+    assert view.finished_at is not None, "the job has ended"
+    return Past(
+        name=view.name,
+        minimum=view.spec.elastic.min,
+        work_s=work_s,
+        submitted_s=_since(view.submitted_at, zero_at),
+        finished_s=_since(view.finished_at, zero_at),
+        succeeded=view.state is JobState.SUCCEEDED,
+        events=tuple(
+            Happened(_since(event.at, zero_at), event.kind, event.reason, event.message, event.data)
+            for event in client.events(view.id)
+        ),
+    )
+
+
+async def _grants(url: str) -> Sequence[asyncpg.Record]:
+    """Every slot that was ever granted, with the job and from when to when it held it."""
+    connection = await asyncpg.connect(url)
+    try:
+        rows: Sequence[asyncpg.Record] = await connection.fetch(_GRANTS)
+    finally:
+        await connection.close()
+    return rows
+
+
+def _since(at: datetime, zero_at: datetime) -> float:
+    return (at - zero_at).total_seconds()

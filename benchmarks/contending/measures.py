@@ -1,0 +1,162 @@
+"""The measures of contention, from the recorded histories of a stream's jobs."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from benchmarks.contending.history import (
+    Change,
+    Past,
+    Span,
+    at_time,
+    changes_of,
+    spans_of,
+    starts_s,
+    stops_s,
+)
+
+LEAST_RUN_S = 60.0
+LEAST_RUN_TIMES = 20.0
+"""Times the cost of its stop and start, that a job is to run for before others may take its slots."""
+SUMMED = frozenset({"early_vacates", "pinned_vacates", "unfinished"})
+GOALS: Mapping[str, float] = {
+    "starved_s": 2.0,
+    "early_vacates": 0,
+    "pinned_vacates": 0,
+    "changes_per_job_hour": 12.0,
+    "time_ratio": 1.05,
+    "unfinished": 0,
+}
+"""The most that each measure may be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """A continuous time for which a job waited under some condition."""
+
+    name: str
+    from_s: float
+    to_s: float
+
+    @property
+    def wait_s(self) -> float:
+        """Seconds from its begin to its end."""
+        return self.to_s - self.from_s
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """The state of all jobs between two events of the stream."""
+
+    spans: Mapping[str, Span]
+    slots: int
+
+    def waits(self, name: str) -> bool:
+        """Return whether a job waits for slots."""
+        return self.spans[name].waits
+
+    def all_fit(self, name: str) -> bool:
+        """Return whether a job waits although the minimums of all admitted jobs fit into the slots."""
+        admitted = sum(span.minimum for span in self.spans.values() if span.admitted)
+        return self.waits(name) and admitted <= self.slots
+
+    def surplus_fits(self, name: str) -> bool:
+        """Return whether a job waits although its minimum would fit beside the minimums of those that hold slots."""
+        held = sum(span.minimum for one, span in self.spans.items() if span.holds and one != name)
+        return self.waits(name) and held + self.spans[name].minimum <= self.slots
+
+
+def waits_of(pasts: Sequence[Past], slots: int, condition: Callable[[Moment, str], bool]) -> Iterator[Wait]:
+    """The longest continuous times in which `condition` held for each job that was ever so."""
+    spans = {past.name: spans_of(past) for past in pasts}
+    times = sorted({event.at_s for past in pasts for event in past.events})
+    since: dict[str, float] = {}
+    for at_s in times:
+        moment = Moment({name: at_time(found, at_s) for name, found in spans.items()}, slots)
+        for name in spans:
+            if condition(moment, name):
+                since.setdefault(name, at_s)
+            elif name in since:
+                yield Wait(name, since.pop(name), at_s)
+
+
+def measures(pasts: Sequence[Past], slots: int, ideal_s: Sequence[float]) -> dict[str, float]:
+    """All measures of a stream; `ideal_s` are the ideal's times from submit to end, in the order of the jobs."""
+    changes = [change for past in pasts for change in changes_of(past)]
+    least_s = min_run_s(pasts)
+    held_s = [_held_s(past) for past in pasts]
+    starved, surplus, any_wait = (
+        max((wait.wait_s for wait in waits_of(pasts, slots, condition)), default=0.0)
+        for condition in (Moment.all_fit, Moment.surplus_fits, Moment.waits)
+    )
+    vacates = [change for change in changes if change.stops and change.for_others]
+    mean_s, mean_ideal_s = statistics.mean(past.completion_s for past in pasts), statistics.mean(ideal_s)
+    return {
+        "starved_s": starved,
+        "early_vacates": len(early_of(changes, least_s)),
+        "pinned_vacates": len(pinned_of(changes)),
+        "changes_per_job_hour": len(changes) / (sum(held_s) / 3600.0),
+        "time_ratio": mean_s / mean_ideal_s,
+        "unfinished": sum(not past.succeeded for past in pasts),
+        "completion_s": mean_s,
+        "ideal_completion_s": mean_ideal_s,
+        "surplus_wait_s": surplus,
+        "longest_wait_s": any_wait,
+        "start_s": _median([one for past in pasts for one in starts_s(past.events)]),
+        "stop_s": _median([one for past in pasts for one in stops_s(past.events)]),
+        "min_run_s": least_s,
+        "shortest_run_s": min((change.ran_s for change in vacates), default=0.0),
+        "vacates": len(vacates),
+        "changes": len(changes),
+        "changes_cost": max(
+            sum(change.cost_s for change in changes if change.name == past.name) / seconds
+            for past, seconds in zip(pasts, held_s, strict=True)
+        ),
+        "job_hours": sum(held_s) / 3600.0,
+        "jobs": len(pasts),
+    }
+
+
+def min_run_s(pasts: Sequence[Past]) -> float:
+    """Return the minimum run time before others may take slots, from the stops and starts of this stream."""
+    start_s = _median([one for past in pasts for one in starts_s(past.events)])
+    stop_s = _median([one for past in pasts for one in stops_s(past.events)])
+    return max(LEAST_RUN_S, LEAST_RUN_TIMES * (start_s + stop_s))
+
+
+def early_of(changes: Sequence[Change], least_s: float) -> list[Change]:
+    """Stops for the gain of others of ranks that were started less than `least_s` before."""
+    return [change for change in changes if change.stops and change.for_others and change.ran_s < least_s]
+
+
+def pinned_of(changes: Sequence[Change]) -> list[Change]:
+    """Changes that take slots or ranks of a size that a user had fixed, for the gain of others."""
+    return [
+        change
+        for change in changes
+        if change.pinned is not None and change.for_others and (change.stops or change.to < change.pinned)
+    ]
+
+
+def worst_of(streams: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+    """The measures that have goals: the worst of all streams, and for counts their sum."""
+    return {
+        key: sum(one[key] for one in streams.values())
+        if key in SUMMED
+        else max(one[key] for one in streams.values())
+        for key in GOALS
+    }
+
+
+def _held_s(past: Past) -> float:
+    return sum(
+        min(span.to_s, past.finished_s) - span.from_s
+        for span in spans_of(past)
+        if span.holds and span.from_s < past.finished_s
+    )
+
+
+def _median(values: Sequence[float]) -> float:
+    return statistics.median(values) if values else 0.0

@@ -1,0 +1,149 @@
+"""The streams of jobs that contend for the slots of one node."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from benchmarks.scripts.sharing import factor
+from headway.contract.spec import JobSpec
+
+STEP_S = 0.2
+"""Duration of a step on one slot."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """A job of a stream.
+
+    Attributes:
+        at_s: when it comes, after the first of the stream.
+        work_s: how long it takes on one slot, on average.
+        part: of a step on one slot, the share that does not become shorter with more slots.
+    """
+
+    name: str
+    at_s: float
+    work_s: float
+    part: float = 0.2
+
+    @property
+    def steps(self) -> int:
+        """The number of steps that the job takes."""
+        return round(self.work_s / STEP_S)
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """A request of a user for a fixed size; None gives the choice back."""
+
+    at_s: float
+    name: str
+    slots: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stream:
+    """Jobs that contend for `slots` slots. `noise` is the standard deviation of the logarithm of their step times."""
+
+    name: str
+    jobs: tuple[Planned, ...]
+    slots: int = 4
+    noise: float = 0.03
+    resize: Literal["live", "restart"] = "live"
+    pins: tuple[Pin, ...] = ()
+
+    @property
+    def patience_s(self) -> float:
+        """After so long what still runs is cancelled: its slots would have done the work more than twice, one job on each."""
+        return 60.0 + self.jobs[-1].at_s + 2.5 * sum(job.work_s for job in self.jobs) / self.slots
+
+    def work_s(self, job: Planned) -> float:
+        """Return the seconds that one of the jobs takes on one slot, with the random factors of its steps."""
+        seed = self.jobs.index(job)
+        return STEP_S * sum(factor(step, self.noise, seed) for step in range(job.steps))
+
+    def spec(self, job: Planned, script: str) -> JobSpec:
+        """The job file of one of its jobs, which may have any size up to all slots."""
+        seed = self.jobs.index(job)
+        return JobSpec.model_validate(
+            {
+                "name": job.name,
+                "workdir": script.rpartition("/")[0],
+                "run": f"python {script.rpartition('/')[2]} {job.steps} {STEP_S} {job.part} {self.noise} {seed}",
+                "env": {"OMP_NUM_THREADS": "1"},
+                "elastic": {"min": 1, "max": self.slots, "resize": self.resize},
+            }
+        )
+
+
+def _sweep(name: str, work_s: tuple[float, ...], *, since_s: float, every_s: float) -> tuple[Planned, ...]:
+    """Jobs of one class, one after the other."""
+    return tuple(
+        Planned(name=f"{name}-{number}", at_s=since_s + every_s * number, work_s=one)
+        for number, one in enumerate(work_s)
+    )
+
+
+_NEWCOMERS = (
+    Planned(name="ada", at_s=0.0, work_s=400.0, part=0.1),
+    Planned(name="bob", at_s=2.0, work_s=375.0, part=0.2),
+    Planned(name="cy", at_s=4.0, work_s=425.0, part=0.3),
+    Planned(name="dan", at_s=6.0, work_s=390.0, part=0.5),
+)
+
+_ALL = (
+    Stream(name="four", jobs=_NEWCOMERS),
+    Stream(
+        name="six",
+        jobs=_sweep("eve", (240.0, 270.0, 250.0), since_s=0.0, every_s=10.0)
+        + _sweep("fay", (230.0, 280.0, 210.0), since_s=5.0, every_s=10.0),
+    ),
+    Stream(
+        name="twelve",
+        jobs=_sweep(
+            "sweep",
+            (100.0, 90.0, 110.0, 95.0, 105.0, 80.0, 120.0, 100.0, 85.0, 115.0, 90.0, 110.0),
+            since_s=0.0,
+            every_s=3.0,
+        ),
+    ),
+    Stream(
+        name="long-short",
+        jobs=(
+            Planned(name="long", at_s=0.0, work_s=500.0),
+            *_sweep("short", (75.0,) * 6, since_s=8.0, every_s=30.0),
+            *_sweep("burst", (75.0,) * 8, since_s=200.0, every_s=5.0),
+        ),
+    ),
+    Stream(name="noisy", jobs=_NEWCOMERS, noise=0.3),
+    Stream(
+        name="pinned",
+        jobs=(
+            Planned(name="fixed", at_s=0.0, work_s=620.0),
+            Planned(name="gus", at_s=2.0, work_s=420.0),
+            Planned(name="hal", at_s=4.0, work_s=380.0),
+            Planned(name="ida", at_s=330.0, work_s=110.0),
+        ),
+        pins=(Pin(60.0, "fixed", 2),),
+    ),
+    Stream(
+        name="restart",
+        jobs=_sweep("jo", (260.0, 270.0, 240.0, 280.0, 230.0), since_s=0.0, every_s=4.0),
+        resize="restart",
+    ),
+)
+STREAMS: Mapping[str, Stream] = {stream.name: stream for stream in _ALL}
+
+QUICK = Stream(
+    name="quick",
+    slots=2,
+    jobs=(
+        Planned(name="ada", at_s=0.0, work_s=8.0),
+        Planned(name="bob", at_s=0.5, work_s=4.0),
+        Planned(name="cy", at_s=1.0, work_s=3.0),
+    ),
+    pins=(Pin(3.0, "ada", 1),),
+)
+"""Too short for the measures to say anything; everything that they are computed from happens."""

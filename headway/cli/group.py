@@ -1,0 +1,116 @@
+"""The group of all verbs.
+
+It imports the verb that runs, suggests a verb for an unknown word, and prints errors.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from difflib import get_close_matches
+from importlib import import_module
+from typing import Any
+
+import typer
+import typer.main
+from typer.core import TyperCommand, TyperGroup
+
+from headway.cli.table import AGENT_SETTINGS, ALIASES, BARE_ALIASES, NEAREST, PANELS
+from headway.errors import HeadwayError
+
+
+class VerbGroup(TyperGroup):
+    """The group of all verbs.
+
+    It prints an error of Headway as a message: what went wrong, and what to do next.
+    """
+
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002
+        """Return the verbs, in the order of the help."""
+        return [name for verbs in PANELS.values() for name in verbs]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002
+        """Return the command of a verb or an alias, or None for any other word."""
+        name = ALIASES.get(cmd_name, cmd_name)
+        if name not in self.commands:
+            for panel, verbs in PANELS.items():
+                if name in verbs:
+                    self.commands[name] = _imported(name, verbs[name].place, panel)
+        return self.commands.get(name)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return the verb that the arguments name, its command and its arguments."""
+        word, *rest = args
+        if word in BARE_ALIASES and all(each.startswith("-") for each in rest):
+            args = [BARE_ALIASES[word], *rest]
+        elif self.get_command(ctx, word) is None and not ctx.resilient_parsing and word.isprintable():
+            near = NEAREST.get(word)
+            found = [near] if near else get_close_matches(word, [*self.list_commands(ctx), *ALIASES])
+            hint = f" Did you mean {', '.join(repr(each) for each in found)}?" if found else ""
+            ctx.fail(f"No such command {word!r}.{hint}")
+        return self._click_resolve_command(ctx, args)
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Print the help from the table of verbs."""
+        self._listing().format_help(ctx, formatter)
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> Any:
+        """Return the verbs and options that begin with `incomplete`."""
+        listing = self._listing()
+        return listing.shell_complete(typer.Context(listing, info_name=ctx.info_name), incomplete)
+
+    def _listing(self) -> TyperGroup:
+        """Return this group with a stub command for each verb: its name, summary and panel."""
+        commands = [
+            TyperCommand(name, help=verb.summary, rich_help_panel=panel)
+            for panel, verbs in PANELS.items()
+            for name, verb in verbs.items()
+        ]
+        return TyperGroup(
+            name=self.name,
+            commands=commands,
+            params=self.params,
+            help=self.help,
+            epilog=self.epilog,
+            context_settings=self.context_settings,
+            rich_markup_mode=self.rich_markup_mode,
+        )
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the verb. Print an error of Headway as a message, and exit with 1."""
+        try:
+            return super().invoke(ctx)
+        except HeadwayError as error:
+            from rich.text import Text  # noqa: PLC0415  # only after a failure
+
+            console = ctx.obj.err
+            console.print(Text(error.what, style="red"), soft_wrap=True)
+            if error.hint:
+                console.print(Text(error.hint), soft_wrap=True)
+            raise typer.Exit(1) from None
+
+
+def _imported(name: str, place: str, panel: str) -> Any:
+    """Import a verb, or a group of verbs, and return its command."""
+    module, _, attribute = place.partition(":")
+    with _uncollected():
+        found = getattr(import_module(f"headway.cli.verbs.{module}"), attribute)
+    single = typer.Typer(add_completion=False)
+    if isinstance(found, typer.Typer):
+        single.add_typer(found, name=name, rich_help_panel=panel)
+    else:
+        settings = AGENT_SETTINGS if name == "agent" else None
+        single.command(name, rich_help_panel=panel, context_settings=settings)(found)
+        single.callback()(lambda: None)
+    return typer.main.get_group(single).commands[name]
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Disable garbage collection during an import, which creates many objects that all stay."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()

@@ -1,0 +1,1 @@
+"""Tables and lines that show contract models to people."""

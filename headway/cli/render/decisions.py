@@ -1,0 +1,332 @@
+"""Tables of decisions, prices and forecasts.
+
+All functions take values and return renderables; the time is the argument `now`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from headway.cli.render.jobs import columns, kept_text, rate, search_text, state_text, usd
+from headway.contract.values.quantities import duration
+from headway.contract.views.decisions import (
+    ClusterView,
+    ExplanationView,
+    Outlook,
+    ParameterValue,
+    PolicyView,
+    RoundView,
+    RowPrice,
+)
+from headway.contract.views.forecasts import (
+    ConfigurationForecast,
+    ForecastView,
+    Mark,
+    PlanView,
+    PredictionScore,
+    Work,
+)
+from headway.contract.views.jobs import TERMINAL_STATES, SizeOption
+
+_HIGHLIGHTS = (Mark.SMALLEST, Mark.KNEE, Mark.FASTEST)
+
+
+def explain_page(explained: ExplanationView, now: datetime) -> RenderableType:
+    """Return the page of `headway explain`: the decision, the alternatives, and the value of another slot or
+    dollar.
+    """
+    over = explained.state in TERMINAL_STATES
+    heading = Text.assemble(
+        (explained.name, "bold"),
+        "  ",
+        state_text(explained.state),
+        f"  {explained.message}" if over else f"  {explained.action}: {explained.message}",
+    )
+    if explained.decided_at is None:
+        return Group(heading, Text("No round has looked at this job yet.", style="dim"))
+    age = duration((now - explained.decided_at).total_seconds())
+    policy = f", policy {explained.policy}" if explained.policy else ""
+    when = f"decided {age} ago, round {explained.round_id}, reason {explained.reason}{policy}"
+    parts: list[RenderableType] = [heading, Text(when, style="dim")]
+    if explained.imposed_count:
+        parts.append(Text(imposed_text(explained.imposed_count, explained.imposed_s), style="dim"))
+    if explained.options:
+        parts.append(_options(explained.options))
+    if not over:
+        parts += [Text(line) for line in _prices_say(explained)]
+    return Group(*parts)
+
+
+def imposed_text(count: int, cost_s: float) -> str:
+    """Return the number and the cost of resizes that no user requested."""
+    times = "once" if count == 1 else f"{count} times"
+    return f"changed {times} without a user's request, at a cost of {cost_s:.1f} s of training"
+
+
+def _options(options: Sequence[SizeOption]) -> Table:
+    table = columns("SIZE", "KIND", "NODES", "GOODPUT/S", "SPEEDUP", "FROM", "UTILITY", "NOTE")
+    for index in (0, 2, 3, 4, 6):
+        table.columns[index].justify = "right"
+    for option in options:
+        table.add_row(
+            str(option.slots),
+            f"{option.pool}, {option.anchor} on-demand" if option.anchor else option.pool,
+            str(option.nodes),
+            rate(option.goodput_samples_per_s),
+            f"{option.speedup:.2f}",
+            "measured" if option.measured else "predicted",
+            "-" if option.utility is None else f"{option.utility:.3f}",
+            option.note,
+        )
+    return table
+
+
+def _prices_say(explained: ExplanationView) -> Iterator[str]:
+    if explained.binding:
+        yield f"what limits it: {', '.join(_limit(row) for row in explained.binding)}"
+    # A larger size that is worth nothing to the job is omitted.
+    for one in explained.outlook:
+        if one.gain is None or one.gain > 0:
+            yield _outlook(one, explained.unit)
+
+
+def _limit(row: RowPrice) -> str:
+    return f"{row_name(row.name)} ({row.used:,.6g} of {row.capacity:,.6g} taken, price {row.price:.3g})"
+
+
+def _outlook(one: Outlook, unit: str) -> str:
+    dollars = one.row == "usd_per_h" or one.row.startswith("budget/")
+    more = "one more dollar an hour" if dollars else f"one more slot of {one.device_kind}"
+    speed = f"{one.speedup:.2f} times as fast as now"
+    if one.goodput_samples_per_s is not None:
+        speed += f", {rate(one.goodput_samples_per_s)} samples/s"
+    sentence = f"with {more} it could have {one.slots} {one.device_kind}: {speed}"
+    if one.gain is None:
+        return sentence
+    worth = f"worth {one.gain:.3g} to it and {one.price:.3g} to others"
+    return f"{sentence}; {worth}, in {unit}" if unit else f"{sentence}; {worth}"
+
+
+def row_name(name: str) -> str:
+    """Return the name of a constraint of a round in words."""
+    match name.split("/"):
+        case ["slots", kind]:
+            return f"slots of {kind}"
+        case ["packing", kind, size]:
+            return f"room for {size} {kind} together"
+        case ["budget", budget]:
+            return f"dollars an hour of budget {budget}"
+        case ["quota", project]:
+            return f"quota of {project}"
+        case ["usd_per_h"]:
+            return "dollars an hour"
+    return name
+
+
+def rounds_table(rounds: Sequence[RoundView], now: datetime) -> Table:
+    """Return the table of `headway rounds`."""
+    table = columns("ROUND", "AGE", "POLICY", "JOBS", "CHANGES", "GAP", "TOOK")
+    for index in (1, 3, 4, 5, 6):
+        table.columns[index].justify = "right"
+    table.add_column("WHAT", overflow="fold")
+    for one in rounds:
+        table.add_row(
+            one.id,
+            duration((now - one.at).total_seconds()),
+            one.policy or "-",
+            str(one.jobs),
+            str(len(one.changes) + one.other_changes),
+            _share(one.gap),
+            f"{1000 * one.took_s:,.0f} ms",
+            _summary(one),
+        )
+    return table
+
+
+def _summary(one: RoundView) -> str:
+    shown = [f"{each.action} {each.job_name} {each.from_}>{each.to}" for each in one.changes[:3]]
+    rest = len(one.changes) - len(shown)
+    if one.other_changes:
+        shown.append(f"{one.other_changes} in other projects")
+    return ", ".join([*shown, f"{rest} more"] if rest else shown) or "nothing changed"
+
+
+def _share(gap: float) -> str:
+    return "0" if gap <= 0 else f"{gap:.2%}"
+
+
+def round_page(one: RoundView, now: datetime) -> RenderableType:
+    """Return the page of `headway rounds ROUND`: its facts, prices and changes."""
+    age = duration((now - one.at).total_seconds())
+    parameters = _parameters(one.parameters)
+    times = ", ".join(
+        f"{name.removesuffix('_s')} {1000 * value:,.1f} ms" for name, value in one.times.items()
+    )
+    facts = Table.grid(padding=(0, 2))
+    facts.add_column(style="dim", no_wrap=True)
+    facts.add_column(overflow="fold")
+    for label, value in (
+        ("policy", f"{one.policy or '-'}{f' ({parameters})' if parameters else ''}"),
+        ("jobs", f"{one.jobs}, of which {len(one.changes) + one.other_changes} changed"),
+        ("reached", f"{one.objective:.6g} of at most {one.bound:.6g} {one.unit}".rstrip()),
+        ("gap", f"{_share(one.gap)}, {one.status}"),
+        ("times", times or f"{1000 * one.took_s:,.1f} ms"),
+        ("inputs", one.inputs_digest or "-"),
+    ):
+        facts.add_row(label, Text(value))
+    parts: list[RenderableType] = [Text.assemble((f"round {one.id}", "bold"), f"  {age} ago"), facts]
+    if one.prices:
+        parts += [Text(""), _prices(one.prices)]
+    if one.changes or one.other_changes:
+        parts += [Text(""), _changes(one)]
+    return Group(*parts)
+
+
+def _prices(prices: Sequence[RowPrice]) -> Table:
+    table = columns("LIMIT", "TAKEN", "OF", "PRICE OF ONE MORE")
+    for index in (1, 2, 3):
+        table.columns[index].justify = "right"
+    for row in prices:
+        table.add_row(
+            row_name(row.name),
+            f"{row.used:,.6g}",
+            f"{row.capacity:,.6g}",
+            f"{row.price:.4g}" if row.price else "0",
+        )
+    return table
+
+
+def _changes(one: RoundView) -> Table:
+    table = columns("JOB", "ACTION", "FROM", "TO")
+    table.columns[2].justify = table.columns[3].justify = "right"
+    table.add_column("WHY", overflow="fold")
+    for each in one.changes:
+        table.add_row(each.job_name, each.action, str(each.from_), str(each.to), Text(each.message))
+    if one.other_changes:
+        table.add_row(f"{one.other_changes} more", "", "", "", "changes of jobs in other projects")
+    return table
+
+
+def policy_page(cluster: ClusterView) -> RenderableType:
+    """Return the page of `headway policy`: the present policy, and all available ones."""
+    parameters = _parameters(cluster.parameters)
+    heading = Text.assemble("policy ", (cluster.policy, "bold"), f"  {parameters}" if parameters else "")
+    table = columns("POLICY")
+    table.add_column("WHAT IT DOES", overflow="fold")
+    table.add_column("PARAMETERS", overflow="fold")
+    for one in cluster.policies:
+        name = Text(one.name, style="bold" if one.name == cluster.policy else "")
+        table.add_row(name, Text(one.summary), Text(_defaults(one)))
+    return Group(heading, Text(""), table)
+
+
+def parameters_table(policy: PolicyView) -> Table:
+    """Return the table of the parameters of one policy."""
+    table = columns("PARAMETER", "DEFAULT", "ACCEPTED")
+    table.add_column("MEANING", overflow="fold")
+    for one in policy.parameters:
+        table.add_row(one.name, _value(one.default), one.interval or "any number", Text(one.meaning))
+    return table
+
+
+def _defaults(policy: PolicyView) -> str:
+    return ", ".join(f"{one.name}={_value(one.default)}" for one in policy.parameters) or "none"
+
+
+def _parameters(parameters: dict[str, ParameterValue]) -> str:
+    return ", ".join(f"{name}={_value(value)}" for name, value in parameters.items())
+
+
+def _value(value: ParameterValue) -> str:
+    return ",".join(f"{one:g}" for one in value) if isinstance(value, list) else f"{value:g}"
+
+
+def forecast_page(forecast: ForecastView) -> RenderableType:
+    """Return the page of `headway forecast`."""
+    parts: list[RenderableType] = [Text.assemble((forecast.name, "bold"), f"  {_work(forecast.work)}")]
+    if forecast.configurations:
+        parts.append(configurations_table(forecast.configurations))
+    if forecast.search is not None:
+        parts.append(Text(f"search: {search_text(forecast.search)}"))
+    parts += [Text(kept_text(one)) for one in forecast.kept]
+    parts.append(Text(_score(forecast.score), style="dim"))
+    return Group(*parts)
+
+
+def plan_page(plan: PlanView) -> RenderableType:
+    """Return the page of `headway plan`."""
+    parts: list[RenderableType] = [Text.assemble((plan.name, "bold"), f"  {_work(plan.work)}")]
+    parts += [Text(f"note: {warning}", style="yellow") for warning in plan.warnings]
+    if plan.configurations:
+        parts.append(configurations_table(plan.configurations))
+        parts += [Text(line) for line in _highlights(plan.configurations)]
+    return Group(*parts)
+
+
+def _work(work: Work) -> str:
+    if work.samples is None:
+        return f"its end is unknown: {work.reason}"
+    late = work.samples_p90
+    at_most = f", with 90 % at most {late:,.0f}" if late is not None and late > 1.005 * work.samples else ""
+    return f"{work.samples:,.0f} samples to go{at_most}: {work.reason}"
+
+
+def _highlights(configurations: Sequence[ConfigurationForecast]) -> Iterator[str]:
+    said = {
+        Mark.SMALLEST: "the smallest",
+        Mark.KNEE: "the best trade of time and cost",
+        Mark.FASTEST: "the fastest",
+    }
+    for mark in _HIGHLIGHTS:
+        for one in configurations:
+            if mark in one.marks:
+                what = f"{said[mark]}: {one.slots} {one.device_kind}, {one.speedup:.2f} times one slot"
+                takes = f", about {duration(one.time_s)}" if one.time_s is not None else ""
+                costs = f", {usd(one.cost_usd)}" if one.cost_usd else ""
+                yield f"{what}{takes}{costs}"
+
+
+def configurations_table(configurations: Sequence[ConfigurationForecast]) -> Table:
+    """Return a table with one row for each configuration.
+
+    It has cost columns if a configuration has a price.
+    """
+    priced = any(one.usd_per_h for one in configurations)
+    names = ["SIZE", "KIND", "NODES", "BATCH", "GOODPUT/S", "80 % IN", "SPEEDUP", "TIME", "P90"]
+    table = columns(*names, *(["COST", "P90"] if priced else []), "SURE")
+    for index in (0, 2, 3, 4, 5, 6, 7, 8, *((9, 10) if priced else ())):
+        table.columns[index].justify = "right"
+    table.add_column("NOTE", overflow="fold")
+    for one in configurations:
+        table.add_row(
+            str(one.slots),
+            one.device_kind,
+            str(one.nodes),
+            f"{one.global_batch:,}" if one.goodput is not None else "-",
+            rate(one.goodput),
+            "-" if one.goodput is None else f"{rate(one.goodput_low)}-{rate(one.goodput_high)}",
+            f"{one.speedup:.2f}",
+            *(_duration(one.time_s), _duration(one.time_p90_s)),
+            *((usd(one.cost_usd), usd(one.cost_p90_usd)) if priced else ()),
+            one.confidence,
+            "; ".join([*(str(mark) for mark in one.marks), *filter(None, [one.why_not_now])]),
+        )
+    return table
+
+
+def _duration(seconds: float | None) -> str:
+    return "-" if seconds is None else duration(seconds)
+
+
+def _score(score: PredictionScore) -> str:
+    if not score.count or score.median_ratio is None or score.p90_error is None:
+        return "no prediction for the job has been checked yet"
+    checked = "1 prediction" if score.count == 1 else f"{score.count} predictions"
+    text = f"{checked} checked: in the median {score.median_ratio:.2f} times what was measured"
+    inside = "" if score.coverage is None else f", {score.coverage:.0%} inside their intervals"
+    return f"{text}, 9 of 10 within {score.p90_error:.0%}{inside}"

@@ -1,0 +1,298 @@
+"""Tables and lines of jobs and events.
+
+All functions take values and return renderables; the time is the argument `now`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from headway.contract.run_facts import ProgressSource
+from headway.contract.values.dollars import dollars
+from headway.contract.values.quantities import duration
+from headway.contract.views.forecasts import KeptForecast, SearchView
+from headway.contract.views.jobs import TERMINAL_STATES, EventView, JobProgress, JobState, JobView
+
+_JOB_STYLES = {
+    JobState.PENDING: "yellow",
+    JobState.STARTING: "cyan",
+    JobState.RUNNING: "green",
+    JobState.RESIZING: "cyan",
+    JobState.RECOVERING: "magenta",
+    JobState.PAUSED: "yellow",
+    JobState.CANCELLING: "yellow",
+    JobState.SUCCEEDED: "bold green",
+    JobState.FAILED: "bold red",
+    JobState.CANCELLED: "dim",
+}
+
+
+def jobs_table(jobs: Sequence[JobView], now: datetime) -> Table:
+    """Return the table of `headway ps`."""
+    table = columns("NAME", "STATE", "SIZE", "PROGRESS", "SAMPLES/S", "AGE")
+    table.columns[2].justify = table.columns[4].justify = table.columns[5].justify = "right"
+    table.add_column("WHY", overflow="fold")
+    for job in jobs:
+        table.add_row(
+            job.name,
+            state_text(job.state),
+            size(job),
+            progress(job.progress),
+            rate(job.progress.samples_per_s),
+            duration((now - job.submitted_at).total_seconds()),
+            Text(brief(job.present or job.message)),
+        )
+    return table
+
+
+def job_page(job: JobView, events: Sequence[EventView], now: datetime) -> RenderableType:
+    """Return the page of `headway describe`."""
+    spec, done = job.spec, job.progress
+    facts = Table.grid(padding=(0, 2))
+    facts.add_column(style="dim", no_wrap=True)
+    facts.add_column(overflow="fold")
+    pinned = f", fixed by `headway resize {job.name} {job.pinned_size}`" if job.pinned_size else ""
+    rows: list[tuple[str, RenderableType]] = [
+        ("state", state_text(job.state) + Text(f"  {job.reason}")),
+        ("why", Text(job.present or job.message)),
+        ("id", job.id),
+        ("project", f"{job.project}, priority {spec.priority}"),
+        ("command", Text(spec.run)),
+        ("folder", Text(f"{spec.workdir or '-'}{f'  ({spec.bundle[:19]}…)' if spec.bundle else ''}")),
+        ("size", f"{size(job)} slots, {spec.elastic.sizes} sizes, resize {spec.elastic.resize}{pinned}"),
+        ("slots", holdings(job)),
+        ("progress", progress(done)),
+        ("speed", _speed(job)),
+        ("batch", _batch(done)),
+        ("metrics", metrics(done) or "none reported"),
+        ("checkpoint", _checkpoint(done)),
+        ("resumes", _resumes(job)),
+        ("epochs", _epochs(done)),
+        ("failures", _failures(job)),
+        ("changes", _changes(done)),
+        *(() if done.search is None else (("search", Text(search_text(done.search))),)),
+        *(("forecast", Text(kept_text(one))) for one in done.forecasts),
+        ("cost", cost_text(job)),
+        ("generation", _generation(job)),
+        ("times", _times(job, now)),
+    ]
+    for label, value in rows:
+        facts.add_row(label, value)
+    heading = Text(job.name, style="bold")
+    if not events:
+        return Group(heading, facts)
+    return Group(
+        heading,
+        facts,
+        Text("\nlast events", style="dim"),
+        *(event_line(event, short=True) for event in events),
+    )
+
+
+def event_line(event: EventView, *, short: bool = False) -> Text:
+    """Return one line of `headway events`. Further lines of the message follow, indented, unless `short`."""
+    line = Text()
+    line.append(f"{event.at.astimezone():%H:%M:%S} ", style="dim")
+    line.append(f"{event.kind:<18} ")
+    if event.state is not None:
+        line.append(f"{event.state:<10} ", style=_JOB_STYLES[event.state])
+    else:
+        line.append(" " * 11)
+    line.append(f"gen {event.generation:<3} ", style="dim")
+    line.append(brief(event.message) if short else event.message.replace("\n", "\n" + " " * 9))
+    return line
+
+
+def holdings(job: JobView) -> str:
+    """Return the slots that a job holds, such as `host-1: 0-3, host-2: 0`."""
+    return ", ".join(f"{node}: {ranges(slots)}" for node, slots in sorted(job.allocation.items())) or "none"
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """Return numbers as ranges, such as `0-2,5` for 0, 1, 2, 5."""
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+
+
+def brief(message: str) -> str:
+    """Return a message as one line: the first and the last line of a longer one, such as a traceback."""
+    first, *others = message.splitlines() or [""]
+    last = others[-1].strip() if others else ""
+    return first if last in first else f"{first} … {last}"
+
+
+def state_text(state: JobState) -> Text:
+    """Return a job state in its colour."""
+    return Text(state, style=_JOB_STYLES[state])
+
+
+def size(job: JobView) -> str:
+    """Return the size as `now/min-max`. A trailing `=` marks a size that `headway resize` fixes."""
+    low, high = job.spec.elastic.min, job.spec.elastic.max
+    bounds = f"{low}-{high}" if low != high else f"{low}"
+    return f"{job.size}/{bounds}{'=' if job.pinned_size is not None else ''}"
+
+
+def progress(done: JobProgress) -> str:
+    """Return the progress as `62% 12,400/20,000`, or only the samples if the script does not report their
+    total.
+    """
+    if done.total_samples:
+        share = min(done.samples / done.total_samples, 1.0)
+        return f"{int(100 * share)}% {done.samples:,}/{done.total_samples:,}"
+    return f"{done.samples:,} samples" if done.samples else "-"
+
+
+def rate(samples_per_s: float | None) -> str:
+    """Return samples per second with at least three digits."""
+    if samples_per_s is None:
+        return "-"
+    return f"{samples_per_s:,.0f}" if samples_per_s >= 100 else f"{samples_per_s:.3g}"
+
+
+def eta(done: JobProgress) -> str:
+    """Return the time to the end of the job at its present speed."""
+    if not done.total_samples or not done.samples_per_s:
+        return "end not known yet"
+    return f"about {duration(max(done.total_samples - done.samples, 0) / done.samples_per_s)} to go"
+
+
+def metrics(done: JobProgress) -> str:
+    """Return metrics as text, such as `accuracy 0.97  loss 0.11`."""
+    return "  ".join(f"{name} {value:.4g}" for name, value in sorted(done.metrics.items()))
+
+
+def usd(amount: float | None) -> str:
+    """Return dollars, or a dash for an unknown amount."""
+    return "-" if amount is None else dollars(amount)
+
+
+def cost_text(job: JobView) -> str:
+    """Return the cost of a job so far, with its split, the expected total and the rest of its limit."""
+    cost = job.cost
+    if cost is None:
+        return "nothing"
+    text = f"{usd(cost.usd)} {'in all' if job.state in TERMINAL_STATES else 'so far'}"
+    waste = [(cost.resize_usd, "for changes"), (cost.lost_usd, "lost")]
+    parts = [f"{usd(amount)} {what}" for amount, what in waste if amount > 0]
+    text += f" ({', '.join(parts)})" if parts else ""
+    if cost.expected_usd is not None and job.state not in TERMINAL_STATES:
+        text += f", {usd(cost.expected_usd)} expected in all"
+    limit = job.spec.goal.max_cost_usd
+    if cost.left_usd == 0 and limit is not None:
+        text += f"; nothing is left of its {usd(limit)}"
+    elif cost.left_usd is not None:
+        text += f"; {usd(cost.left_usd)} left, then {job.spec.goal.on_budget}"
+    return text + ("; without the slots that have no price" if cost.unpriced else "")
+
+
+def search_text(found: SearchView) -> str:
+    """Return the state of the search for a job's configuration, and its cost so far."""
+    there = f" on {found.place}" if found.place else ""
+    text = f"{found.mode}, {found.phase}{there}: {found.reason}"
+    if not found.visited:
+        return text
+    share = "" if found.overhead_share is None else f", {found.overhead_share:.1%} of the run"
+    text += f"; {found.visited} of {found.visits} sizes seen in {found.time_s:.1f} s, {max(found.overhead_s, 0.0):.1f} s lost"
+    return f"{text}{share} (at most {found.bound:.0%})"
+
+
+def kept_text(kept: KeptForecast) -> str:
+    """Return a stored forecast, and the actual time and cost once they are known."""
+    when = "at the submit" if not kept.share else f"after {kept.share:.0%} of the work"
+    cost = f", {usd(kept.cost_usd)}" if kept.cost_usd else ""
+    text = f"{when}: {duration(kept.time_s)} (P90 {duration(kept.time_p90_s)}){cost} on {kept.slots} {kept.device_kind}"
+    if kept.took_s is None:
+        return text
+    was = f", {usd(kept.cost_was_usd)}" if kept.cost_usd and kept.cost_was_usd is not None else ""
+    off = "" if kept.time_ratio is None else f": {kept.time_ratio - 1:+.1%}"
+    return f"{text}; it took {duration(kept.took_s)}{was}{off}"
+
+
+def columns(*names: str) -> Table:
+    """Return an empty table with these columns."""
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for name in names:
+        table.add_column(name, no_wrap=True)
+    return table
+
+
+def _speed(job: JobView) -> str:
+    if not job.progress.samples_per_s:
+        return "-"
+    speed = f"{rate(job.progress.samples_per_s)} samples/s"
+    return speed if job.state in TERMINAL_STATES else f"{speed}, {eta(job.progress)}"
+
+
+def _batch(done: JobProgress) -> str:
+    if done.global_batch is None:
+        return "-"
+    most = f", may grow to {done.max_global_batch:,}" if done.max_global_batch is not None else ""
+    return f"{done.global_batch:,} samples a step{most}"
+
+
+def _changes(done: JobProgress) -> str:
+    """Return the pause of the last resize in place, and the number of steps that were repeated."""
+    if done.pause_s is None:
+        return "none in place"
+    steps = {0: "no step was", 1: "1 step was"}.get(done.lost_steps, f"{done.lost_steps:,} steps were")
+    return f"the last one in place paused training for {done.pause_s:.2f} s; {steps} done again after losses"
+
+
+def _generation(job: JobView) -> str:
+    members = {0: "no members", 1: "1 member"}.get(job.size, f"{job.size} members")
+    return f"{job.generation}: {members}; attempt {job.attempt}"
+
+
+def _resumes(job: JobView) -> str:
+    """Return whether the job resumes after a stop, and the evidence for it."""
+    seen, said = job.progress.resumption, job.spec.resumes
+    if job.progress.source is ProgressSource.LIBRARY:
+        return "yes: the training library restores its checkpoints"
+    parts = [] if said is None else [f"{'yes' if said else 'no'}, says its job file"]
+    if seen is not None:
+        went = "resumed" if seen.resumes else "started again"
+        parts.append(f"it {went} at step {seen.began_at:,} after a stop at step {seen.stopped_at:,}")
+    return "; ".join(parts) or "unknown: the job has not been stopped since its first report of a step"
+
+
+def _checkpoint(done: JobProgress) -> str:
+    if done.checkpoint_samples is None:
+        return (
+            "none" if done.source is ProgressSource.LIBRARY else "unknown: only the training library says so"
+        )
+    lost = f"; {done.lost_samples:,} samples were trained twice after failures" if done.lost_samples else ""
+    return f"at {done.checkpoint_samples:,} samples{lost}"
+
+
+def _epochs(done: JobProgress) -> str:
+    if not done.epochs_audited:
+        return "none complete"
+    return f"{done.epochs_exact} of {done.epochs_audited} complete ones saw every sample exactly once"
+
+
+def _failures(job: JobView) -> str:
+    allowed = job.spec.retry
+    return (
+        f"{job.preemptions} preemptions, "
+        f"{job.infrastructure_failures} of {allowed.infrastructure} infrastructure failures, "
+        f"{job.user_errors} of {allowed.user_errors} errors of the script"
+    )
+
+
+def _times(job: JobView, now: datetime) -> str:
+    parts = [f"submitted {job.submitted_at.astimezone():%Y-%m-%d %H:%M:%S}"]
+    if job.started_at is not None:
+        parts.append(f"started {duration((job.started_at - job.submitted_at).total_seconds())} later")
+        parts.append(f"took {duration(((job.finished_at or now) - job.started_at).total_seconds())}")
+    return ", ".join(parts)

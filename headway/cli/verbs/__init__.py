@@ -1,0 +1,1 @@
+"""The verbs of `headway`, by subject. `headway.cli.table` lists them."""

@@ -1,0 +1,1 @@
+"""Verbs about the cluster: a local stack, hosts, machines and budgets."""

@@ -1,0 +1,94 @@
+"""The verb `headway doctor`, which checks this machine and the service.
+
+For each problem it prints why it matters and what to do.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from importlib.metadata import version as installed_version
+
+import typer
+from pydantic import BaseModel
+from rich.table import Table
+from rich.text import Text
+
+from headway.cli.context import Cli, Format, Output, of
+from headway.cli.doctor_machine import machine_checks, redis_check
+from headway.client.client import ApiError, Client
+from headway.contract.views.diagnosis import Check, Level
+from headway.errors import HeadwayError
+
+_CLOCK_LIMIT_S = 5.0
+
+
+class DoctorReport(BaseModel):
+    """The report of `headway doctor`: all checks in order."""
+
+    checks: list[Check]
+
+
+def doctor(context: typer.Context, output: Output = Format.TABLE) -> None:
+    """Check this machine, the service and its agents; exit with 1 if a check fails."""
+    cli = of(context)
+    checks = [*machine_checks(os.environ), *service_checks(cli)]
+    # A passed check has no reason and no hint, in JSON as well.
+    report = DoctorReport(
+        checks=[
+            one if one.level is not Level.OK else one.model_copy(update={"why": "", "hint": ""})
+            for one in checks
+        ]
+    )
+    styles = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "bold red"}
+    table = Table.grid(padding=(0, 2))
+    for check in report.checks:
+        said = Text(" ".join(filter(None, (check.found, check.why, check.hint))))
+        table.add_row(Text(check.level, style=styles[check.level]), check.name, said)
+    cli.show(output, report, table)
+    if any(check.level is Level.FAIL for check in report.checks):
+        raise typer.Exit(1)
+
+
+def service_checks(cli: Cli) -> Iterator[Check]:
+    """Yield the checks of the service: its connection, our token, its version and clock, and its own
+    diagnosis.
+    """
+    try:
+        with cli.connect() as client:
+            yield from _look_at(client)
+    except ApiError as error:
+        level = Level.FAIL
+        yield Check(
+            name="token" if error.problem.status == 401 else "service",
+            level=level,
+            found=error.what,
+            hint=error.hint,
+        )
+    except HeadwayError as error:
+        yield Check(name="service", level=Level.FAIL, found=error.what, hint=error.hint)
+
+
+def _look_at(client: Client) -> Iterator[Check]:
+    theirs, ours = client.version(), installed_version("headway")
+    yield Check(name="service", level=Level.OK, found=f"{client.url} answers.")
+    yield Check(
+        name="version",
+        level=Level.OK if theirs == ours else Level.WARN,
+        found=f"This program is {ours}, the service {theirs}.",
+        why="A feature that only one of them has does not work.",
+        hint=f"Install the same version here: pip install headway=={theirs}",
+    )
+    ahead = client.clock_ahead_s()
+    yield Check(
+        name="clock",
+        level=Level.OK if abs(ahead) <= _CLOCK_LIMIT_S else Level.WARN,
+        found=f"The service's clock and ours agree to {abs(ahead):.0f} s.",
+        why="Times in logs and events cannot be compared.",
+        hint="Let both hosts follow a time server: timedatectl set-ntp true",
+    )
+    diagnosis = client.diagnosis()
+    yield Check(name="token", level=Level.OK, found="The service accepts it.")
+    if diagnosis.agent_redis:
+        yield redis_check(diagnosis.agent_redis)
+    yield from diagnosis.checks

@@ -1,0 +1,194 @@
+"""The verbs `headway up` and `headway down`, which run all of Headway on this machine."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from headway.cli.context import Cli, of
+from headway.client.target import home, save_target
+from headway.contract.values.devices import parse_prices
+from headway.errors import HeadwayError
+from headway.local.guard import Guard
+from headway.local.processes import end, last_lines, open_log
+from headway.local.stack import LocalStack, Stores, running_url, stop_running
+
+_DETACH_TIMEOUT_S = 300.0
+
+_Data = Annotated[Path | None, typer.Option(help="data folder; default: $HEADWAY_HOME or ~/.headway")]
+
+
+def up(
+    context: typer.Context,
+    agents: Annotated[int, typer.Option(min=0, help="number of agents")] = 1,
+    slots: Annotated[
+        int | None, typer.Option(min=1, help="slots of each agent; default: its share of this machine")
+    ] = None,
+    data: _Data = None,
+    port: Annotated[int, typer.Option(min=1, max=65535, help="port of the API")] = 8123,
+    price: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KIND=USD", help="price of a slot for an hour, e.g. a100=2.2; repeatable"),
+    ] = None,
+    rent: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="offers of machines to rent, played by this machine; see docs/renting.md"
+        ),
+    ] = None,
+    detach: Annotated[bool, typer.Option("--detach", "-d", help="run in the background")] = False,
+) -> None:
+    """Run all of Headway on this machine: stores, API, scheduler and agents, until Ctrl-C.
+
+    HEADWAY_DATABASE_URL, HEADWAY_REDIS_URL and HEADWAY_STORAGE_URL replace the embedded stores.
+    """
+    cli = of(context)
+    stack = LocalStack(
+        data or home(os.environ),
+        agents=agents,
+        slots=slots,
+        port=port,
+        stores=Stores.configured(os.environ),
+        prices=_checked(price),
+        rent=rent,
+    )
+    if detach:
+        known = stack.token_file.exists()
+        _run_in_background(cli, stack)
+        stop = "headway down" if data is None else f"headway down --data {data}"
+        _print_summary(cli, stack, f"http://127.0.0.1:{port}", stop)
+        if not known:
+            _print_token(cli, stack)
+        return
+    _log_to(cli.err)
+    _stop_on_signals()
+    try:
+        # Launchers of ranks have an environment of their own, so the guard spares them: the next `headway up`
+        # takes them over.
+        with Guard() as guard, stack:
+            guard.watch(stack.data / "redis")  # its environment cannot be read: it sets its title
+            save_target(home(os.environ), stack.url, stack.token)
+            _print_summary(cli, stack, stack.url, "Ctrl-C")
+            if stack.token_is_new:
+                _print_token(cli, stack)
+            threading.Event().wait()
+    except KeyboardInterrupt:
+        cli.err.print("Stopped. `headway up` continues jobs from their last checkpoints.")
+
+
+def _checked(prices: list[str] | None) -> str | None:
+    try:
+        parse_prices(",".join(prices or ()))
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--price") from None
+    return ",".join(prices) if prices else None
+
+
+def down(context: typer.Context, data: _Data = None) -> None:
+    """Stop the programs of `headway up`; unfinished jobs continue at the next `headway up`."""
+    cli = of(context)
+    folder = data or home(os.environ)
+    with cli.err.status(Text("stopping agents, service and stores")):
+        stopped = stop_running(folder)
+    other = (
+        "" if data else " If it was started with --data, give the same folder: headway down --data FOLDER."
+    )
+    cli.out.print("Stopped." if stopped else f"Headway is not running on {folder}.{other}")
+
+
+def _stop_on_signals() -> None:
+    """Make the first Ctrl-C, SIGTERM or SIGHUP end the wait, and ignore later ones while everything stops."""
+    stopping = False
+
+    def stop(_number: int, _frame: object) -> None:
+        nonlocal stopping
+        if not stopping:
+            stopping = True
+            raise KeyboardInterrupt
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, stop)
+
+
+def _run_in_background(cli: Cli, stack: LocalStack) -> None:
+    """Run the same command without `--detach` in a session of its own, and return when everything is up.
+
+    Raises:
+        HeadwayError: the command ended, or took longer than `_DETACH_TIMEOUT_S`.
+    """
+    stack.logs.mkdir(parents=True, exist_ok=True, mode=0o700)
+    path = stack.logs / "up.log"
+    argv = [each for each in sys.argv[1:] if each not in {"--detach", "-d"}]
+    log = open_log(path)
+    start = path.stat().st_size
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "headway.cli", *argv],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    finally:
+        os.close(log)
+    deadline = time.monotonic() + _DETACH_TIMEOUT_S
+    with cli.err.status(Text("starting")):
+        while running_url(stack.data, process.pid) is None:
+            if process.poll() is not None:
+                raise HeadwayError(last_lines(path, start=start), f"The log is {path}.")
+            if time.monotonic() > deadline:
+                end(process.pid, (signal.SIGTERM, signal.SIGKILL), 60.0)
+                raise HeadwayError(
+                    f"Not up within {_DETACH_TIMEOUT_S:.0f} s.", f"See the logs in {stack.logs}."
+                )
+            time.sleep(0.1)
+
+
+def _print_summary(cli: Cli, stack: LocalStack, url: str, stop: str) -> None:
+    rows = {
+        "service": f"{url}  (its API: {url}/docs)",
+        "data": str(stack.data),
+        "logs": str(stack.logs),
+        "submit": "headway submit JOB.yaml --wait",
+        "watch": "headway ps --watch",
+        "join": f'HEADWAY_JOIN_TOKEN="$(cat {stack.join_token_file})" headway agent --name NAME --url {url}',
+        "stop": stop,
+    }
+    cli.out.print(Text("Headway is up.", style="bold green"))
+    for label, value in rows.items():
+        cli.out.print(Text.assemble((f"  {label:<8} ", "dim"), value), soft_wrap=True)
+
+
+def _print_token(cli: Cli, stack: LocalStack) -> None:
+    """Print the first admin's token once, and only to a terminal: piped output may end in a file or a log."""
+    kept = f"kept in {stack.token_file} for this command line"
+    rows = [f"owner, whose token is {kept}"]
+    if cli.out.is_terminal:
+        token = stack.token_file.read_text().strip()
+        rows = [f"owner, with the token {token}", f"It is shown this once, and {kept}."]
+    for label, row in zip(("admin", ""), rows, strict=False):
+        cli.out.print(Text.assemble((f"  {label:<8} ", "dim"), row), soft_wrap=True)
+
+
+def _log_to(console: Console) -> None:
+    """Print the log records of the stack as they arrive."""
+
+    class Printer(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            style = "yellow" if record.levelno >= logging.WARNING else "dim"
+            console.print(Text(record.getMessage(), style=style), soft_wrap=True)
+
+    logger = logging.getLogger("headway.local")
+    logger.setLevel(logging.INFO)
+    logger.addHandler(Printer())

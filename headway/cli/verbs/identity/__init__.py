@@ -1,0 +1,1 @@
+"""Verbs about people, projects, tokens and secrets."""

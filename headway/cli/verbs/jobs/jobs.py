@@ -1,0 +1,151 @@
+"""The verbs that list jobs and change them."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import RenderableType
+from rich.text import Text
+
+from headway._lazy import lazy
+from headway.cli.context import Format, JobName, Output, ProjectName, of
+from headway.cli.render import jobs as render
+from headway.contract.views.jobs import JobState, JobView, Page
+from headway.errors import HeadwayError
+
+if TYPE_CHECKING:
+    from rich import live
+else:
+    live = lazy("rich.live")
+
+_WATCH_S = 1.0
+_LAST_EVENTS = 8
+
+
+def ps(
+    context: typer.Context,
+    all_: Annotated[bool, typer.Option("--all", "-a", help="include finished jobs")] = False,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="refresh until Ctrl-C")] = False,
+    limit: Annotated[int, typer.Option(min=1, help="show the newest N jobs")] = 100,
+    project: ProjectName = None,
+    output: Output = Format.TABLE,
+) -> None:
+    """List jobs and their progress."""
+    cli = of(context)
+    with cli.connect_in(project) as client:
+
+        def newest() -> list[JobView]:
+            return list(itertools.islice(client.jobs(live=not all_), limit))
+
+        def table(jobs: list[JobView]) -> RenderableType:
+            if jobs:
+                return render.jobs_table(jobs, cli.now())
+            return Text("No jobs." if all_ else "No active jobs. `headway ps -a` includes finished jobs.")
+
+        jobs = newest()
+        if not watch:
+            cli.show(output, Page[JobView](items=jobs), table(jobs))
+            return
+        if output is Format.JSON:
+            raise HeadwayError(
+                "--watch shows a table.", "Leave out -o json, or run `headway ps -o json` repeatedly."
+            )
+        with live.Live(table(jobs), console=cli.out, auto_refresh=False) as screen:
+            try:
+                while True:
+                    screen.update(table(newest()), refresh=True)
+                    time.sleep(_WATCH_S)
+            except KeyboardInterrupt:
+                return
+
+
+def describe(
+    context: typer.Context, job: JobName, project: ProjectName = None, output: Output = Format.TABLE
+) -> None:
+    """Show all details of a job."""
+    cli = of(context)
+    with cli.connect_in(project) as client:
+        view = client.job(job)
+        events = [] if output is Format.JSON else list(client.events(view.id))[-_LAST_EVENTS:]
+    cli.show(output, view, render.job_page(view, events, cli.now()))
+
+
+def resize(
+    context: typer.Context,
+    job: JobName,
+    slots: Annotated[
+        str, typer.Argument(metavar="N|auto", help="fixed number of slots; auto: the scheduler chooses")
+    ],
+    project: ProjectName = None,
+    output: Output = Format.TABLE,
+) -> None:
+    """Fix the size of a job, or let the scheduler choose it again."""
+    if slots != "auto" and not slots.isdigit():
+        raise typer.BadParameter(f"{slots!r} is neither a number nor auto", param_hint="N|auto")
+    size = None if slots == "auto" else int(slots)
+    with of(context).connect_in(project) as client:
+        view = client.resize(job, size)
+    said = (
+        "will have the size that the scheduler chooses"
+        if size is None
+        else f"is fixed at {size} {'slot' if size == 1 else 'slots'}"
+    )
+    _acknowledge(context, output, view, said)
+
+
+def priority(
+    context: typer.Context,
+    job: JobName,
+    priority_: Annotated[
+        int,
+        typer.Argument(min=0, max=100, metavar="PRIORITY", help="0 to 100; each 25 points double its weight"),
+    ],
+    project: ProjectName = None,
+    output: Output = Format.TABLE,
+) -> None:
+    """Change a job's priority from the next round on."""
+    with of(context).connect_in(project) as client:
+        view = client.set_priority(job, priority_)
+    _acknowledge(context, output, view, f"has priority {view.spec.priority}")
+
+
+def pause(
+    context: typer.Context, job: JobName, project: ProjectName = None, output: Output = Format.TABLE
+) -> None:
+    """Stop a job, which may save a checkpoint, and take its slots until `headway resume`."""
+    with of(context).connect_in(project) as client:
+        view = client.pause(job)
+    _acknowledge(context, output, view, f"will pause. To continue: headway resume {view.name}")
+
+
+def resume(
+    context: typer.Context, job: JobName, project: ProjectName = None, output: Output = Format.TABLE
+) -> None:
+    """Continue a paused job, from its checkpoint if it has one."""
+    with of(context).connect_in(project) as client:
+        view = client.resume(job)
+    said = "will continue when it gets slots" if view.state is JobState.PENDING else "is not paused"
+    _acknowledge(context, output, view, said)
+
+
+def cancel(
+    context: typer.Context,
+    job: JobName,
+    force: Annotated[bool, typer.Option("--force", help="kill at once, without a last checkpoint")] = False,
+    project: ProjectName = None,
+    output: Output = Format.TABLE,
+) -> None:
+    """Cancel a job; it cannot be resumed."""
+    with of(context).connect_in(project) as client:
+        view = client.cancel(job, force=force)
+    _acknowledge(context, output, view, "will end")
+
+
+def _acknowledge(context: typer.Context, output: Format, view: JobView, said: str) -> None:
+    text = Text.assemble(
+        (view.name, "bold"), f" {said}. It is ", render.state_text(view.state), f": {view.message}"
+    )
+    of(context).show(output, view, text)

@@ -1,0 +1,89 @@
+"""The verb `headway submit`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from headway import jobfile
+from headway.cli.context import Cli, Format, JobFile, Output, OwnProject, Replacements, of
+from headway.cli.render import jobs as render
+from headway.cli.waiting import EXIT_CODES, wait
+from headway.client.client import Client
+from headway.contract.spec import JobSpec
+from headway.contract.views.jobs import JobView
+from headway.errors import HeadwayError
+
+
+def submit(
+    context: typer.Context,
+    file: JobFile,
+    wait_: Annotated[
+        bool,
+        typer.Option(
+            "--wait", help="show the job until it ends; exit 0 succeeded, 100 failed, 103 cancelled"
+        ),
+    ] = False,
+    set_: Replacements = None,
+    project: OwnProject = None,
+    output: Output = Format.TABLE,
+) -> None:
+    """Submit the job of a job file."""
+    cli = of(context)
+    spec = jobfile.load(file, set_ or [])
+    base = Path.cwd() if str(file) == "-" else file.resolve().parent
+    with cli.connect_in(project) as client:
+        job = client.submit(spec, base=base)
+        too_large = too_large_for(client, spec)
+        if too_large:
+            cli.err.print(Text(f"warning: {job.name} {too_large}", style="yellow"), soft_wrap=True)
+        if not wait_:
+            cli.show(
+                output,
+                job,
+                Text(f"{job.name} is submitted, id {job.id}. Follow it: headway logs -f {job.name}"),
+            )
+            return
+        last = _wait(cli, client, job, output)
+    raise typer.Exit(EXIT_CODES[last.state])
+
+
+def too_large_for(client: Client, spec: JobSpec) -> str:
+    """Return why a job can never start on the nodes in service, or an empty text if it can or they are
+    unknown.
+    """
+    try:
+        kinds = client.cluster().kinds
+    except HeadwayError:
+        return ""  # the job is submitted; the next round says why it waits
+    wanted = spec.resources.devices
+    slots_of: Counter[str] = Counter()
+    for one in kinds:
+        slots_of[one.device_kind] += one.in_service
+    usable = [count for kind, count in slots_of.items() if not wanted or kind in wanted]
+    if max(usable, default=0) >= spec.elastic.min:
+        return ""
+    there = ", ".join(f"{count} {kind}" for kind, count in slots_of.items() if count) or "none yet"
+    kind = f" ({' or '.join(wanted)})" if wanted else ""
+    slots = "1 slot" if spec.elastic.min == 1 else f"{spec.elastic.min} slots"
+    return (
+        f"needs at least {slots} of one kind{kind}, and the slots in service are: {there}. It waits until there are more. "
+        f"To end it: headway cancel {spec.name}"
+    )
+
+
+def _wait(cli: Cli, client: Client, job: JobView, output: Format) -> JobView:
+    """Wait for the job and print its progress, to stderr when stdout is for a program."""
+    console = cli.err if output is Format.JSON else cli.out
+    try:
+        last = wait(client, job.id, console)
+    except KeyboardInterrupt:
+        cli.err.print(f"\n{job.name} continues. To see it: headway ps. To end it: headway cancel {job.name}")
+        raise typer.Exit(130) from None
+    verdict = Text.assemble(f"{last.name} ", render.state_text(last.state), f": {last.message}")
+    cli.show(output, last, verdict)
+    return last

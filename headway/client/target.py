@@ -1,0 +1,71 @@
+"""Choice of the service that the command line and the client use."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from headway.errors import HeadwayError
+
+CLIENT_FILE = "client.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A service and its token. `source` names the variable or file that defines them."""
+
+    url: str
+    token: str | None
+    source: str
+
+
+def home(env: Mapping[str, str]) -> Path:
+    """Return the folder of the user's data: `HEADWAY_HOME`, by default `~/.headway`."""
+    return Path(env.get("HEADWAY_HOME") or Path.home() / ".headway").expanduser()
+
+
+def target(env: Mapping[str, str]) -> Target:
+    """Return the service of `HEADWAY_URL` and `HEADWAY_TOKEN`, or of the file that `headway login` and
+    `headway up` write.
+
+    Raises:
+        HeadwayError: neither names a service, or the file is damaged.
+    """
+    file = home(env) / CLIENT_FILE
+    saved = _read(file)
+    url, token = env.get("HEADWAY_URL"), env.get("HEADWAY_TOKEN")
+    if url:
+        own = saved is not None and saved.url.rstrip("/") == url.rstrip("/")
+        return Target(url, token or (saved.token if own and saved else None), "HEADWAY_URL")
+    if saved is None:
+        raise HeadwayError(
+            "No service is configured.",
+            "Start one on this machine with `headway up`, or set HEADWAY_URL and HEADWAY_TOKEN.",
+        )
+    return Target(saved.url, token or saved.token, str(file))
+
+
+def save_target(folder: Path, url: str, token: str) -> Path:
+    """Write the file that `target` reads, with access for this user only."""
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    file = folder / CLIENT_FILE
+    temporary = file.with_suffix(".tmp")
+    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as handle:
+        json.dump({"url": url, "token": token}, handle)
+    temporary.replace(file)
+    return file
+
+
+def _read(file: Path) -> Target | None:
+    try:
+        saved = json.loads(file.read_text())
+        return Target(str(saved["url"]), str(saved["token"]), str(file))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise HeadwayError(
+            f"{file} cannot be read: {error}.", "Remove it and run `headway up` again."
+        ) from None

@@ -1,0 +1,1 @@
+"""Small values that several contract models share: names, quantities, texts."""

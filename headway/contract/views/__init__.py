@@ -1,0 +1,1 @@
+"""Models that the HTTP API answers with and clients read."""

@@ -1,0 +1,206 @@
+"""Forecasts of a job's time and cost at every size that it could have."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from enum import StrEnum
+
+from pydantic import BaseModel, Field
+
+
+class Confidence(StrEnum):
+    """Confidence in a forecast, by the distance of the P90 of the speed from its median: small, moderate or
+    large.
+    """
+
+    HIGH = "high"
+    MEDIUM = "medium"
+    LOW = "low"
+
+
+class Mark(StrEnum):
+    """Distinctions of a feasible configuration.
+
+    `front`: no other configuration is both faster and cheaper. `knee`: the configuration of the front beyond
+    which more speed starts to cost much more.
+    """
+
+    PRESENT = "present"
+    FRONT = "front"
+    KNEE = "knee"
+    SMALLEST = "smallest"
+    FASTEST = "fastest"
+
+
+class WorkSource(StrEnum):
+    """Source of the estimate of the remaining work."""
+
+    SCRIPT = "script"
+    CLASS = "class"
+    UNKNOWN = "unknown"
+
+
+class ConfigurationForecast(BaseModel):
+    """The forecast of one configuration.
+
+    Goodput is progress in samples per second, counted at the batch of the job file. With a probability of 80
+    % it lies between `low` and `high`. Times and costs are to the job's end; with 90 % they are not above
+    P90. None: neither the job nor its class was ever measured, or, for times and costs, the remaining work is
+    unknown.
+    """
+
+    device_kind: str
+    slots: int
+    nodes: int
+    goodput: float | None
+    goodput_low: float | None
+    goodput_high: float | None
+    speedup: float
+    """Speedup over one slot's share of the smallest configuration."""
+    confidence: Confidence
+    global_batch: int
+    local_batch: int
+    accumulation: int
+    """Forward and backward passes of a slot in one step."""
+    time_s: float | None
+    time_p90_s: float | None
+    cost_usd: float | None
+    cost_p90_usd: float | None
+    usd_per_h: float
+    why_not_now: str = ""
+    """Reason why the job cannot have the configuration now; empty where it could, or has it."""
+    marks: list[Mark] = Field(default_factory=list)
+
+
+class Work(BaseModel):
+    """The remaining work, in samples; None where it is unknown."""
+
+    samples: float | None
+    samples_p90: float | None
+    source: WorkSource
+    reason: str
+
+
+class ScoredPrediction(BaseModel):
+    """A round's prediction for one generation and the measurement, in samples per second."""
+
+    generation: int
+    device_kind: str
+    slots: int
+    predicted: float
+    low: float
+    high: float
+    measured: float
+
+
+class PredictionScore(BaseModel):
+    """Accuracy of the predictions so far; None before anything was measured.
+
+    `median_ratio` is predicted / measured. `coverage` is the share of measurements between `low` and `high`;
+    0.8 means that the intervals are calibrated.
+    """
+
+    count: int
+    median_ratio: float | None
+    median_error: float | None
+    p90_error: float | None
+    coverage: float | None
+
+
+class SearchPhase(StrEnum):
+    """Phase of the search for a job's configuration: visiting sizes, settled on one, or impossible."""
+
+    VISITING = "visiting"
+    SETTLED = "settled"
+    OFF = "off"
+
+
+class SearchView(BaseModel):
+    """The search for a job's best configuration (`goal.search`), and its cost so far.
+
+    `time_s` and `cost_usd` are totals of all visits, during which training continued. `overhead_s` and
+    `overhead_usd` are the excess over the same work on the best configuration known now. Where slots have no
+    price, slot-hours replace dollars. `overhead_share` is the overhead as a share of the run, in time or cost
+    as the goal demands. It may not exceed `bound`.
+    """
+
+    mode: str
+    phase: SearchPhase
+    device_kind: str | None = None
+    """Device kind that the search wants now, for a visit or as its choice; `slots` likewise."""
+    slots: int | None = None
+    place: str = ""
+    """The same configuration with its market, for display: `2 a100 (spot) slots`."""
+    visited: int = 0
+    visits: int = 0
+    """Number of sizes that the search intends to visit."""
+    skipped: int = 0
+    """Number of these sizes skipped because their visit would exceed the bound."""
+    time_s: float = 0.0
+    cost_usd: float = 0.0
+    overhead_s: float = 0.0
+    overhead_usd: float = 0.0
+    overhead_share: float | None = None
+    """Overhead as a share of the run; None while the length of the run is unknown."""
+    bound: float
+    reason: str
+
+
+class KeptForecast(BaseModel):
+    """A stored forecast, made when `share` of the job's work was done, and the actual result.
+
+    Time is training time from that moment, without waits for slots. Cost is at the prices of that moment.
+    None: unknown at that moment, or the job has not ended.
+    """
+
+    share: float
+    at: datetime
+    samples: int
+    device_kind: str
+    slots: int
+    time_s: float
+    time_p90_s: float
+    cost_usd: float | None
+    cost_p90_usd: float | None
+    usd_per_slot_h: dict[str, float] = Field(default_factory=dict)
+    """Prices at that moment, by device kind."""
+    took_s: float | None = None
+    cost_was_usd: float | None = None
+
+    @property
+    def time_ratio(self) -> float | None:
+        """Predicted time divided by measured time."""
+        return self.time_s / self.took_s if self.took_s else None
+
+    @property
+    def cost_ratio(self) -> float | None:
+        """Predicted cost divided by actual cost; None where nothing had a price."""
+        return self.cost_usd / self.cost_was_usd if self.cost_usd and self.cost_was_usd else None
+
+
+class ForecastView(BaseModel):
+    """Forecast of a job at each size, and the accuracy of its forecasts so far."""
+
+    job_id: str
+    name: str
+    at: datetime
+    work: Work
+    configurations: list[ConfigurationForecast]
+    score: PredictionScore
+    predictions: list[ScoredPrediction]
+    """Latest predictions, newest first."""
+    kept: list[KeptForecast] = Field(default_factory=list)
+    """Forecasts made at submit and after a tenth of the work, against the actual result."""
+    search: SearchView | None = None
+
+
+class PlanView(BaseModel):
+    """Forecast of a job that is not submitted. Nothing is stored."""
+
+    name: str
+    at: datetime
+    job_class: str
+    """Class of jobs whose measurements the forecast uses."""
+    work: Work
+    configurations: list[ConfigurationForecast]
+    warnings: list[str]

@@ -1,0 +1,381 @@
+"""Jobs as the API shows them: states, reasons, views, events."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+from enum import StrEnum
+from typing import Annotated, Any, Generic, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from headway.contract.output import FilePath
+from headway.contract.run_facts import ImposedChange, ProgressSource, Resumption
+from headway.contract.spec import JobSpec
+from headway.contract.values.markets import Market, pool_name
+from headway.contract.views.forecasts import KeptForecast, SearchView
+
+Item = TypeVar("Item")
+
+
+class JobState(StrEnum):
+    """States of a job's life cycle. The transitions are in `service/domain/jobs/lifecycle.py`."""
+
+    PENDING = "PENDING"
+    STARTING = "STARTING"
+    RUNNING = "RUNNING"
+    RESIZING = "RESIZING"
+    RECOVERING = "RECOVERING"
+    PAUSED = "PAUSED"
+    CANCELLING = "CANCELLING"
+    SUCCEEDED = "SUCCEEDED"
+    FAILED = "FAILED"
+    CANCELLED = "CANCELLED"
+
+
+_REASON = re.compile(r"[A-Z][A-Z_]{0,63}")
+TERMINAL_STATES = frozenset({JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED})
+
+
+class Reason(StrEnum):
+    """Reason of a job's state, for programs. The message beside it is for people."""
+
+    SUBMITTED = "SUBMITTED"
+    WAITING_FOR_CAPACITY = "WAITING_FOR_CAPACITY"
+    NO_SUCH_DEVICE = "NO_SUCH_DEVICE"
+    NO_CONTAINER_ENGINE = "NO_CONTAINER_ENGINE"
+    QUOTA = "QUOTA"
+    BUDGET = "BUDGET"
+    ALLOCATED = "ALLOCATED"
+    PROGRESSING = "PROGRESSING"
+    BETTER_ALLOCATION = "BETTER_ALLOCATION"
+    BETTER_BATCH = "BETTER_BATCH"
+    USER_REQUEST = "USER_REQUEST"
+    PREEMPTED = "PREEMPTED"
+    NODE_DRAINED = "NODE_DRAINED"
+    SPOT_RECLAIMED = "SPOT_RECLAIMED"
+    NODE_LOST = "NODE_LOST"
+    RANK_LOST = "RANK_LOST"
+    RETRY_REQUESTED = "RETRY_REQUESTED"
+    START_FAILED = "START_FAILED"
+    USER_ERROR = "USER_ERROR"
+    OUT_OF_MEMORY = "OUT_OF_MEMORY"
+    HUNG = "HUNG"
+    BAD_DEVICE = "BAD_DEVICE"
+    DEADLINE = "DEADLINE"
+    INVALID_SPEC = "INVALID_SPEC"
+    COMPLETED = "COMPLETED"
+    NO_PROGRESS = "NO_PROGRESS"
+
+    @classmethod
+    def _missing_(cls, value: object) -> Reason | None:
+        """Keep a reason of a newer version: two versions share a database during an upgrade."""
+        if not isinstance(value, str) or not _REASON.fullmatch(value):
+            return None
+        newer = str.__new__(cls, value)
+        newer._name_ = newer._value_ = value
+        return newer
+
+
+class SlowRank(BaseModel):
+    """A rank that now takes longer per sample than its peers: `times` as long, in `windows` consecutive reports.
+
+    `told`: it lasted long enough to count as a fault of the rank's device.
+    """
+
+    node_id: str
+    slot: int
+    times: float
+    since: datetime
+    windows: int
+    told: bool = False
+
+
+class JobProgress(BaseModel):
+    """The latest reported training progress. Samples are committed samples since the job began."""
+
+    epoch: int | None = None
+    samples: int = 0
+    total_samples: int | None = None
+    samples_per_s: float | None = None
+    global_batch: int | None = None
+    """Samples per step over all ranks; None until a script that uses the library reports it."""
+    max_global_batch: int | None = None
+    """Largest global batch that the ranks accept; None where it is fixed."""
+    metrics: dict[str, float] = Field(default_factory=dict)
+    checkpoint_samples: int | None = None
+    lost_samples: int = 0
+    """Samples trained again after a failure fell back to a checkpoint (wasted work)."""
+    lost_steps: int = 0
+    """Optimizer steps repeated in place, measured: at most one for each loss of a rank."""
+    pause_s: float | None = None
+    """Seconds that the last change in place paused training."""
+    epochs_audited: int = 0
+    epochs_exact: int = 0
+    """Audited epochs in which every sample came exactly once."""
+    slow_ranks: list[SlowRank] = Field(default_factory=list)
+    run_since: datetime | None = None
+    """Time at which the job last got slots after it had none; None before its first start."""
+    start_s: float | None = None
+    """Seconds from the grant of slots to the first step, at the last start without running ranks."""
+    stop_s: float | None = None
+    """Seconds that the ranks took to save and exit when they were last asked to."""
+    imposed: list[ImposedChange] = Field(default_factory=list)
+    """Changes of the last ten minutes that no user asked for, oldest first."""
+    imposed_count: int = 0
+    """Changes since the submit that no user asked for."""
+    imposed_s: float = 0.0
+    """Training time lost to these changes."""
+    forecasts: list[KeptForecast] = Field(default_factory=list)
+    """Forecasts made on the way, and the actual results."""
+    search: SearchView | None = None
+    """The search for the job's configuration, if its job file asks for one."""
+    source: ProgressSource | None = None
+    """The program that reports the progress; None before the first report."""
+    first_samples: int | None = None
+    """First step that a script without the library reported; None for others."""
+    begun_generation: int = 0
+    """Latest generation in which a script without the library reported a step."""
+    resumption: Resumption | None = None
+    """Evidence that the script resumes after a stop, or does not; None while there is none."""
+
+
+class JobCost(BaseModel):
+    """Cost of a job so far, and its expected total."""
+
+    usd: float
+    useful_usd: float
+    resize_usd: float
+    lost_usd: float
+    unknown_usd: float
+    """Cost of slots while training progress was unknown, because the script does not report it."""
+    unpriced: bool
+    """True if some slots had no price, so that the job cost more than this."""
+    expected_usd: float | None
+    """Expected total to the job's end at the present speed and price; None where the end is unknown."""
+    left_usd: float | None
+    """Rest of `goal.max_cost_usd`; None without that limit."""
+
+
+class JobView(BaseModel):
+    """One job. `allocation` maps node names to slot indices of the current generation."""
+
+    id: str
+    name: str
+    project: str
+    state: JobState
+    reason: Reason
+    message: str
+    generation: int
+    attempt: int
+    size: int
+    allocation: dict[str, list[int]]
+    pinned_size: int | None
+    """Size that `resize JOB N` fixed; None: the scheduler chooses."""
+    progress: JobProgress
+    preemptions: int
+    infrastructure_failures: int
+    user_errors: int
+    submitted_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    spec: JobSpec
+    cost: JobCost | None = None
+    """Cost from the ledger; None before the first charge."""
+    present: str
+    """Explanation of the present state; `message` belongs to the last event. Empty in the answer to a submit."""
+
+
+class EventView(BaseModel):
+    """An event of a job. `sequence` grows; pass it as `after` to read on."""
+
+    sequence: int
+    job_id: str
+    at: datetime
+    kind: str
+    state: JobState | None
+    reason: Reason | None
+    message: str
+    generation: int
+    data: dict[str, Any] = Field(default_factory=dict)
+
+
+class LogChunk(BaseModel):
+    """A piece of one rank's output.
+
+    `offset` is its byte offset in that rank's stream of the generation. Pass `cursor` as `after` to read on.
+    """
+
+    cursor: str
+    at: datetime
+    generation: int
+    rank: int
+    offset: int
+    text: str
+
+
+class MetricPoint(BaseModel):
+    """One metric value that a script reported."""
+
+    at: datetime
+    generation: int
+    epoch: int
+    samples: int
+    name: str
+    value: float
+
+
+class SizeOption(BaseModel):
+    """One size that a round considered for a job. `goodput_samples_per_s` is measured or predicted."""
+
+    device_kind: str
+    slots: int
+    goodput_samples_per_s: float | None
+    speedup: float
+    """Speedup over one slot of this job."""
+    measured: bool
+    utility: float | None
+    """Utility that the policy computed; None where the job may not have the size now."""
+    note: str
+    nodes: int
+    """Number of nodes that it spans."""
+    market: Market
+    anchor: int
+    """With SPOT: number of on-demand slots, with which the job survives the loss of the spot slots."""
+    usd_per_h: float
+    """Cost per hour; 0 where the slots have no price."""
+
+    @property
+    def pool(self) -> str:
+        """The pool of its slots, or, with an anchor, the pool of most of them."""
+        return pool_name(self.device_kind, self.market)
+
+
+class ExplainView(BaseModel):
+    """The last decision about a job, and the alternatives considered."""
+
+    job_id: str
+    name: str
+    state: JobState
+    action: str
+    reason: Reason
+    message: str
+    round_id: str | None
+    decided_at: datetime | None
+    options: list[SizeOption] = Field(default_factory=list)
+    imposed_count: int = 0  # as in `JobProgress`
+    imposed_s: float = 0.0
+
+
+class ResizeRequest(BaseModel):
+    """A fixed size in `slots`; None lets the scheduler choose again."""
+
+    slots: int | None = Field(ge=1, le=4096)
+
+
+class JobPatch(BaseModel):
+    """Changes of a job that continues to run."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    priority: Annotated[int, Field(ge=0, le=100)]
+
+
+class CancelRequest(BaseModel):
+    """Options of a cancellation. `force` kills the ranks at once, without the grace period for a last checkpoint."""
+
+    force: bool = False
+
+
+class Page(BaseModel, Generic[Item]):
+    """A page of a listing. `next_cursor` is None on the last page."""
+
+    items: list[Item]
+    next_cursor: str | None = None
+
+
+class CheckpointView(BaseModel):
+    """A stored checkpoint.
+
+    `samples_in_epoch` is its position in the epoch. `samples` counts committed samples since the job began; only the
+    manifest has that count, so it is None without a readable manifest.
+    """
+
+    name: str
+    generation: int
+    epoch: int
+    samples_in_epoch: int
+    samples: int | None
+    saved_at: datetime | None
+    """Time of its manifest, or, without one, of its newest object; None if it was deleted meanwhile."""
+    size_bytes: int
+    """Size of the stored objects."""
+    complete: bool
+    """True if it can be loaded: its manifest is valid, and all parts have the sizes stated there."""
+    problem: str = ""
+    """Description of the fault of an incomplete checkpoint."""
+    restored_next: bool = False
+    """True for the checkpoint from which the job would restart if it lost all of its ranks now."""
+
+
+class CheckpointPage(Page[CheckpointView]):
+    """Checkpoints of a job, newest first. `uri` is their storage location; `note` says what the list cannot show."""
+
+    uri: str
+    note: str = ""
+
+
+class OutputFileView(BaseModel):
+    """A stored file of a job's output folder. `generation` is the generation that saved it last."""
+
+    path: FilePath
+    kind: Literal["file", "folder", "link"]
+    size_bytes: int
+    mode: int
+    """Permission bits."""
+    mtime_ns: int
+    """Modification time in nanoseconds of Unix time; 0 for folders and links."""
+    generation: int
+    parts: int
+    """Number of parts in which the file is downloaded."""
+    target: str = ""
+    """Target of a link."""
+
+
+class OutputPage(Page[OutputFileView]):
+    """Files of a job's output folder, by path. `uri` is their storage location; `note` says what the list cannot
+    show.
+    """
+
+    uri: str
+    saved_at: datetime | None = None
+    """Time of the last save by any node; None while nothing is saved."""
+    note: str = ""
+
+
+class BundleView(BaseModel):
+    """An uploaded working folder, addressed by the digest of its bytes."""
+
+    digest: str
+    size_bytes: int
+    files: int
+
+
+class FieldProblem(BaseModel):
+    """One invalid field: its path (`elastic.min`) and the problem."""
+
+    field: str
+    message: str
+
+
+class Problem(BaseModel):
+    """`application/problem+json` (RFC 9457). `code` is stable; `detail` says what to do next."""
+
+    type: str
+    title: str
+    status: int
+    code: str
+    detail: str
+    instance: str | None = None
+    request_id: str | None = None
+    errors: list[FieldProblem] = Field(default_factory=list)

@@ -1,0 +1,236 @@
+"""The state in a checkpoint: the script's own objects, and its random number generators."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch.optim import Optimizer
+
+from headway.train.checkpoint.staging import is_sharded, join, split
+from headway.train.data.ledger import Ledger
+from headway.train.data.position import Position
+
+
+class Stateful(Protocol):
+    """A model, an optimizer, a scheduler, or another object that can save its state."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state as tensors, numbers, text, lists and dictionaries."""
+        ...
+
+    def load_state_dict(self, state_dict: dict[str, Any], /) -> Any:
+        """Replace the object's state by the given one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """The audit of an epoch: `samples` of `dataset_samples` were taken, and ranks report `seen` trained
+    samples.
+    """
+
+    epoch: int
+    samples: int
+    seen: int
+    dataset_samples: int
+    exactly_once: bool
+    exact_so_far: int
+    """Number of epochs up to this one with every sample exactly once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The training progress: the position, its audit, and the data that both refer to.
+
+    `dataset_samples` and `seed` are None until a loader is known.
+    """
+
+    position: Position = field(default_factory=Position)
+    ledger: Ledger = field(default_factory=Ledger)
+    dataset_samples: int | None = None
+    seed: int | None = None
+    audited: Audit | None = None
+    """Audit of the previous epoch. It is part of the transferred state, because the reporting rank may be
+    lost.
+    """
+    exact_epochs: int = 0
+    """Number of earlier epochs with every sample exactly once."""
+    steps: int = 0
+    """Optimizer steps since the job began."""
+
+    @property
+    def samples(self) -> int:
+        """Committed samples since the job began."""
+        return self.position.epoch * (self.dataset_samples or 0) + self.position.samples
+
+    @property
+    def first_step(self) -> int:
+        """The first step to be reported from here.
+
+        At the end of an epoch it is the last step again, because the script reports that step after the
+        epoch.
+        """
+        return self.steps + (not 0 < self.position.samples == self.dataset_samples)
+
+    def advance(self, samples: int, trained: Ledger) -> Place:
+        """Return the position after a step of all ranks over `samples` more samples."""
+        return replace(
+            self,
+            position=self.position.advance(samples),
+            ledger=self.ledger + trained,
+            steps=self.steps + 1,
+        )
+
+    def next_epoch(self) -> Place:
+        """Return the position at the start of the next epoch."""
+        assert self.dataset_samples is not None, "an epoch is over of data that are known"
+        exact = self.ledger == Ledger.of_epoch(self.dataset_samples)
+        exact_epochs = self.exact_epochs + exact
+        audit = Audit(
+            self.position.epoch,
+            self.position.samples,
+            self.ledger.count,
+            self.dataset_samples,
+            exact,
+            exact_epochs,
+        )
+        return replace(
+            self,
+            position=self.position.next_epoch(),
+            ledger=Ledger(),
+            audited=audit,
+            exact_epochs=exact_epochs,
+        )
+
+    def with_data(self, dataset_samples: int, seed: int) -> Place:
+        """Return the position with the loader's data.
+
+        Raises:
+            ValueError: the position is in the middle of an epoch of other data.
+        """
+        same = (self.dataset_samples, self.seed) == (dataset_samples, seed)
+        if self.position.samples > 0 and not same:
+            raise ValueError(
+                f"the checkpoint is {self.position.samples} samples into an epoch of {self.dataset_samples} "
+                f"samples with seed {self.seed}, but the loader has {dataset_samples} samples and seed {seed}; "
+                "give it the same data, or start anew with another checkpoint URI"
+            )
+        return replace(self, dataset_samples=dataset_samples, seed=seed)
+
+
+class Replica:
+    """The objects given to `prepare`, in its order. Every rank holds the same state of them."""
+
+    def __init__(self, objects: Sequence[Stateful]) -> None:
+        self.objects = objects
+
+    @property
+    def optimizer(self) -> Optimizer:
+        """The optimizer of the model."""
+        return next(one for one in self.objects if isinstance(one, Optimizer))
+
+    @property
+    def is_sharded(self) -> bool:
+        """True if ranks hold parts of the model's parameters (FSDP2) instead of complete ones."""
+        return any(is_sharded(dict(model.named_parameters())) for model in self._models)
+
+    def check(self) -> None:
+        """Check at the start, rather than after a failure, that the state can be read back.
+
+        Raises:
+            TypeError: it holds objects that a checkpoint must not contain, because loading them could run code.
+        """
+        for one in self.objects:
+            try:
+                join(*split(one.state_dict()))
+            except TypeError as error:
+                raise TypeError(
+                    f"the state of {type(one).__name__} cannot be kept in a checkpoint; make its state_dict() "
+                    f"of tensors, numbers, text, lists and dictionaries only ({error})"
+                ) from error
+
+    def state(self, place: Place) -> dict[str, Any]:
+        """Return the contents of a checkpoint. Its tensors are the live ones."""
+        return {"objects": [self._state_of(one) for one in self.objects], "place": asdict(place)}
+
+    def take_over(self, state: Mapping[str, Any]) -> Place:
+        """Load a state that `state` returned.
+
+        Raises:
+            ValueError: the script that wrote it had other objects.
+            RuntimeError, KeyError: an object does not fit.
+        """
+        states, place = state["objects"], state["place"]
+        if len(states) != len(self.objects):
+            raise ValueError(
+                f"the checkpoint holds {len(states)} objects, but prepare() was given {len(self.objects)}; "
+                "give it the same objects in the same order, or start anew with another checkpoint URI"
+            )
+        for one, its in zip(self.objects, states, strict=True):
+            try:
+                self._load_into(one, its)
+            except (RuntimeError, ValueError, KeyError) as error:
+                error.add_note(
+                    f"The checkpoint does not fit this {type(one).__name__}: the script has changed since it was saved. "
+                    "Change it back, or start anew with another checkpoint URI."
+                )
+                raise
+        return Place(
+            Position(**place["position"]),
+            Ledger(**place["ledger"]),
+            place["dataset_samples"],
+            place["seed"],
+            exact_epochs=place["exact_epochs"],
+            steps=place["steps"],
+        )
+
+    @property
+    def _models(self) -> list[torch.nn.Module]:
+        return [one for one in self.objects if isinstance(one, torch.nn.Module)]
+
+    def _state_of(self, one: Stateful) -> dict[str, Any]:
+        if isinstance(one, Optimizer) and self.is_sharded:
+            from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict  # noqa: PLC0415  # slow
+
+            # State by parameter names, complete before the first step, so that a state can be loaded into it.
+            return get_optimizer_state_dict(self._models[0], one)
+        return one.state_dict()
+
+    def _load_into(self, one: Stateful, state: dict[str, Any]) -> None:
+        if isinstance(one, Optimizer) and self.is_sharded:
+            from torch.distributed.checkpoint.state_dict import set_optimizer_state_dict  # noqa: PLC0415
+
+            set_optimizer_state_dict(self._models[0], one, state)
+        else:
+            one.load_state_dict(state)
+
+
+def random_state() -> dict[str, Any]:
+    """Return the states of this process's random number generators: Python, numpy, torch, and the CUDA
+    device.
+    """
+    version, words, gauss = random.getstate()
+    kind, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
+    return {
+        "python": (version, torch.tensor(words, dtype=torch.int64), gauss),
+        "numpy": (kind, torch.from_numpy(np.asarray(keys, dtype=np.int64)), position, has_gauss, cached),
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state() if torch.cuda.is_available() else None,
+    }
+
+
+def set_random_state(state: Mapping[str, Any]) -> None:
+    """Restore the generators from `random_state`. Use it on one rank: on all, they would draw the same
+    numbers.
+    """
+    version, words, gauss = state["python"]
+    random.setstate((version, tuple(words.tolist()), gauss))
+    kind, keys, position, has_gauss, cached = state["numpy"]
+    np.random.set_state((kind, keys.numpy().astype(np.uint32), position, has_gauss, cached))
+    torch.set_rng_state(state["torch"])
+    if state["cuda"] is not None and torch.cuda.is_available():
+        torch.cuda.set_rng_state(state["cuda"])

@@ -1,0 +1,150 @@
+"""Saving and loading of checkpoints by the ranks, and the reports about it."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from torch.distributed import ProcessGroup
+
+from headway.contract.runtime import Checkpointed, CheckpointFailed
+from headway.train.checkpoint.replica import Place, Replica, random_state, set_random_state
+from headway.train.checkpoint.store import Checkpoints, Failed, Saved, Schedule
+from headway.train.data.position import Position
+from headway.train.host.output import complain
+from headway.train.membership.control import Mailbox
+
+
+class Saver:
+    """Saver and loader of checkpoints of one replica. One rank saves; each could, since each holds the same
+    state.
+
+    Where ranks hold shards of the state instead, all of them save and load together in `group`. `checkpoints`
+    is None where nothing is to be saved; then every save succeeds.
+    """
+
+    def __init__(self, checkpoints: Checkpoints | None, schedule: Schedule, mailbox: Mailbox) -> None:
+        self.group: ProcessGroup | None = None
+        self._checkpoints = checkpoints
+        self._schedule = schedule
+        self._mailbox = mailbox
+        self._saved: Position | None = None
+
+    def check(self, replica: Replica) -> None:
+        """Check at the start that the state can be saved.
+
+        Raises:
+            TypeError: an object's state cannot be saved.
+        """
+        if self._checkpoints is not None:
+            replica.check()
+
+    def warm(self, replica: Replica) -> None:
+        """Prepare the first save while training continues. Call it on a saving rank that has all its state."""
+        if self._checkpoints is not None:
+            self._checkpoints.warm(_contents(replica, Place()))
+
+    def generation(self, generation: int) -> None:
+        """Set the generation of further checkpoints."""
+        if self._checkpoints is not None:
+            self._checkpoints.generation = generation
+
+    def lost(self) -> None:
+        """Record the loss of a rank, which may shorten the checkpoint interval."""
+        self._schedule.failed()
+
+    def load(self, replica: Replica) -> tuple[Place, int] | None:
+        """Load the newest checkpoint and return its position and generation; None without one.
+
+        Raises:
+            OSError: the storage does not answer.
+            Fenced: a newer generation of the job runs.
+        """
+        if self._checkpoints is None:
+            return None
+        if self.group is None:
+            found = self._checkpoints.read()
+        else:
+            found = self._checkpoints.load(_contents(replica, Place()), self.group)
+            if found is None:
+                # Torch created this state for loading, by a step without gradients that Adam would count.
+                replica.optimizer.state.clear()
+        if found is None:
+            return None
+        place = replica.take_over(found.state)
+        if self.group is None:
+            set_random_state(found.state["random"])
+        self._saved = place.position
+        return place, found.name.generation
+
+    def due(self) -> bool:
+        """Return True if a periodic checkpoint is due."""
+        return (
+            self._checkpoints is not None
+            and not self._checkpoints.busy
+            and self._schedule.due(time.monotonic())
+        )
+
+    def begin(self, replica: Replica, place: Place, rank_alone: int | None = None) -> None:
+        """Start a save. Training pauses only while the state is copied."""
+        assert self._checkpoints is not None
+        began = time.monotonic()
+        self._checkpoints.begin(
+            _contents(replica, place),
+            place.position,
+            samples=place.samples,
+            group=self.group,
+            rank_alone=rank_alone,
+        )
+        self._schedule.saved(time.monotonic(), time.monotonic() - began)
+
+    def look(self) -> None:
+        """Report saves that have ended."""
+        if self._checkpoints is not None:
+            self._take_in(self._checkpoints.poll())
+
+    def save(self, replica: Replica, place: Place, *, rank_alone: int | None = None) -> bool:
+        """Save and wait for the result, unless this position is saved already. False, with a warning, if it
+        failed.
+
+        `rank_alone` is this rank if other ranks may be saving as well without its knowledge.
+        """
+        if self._checkpoints is None:
+            return True
+        self.finish()
+        if self._saved != place.position:
+            self.begin(replica, place, rank_alone)
+            self.finish()
+        return self._saved == place.position
+
+    def finish(self) -> None:
+        """Wait for the saves in progress."""
+        while self._checkpoints is not None and (outcome := self._checkpoints.wait()) is not None:
+            self._take_in(outcome)
+
+    def _take_in(self, outcome: Saved | Failed | None) -> None:
+        if outcome is None:
+            return
+        if isinstance(outcome, Failed):
+            complain(f"the checkpoint at {outcome.samples} samples could not be saved: {outcome.reason}")
+            self._mailbox.send(CheckpointFailed, samples=outcome.samples, why=_one_line(outcome.reason))
+            return
+        self._schedule.completed(outcome.total_s)
+        self._saved = outcome.position
+        self._mailbox.send(
+            Checkpointed,
+            uri=outcome.uri,
+            samples=outcome.samples,
+            size_bytes=outcome.size_bytes,
+            save_s=outcome.save_s,
+            total_s=outcome.total_s,
+        )
+
+
+def _contents(replica: Replica, place: Place) -> dict[str, Any]:
+    return {**replica.state(place), "random": random_state()}
+
+
+def _one_line(reason: str) -> str:
+    """Return the text on one line, cut to the length of a message."""
+    return "".join(one if one.isprintable() else " " for one in reason)[:500]

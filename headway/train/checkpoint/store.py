@@ -1,0 +1,386 @@
+"""Checkpoints in storage: one folder each, a manifest written last, checksums, and a fence against old
+writers.
+
+    <generation>-<epoch>-<samples in it>[-<again>]/<rank>-<n>.safetensors
+                                                   index.json
+                                                   manifest.json
+
+A folder without a manifest is not a checkpoint. A checkpoint whose parts differ from their checksums is
+skipped in favour of the one before. The order is by (generation, epoch, samples, again). No file is ever
+written twice.
+
+    begin(state, position, samples=…)   copies the state; a thread writes it while training continues
+    poll(), wait(timeout_s)             the result: `Saved`, `Failed`, or None while there is none
+    read()                              the newest complete checkpoint, in host memory
+    load(state, group)                  the same, into sharded tensors
+
+A state is nested dictionaries and lists of tensors and plain values. If its tensors are sharded (`DTensor`),
+every rank calls `begin` and `load` with a process group that nothing else uses. Any number of ranks can load
+the result. A replicated state is saved by one rank alone, which waits for no other.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Collection, Mapping
+from concurrent import futures
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import distributed as dist
+
+from headway.contract.manifest import MANIFEST, CheckpointPart, Manifest, Name, complete, names, surplus
+from headway.storage.stores import Storage
+from headway.train.checkpoint.parts import get
+from headway.train.checkpoint.schedule import Schedule
+from headway.train.checkpoint.staging import HostCopy, is_sharded, join, split
+from headway.train.data.position import Position
+from headway.train.host.output import complain
+
+if TYPE_CHECKING:
+    # Functions that use it import it, because the import takes half a second and only checkpoints need it.
+    from headway.train.checkpoint.sharded import Contents
+
+__all__ = ["Checkpoints", "Failed", "Fenced", "Found", "Saved", "Schedule"]
+
+
+class Fenced(RuntimeError):
+    """Raised when a newer generation of the job has written checkpoints: this process is outdated and must
+    end.
+    """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saved:
+    """A complete checkpoint, finished `total_s` after its start, of which `save_s` paused training."""
+
+    uri: str
+    position: Position
+    samples: int
+    size_bytes: int
+    save_s: float
+    total_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failed:
+    """A failed save of a checkpoint. Earlier checkpoints are unchanged."""
+
+    position: Position
+    samples: int
+    save_s: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A checkpoint that was read and verified."""
+
+    name: Name
+    state: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Save:
+    """One save, as its thread needs it. `generation` is that of its start."""
+
+    contents: Contents
+    position: Position
+    samples: int
+    generation: int
+    group: dist.ProcessGroup | None
+    rank_alone: int | None
+    began: float
+    save_s: float
+
+    @property
+    def is_main(self) -> bool:
+        return self.group is None or dist.get_rank(self.group) == 0
+
+    def failed(self, reason: str) -> Failed:
+        return Failed(position=self.position, samples=self.samples, save_s=self.save_s, reason=reason)
+
+
+@dataclass
+class Checkpoints:
+    """The checkpoints of one job, as one of its ranks sees them. Its methods are for one thread.
+
+    `generation` may be set at any time; a save in progress keeps the number that it started with.
+    """
+
+    storage: Storage
+    generation: int
+    keep: int
+    _host: HostCopy = field(init=False, default_factory=HostCopy)
+    _worker: futures.ThreadPoolExecutor = field(init=False)
+    _warming: futures.Future[None] | None = field(init=False, default=None)
+    _current: _Save | None = field(init=False, default=None)
+    _running: futures.Future[Saved | Failed] | None = field(init=False, default=None)
+    _ended: deque[futures.Future[Saved | Failed]] = field(init=False, default_factory=deque)
+
+    def __post_init__(self) -> None:
+        self._worker = futures.ThreadPoolExecutor(1, thread_name_prefix="headway-checkpoint")
+
+    # Saving
+
+    def warm(self, state: Mapping[str, Any]) -> None:
+        """Prepare memory, modules and a connection in the background, because they would slow down the first
+        save.
+
+        Raises:
+            TypeError: as `begin`.
+        """
+        _, tensors = split(state)
+        self._warming = self._worker.submit(self._warm, tensors)
+
+    def begin(
+        self,
+        state: Mapping[str, Any],
+        position: Position,
+        *,
+        samples: int,
+        group: dist.ProcessGroup | None = None,
+        rank_alone: int | None = None,
+    ) -> bool:
+        """Copy the state to host memory and start writing it. Blocks only for the copy.
+
+        `samples` is the number committed since the job began. `rank_alone` is the number of a rank that does
+        not know if others save at this position too. The result is False, with a line on stderr, while
+        another save is in progress. With a group the call waits for that save instead, so that all ranks do
+        the same.
+
+        Raises:
+            TypeError: the state holds objects that a checkpoint cannot contain.
+            ValueError: its tensors are sharded, and there is no group with which to save them.
+        """
+        if group is not None:
+            self._settle()
+        elif self.busy:
+            complain(f"no checkpoint at {samples} samples: the one before is still being written")
+            return False
+        self._collect()
+        began = time.monotonic()
+        if self._warming is not None:
+            self._warming.result()  # it uses the same memory
+        tree, tensors = split(state)
+        if group is None and is_sharded(tensors):
+            raise ValueError("a sharded state is saved by all ranks: give begin() their process group")
+        from headway.train.checkpoint.sharded import Contents  # noqa: PLC0415
+
+        is_main = group is None or dist.get_rank(group) == 0
+        contents = Contents(tensors, self._host.take(tensors), tree if is_main else None)
+        self._current = _Save(
+            contents=contents,
+            position=position,
+            samples=samples,
+            generation=self.generation,
+            group=group,
+            rank_alone=rank_alone,
+            began=began,
+            save_s=time.monotonic() - began,
+        )
+        self._running = self._worker.submit(self._save, self._current)
+        return True
+
+    @property
+    def busy(self) -> bool:
+        """True while a save is in progress."""
+        return self._running is not None and not self._running.done()
+
+    def poll(self) -> Saved | Failed | None:
+        """Return the result of the oldest save that ended and was not returned yet; None if there is none.
+
+        Raises:
+            Fenced: a newer generation has written checkpoints, so this one was not saved.
+        """
+        self._collect()
+        return self._ended.popleft().result() if self._ended else None
+
+    def wait(self, timeout_s: float | None = None) -> Saved | Failed | None:
+        """Return the next result as `poll` does, once no save is in progress. A save beyond the time limit
+        counts as failed.
+
+        Raises:
+            Fenced: as `poll`.
+        """
+        if not self._settle(timeout_s):
+            assert self._current is not None
+            return self._current.failed(f"it is still being written after {timeout_s} s")
+        return self.poll()
+
+    def _settle(self, timeout_s: float | None = None) -> bool:
+        """Wait for the save in progress, if any. False if it is not done in time."""
+        return not (self._running and futures.wait([self._running], timeout_s).not_done)
+
+    def _collect(self) -> None:
+        if self._running is not None and self._running.done():
+            self._ended.append(self._running)
+            self._running = None
+
+    # Work of the thread
+
+    def _warm(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        import headway.train.checkpoint.sharded  # noqa: F401, PLC0415  # loads torch.distributed.checkpoint
+
+        self._host.reserve(tensors)
+        with suppress(OSError):  # the save will report it
+            self.storage.keys()
+
+    def _save(self, save: _Save) -> Saved | Failed:
+        from headway.train.checkpoint.sharded import from_first, write  # noqa: PLC0415
+
+        folder: str | None = None
+        manifests: list[Manifest] = []
+        try:
+            choose = partial(self._new_folder, save)
+            folder = choose() if save.group is None else from_first(save.group, choose)
+            seal = partial(self._seal, save, folder, manifests)
+            write(self.storage, folder, save.contents, seal=seal, group=save.group)
+        except OSError as error:
+            return save.failed(str(error))
+        except RuntimeError as error:
+            if save.group is None or isinstance(error, Fenced):
+                raise
+            return save.failed(f"a peer is gone: {error}")
+        finally:
+            if save.is_main and folder is not None and not manifests:
+                self._remove(folder)
+        if (
+            save.is_main and save.rank_alone is None
+        ):  # a folder without a manifest may belong to a save of another rank
+            self._prune(save)
+        return Saved(
+            uri=f"{self.storage.uri}/{folder}",
+            position=save.position,
+            samples=save.samples,
+            size_bytes=sum(manifest.size_bytes for manifest in manifests),
+            save_s=save.save_s,
+            total_s=time.monotonic() - save.began,
+        )
+
+    def _new_folder(self, save: _Save) -> str:
+        keys = self.storage.keys()
+        self._refuse_stale(keys, save.generation)
+        name = Name(save.generation, save.position.epoch, save.position.samples)
+        return str(name.unused(keys) if save.rank_alone is None else name.of_one(save.rank_alone))
+
+    def _seal(
+        self, save: _Save, folder: str, manifests: list[Manifest], stored: list[CheckpointPart]
+    ) -> None:
+        """Write the manifest, which completes the checkpoint, after all parts are stored."""
+        self._refuse_stale(self.storage.keys(), save.generation)
+        manifest = Manifest(
+            generation=save.generation,
+            epoch=save.position.epoch,
+            samples_in_epoch=save.position.samples,
+            samples=save.samples,
+            parts=tuple(stored),
+        )
+        self.storage.put(f"{folder}/{MANIFEST}", manifest.to_text())
+        manifests.append(manifest)
+
+    def _prune(self, save: _Save) -> None:
+        """Delete checkpoints beyond `keep`. A failure costs space, and the next save tries again."""
+        try:
+            for key in surplus(self.storage.keys(), generation=save.generation, keep=self.keep):
+                self.storage.delete(key)
+        except OSError as error:
+            complain(f"old checkpoints could not be deleted: {error}")
+
+    def _remove(self, folder: str) -> None:
+        """Delete the objects of a failed save. A later pruning deletes the objects that remain."""
+        with suppress(OSError):
+            for key in self.storage.keys():  # noqa: SIM118  # not a dictionary
+                if key.startswith(f"{folder}/"):
+                    self.storage.delete(key)
+
+    # Reading
+
+    def read(self) -> Found | None:
+        """Return the newest complete checkpoint, or None. Skipped checkpoints are named on stderr.
+
+        Raises:
+            Fenced: a newer generation has written.
+            OSError: the storage does not answer; starting without a checkpoint would be wrong then.
+        """
+        from headway.train.checkpoint.sharded import read  # noqa: PLC0415
+
+        tried: set[Name] = set()
+        while (name := self._newest(tried)) is not None:
+            tried.add(name)
+            try:
+                manifest = self._manifest(name)
+                tree, tensors = read(self.storage, str(name), manifest.parts, into=None, group=None)
+                return Found(name, join(tree, tensors))
+            except (FileNotFoundError, ValueError) as damage:
+                self._pass_over(name, damage)
+        return None
+
+    def load(self, state: Mapping[str, Any], group: dist.ProcessGroup) -> Found | None:
+        """Load the newest complete checkpoint on all ranks of a group, into the tensors of `state`; each
+        reads its shards.
+
+        Raises:
+            Fenced, OSError: as `read`; the tensors may be half loaded then.
+            LookupError: the checkpoint has other tensors than `state`.
+        """
+        from headway.train.checkpoint.sharded import from_first, read  # noqa: PLC0415
+
+        _, tensors = split(state)
+        tried: set[Name] = set()
+        while (name := from_first(group, partial(self._newest, tried))) is not None:
+            tried.add(name)
+            damage = self._verify(name, group)
+            if damage is None:
+                manifest = self._manifest(name)
+                tree, _ = read(self.storage, str(name), manifest.parts, into=tensors, group=group)
+                return Found(name, join(tree, tensors))
+            if dist.get_rank(group) == 0:
+                self._pass_over(name, damage)
+        return None
+
+    def _newest(self, tried: Collection[Name]) -> Name | None:
+        """Return the newest checkpoint not tried yet. It lists the storage each time, because a writer may
+        have replaced it.
+        """
+        keys = self.storage.keys()
+        self._refuse_stale(keys, self.generation)
+        left = [name for name in names(keys) if name not in tried]
+        return left[-1] if left else None
+
+    def _manifest(self, name: Name) -> Manifest:
+        return Manifest.from_text(self.storage.get(f"{name}/{MANIFEST}"))
+
+    def _verify(self, name: Name, group: dist.ProcessGroup) -> str | None:
+        """Return the damage of a checkpoint, or None, on all ranks alike. Each rank reads its share of the
+        parts.
+        """
+        mine: str | OSError | None = None
+        try:
+            for part in self._manifest(name).parts[dist.get_rank(group) :: dist.get_world_size(group)]:
+                get(self.storage, str(name), part)
+        except (FileNotFoundError, ValueError) as error:
+            mine = str(error)
+        except OSError as error:
+            mine = error
+        verdicts: list[str | OSError | None] = [None] * dist.get_world_size(group)
+        dist.all_gather_object(verdicts, mine, group=group)
+        for verdict in verdicts:
+            if isinstance(verdict, OSError):
+                raise verdict
+        return next((verdict for verdict in verdicts if isinstance(verdict, str)), None)
+
+    def _pass_over(self, name: Name, damage: object) -> None:
+        complain(f"checkpoint {self.storage.uri}/{name} is skipped: {damage}")
+
+    def _refuse_stale(self, keys: Collection[str], generation: int) -> None:
+        newer = [name for name in complete(keys) if name.generation > generation]
+        if newer:
+            raise Fenced(
+                f"this process is of generation {generation}, but generation {newer[-1].generation} has "
+                f"written checkpoints to {self.storage.uri}; it must not write there and ends"
+            )

@@ -1,0 +1,35 @@
+"""Gloo, the backend of ranks on CPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.distributed as dist
+
+from headway.train.collectives.backend import Rendezvous
+from headway.train.collectives.groups import default_group
+
+
+class Gloo:
+    """The `CollectiveBackend` over gloo."""
+
+    def form(self, rendezvous: Rendezvous) -> None:
+        """Form a group whose members are all connected."""
+        default_group("gloo", rendezvous)
+
+    def abort(self) -> None:
+        """Do nothing: gloo has no abort, and closed connections end its waits."""
+
+    def transfer(
+        self, tensors: Sequence[torch.Tensor], *, rank: int, source: int, receivers: Sequence[int]
+    ) -> None:
+        """Send by way of host memory, because gloo sends nothing else from one rank to another."""
+        for one in tensors:
+            on_host = one.cpu()
+            if rank == source:
+                for receiver in receivers:
+                    dist.send(on_host, dst=receiver)
+            else:
+                dist.recv(on_host, src=source)
+                one.copy_(on_host)

@@ -1,0 +1,40 @@
+"""Groups of torch with two time limits: a short one for connecting, and one for each operation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch.distributed as dist
+
+from headway.train.collectives.backend import Rendezvous
+
+CONNECT = timedelta(seconds=4)
+"""Timeout of connections between members, which take milliseconds. If a member dies meanwhile, gloo may wait for its call,
+which only a timeout ends, or call it, which gloo tries five times.
+"""
+
+
+def default_group(backend: str, at: Rendezvous) -> None:
+    """Form torch's default group over gloo or NCCL."""
+    dist.init_process_group(
+        backend, store=at.store, rank=at.rank, world_size=at.world_size, timeout=at.connect
+    )
+    if at.timeout != at.connect:
+        _set_timeout(None, at.timeout)
+
+
+def gloo_group(ranks: Sequence[int] | None, timeout: timedelta | None) -> Any:
+    """Form a group of these ranks (None: all), whose collectives time out after `timeout` (None: torch's default)."""
+    among = None if ranks is None else list(ranks)
+    if timeout is None:
+        return dist.new_group(among, backend="gloo")
+    group = dist.new_group(among, backend="gloo", timeout=min(timeout, CONNECT))
+    if among is None or dist.get_rank() in among:
+        _set_timeout(group, timeout)
+    return group
+
+
+def _set_timeout(group: Any, timeout: timedelta) -> None:
+    dist.distributed_c10d._set_pg_timeout(timeout, group)  # noqa: SLF001  # torch has no other way

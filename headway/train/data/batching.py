@@ -1,0 +1,176 @@
+"""The batch plan of a step: the global batch, its division over the ranks, and the matching learning rate."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from headway.contract.orders import BatchPlan
+from headway.train.data.boundary import Agreement
+from headway.train.data.position import Split, divide
+from headway.train.data.step_rates import Paces
+from headway.train.data.uneven import Balancer, MicroBatchLimit
+from headway.train.gradients.learning_rate import Rule, factor
+from headway.train.gradients.noise import Measurement, NoiseEstimate, NoiseScale, from_ranks
+
+NOISE_EVERY_STEPS = 8
+"""Steps between noise measurements: reading all gradients twice costs a few percent of a step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """Limits that the job sets. `most_global` is None where the global batch is fixed.
+
+    `start_global` is the first global batch of a job whose batch may change; None: `global_batch`.
+    """
+
+    global_batch: int
+    most_global: int | None = None
+    start_global: int | None = None
+    max_local: int | None = None
+    rule: Rule = "none"
+    balance: bool = True
+
+
+class Batching:
+    """The present plan, the same on every rank, and the measurements behind it.
+
+    Every rank processes the same agreements at the same boundaries, so ranks need not exchange the plan. New
+    members load its state.
+    """
+
+    def __init__(
+        self, bounds: Bounds, rank: int, world_size: int, *, memory_bytes: int | None = None
+    ) -> None:
+        self.bounds = bounds
+        self.paces = Paces()
+        """Step rates of the ranks since rank 0's last report; other ranks collect none."""
+        self._limit = MicroBatchLimit(bounds.max_local, memory_bytes)
+        self.split = Split(
+            global_batch=bounds.global_batch,
+            rank=rank,
+            world_size=world_size,
+            max_local=bounds.max_local,
+        )
+        self._noise = NoiseScale(bounds.global_batch) if bounds.most_global is not None else None
+        self._balancer = self._new_balancer()
+        if bounds.start_global is not None:
+            self.follow(BatchPlan(global_batch=bounds.start_global))
+
+    def keep_in_step(self) -> None:
+        """Give all ranks the same number of micro-batches and equal local batches from now on."""
+        self.split = replace(self.split, in_step=True, local_batches=())
+        self._balancer = None
+        self.bounds = replace(self.bounds, balance=False)
+
+    @property
+    def adaptive(self) -> bool:
+        """True if the global batch may change, for which the noise is measured."""
+        return self._noise is not None
+
+    @property
+    def local_batches(self) -> tuple[int, ...]:
+        """Samples of each rank in a whole step."""
+        weights = self.split.local_batches or (1,) * self.split.world_size
+        return tuple(len(part) for part in divide(range(self.split.global_batch), weights))
+
+    @property
+    def noise(self) -> NoiseEstimate | None:
+        """Estimate of the gradient noise, if it is measured."""
+        return self._noise.estimate if self._noise is not None else None
+
+    @property
+    def lr_factor(self) -> float:
+        """Factor by which the script's learning rate is multiplied."""
+        return factor(self.bounds.rule, self.split.global_batch, self.bounds.global_batch, self.noise)
+
+    def measures(self, samples: int) -> bool:
+        """Return True if the noise is measured in the step that begins after `samples` committed samples."""
+        return self.adaptive and samples // self.split.global_batch % NOISE_EVERY_STEPS == 0
+
+    def observe(self, agreement: Agreement, measured: Sequence[int]) -> bool:
+        """Process the ranks' measurements of an earlier whole step, of `measured` samples each. True: the
+        plan changes.
+        """
+        if len(measured) != len(agreement.statements):
+            return False
+        if self.split.rank == 0:
+            self.paces.add(measured, [one.compute_s for one in agreement.statements])
+        squares = [one.square for one in agreement.statements if one.square > 0.0]
+        if len(squares) > 1:
+            mean_sqr = agreement.statements[0].squared_mean
+            self.take_in(from_ranks(sum(squares), len(squares), mean_sqr, sum(measured)))
+        if self._balancer is None:
+            return False
+        changed = self._balancer.observe(measured, [one.compute_s for one in agreement.statements])
+        if changed:
+            self._divide()
+        return changed
+
+    def take_in(self, measurement: Measurement) -> None:
+        """Add a measurement of the noise, the only one in `NOISE_EVERY_STEPS` steps."""
+        if self._noise is not None:
+            self._noise.add(measurement, NOISE_EVERY_STEPS * self.split.global_batch)
+
+    def observe_memory(self, micro_batch: int, peak_bytes: int, static_bytes: int) -> bool:
+        """Record the memory use of a micro-batch. True: this rank's micro-batches change in size."""
+        self._limit.observe(micro_batch, peak_bytes, static_bytes)
+        if self.split.in_step or self._limit.most == self.split.max_local:
+            return False
+        before, self.split = self.split, replace(self.split, max_local=self._limit.most)
+        longest = max(self.local_batches)
+        return before.max_local is not None or (self._limit.most or longest) < longest
+
+    def follow(self, plan: BatchPlan | None) -> bool:
+        """Follow the service's plan within the job's limits. True: the global batch changes."""
+        if plan is None or self.bounds.most_global is None:
+            return False
+        wanted = min(max(plan.global_batch, 1), self.bounds.most_global)
+        if wanted == self.split.global_batch:
+            return False
+        self.split = replace(self.split, global_batch=wanted, local_batches=())
+        if self._balancer is not None and wanted >= self.split.world_size:
+            self._balancer = self._balancer.for_members(range(self.split.world_size), wanted)
+        else:
+            self._balancer = self._new_balancer()
+        self._divide()
+        return True
+
+    def change_members(self, before: Sequence[int | None], *, rank: int) -> None:
+        """Divide the batch over other ranks; `before` has the previous rank of each, None for a new member."""
+        self.paces.forget()
+        self.split = replace(self.split, rank=rank, world_size=len(before), local_batches=())
+        if self._balancer is not None and 1 < len(before) <= self.split.global_batch:
+            self._balancer = self._balancer.for_members(before)
+        else:
+            self._balancer = self._new_balancer()
+        self._divide()
+
+    def state(self) -> dict[str, Any]:
+        """Return the state as plain values, for new members."""
+        return {
+            "global_batch": self.split.global_batch,
+            "noise": self._noise.state_dict() if self._noise is not None else None,
+            "balancer": self._balancer.state_dict() if self._balancer is not None else None,
+        }
+
+    def take_over(self, state: Mapping[str, Any]) -> None:
+        """Load the plan of a peer."""
+        self.split = replace(self.split, global_batch=state["global_batch"], local_batches=())
+        if self._noise is not None and state["noise"] is not None:
+            self._noise.load_state_dict(state["noise"])
+        self._balancer = self._new_balancer()
+        if self._balancer is not None and state["balancer"] is not None:
+            self._balancer.load_state_dict(state["balancer"])
+        self._divide()
+
+    def _new_balancer(self) -> Balancer | None:
+        split = self.split
+        if not self.bounds.balance or not 1 < split.world_size <= split.global_batch:
+            return None
+        return Balancer(split.global_batch, split.world_size)
+
+    def _divide(self) -> None:
+        if self._balancer is not None:
+            self.split = replace(self.split, local_batches=self._balancer.local_batches)

@@ -1,0 +1,131 @@
+"""The data that ranks exchange with every step, and the resulting agreement between two steps."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+from headway.train.data.ledger import Ledger
+from headway.train.membership.peers import NoPeers, Peers, Pending
+
+
+class BoundaryRequest(IntEnum):
+    """A rank's request for the next boundary. If ranks differ, the highest value wins."""
+
+    CONTINUE = 0
+    CHECKPOINT = 1
+    STOP = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """The message of one rank at the start of a step: its wish, its samples as a ledger, and earlier
+    measurements.
+
+    `ordered` is the generation of the newest order that it has seen. `compute_s` is the time of its part of
+    the last step without waits for peers; 0 if unknown. `square` is the squared norm of its last gradient
+    before the all-reduce, weighted by its samples. `squared_mean` is the squared norm of the mean gradient.
+    Both are 0 if unknown.
+    """
+
+    wish: int = BoundaryRequest.CONTINUE
+    ordered: int = 0
+    count: int = 0
+    total: int = 0
+    squares: int = 0
+    compute_s: float = 0.0
+    square: float = 0.0
+    squared_mean: float = 0.0
+
+    @property
+    def ledger(self) -> Ledger:
+        """This rank's samples of the step."""
+        return Ledger(self.count, self.total, self.squares)
+
+    def to_numbers(self) -> tuple[int, ...]:
+        """Return the fields as integers for `Peers.gather`; reals are represented by their bits."""
+        packed = _STATEMENT.pack(
+            self.wish,
+            self.ordered,
+            self.count,
+            self.total,
+            self.squares,
+            self.compute_s,
+            self.square,
+            self.squared_mean,
+        )
+        return _NUMBERS.unpack(packed)
+
+    @classmethod
+    def from_numbers(cls, numbers: Sequence[int]) -> Statement:
+        """Return the statement that `to_numbers` converted."""
+        return cls(*_STATEMENT.unpack(_NUMBERS.pack(*numbers)))
+
+
+_STATEMENT = struct.Struct("<5q3d")
+_NUMBERS = struct.Struct("<8q")
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """The statements of all ranks about one step: the same on every rank."""
+
+    statements: tuple[Statement, ...]
+
+    @property
+    def wish(self) -> BoundaryRequest:
+        """The wish that all ranks follow."""
+        return BoundaryRequest(max(one.wish for one in self.statements))
+
+    @property
+    def ordered(self) -> int:
+        """Generation whose order all ranks have; 0 while they have seen different orders."""
+        seen = {one.ordered for one in self.statements}
+        return seen.pop() if len(seen) == 1 else 0
+
+    @property
+    def ledger(self) -> Ledger:
+        """The samples of the step, over all ranks."""
+        return sum((one.ledger for one in self.statements), Ledger())
+
+
+class Boundary:
+    """The exchange of statements: each rank makes one at the start of a step and receives all at its end.
+
+    The exchange overlaps with the computation, and every rank gets the same statements at the same boundary.
+    An event during a step takes effect at the end of the next one.
+    """
+
+    def __init__(self, peers: Peers) -> None:
+        self._peers = peers
+        self._pending: Pending | NoPeers | None = None
+
+    def begin(self, statement: Statement) -> None:
+        """Send this rank's statement at the start of a step.
+
+        Raises:
+            PeersLost: a peer is gone.
+        """
+        if self._pending is not None:  # the script left the previous step without ending it
+            self._pending.wait()
+        self._pending = self._peers.begin_gather(statement.to_numbers())
+
+    def agree(self, samples: int) -> Agreement:
+        """Return the agreement at the end of a step of `samples` samples over all ranks; 0 if no step was
+        taken.
+
+        Raises:
+            PeersLost: a peer is gone.
+            RuntimeError: peers are in another step, so their gradients cannot be combined.
+        """
+        assert self._pending is not None, "begin() comes first"
+        pending, self._pending = self._pending, None
+        agreement = Agreement(tuple(map(Statement.from_numbers, pending.wait())))
+        if (taken := agreement.ledger.count) != samples:
+            raise RuntimeError(
+                f"the ranks are not in the same step: all of them took {taken} samples, but it has {samples} here; "
+                "have every rank leave its loop after the same step, over the same data"
+            )
+        return agreement

@@ -1,0 +1,56 @@
+"""Seconds per sample of each rank, from the ranks' own statements. The module does no I/O."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+
+NOTABLE = 1.2
+"""Ratio to the median from which a rank is reported as slow, because reports of all ranks are large in a
+large job.
+"""
+RANKS_EVERY_STEP = 32
+"""Number of ranks up to which every step is recorded; with twice as many, every second step, and so on."""
+
+
+class Paces:
+    """Collector of the ranks' measurements between two reports."""
+
+    def __init__(self) -> None:
+        self._compute_s: list[float] = []
+        self._samples: list[int] = []
+        self._steps = 0
+
+    def add(self, samples: Sequence[int], compute_s: Sequence[float]) -> None:
+        """Record a step with the samples of each rank and its time without waits for peers, in seconds; 0:
+        unknown.
+        """
+        if len(self._samples) != len(samples):
+            self.forget()
+            self._compute_s, self._samples = [0.0] * len(samples), [0] * len(samples)
+        self._steps += 1
+        if self._steps % (1 + len(samples) // (RANKS_EVERY_STEP + 1)):
+            return
+        for rank, (count, seconds) in enumerate(zip(samples, compute_s, strict=True)):
+            if seconds > 0.0:
+                self._compute_s[rank] += seconds
+                self._samples[rank] += count
+
+    def forget(self) -> None:
+        """Discard the measurements, because the ranks change."""
+        self._compute_s, self._samples, self._steps = [], [], 0
+
+    def take(self) -> tuple[float, ...]:
+        """Return each rank's seconds per sample since the last report (0: unknown), and start anew.
+
+        The result is empty while no rank is notably slow.
+        """
+        sample_s = tuple(
+            seconds / samples if samples else 0.0
+            for seconds, samples in zip(self._compute_s, self._samples, strict=True)
+        )
+        self.forget()
+        said = [one for one in sample_s if one > 0.0]
+        if len(said) < 2 or max(said) < NOTABLE * statistics.median(said):
+            return ()
+        return sample_s

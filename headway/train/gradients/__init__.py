@@ -1,0 +1,1 @@
+"""Gradients: their exact mean over ranks, and the measurement of their noise."""

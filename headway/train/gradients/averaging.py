@@ -1,0 +1,336 @@
+"""Gradients that do not depend on the division of a batch.
+
+A script computes the mean loss of the samples that it received. The optimizer must get the gradient of the
+mean over the whole global batch, at any number of ranks and micro-batches:
+
+    g  =  sum over ranks and micro-batches of  (samples / global batch) * gradient of the micro-batch's mean
+
+Within a rank the accumulated gradient is kept in units of the next micro-batch. It is scaled when the sizes
+differ, at most once per step. Across ranks, DDP sums buckets that each rank has scaled by (samples of its
+last micro-batch / global batch).
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+from torch.utils._pytree import tree_map_only
+
+from headway.train.checkpoint.staging import is_sharded
+from headway.train.gradients.device import DeviceMeter
+from headway.train.gradients.learning_rate import scaled
+from headway.train.gradients.probe import NoiseProbe
+from headway.train.membership.peers import Peers
+
+_NO_SYNC: dict[str, bool] = {
+    # `ElasticModule` sends the buffers, which DDP would send in every forward pass, because it survives a
+    # lost peer.
+    "forward_sync_buffers"
+    if "forward_sync_buffers" in inspect.signature(DistributedDataParallel).parameters
+    else "broadcast_buffers": False
+}
+
+
+class ElasticModule(nn.Module):
+    """The model as the script trains it, over the present peers.
+
+    Everything except the forward pass belongs to the model itself, including its state.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+        self._around: list[Callable[..., Any]] = []  # a list, so that the value does not become a submodule
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the model's forward pass."""
+        return self._around[0](*args, **kwargs) if self._around else self.module(*args, **kwargs)
+
+    def surround(self, forward: Callable[..., Any] | None) -> None:
+        """Send forward passes through `forward`; None: directly to the model."""
+        self._around = [] if forward is None else [forward]
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the model's own state, which is the same at any number of ranks."""
+        return self.module.state_dict(*args, **kwargs)
+
+    def load_state_dict(self, state_dict: Any, *args: Any, **kwargs: Any) -> Any:
+        """Load a state into the model itself."""
+        return self.module.load_state_dict(state_dict, *args, **kwargs)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the state of a copy, without peers and without a wrapper of the forward pass."""
+        return {**self.__dict__, "_around": []}
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(super().__getattr__("module"), name)
+
+
+class Gradients:
+    """The gradients of one model, averaged over the peers of `replicate`; at first without peers."""
+
+    def __init__(self, model: nn.Module, *, device: torch.device) -> None:
+        self.accumulating = False
+        """True if the global batch continues after this micro-batch, so that no optimizer step is due."""
+        self.stepped = False
+        """True if an optimizer step was taken for the current global batch."""
+        self.broken = False
+        """True if a peer was lost before the gradient of the current global batch was complete."""
+        self.spoiled = False
+        """True if the optimizer took a step with an incomplete gradient, which it computed itself by a
+        closure.
+        """
+        self.meter = DeviceMeter(device)
+        """Meter of this rank's own part of the last gradient, forward and backward."""
+        self.batch_number = 0
+        """Number of the current global batch."""
+        self.lr_factor = 1.0
+        """Factor of the learning rate in the optimizer's steps."""
+        self.probe: NoiseProbe | None = None
+        """Probe of the gradient noise, where it is measured."""
+        self.model = ElasticModule(model)
+        self._device = device
+        self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self._buffers = [buffer for buffer in model.buffers() if buffer.numel()]
+        self._samples = 0
+        self._done = 0
+        self._global_batch = 1
+        self._weight = 1.0
+        self._fresh = False
+        self._peers: Peers | None = None
+        self._ddp: DistributedDataParallel | None = None
+        self._hooks: list[Any] = []
+        self._shards = is_sharded(dict(model.named_parameters()))
+        self._weigh_alone()
+
+    def replicate(self, peers: Peers) -> None:
+        """Average with these peers from now on."""
+        self.part()
+        if self._shards:
+            self._peers = peers
+            self.model.surround(self._forward_sharded)
+            return
+        if peers.world_size == 1:
+            self._weigh_alone()
+            return
+        self._peers = peers
+        self._ddp = DistributedDataParallel(
+            self.model.module,
+            device_ids=[self._device.index] if self._device.type == "cuda" else None,
+            init_sync=False,
+            gradient_as_bucket_view=True,  # avoids a copy of each gradient into its bucket and back
+            **_NO_SYNC,  # type: ignore[arg-type]
+        )
+        # torch reads the hook's annotations, and accepts none or its own class, but not the class's name.
+        self._ddp.register_comm_hook(None, lambda _state, bucket: self._weighted_sum(bucket))
+        self.model.surround(self._forward)
+
+    def part(self) -> None:
+        """Average without peers until `replicate`, and discard the present gradient."""
+        self.model.surround(None)
+        self._ddp = self._peers = None  # removes its hooks from the parameters
+        while self._hooks:
+            self._hooks.pop().remove()
+        self.drop()
+
+    def begin(self, samples: int, *, global_batch: int, first: bool, last: bool) -> None:
+        """Prepare the backward pass of a micro-batch of `samples`, 0 for one that must not count."""
+        if first:
+            self.stepped = self.broken = False
+            self.batch_number += 1
+            self._fresh = True
+            self.meter.begin()
+            self._done, self._global_batch = 0, global_batch
+        else:
+            if self.probe is not None and self._ddp is None and 2 * self._done >= global_batch > 0:
+                self.probe.halfway(self._parameters, self._samples / self._done, self._done)
+            if samples != self._samples and not self._shards:
+                self._scale(self._samples / samples)
+        self._samples = samples
+        self._done += samples
+        self._weight = samples / global_batch if last else 1.0
+        self.accumulating = not last
+        if self._ddp is not None:
+            self._ddp.require_backward_grad_sync = last
+
+    def abandon(self) -> None:
+        """Discard the gradients of an incomplete batch, because the script left its loop."""
+        if self.accumulating:
+            self.drop()
+
+    def drop(self) -> None:
+        """Discard the gradients of all parameters."""
+        self.accumulating = False
+        for parameter in self._parameters:
+            parameter.grad = None
+
+    def whole(self) -> bool:
+        """Return True if the gradient is that of the whole batch. Waits for operations in progress.
+
+        An accelerator works asynchronously: it would carry out the optimizer's step even if the gradient
+        never became complete. Therefore the program waits here, before the step.
+        """
+        if self._device.type == "cuda" and self._ddp is not None:
+            torch.cuda.current_stream(self._device).synchronize()
+        self.broken = not self.sound
+        if self.sound and self.probe is not None:
+            share = self._done / self._global_batch
+            alone = self._ddp is None
+            self.probe.whole(self._parameters, share=share, samples=self._global_batch, alone=alone)
+        return self.sound
+
+    @property
+    def nbytes(self) -> int:
+        """Size of a whole gradient in bytes."""
+        return sum(parameter.nbytes for parameter in self._parameters)
+
+    @property
+    def sound(self) -> bool:
+        """True while no lost peer is known."""
+        return not self.broken and not (self._peers is not None and self._peers.aborted)
+
+    def _forward_sharded(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the model's forward pass with a gradient weight for FSDP.
+
+        FSDP averages the gradients of ranks separately for each micro-batch. The hook weights each by its
+        samples, where the gradient enters the model.
+        """
+        assert self._peers is not None
+        weight = self._samples * self._peers.world_size / self._global_batch
+
+        def weigh(output: torch.Tensor) -> torch.Tensor:
+            if output.requires_grad:
+                output.register_hook(lambda gradient: gradient * weight)  # type: ignore[no-untyped-call]
+            return output
+
+        return tree_map_only(torch.Tensor, weigh, self.model.module(*args, **kwargs))
+
+    def _weigh_alone(self) -> None:
+        if self._shards:
+            return
+        self._hooks = [
+            parameter.register_post_accumulate_grad_hook(self._weigh)  # type: ignore[no-untyped-call]
+            for parameter in self._parameters
+        ]
+
+    def _forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Run DDP's forward pass without the collectives that would raise a lost peer's error."""
+        assert self._ddp is not None
+        if torch.is_grad_enabled() and not self.broken:
+            try:
+                if self._fresh and self._buffers:
+                    dist._broadcast_coalesced(dist.group.WORLD, self._buffers, 1 << 28, 0)  # type: ignore[arg-type,attr-defined]  # noqa: SLF001  # as DDP does
+                self._ddp.reducer._rebuild_buckets()  # noqa: SLF001  # DDP's forward then has nothing to rebuild
+            except RuntimeError:
+                self.broken = True
+            self._fresh = False
+        return self.model.module(*args, **kwargs) if self.broken else self._ddp(*args, **kwargs)
+
+    def _scale(self, factor: float) -> None:
+        for parameter in self._parameters:
+            if parameter.grad is not None:
+                parameter.grad.mul_(factor)
+
+    def _weigh(self, parameter: torch.Tensor) -> None:
+        """Weight an accumulated gradient of a parameter, without peers."""
+        if self._weight != 1.0 and parameter.grad is not None:
+            parameter.grad.mul_(self._weight)
+
+    def _weighted_sum(self, bucket: Any) -> torch.futures.Future[torch.Tensor]:
+        """Reduce one bucket of DDP, with peers. It records a lost peer and raises no error in the script."""
+        gradient = bucket.buffer()
+        if bucket.is_last():
+            self.meter.end()
+        if self._weight == 0.0:
+            gradient.zero_()  # not by multiplication: NaN of a sample without weight would remain
+        else:
+            gradient.mul_(self._weight)
+        if self.probe is not None:
+            self.probe.local(bucket.gradients(), bucket.parameters())
+        try:
+            work: Any = dist.all_reduce(gradient, async_op=True)
+        except RuntimeError:
+            self.broken = True
+            as_it_is: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+            as_it_is.set_result(gradient)
+            return as_it_is
+        assert self._peers is not None
+        # A separate future, because gloo sometimes misses a loss, and `abort` must end the wait then.
+        result = self._peers.promise(gradient)
+        work.get_future().add_done_callback(lambda done: result.keep(self._take(done, gradient)))
+        return result.future
+
+    def _take(self, done: Any, gradient: torch.Tensor) -> torch.Tensor:
+        try:
+            return done.value()[0]  # type: ignore[no-any-return]
+        except RuntimeError:
+            self.broken = True
+            return gradient
+
+
+def step_once_per_batch(optimizer: Optimizer, gradients: Gradients) -> None:
+    """Make `optimizer` skip `step` and `zero_grad` while a global batch is incomplete.
+
+    The script calls both for every micro-batch, `zero_grad` before the backward pass or after the step.
+    Therefore gradients are kept from a skipped step until the next step.
+    """
+    step, zero_grad = optimizer.step, optimizer.zero_grad
+    skipped_in = 0  # number of the global batch in which a step was skipped, with no step since
+
+    @functools.wraps(step)
+    def step_or_skip(_self: Optimizer, closure: Callable[[], Any] | None = None) -> Any:
+        # The state changes after the call: a closure calls zero_grad itself, which belongs before the step.
+        nonlocal skipped_in
+        if gradients.accumulating:
+            result = closure() if closure is not None else None
+            skipped_in = gradients.batch_number
+            return result
+        if not gradients.whole():
+            return None  # the batch will be repeated with the remaining peers
+        with scaled(optimizer, gradients.lr_factor):
+            result = step(closure)
+        gradients.spoiled = gradients.spoiled or gradients.broken
+        skipped_in = 0
+        gradients.stepped = True
+        return result
+
+    @functools.wraps(zero_grad)
+    def zero_or_keep(_self: Optimizer, set_to_none: bool = True) -> None:  # noqa: FBT001, FBT002  # torch's signature
+        if skipped_in != gradients.batch_number:
+            zero_grad(set_to_none)
+
+    # Methods of this object, as in torch's schedulers, because other objects already refer to it.
+    optimizer.step = types.MethodType(step_or_skip, optimizer)  # type: ignore[method-assign]
+    optimizer.zero_grad = types.MethodType(zero_or_keep, optimizer)  # type: ignore[method-assign]
+
+
+class OncePerBatch:
+    """A learning-rate scheduler whose `step` does nothing while a global batch is incomplete.
+
+    Everything else belongs to the wrapped scheduler.
+    """
+
+    def __init__(self, scheduler: LRScheduler, gradients: Gradients) -> None:
+        self._scheduler = scheduler
+        self._gradients = gradients
+
+    def step(self, *args: Any, **kwargs: Any) -> None:
+        """Step the scheduler, once per optimizer step or epoch."""
+        if not self._gradients.accumulating and not self._gradients.broken:
+            self._scheduler.step(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._scheduler, name)

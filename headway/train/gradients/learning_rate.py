@@ -1,0 +1,67 @@
+"""The learning rate of a step whose batch differs from the script's, set by rule and hidden from the script."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Literal, TypeAlias, get_args
+
+from torch.optim import Optimizer
+
+from headway.train.gradients.noise import NoiseEstimate
+
+Rule: TypeAlias = Literal["adascale", "sqrt", "linear", "none"]
+
+
+def factor(rule: Rule, batch: int, reference_batch: int, noise: NoiseEstimate | None = None) -> float:
+    """Return the factor of the learning rate for a step of `batch` samples instead of `reference_batch`.
+
+    `adascale` (SGD): the number of steps of the reference batch that this one is worth, according to the
+    noise. It lies between 1, without noise, and the ratio of the batches, with nothing but noise. Without an
+    estimate, the factor of a larger batch is 1. `sqrt`: the square root of the ratio (Adam, whose moments
+    stay unchanged). `linear`: the ratio.
+
+    Raises:
+        ValueError: a batch is not positive, or there is no such rule.
+    """
+    if batch < 1 or reference_batch < 1:
+        raise ValueError(f"a batch must be at least 1 sample; these are {batch} and {reference_batch}")
+    scale = batch / reference_batch
+    match rule:
+        case "none":
+            return 1.0
+        case "linear":
+            return scale
+        case "sqrt":
+            return math.sqrt(scale)
+        case "adascale":
+            if noise is None or noise.sqr + noise.var == 0.0:
+                return min(1.0, scale)
+            reference_var = noise.var / reference_batch
+            return (reference_var + noise.sqr) / (reference_var / scale + noise.sqr)
+    raise ValueError(f"there is no learning-rate rule {rule!r}; the rules are {', '.join(get_args(Rule))}")
+
+
+@contextmanager
+def scaled(optimizer: Optimizer, by: float) -> Iterator[None]:
+    """Multiply the learning rate of every parameter group by `by` within the block, which is one step.
+
+    At all other times schedulers, checkpoints and the script see the script's own learning rate.
+
+    Raises:
+        ValueError: the optimizer has no learning rate, and `by` is not 1.
+    """
+    groups = [group for group in optimizer.param_groups if "lr" in group] if by != 1.0 else []
+    if by != 1.0 and not groups:
+        raise ValueError(
+            f"{type(optimizer).__name__} has no learning rate to scale; set lr_rule: none in the job file"
+        )
+    own = [group["lr"] for group in groups]
+    for group, rate in zip(groups, own, strict=True):
+        group["lr"] = rate * by  # not in place: it may be a tensor of the script
+    try:
+        yield
+    finally:
+        for group, rate in zip(groups, own, strict=True):
+            group["lr"] = rate

@@ -1,0 +1,344 @@
+"""Gradient noise: the share of signal in a gradient, from norms of means over batches of two sizes.
+
+G is the true gradient, tr the trace of the covariance of one sample's gradient. The mean g of b samples has
+
+    E|g|^2  =  |G|^2 + tr / b                                                                          (1)
+
+so the squared norms of two means over different numbers of samples give both unknowns. With n units (ranks)
+of b_i samples, B in all, weights l_i = b_i / B, means g_i and g = sum l_i g_i, the weighted moment
+
+    A  =  sum l_i |g_i|^2,   E A  =  |G|^2 + sum (b_i / B) (tr / b_i)  =  |G|^2 + tr / (B / n)         (2)
+
+is the value of (1) for a batch of B / n samples, however uneven the units are. As A - |g|^2 = sum l_i |g_i -
+g|^2, this is the weighted estimate of least variance. A unit may have accumulated over any number of
+micro-batches.
+
+There are three methods, depending on the step:
+
+    step of                      small and large batch          cost when measured
+    several ranks                the ranks' means (2),          a read of the gradients before and after
+                                 the mean of all                the all-reduce
+    one rank that accumulates    its mean halfway, its mean     the same two reads, no memory
+    one rank, one batch          a step's mean, the mean        a copy of the gradients for a step,
+                                 of two steps                   6 reads in 8 steps
+
+Halfway norms are noisier than norms from a copy of the gradients, by terms of G whose mean is zero. That
+matters where batches are large against the noise scale, and 1,000 steps average it out. The last method is
+biased, because parameters move between the two steps. It is abandoned as soon as another method is available.
+Optimizers that divide the gradient by its scale (Adam) see another gradient and another noise. For these,
+every gradient is first divided in the same way.
+"""
+
+# ruff: noqa: SLF001 - torch has no public names for operations on lists of tensors
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Adam, NAdam, Optimizer
+
+REMEMBERED_BATCHES = 1000
+"""Time constant of the smoothing, in reference batches of samples."""
+WARM_UP_STEPS = 10
+"""Steps of Adam before its second moment is a usable scale: the inverse of few squares has no mean."""
+PAIR_EVERY_STEPS = 8
+"""Period in steps of the comparison of two successive steps by a rank without peers."""
+_PART_ELEMENTS = {"cpu": 2**18}
+"""Elements per part on a CPU: temporaries stay in its cache, and sums of 32-bit squares stay exact to 1e-5.
+"""
+_PART_ELEMENTS_ELSEWHERE = 2**24
+
+
+@dataclass(frozen=True, slots=True)
+class Divisor:
+    """Adam's scale of one parameter's gradient: sqrt(second_moment) * correction + eps."""
+
+    second_moment: Tensor
+    correction: float
+    eps: float
+
+
+@dataclass(frozen=True, slots=True)
+class Preconditioner:
+    """The divisors of gradients in an Adam-like optimizer, as of its last step. Created anew for a measured
+    step.
+
+    While it is not `ready` there are no usable divisors, and a step must not be measured.
+    """
+
+    ready: bool
+    divisors: Mapping[Tensor, Divisor]
+
+
+def preconditioner(optimizer: Optimizer) -> Preconditioner | None:
+    """Return the preconditioner in the state of `optimizer`; None where gradients are not divided (SGD)."""
+    if not isinstance(optimizer, Adam | NAdam):  # AdamW is an Adam
+        return None
+    divisors: dict[Tensor, Divisor] = {}
+    fewest_steps = math.inf
+    for group in optimizer.param_groups:
+        states = [(one, optimizer.state[one]) for one in group["params"] if optimizer.state.get(one)]
+        if not states:
+            continue
+        # One parameter represents its group: the count may be on the device, and reading it waits for the
+        # device.
+        steps = max(float(states[0][1]["step"]), 1.0)
+        fewest_steps = min(fewest_steps, steps)
+        correction = 1.0 / math.sqrt(1.0 - group["betas"][1] ** steps)
+        for parameter, state in states:
+            moment = state.get("max_exp_avg_sq", state["exp_avg_sq"])
+            divisors[parameter] = Divisor(moment, correction, group["eps"])
+    return Preconditioner(bool(divisors) and fewest_steps >= WARM_UP_STEPS, divisors)
+
+
+class SquaredNorm:
+    """The squared norm of gradients that arrive in pieces, such as DDP's buckets. Only `take` waits for the
+    device.
+    """
+
+    def __init__(self, preconditioner: Preconditioner | None = None) -> None:
+        self._preconditioner = preconditioner
+        self._sums: list[Tensor] = []
+
+    def add(self, gradients: Sequence[Tensor], parameters: Sequence[Tensor] = ()) -> None:
+        """Add pieces, all on one device; with a preconditioner, their parameters in the same order.
+
+        A parameter that the preconditioner does not know was never stepped, and is ignored.
+        """
+        self._sums += [_sum_of_squares(part) for part in _parts(gradients, parameters, self._preconditioner)]
+
+    def take(self) -> float:
+        """Return the sum of the squares added so far and reset it. Waits for the device."""
+        sums, self._sums = self._sums, []
+        return torch.stack(sums).sum().item() if sums else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """One step's estimates of |G|^2 (`sqr`) and tr (`var`): noisy, of either sign, unbiased unless `biased`."""
+
+    sqr: float
+    var: float
+    biased: bool = False
+
+
+def from_two_batches(
+    small_sqr: float, small: float, large_sqr: float, large: float, *, biased: bool = False
+) -> Measurement:
+    """Solve (1) for the squared norms of the means over `small` and over `large` samples.
+
+    It also serves a single rank that accumulates: the mean over its first samples, best about half, and over
+    all.
+    """
+    var = (small_sqr - large_sqr) / (1.0 / small - 1.0 / large)
+    return Measurement(large_sqr - var / large, var, biased)
+
+
+def from_ranks(moment: float, units: int, mean_sqr: float, samples: int) -> Measurement:
+    """Return the measurement of a step of `samples` in which `units` ranks, at least 2, had samples.
+
+    `moment` is A of (2). A rank contributes l_i g_i to the all-reduce, so its term is the squared norm of
+    that divided by l_i. A rank without samples has no term and is no unit. `mean_sqr` is |g|^2.
+    """
+    return from_two_batches(moment, samples / units, mean_sqr, samples)
+
+
+class SuccessiveSteps:
+    """Noise measurement on a rank with one batch a step, from pairs of successive steps."""
+
+    def __init__(self) -> None:
+        self._step = 0
+        self._kept: list[list[Tensor]] = []
+        self._kept_sqr = 0.0
+        self._kept_samples = 0
+
+    def add(
+        self,
+        gradients: Sequence[Tensor],
+        samples: int,
+        preconditioner: Preconditioner | None = None,
+        parameters: Sequence[Tensor] = (),
+    ) -> Measurement | None:
+        """Add the gradients of the next step, the mean over `samples`. Every eighth step gives a measurement."""
+        if preconditioner is not None and not preconditioner.ready:
+            return None
+        place = self._step % PAIR_EVERY_STEPS
+        self._step += 1
+        if place == 0:
+            parts = _parts(gradients, parameters, preconditioner)
+            # A divided part is a copy already.
+            self._kept = [part if preconditioner else [one.clone() for one in part] for part in parts]
+            self._kept_sqr, self._kept_samples = _total(self._kept), samples
+        elif place == 1:
+            return self._compare(list(_parts(gradients, parameters, preconditioner)), samples)
+        return None
+
+    def forget(self) -> None:
+        """Restart the measurement, because parameters or peers came from elsewhere."""
+        self._step, self._kept = 0, []
+
+    def _compare(self, parts: list[list[Tensor]], samples: int) -> Measurement | None:
+        kept, self._kept = self._kept, []
+        if [[piece.numel() for piece in part] for part in parts] != [
+            [one.numel() for one in k] for k in kept
+        ]:
+            return None  # other parameters had gradients
+        whole = self._kept_samples + samples
+        first, second = self._kept_samples / whole, samples / whole
+        moment = first * self._kept_sqr + second * _total(parts)
+        for before, now in zip(kept, parts, strict=True):
+            torch._foreach_sub_(before, now)
+        # |first a + second b|^2 = first |a|^2 + second |b|^2 - first second |a - b|^2
+        mean_sqr = moment - first * second * _total(kept)
+        return from_two_batches(moment, whole / 2, mean_sqr, whole, biased=True)
+
+
+@dataclass(frozen=True, slots=True)
+class NoiseEstimate:
+    """Smoothed |G|^2 (`sqr`) and trace of the covariance of one sample's gradient (`var`), neither below 0.
+
+    `steps` is the number of measured steps. `biased`: measured by successive steps.
+    """
+
+    sqr: float
+    var: float
+    biased: bool
+    steps: int
+
+    @property
+    def noise_scale(self) -> float:
+        """Samples at which noise and signal are equal: tr / |G|^2. Infinite where there is no signal."""
+        return self.var / self.sqr if self.sqr > 0.0 else math.inf
+
+
+class NoiseScale:
+    """The noise over about 1,000 reference batches, as a bias-corrected exponential average.
+
+    |G|^2 and tr are averaged separately: the mean of a ratio is not the ratio of the means.
+    """
+
+    def __init__(self, reference_batch: int) -> None:
+        self._reference_batch = reference_batch
+        self._sqr = 0.0
+        self._var = 0.0
+        self._weight = 0.0
+        self._steps = 0
+        self._biased = False
+
+    def add(self, measurement: Measurement, samples: int) -> None:
+        """Add a measurement; `samples` were trained since the last one. A measurement that is not finite is
+        ignored.
+
+        The first unbiased measurement replaces all biased ones.
+        """
+        if not math.isfinite(measurement.sqr + measurement.var):
+            return
+        if self._biased and not measurement.biased:
+            self._sqr = self._var = self._weight = 0.0
+            self._steps = 0
+        self._biased = measurement.biased
+        kept = (1.0 - 1.0 / REMEMBERED_BATCHES) ** (samples / self._reference_batch)
+        self._sqr = kept * self._sqr + (1.0 - kept) * measurement.sqr
+        self._var = kept * self._var + (1.0 - kept) * measurement.var
+        self._weight = kept * self._weight + (1.0 - kept)
+        self._steps += 1
+
+    @property
+    def estimate(self) -> NoiseEstimate | None:
+        """The estimate so far; None before the first measurement."""
+        if self._weight == 0.0:
+            return None
+        sqr, var = self._sqr / self._weight, self._var / self._weight
+        return NoiseEstimate(max(sqr, 0.0), max(var, 0.0), self._biased, self._steps)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state as plain numbers."""
+        return {
+            "sqr": self._sqr,
+            "var": self._var,
+            "weight": self._weight,
+            "steps": self._steps,
+            "biased": self._biased,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Load the state of another instance."""
+        self._sqr, self._var = float(state["sqr"]), float(state["var"])
+        self._weight = float(state["weight"])
+        self._steps, self._biased = int(state["steps"]), bool(state["biased"])
+
+
+def efficiency(noise_scale: float, batch: float, reference_batch: float) -> float:
+    """Return the progress per sample in steps of `batch`, relative to steps of `reference_batch`."""
+    if math.isinf(noise_scale):
+        return 1.0
+    return (noise_scale + reference_batch) / (noise_scale + batch)
+
+
+def _parts(
+    gradients: Sequence[Tensor], parameters: Sequence[Tensor], preconditioner: Preconditioner | None
+) -> Iterator[list[Tensor]]:
+    """Yield the elements of the gradients, divided by the preconditioner, in lists of a size that suits the
+    device.
+    """
+    if not gradients:
+        return
+    limit = _PART_ELEMENTS.get(gradients[0].device.type, _PART_ELEMENTS_ELSEWHERE)
+    part: list[tuple[Tensor, Divisor | None]] = []
+    elements = 0
+    for piece, divisor in _pieces(gradients, parameters, preconditioner, limit):
+        if elements + piece.numel() > limit and part:
+            yield _divide(part)
+            part, elements = [], 0
+        part.append((piece, divisor))
+        elements += piece.numel()
+    if part:
+        yield _divide(part)
+
+
+def _pieces(
+    gradients: Sequence[Tensor],
+    parameters: Sequence[Tensor],
+    preconditioner: Preconditioner | None,
+    limit: int,
+) -> Iterator[tuple[Tensor, Divisor | None]]:
+    if preconditioner is None:
+        for gradient in gradients:
+            for piece in torch.split(gradient.detach().reshape(-1), limit):
+                yield piece, None
+        return
+    for gradient, parameter in zip(gradients, parameters, strict=True):
+        divisor = preconditioner.divisors.get(parameter)
+        if divisor is None:
+            continue
+        pieces = torch.split(gradient.detach().reshape(-1), limit)
+        moments = torch.split(divisor.second_moment.reshape(-1), limit)
+        for piece, moment in zip(pieces, moments, strict=True):
+            yield piece, Divisor(moment, divisor.correction, divisor.eps)
+
+
+def _divide(part: list[tuple[Tensor, Divisor | None]]) -> list[Tensor]:
+    pieces = [piece for piece, _ in part]
+    divisors = [divisor for _, divisor in part if divisor is not None]
+    if not divisors:
+        return pieces
+    scales = torch._foreach_sqrt([one.second_moment for one in divisors])
+    torch._foreach_mul_(scales, [one.correction for one in divisors])
+    torch._foreach_add_(scales, [one.eps for one in divisors])
+    return list(torch._foreach_div(pieces, scales))
+
+
+def _sum_of_squares(part: list[Tensor]) -> Tensor:
+    """Return the sum of squares in 64 bits, on the device."""
+    short = part[0].dtype in (torch.float16, torch.bfloat16)
+    norms = torch._foreach_norm(part, 2.0, dtype=torch.float32 if short else None)
+    return torch.stack(norms).double().square().sum()
+
+
+def _total(parts: Sequence[list[Tensor]]) -> float:
+    return torch.stack([_sum_of_squares(part) for part in parts]).sum().item() if parts else 0.0

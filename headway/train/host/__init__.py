@@ -1,0 +1,1 @@
+"""The process of a rank: its environment variables and its log."""

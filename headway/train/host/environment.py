@@ -1,0 +1,163 @@
+"""Environment variables of a rank: those of torchrun, and Headway's own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import get_args
+
+from headway.contract import orders, runtime
+from headway.contract.values.tracker_names import TrackerName
+from headway.train.gradients.learning_rate import Rule
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """The job to which a rank belongs."""
+
+    id: str
+    name: str
+    project: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Environment:
+    """Settings of this process in the run. The defaults apply to a script started by hand."""
+
+    distributed: bool = False
+    """True if a launcher started this process as one of several (`RANK` is set)."""
+    rank: int = 0
+    world_size: int = 1
+    local_rank: int = 0
+    generation: int = 0
+    control: Path | None = None
+    """The control folder; None outside Headway."""
+    store: str | None = None
+    """`host:port` of the store that an agent hosts for the job; None without such an agent."""
+    joins: bool = False
+    """True if this process joins a training that is already running."""
+    checkpoint_uri: str | None = None
+    checkpoint_every_s: float | None = None
+    """Seconds between checkpoints; None: chosen by the cost of a checkpoint."""
+    checkpoint_keep: int = 3
+    global_batch: int | None = None
+    """Global batch of the job, which overrides the script's."""
+    start_global_batch: int | None = None
+    """Global batch of the first steps, if not `global_batch`, to which the script's learning rate refers."""
+    most_global_batch: int | None = None
+    """Largest global batch that the service may set; None where it is fixed, even if the script allows
+    growth.
+    """
+    max_local_batch: int | None = None
+    """Upper limit of a micro-batch of the job, which overrides the script's."""
+    lr_rule: Rule = "none"
+    """Rule by which the learning rate follows the global batch."""
+    trackers: tuple[TrackerName, ...] = ()
+    """Trackers that receive reports besides the service."""
+    job: Job | None = None
+    """The job of this rank; None outside Headway."""
+
+    @property
+    def live(self) -> bool:
+        """True if the service can change the members of this run while it runs."""
+        return self.control is not None and self.store is not None
+
+    @property
+    def storage_keys(self) -> Path | None:
+        """File with the keys for checkpoints, if the service gives out keys."""
+        path = None if self.control is None else self.control / runtime.STORAGE_FILE
+        return path if path is not None and path.exists() else None
+
+    @property
+    def first_order(self) -> orders.Order:
+        """The membership for which this process was started, as an order. Needs a store."""
+        assert self.store is not None
+        members = {orders.member_id(self.generation, rank): rank for rank in range(self.world_size)}
+        return orders.Order(
+            generation=self.generation, world_size=self.world_size, store=self.store, members=members
+        )
+
+    @classmethod
+    def read(cls, env: Mapping[str, str]) -> Environment:
+        """Read the settings of a rank from its environment variables.
+
+        Raises:
+            ValueError: a variable has an invalid value.
+        """
+        control, every = env.get(runtime.ENV_CONTROL), env.get(runtime.ENV_CHECKPOINT_EVERY_S)
+        return cls(
+            distributed="RANK" in env,
+            rank=_integer(env, "RANK", 0, least=0),
+            world_size=_integer(env, "WORLD_SIZE", 1, least=1),
+            local_rank=_integer(env, "LOCAL_RANK", 0, least=0),
+            generation=_integer(env, runtime.ENV_GENERATION, 0, least=0),
+            control=Path(control) if control else None,
+            store=_store(env) if control else None,
+            joins=env.get(runtime.ENV_JOINS) == "1",
+            checkpoint_uri=env.get(runtime.ENV_CHECKPOINT_URI) or None,
+            checkpoint_every_s=_seconds(runtime.ENV_CHECKPOINT_EVERY_S, every) if every else None,
+            checkpoint_keep=_integer(env, runtime.ENV_CHECKPOINT_KEEP, 3, least=1),
+            global_batch=_integer(env, runtime.ENV_GLOBAL_BATCH, 0, least=1) or None,
+            start_global_batch=_integer(env, runtime.ENV_START_GLOBAL_BATCH, 0, least=1) or None,
+            most_global_batch=_integer(env, runtime.ENV_MAX_GLOBAL_BATCH, 0, least=1) or None,
+            max_local_batch=_integer(env, runtime.ENV_MAX_LOCAL_BATCH, 0, least=1) or None,
+            lr_rule=_rule(env.get(runtime.ENV_LR_RULE) or "none"),
+            trackers=_trackers(env.get(runtime.ENV_TRACKERS, "")),
+            job=_job(env),
+        )
+
+
+def _rule(text: str) -> Rule:
+    for rule in get_args(Rule):
+        if text == rule:
+            return rule  # type: ignore[no-any-return]
+    raise ValueError(f"{runtime.ENV_LR_RULE} is {text!r}; it must be one of {', '.join(get_args(Rule))}")
+
+
+def _trackers(text: str) -> tuple[TrackerName, ...]:
+    named = dict.fromkeys(one.strip() for one in text.split(",") if one.strip())
+    known = {name: name for name in get_args(TrackerName)}
+    for name in named:
+        if name not in known:
+            raise ValueError(
+                f"{runtime.ENV_TRACKERS} names {name!r}; it must name some of {', '.join(known)}"
+            )
+    return tuple(known[name] for name in named)
+
+
+def _job(env: Mapping[str, str]) -> Job | None:
+    job_id, name = env.get(runtime.ENV_JOB_ID), env.get(runtime.ENV_JOB_NAME)
+    if not job_id or not name:
+        return None
+    return Job(job_id, name, env.get(runtime.ENV_PROJECT) or "default")
+
+
+def _store(env: Mapping[str, str]) -> str | None:
+    """Return the address of the agent's store, which torchrun's variables give, if there is one."""
+    if env.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        return None
+    return f"{env['MASTER_ADDR']}:{env['MASTER_PORT']}" if "MASTER_PORT" in env else None
+
+
+def _integer(env: Mapping[str, str], name: str, default: int, *, least: int) -> int:
+    text = env.get(name)
+    if not text:
+        return default
+    try:
+        value = int(text)
+    except ValueError:
+        value = least - 1
+    if value < least:
+        raise ValueError(f"{name} is {text!r}; it must be a whole number of at least {least}")
+    return value
+
+
+def _seconds(name: str, text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise ValueError(f"{name} is {text!r}; it must be a number of seconds above 0")
+    return value

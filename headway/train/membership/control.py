@@ -1,0 +1,85 @@
+"""Messages of a rank to its agent."""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from headway.contract.runtime import STACKS_SIGNAL, Message, message_file, stacks_file, to_line
+from headway.train.host.output import complain
+
+_KEPT = 1000
+
+
+class Mailbox:
+    """Writer of this rank's messages to its file in the control folder; without a folder it drops them.
+
+    A rank never waits for its agent, and no failure to write ends it. A line that cannot be written, as on a
+    full disk, is kept and sent before the next one. Beyond `_KEPT` lines the oldest are dropped. stderr says
+    so once.
+    """
+
+    def __init__(self, folder: Path | None, *, rank: int, generation: int) -> None:
+        self._rank = rank
+        self._generation = generation
+        self._path = folder / message_file(rank) if folder is not None else None
+        self._file: int | None = None
+        self._unsent: deque[bytes] = deque()
+        self._complained = False
+        self._flush()
+
+    def speak_for(self, *, rank: int, generation: int) -> None:
+        """Set the rank and generation of further messages. The file stays the same."""
+        self._rank, self._generation = rank, generation
+
+    def send(self, kind: Callable[..., Message], **fields: Any) -> None:
+        """Send a message of this kind with the fields of every message added."""
+        if self._path is None:
+            return
+        message = kind(rank=self._rank, generation=self._generation, at_s=time.time(), **fields)
+        if len(self._unsent) == _KEPT:
+            del self._unsent[1]  # the first line may be partly written: its rest must follow
+        self._unsent.append(to_line(message).encode())
+        self._flush()
+
+    def _flush(self) -> None:
+        if self._path is None:
+            return
+        try:
+            self._write(self._path)
+        except OSError as error:
+            if not self._complained:
+                complain(f"messages to the agent have to wait: {error}")
+            self._complained = True
+
+    def _write(self, path: Path) -> None:
+        if self._file is None:
+            self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        while self._unsent:
+            line = self._unsent[0]
+            written = os.write(self._file, line)
+            if written == len(line):
+                self._unsent.popleft()
+            else:
+                self._unsent[0] = line[written:]
+
+
+def write_stacks_on_request(folder: Path | None, rank: int) -> None:
+    """Make this process write the stacks of its threads when its agent asks for it.
+
+    `rank` is the rank that the process was started with. An agent's launcher does this for interpreters that
+    it starts; a shell does not.
+    """
+    if folder is None:
+        return
+    try:
+        path = folder / stacks_file(rank)
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        faulthandler.register(STACKS_SIGNAL, file=file, all_threads=True)
+    except OSError as error:
+        complain(f"this rank cannot write its stacks if it hangs: {error}")

@@ -1,0 +1,176 @@
+"""The peers of this rank: the first members, and every membership change that the service orders."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from functools import partial
+from typing import TypeVar
+
+from headway.contract.orders import Order, member_id
+from headway.preemption import StopRequest
+from headway.train.collectives.backend import CollectiveBackend
+from headway.train.host.environment import Environment
+from headway.train.membership.orders import Orders
+from headway.train.membership.peers import Peers, leave_mark
+
+Found = TypeVar("Found")
+
+_POLL_S = 0.002
+_WATCH_S = 0.1
+_FREED_AFTER_S = 0.5
+"""Delay before a rank's watcher aborts its waits, after an order has reported a lost peer.
+
+A closed connection ends most waits for a lost peer at once; the watcher ends the others.
+"""
+
+
+class Team:
+    """The members of this process's generation. `peers` is None between generations.
+
+    Args:
+        environment: names the first members, or says that this process joins later.
+        backend: carries the group of each generation.
+        timeout_s: time limit of waits for peers.
+        stop: a request to stop, which ends every wait here.
+    """
+
+    def __init__(
+        self, environment: Environment, backend: CollectiveBackend, timeout_s: float, stop: StopRequest
+    ) -> None:
+        self.rank = environment.rank
+        self.world_size = environment.world_size
+        self.generation = environment.generation
+        self.live = environment.live
+        self.peers: Peers | None = None
+        self._id = member_id(environment.generation, environment.rank)
+        self._first = environment.first_order if environment.live else None
+        self._members = dict(self._first.members) if self._first else {}
+        self._orders = Orders(environment.control)
+        self._backend = backend
+        self._timeout = timedelta(seconds=timeout_s)
+        self._stop = stop
+        if self.live:
+            threading.Thread(target=self._watch, args=[Orders(environment.control)], daemon=True).start()
+
+    def start(self, environment: Environment) -> None:
+        """Meet the first members. A new member does so later, by `meet`.
+
+        Raises:
+            PeersLost: a member, or the store, is gone.
+            Superseded: a stop was requested.
+        """
+        if self._first is None:
+            self.peers = Peers.of_launcher(environment, self._backend, self._timeout)
+        elif not environment.joins:
+            self.meet(self._first)
+
+    @property
+    def first_order(self) -> Order:
+        """The order for which a new member was started."""
+        assert self._first is not None
+        return self._first
+
+    def due(self) -> Order | None:
+        """Return the newest order that was not followed yet."""
+        return self._orders.newer_than(self.generation)
+
+    def leaves_nobody(self, order: Order) -> bool:
+        """Return True if none of the present members is a member under the order."""
+        return self._members.keys().isdisjoint(order.members)
+
+    def ranks_before(self, order: Order) -> list[int | None]:
+        """Return the present rank of each rank under the order; None for a new member."""
+        by_rank = sorted(order.members, key=order.members.__getitem__)
+        return [self._members.get(member) for member in by_rank]
+
+    def includes_me(self, order: Order) -> bool:
+        """Return True if this process is a member under the order."""
+        return self._id in order.members
+
+    def part(self) -> None:
+        """Leave the group of the present peers."""
+        if self.peers is not None:
+            self.peers.part()
+            self.peers = None
+
+    def lose(self) -> None:
+        """Leave the present peers, and release the waits of peers for this rank."""
+        if self.peers is not None:
+            self.peers.abort()
+        self.part()
+
+    def meet(self, order: Order, *, patient: bool = False) -> Peers:
+        """Join the generation of the order, once all its members have arrived.
+
+        `patient` is for new members: training ranks arrive at their next boundary, which may take long.
+
+        Raises:
+            PeersLost: a member, or the store, is gone.
+            Superseded: there is a newer order, or a stop was requested.
+        """
+        rank = order.members[self._id]
+
+        wait_s = math.inf if patient else self._timeout.total_seconds()
+        self.peers = Peers.meet(
+            order, rank, self._backend, self._timeout, wait_s, partial(self._superseded, order)
+        )
+        self.rank, self.world_size, self.generation = rank, order.world_size, order.generation
+        self._members = dict(order.members)
+        return self.peers
+
+    def await_order(self, after: int) -> Order | None:
+        """Wait for the next order for a later generation; None if none comes in time, or a stop is requested."""
+        give_up_s = time.monotonic() + self._timeout.total_seconds()
+        return self._wait_for(lambda: self._orders.newer_than(after), give_up_s)
+
+    def wait_for_mark(self, name: str, order: Order) -> str | None:
+        """Wait for a marker in the store of the present members; None on a newer order, a stop or the time
+        limit.
+
+        Raises:
+            PeersLost: the store is gone.
+        """
+        peers = self.peers
+        assert peers is not None
+        give_up_s = time.monotonic() + self._timeout.total_seconds()
+
+        def found() -> str | None:
+            return "" if self._orders.newer_than(order.generation) else peers.mark(name)
+
+        return self._wait_for(found, give_up_s) or None
+
+    def leave_mark(self, name: str, mark: str, order: Order) -> None:
+        """Leave a marker for the members under an order.
+
+        Raises:
+            PeersLost: their store is gone.
+            Superseded: the store does not answer, and there is a newer order, or a stop was requested.
+        """
+        leave_mark(order, name, mark, self._timeout, partial(self._superseded, order))
+
+    def _superseded(self, order: Order) -> bool:
+        return self._stop.received or self._orders.newer_than(order.generation) is not None
+
+    def _wait_for(self, find: Callable[[], Found | None], give_up_s: float) -> Found | None:
+        """Poll `find` until it returns a result; None after `give_up_s` (monotonic), or on a request to stop."""
+        while not self._stop.received and time.monotonic() < give_up_s:
+            found = find()
+            if found is not None:
+                return found
+            time.sleep(_POLL_S)
+        return None
+
+    def _watch(self, orders: Orders) -> None:
+        """Release this rank in a thread, if it hangs on a peer that the service has declared lost."""
+        while True:
+            time.sleep(_WATCH_S)
+            peers, order = self.peers, orders.newer_than(self.generation)
+            if peers is None or peers.world_size == 1 or order is None or not order.lost:
+                continue
+            time.sleep(_FREED_AFTER_S)
+            if self.peers is peers and not peers.aborted:
+                peers.abort()

@@ -1,0 +1,1 @@
+"""State transfer between ranks after a membership change."""

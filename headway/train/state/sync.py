@@ -1,0 +1,204 @@
+"""Synchronise all ranks of a generation to the most advanced rank, or to the latest checkpoint."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import time
+import zlib
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import NoReturn
+
+from headway.contract.orders import Order
+from headway.contract.runtime import EXIT_RETRY, Restored
+from headway.train.checkpoint.replica import Place, Replica
+from headway.train.checkpoint.saving import Saver
+from headway.train.data.batching import Batching
+from headway.train.host.output import complain, ending, flush
+from headway.train.membership.control import Mailbox
+from headway.train.membership.peers import Peers, PeersLost, Superseded
+from headway.train.membership.team import Team
+from headway.train.state.transfer import hand_over, signature
+
+HANDED_OVER = "handed over"
+"""Name of the marker that leaving ranks set when none of them stays and the state is in storage.
+
+Its value is the time at which training paused.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class StateOffer:
+    """A rank's contribution to a new generation: its position, and True in `holds` if it has the state."""
+
+    holds: bool
+    epoch: int
+    samples: int
+    signature: int
+
+    @property
+    def numbers(self) -> tuple[int, int, int, int]:
+        """The fields as integers for `Peers.gather`."""
+        return self.holds, self.epoch, self.samples, self.signature
+
+    def same_place(self, other: StateOffer) -> bool:
+        """Return True if both hold the same state, or neither holds any, at the same position."""
+        return (self.holds, self.epoch, self.samples) == (other.holds, other.epoch, other.samples)
+
+
+def choose_source(standings: Sequence[StateOffer]) -> int | None:
+    """Return the rank whose state all take: the most advanced, the first of equal ones; None if no rank holds
+    it.
+
+    After a loss, the remaining ranks may differ by one step, if only some received the last gradient
+    completely.
+    """
+    holders = [rank for rank, one in enumerate(standings) if one.holds]
+    return max(
+        holders, key=lambda rank: (standings[rank].epoch, standings[rank].samples, -rank), default=None
+    )
+
+
+class StateSync:
+    """State synchronisation of this rank with its peers."""
+
+    def __init__(self, replica: Replica, team: Team, saver: Saver, mailbox: Mailbox) -> None:
+        self.holds = False
+        """True if this rank has the state of its position."""
+        self.sync_bytes = 0
+        """Bytes that the last synchronisation sent or received."""
+        self._still_since_s: float | None = None
+        self._replica = replica
+        self._team = team
+        self._saver = saver
+        self._mailbox = mailbox
+        self._signature = signature(replica.objects)
+
+    def start(self, peers: Peers) -> Place:
+        """Start the first members from the newest checkpoint. Ends the process if the storage does not
+        answer.
+
+        Raises:
+            ValueError: the ranks have made different models.
+            PeersLost: a peer is gone.
+        """
+        if len({signature for (signature,) in peers.gather(self._signature)}) > 1:
+            raise ValueError(
+                "the ranks have made different models (other parameters, shapes or types), so they cannot be "
+                "kept equal; make the same model on every rank"
+            )
+        place = self._load(peers, Place())
+        self.holds = True
+        return place
+
+    def level(self, peers: Peers, order: Order, place: Place, batching: Batching) -> Place:
+        """Synchronise state and plan with all members, and return their common position.
+
+        Ends the process of a new member that has made another model.
+
+        Raises:
+            PeersLost, Superseded: another membership change is necessary.
+        """
+        position = place.position
+        mine = StateOffer(self.holds, position.epoch, position.samples, self._signature_with(place, batching))
+        standings = [StateOffer(bool(holds), *rest) for holds, *rest in peers.gather(*mine.numbers)]
+        source = choose_source(standings)
+        if source is None:
+            # The members before this order save the state when they leave, unless they are lost.
+            if not order.lost:
+                mark = self._team.wait_for_mark(HANDED_OVER, order)
+                if mark is None:
+                    raise Superseded
+                self._still_since_s = float(mark)
+            place, source = self._load(peers, place), 0
+        else:
+            self._refuse_strangers(mine, standings, source)
+            place = self._catch_up(peers, standings, source, place)
+        plan = peers.bytes_from(source, pickle.dumps(batching.state()))
+        batching.take_over(pickle.loads(plan))  # noqa: S301  # from a peer with the same job and the same code
+        self.holds = True  # only here: if a peer is lost earlier, the caller keeps its old position
+        return place
+
+    def pause_s(self, still_s: float) -> float:
+        """Return the seconds that training was paused; `still_s` is the time since this rank's last step."""
+        since_s, self._still_since_s = self._still_since_s, None
+        return still_s if since_s is None else max(0.0, time.time() - since_s)
+
+    def hand_over_by_storage(self, order: Order, place: Place, still_s: float) -> None:
+        """Save the state for the new members, because no present member stays. Ends the process if that
+        fails.
+
+        The last step was `still_s` seconds ago.
+        """
+        if not self._saver.save(self._replica, place):
+            leave_for_retry("the state could not be saved for the next members")
+        with suppress(
+            PeersLost, Superseded
+        ):  # the new members are lost; their successors find the state in storage
+            self._team.leave_mark(HANDED_OVER, repr(time.time() - still_s), order)
+
+    def _signature_with(self, place: Place, batching: Batching) -> int:
+        """Return a number that must be equal on all ranks: for the model, the data and the script's global
+        batch.
+        """
+        what = (self._signature, place.dataset_samples, place.seed, batching.bounds.global_batch)
+        return zlib.crc32(repr(what).encode())
+
+    def _refuse_strangers(self, mine: StateOffer, standings: Sequence[StateOffer], source: int) -> None:
+        if mine.signature != standings[source].signature:
+            leave_for_retry(
+                "this process differs from those that train: in its model (names, shapes, types), or in the "
+                "length of its dataset, its seed or its global batch"
+            )
+        if any(one.signature != mine.signature for one in standings):
+            raise PeersLost("a newcomer has another model, or other data")
+
+    def _catch_up(self, peers: Peers, standings: Sequence[StateOffer], source: int, place: Place) -> Place:
+        receivers = [rank for rank, one in enumerate(standings) if not one.same_place(standings[source])]
+        self.sync_bytes = 0
+        if receivers:
+            self.holds = self.holds and peers.rank not in receivers  # its state is in transition
+            place, self.sync_bytes = hand_over(
+                self._replica.objects, place, peers=peers, source=source, receivers=receivers
+            )
+        return place
+
+    def _load(self, peers: Peers, place: Place) -> Place:
+        """Load rank 0's newest checkpoint, if any, and send the state to all ranks."""
+        failed, from_generation = False, 0
+        together = self._saver.group is not None
+        if peers.is_main or together:
+            try:
+                found = self._saver.load(self._replica)
+                if found is not None:
+                    place, from_generation = found
+            except OSError as error:
+                failed = True
+                complain(f"the checkpoints cannot be read: {error}")
+        outcomes = peers.gather(failed, from_generation)
+        if any(failed for failed, _ in outcomes):
+            leave_for_retry("rank 0 could not read the checkpoints")
+        self.sync_bytes = 0
+        if peers.world_size > 1 and not together:
+            everyone = range(1, peers.world_size)
+            place, self.sync_bytes = hand_over(
+                self._replica.objects, place, peers=peers, source=0, receivers=everyone
+            )
+        if from_generation and peers.is_main:
+            self._mailbox.send(Restored, samples=place.samples, from_generation=from_generation)
+        return place
+
+
+def leave_for_retry(sentence: str) -> NoReturn:
+    """End the process with a request for a restart."""
+    complain(f"{sentence}; this process exits with a request for a restart")
+    leave(EXIT_RETRY)
+
+
+def leave(code: int) -> NoReturn:
+    """End the process after writing its output, without a teardown, which torch's threads may not survive."""
+    ending.come()
+    flush()
+    os._exit(code)

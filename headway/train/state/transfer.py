@@ -1,0 +1,170 @@
+"""State transfer from one rank to others: to new members, and to ranks that are one step behind.
+
+Tensors are sent unchanged and received directly into their memory. Everything else is pickled.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import pickle
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from headway.train.checkpoint.replica import Stateful
+from headway.train.membership.peers import Peers
+
+_SMALL_BYTES = 1 << 18
+"""Size below which tensors are sent together, because each message has a fixed cost."""
+
+
+def signature(objects: Sequence[Stateful]) -> int:
+    """Return a number that is equal on ranks whose objects match in names, shapes and types."""
+    digest = hashlib.blake2b(digest_size=7)
+    for one in objects:
+        digest.update(type(one).__qualname__.encode())
+        if isinstance(one, nn.Module):
+            for name, tensor in (*one.named_parameters(), *one.named_buffers()):
+                digest.update(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode())
+    return int.from_bytes(digest.digest(), "big")
+
+
+def hand_over(
+    objects: Sequence[Stateful], more: Any, *, peers: Peers, source: int, receivers: Sequence[int]
+) -> tuple[Any, int]:
+    """Transfer the state of the objects, and `more`, from rank `source` to the receivers. Every rank calls
+    it.
+
+    Returns:
+        `more` as the source passed it, and the bytes that this rank sent or received.
+
+    Raises:
+        PeersLost: a peer is gone; receivers may have a part of the state.
+    """
+    group = peers.group_of(sorted([source, *receivers]))
+    if group is None:
+        return more, 0
+    if peers.rank == source:
+        tensors: list[torch.Tensor] = []
+        contents = _pack((_loose_state(objects), more), tensors)
+        shapes = [(tuple(one.shape), one.dtype, one.device.type) for one in tensors]
+        head = pickle.dumps((contents, shapes))
+    else:
+        head = b""
+    head = peers.bytes_from(source, head, group)
+    if peers.rank != source:
+        contents, shapes = pickle.loads(head)  # noqa: S301  # from a peer with the same job and the same code
+        device = next(iter(_fixed_tensors(objects)), torch.empty(0)).device
+        tensors = [
+            torch.empty(shape, dtype=dtype, device="cpu" if kind == "cpu" else device)
+            for shape, dtype, kind in shapes
+        ]
+    fixed = list(_fixed_tensors(objects))
+    moved = _move([*fixed, *tensors], peers, source, receivers, group)
+    if peers.rank == source:
+        return more, moved
+    states, more = _unpack(contents, tensors)
+    for one, state in zip(objects, states, strict=True):
+        if isinstance(one, nn.Module):
+            if state:
+                one.load_state_dict(state, strict=False)
+        else:
+            one.load_state_dict(state)
+    return more, moved + len(head)
+
+
+def _fixed_tensors(objects: Iterable[Stateful]) -> list[torch.Tensor]:
+    """Return parameters and buffers, which exist on every rank and are filled in place."""
+    return [
+        tensor.detach()
+        for one in objects
+        if isinstance(one, nn.Module)
+        for tensor in (*one.parameters(), *one.buffers())
+    ]
+
+
+def _loose_state(objects: Iterable[Stateful]) -> list[Any]:
+    """Return the remaining state: whole states of other objects, and the values of models that are not
+    tensors.
+    """
+    return [
+        {name: value for name, value in one.state_dict().items() if not isinstance(value, torch.Tensor)}
+        if isinstance(one, nn.Module)
+        else one.state_dict()
+        for one in objects
+    ]
+
+
+class _Pickler(pickle.Pickler):
+    def __init__(self, file: io.BytesIO, tensors: list[torch.Tensor]) -> None:
+        super().__init__(file)
+        self._tensors = tensors
+
+    def persistent_id(self, value: Any) -> int | None:
+        if not isinstance(value, torch.Tensor):
+            return None
+        self._tensors.append(value.detach())
+        return len(self._tensors) - 1
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, file: io.BytesIO, tensors: list[torch.Tensor]) -> None:
+        super().__init__(file)
+        self._tensors = tensors
+
+    def persistent_load(self, number: int) -> torch.Tensor:
+        return self._tensors[number]
+
+
+def _pack(value: Any, tensors: list[torch.Tensor]) -> bytes:
+    """Pickle the value without its tensors, which are appended to the list."""
+    file = io.BytesIO()
+    _Pickler(file, tensors).dump(value)
+    return file.getvalue()
+
+
+def _unpack(contents: bytes, tensors: list[torch.Tensor]) -> Any:
+    return _Unpickler(io.BytesIO(contents), tensors).load()
+
+
+def _move(
+    tensors: Sequence[torch.Tensor], peers: Peers, source: int, receivers: Sequence[int], group: Any
+) -> int:
+    """Fill the receivers' tensors with the source's, and return their total size in bytes."""
+    on_host = [one for one in tensors if one.device.type == "cpu"]
+    elsewhere = [one for one in tensors if one.device.type != "cpu"]
+    large = [one for one in on_host if one.nbytes >= _SMALL_BYTES and one.is_contiguous()]
+    small = [one for one in on_host if one.nbytes < _SMALL_BYTES or not one.is_contiguous()]
+    together = torch.empty(sum(one.nbytes for one in small), dtype=torch.uint8)
+    if peers.rank == source:
+        _copy(small, together, out=True)
+    peers.tensors_from(source, [*large, together] if small else large, group)
+    if peers.rank != source:
+        _copy(small, together, out=False)
+    dense = [one if one.is_contiguous() else one.contiguous() for one in elsewhere]
+    peers.device_tensors_from(source, receivers, dense)
+    for one, sent in zip(elsewhere, dense, strict=True):
+        if one is not sent:
+            one.copy_(sent)
+    return sum(one.nbytes for one in tensors)
+
+
+def _copy(tensors: Sequence[torch.Tensor], together: torch.Tensor, *, out: bool) -> None:
+    start = 0
+    for one in tensors:
+        place = together[start : start + one.nbytes]
+        start += one.nbytes
+        if out and one.numel():
+            # Not `contiguous`: a tensor of one element is contiguous with any stride, and bytes need stride
+            # 1.
+            place.copy_(one.clone(memory_format=torch.contiguous_format).view(-1).view(torch.uint8))
+        elif one.numel():
+            one.copy_(_as(place, one.dtype).view(one.shape))
+
+
+def _as(raw: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Return bytes as numbers; copied, because a view would require alignment."""
+    return raw.clone().view(dtype)

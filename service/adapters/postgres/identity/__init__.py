@@ -1,0 +1,1 @@
+"""Rows of users, projects, tokens, secrets and the audit log."""

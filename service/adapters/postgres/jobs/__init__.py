@@ -1,0 +1,1 @@
+"""Rows of jobs, their slots and their history."""

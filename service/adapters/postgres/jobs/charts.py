@@ -1,0 +1,72 @@
+"""Queries of the console pages: short histories of jobs to draw, and the reasons for their slots."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from sqlalchemy import bindparam, text
+from sqlalchemy.dialects.postgresql import ARRAY
+from sqlalchemy.types import DateTime, Text
+
+from service.adapters.postgres.engine.session import OnSession, Statement
+from service.usecases.ports.jobs import SizeChange
+
+_SIZES = text(
+    """
+    SELECT job_id, generation, size, device_kind, reason, message, granted_at, ended_at FROM allocations
+    WHERE job_id = ANY(:jobs) AND (CAST(:since AS timestamptz) IS NULL OR ended_at IS NULL OR ended_at > :since)
+    ORDER BY job_id, generation
+    """
+).bindparams(bindparam("jobs", type_=ARRAY(Text)), bindparam("since", type_=DateTime(timezone=True)))
+_SERIES = text(
+    """
+    SELECT name, max(at) AS at, max(samples) AS samples, avg(value) AS value
+    FROM (
+        SELECT name, at, samples, value, ntile(:points) OVER (PARTITION BY name ORDER BY id) AS part
+        FROM metrics WHERE job_id = :job AND value NOT IN ('NaN', 'Infinity', '-Infinity')
+    ) AS parts
+    GROUP BY name, part ORDER BY name, part
+    """
+)
+
+_HOLDING = Statement(
+    """
+    SELECT id FROM jobs
+    WHERE id IN (SELECT job_id FROM slot_grants WHERE released_at IS NULL GROUP BY job_id ORDER BY job_id LIMIT :limit)
+    ORDER BY submitted_at, id
+    """
+)
+"""Query of jobs that hold slots. It groups along the index of held slots, so it stops after `limit` jobs."""
+
+
+class JobCharts(OnSession):
+    """Mixin for the histories of jobs that the console draws."""
+
+    async def sizes(
+        self, job_ids: Sequence[str], since: datetime | None = None
+    ) -> dict[str, list[SizeChange]]:
+        found: dict[str, list[SizeChange]] = {}
+        values = {"jobs": list(job_ids), "since": since}
+        for row in (await self._session.execute(_SIZES, values)).all():
+            change = SizeChange(
+                generation=row.generation,
+                size=row.size,
+                device_kind=row.device_kind,
+                reason=row.reason,
+                message=row.message,
+                granted_at=row.granted_at,
+                ended_at=row.ended_at,
+            )
+            found.setdefault(row.job_id, []).append(change)
+        return found
+
+    async def series(self, job_id: str, points: int) -> dict[str, list[tuple[datetime, int, float]]]:
+        found: dict[str, list[tuple[datetime, int, float]]] = {}
+        rows = (await self._session.execute(_SERIES, {"job": job_id, "points": points})).all()
+        for row in rows:
+            found.setdefault(row.name, []).append((row.at, row.samples, row.value))
+        return found
+
+    async def holding(self, limit: int) -> list[str]:
+        return [row.id for row in await self._session.fetch(_HOLDING, limit=limit)]

@@ -1,0 +1,202 @@
+"""Append-only records of jobs: events, exits, measurements, metrics."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import insert
+
+from service.adapters.postgres.engine.session import OnSession, Statement, columns_of
+from service.adapters.postgres.tables.core import metrics, rank_exits
+from service.domain.jobs.failures import RankExit
+from service.domain.jobs.job import size_of
+from service.domain.jobs.membership import Born
+from service.domain.jobs.records import Event
+from service.usecases.ports.jobs import Measured, Reported
+
+_SUMS = ("steps", "step_s_sum", "step_s_squares", "sync_s_sum")
+_LAST_KNOWN = ("gradient_sqr", "gradient_var")
+_EVENT = Statement(
+    """
+    INSERT INTO events (job_id, at, kind, state, reason, message, generation, data)
+    VALUES (:job_id, :at, :kind, :state, :reason, :message, :generation, :data)
+    """
+)
+_EXITS = Statement(
+    f"""
+    SELECT {columns_of(rank_exits)} FROM rank_exits
+    WHERE job_id = :job_id AND generation >= :oldest ORDER BY generation, rank
+    """  # noqa: S608 - constants
+)
+_EXIT = Statement(
+    """
+    INSERT INTO rank_exits (job_id, generation, rank, exit_code, signal, stopped_by_agent, completed, log_tail,
+        start_error, at)
+    VALUES (:job_id, :generation, :rank, :exit_code, :signal, :stopped_by_agent, :completed, :log_tail, :start_error, :at)
+    ON CONFLICT DO NOTHING
+    """
+)
+_MEASURE = Statement(
+    """
+    INSERT INTO measurements (job_id, generation, global_batch, device_kind, slots, nodes, steps, step_s_sum,
+        step_s_squares, sync_s_sum, local_batch, accumulation, gradient_sqr, gradient_var, updated_at)
+    SELECT added.*, :now FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS added(
+        job_id text, generation int, global_batch int, device_kind text, slots int, nodes int, steps bigint,
+        step_s_sum float8, step_s_squares float8, sync_s_sum float8, local_batch int, accumulation int,
+        gradient_sqr float8, gradient_var float8
+    )
+    ON CONFLICT (job_id, generation, global_batch) DO UPDATE SET
+        steps = measurements.steps + excluded.steps,
+        step_s_sum = measurements.step_s_sum + excluded.step_s_sum,
+        step_s_squares = measurements.step_s_squares + excluded.step_s_squares,
+        sync_s_sum = measurements.sync_s_sum + excluded.sync_s_sum,
+        local_batch = excluded.local_batch,
+        accumulation = excluded.accumulation,
+        gradient_sqr = coalesce(excluded.gradient_sqr, measurements.gradient_sqr),
+        gradient_var = coalesce(excluded.gradient_var, measurements.gradient_var),
+        updated_at = excluded.updated_at
+    """
+)
+"""Addition of a batch of steps to the statistics.
+
+For the local batch, the accumulation and the smoothed gradient noise the latest value replaces the earlier
+one. Uneven ranks can change their shares between reports.
+"""
+
+_LAST_TURN = Statement(
+    """
+    SELECT at, kind, data FROM events
+    WHERE job_id = :job AND kind IN ('fail_rank', 'first_step', 'pause', 'requeue', 'submit', 'switch', 'vacate')
+    ORDER BY sequence DESC LIMIT 1
+    """
+)
+
+_LAST_OUTPUT = Statement(
+    """
+    SELECT kind, message FROM events
+    WHERE job_id = :job AND kind IN ('output_fetched', 'output_lost', 'output_saved')
+    ORDER BY sequence DESC LIMIT 1
+    """
+)
+
+
+class StoredHistory(OnSession):
+    """Mixin for the history of jobs."""
+
+    async def add_event(self, event: Event) -> None:
+        await self._session.fetch(
+            _EVENT,
+            job_id=event.job_id,
+            at=event.at,
+            kind=event.kind,
+            state=event.state,
+            reason=event.reason,
+            message=event.message,
+            generation=event.generation,
+            data=json.dumps(dict(event.data)),
+        )
+
+    async def vacated_at(self, job_id: str) -> datetime | None:
+        rows = await self._session.fetch(_LAST_TURN, job=job_id)
+        moved: list[datetime] = [one.at for one in rows if one.kind == "vacate" and one.data.get("to", 0) > 0]
+        return moved[0] if moved else None
+
+    async def output_lost(self, job_id: str) -> str | None:
+        rows = await self._session.fetch(_LAST_OUTPUT, job=job_id)
+        return next((str(one.message) for one in rows if one.kind == "output_lost"), None)
+
+    async def add_exit(self, job_id: str, generation: int, exit_: RankExit, now: datetime) -> None:
+        await self._session.fetch(
+            _EXIT,
+            job_id=job_id,
+            generation=generation,
+            rank=exit_.rank,
+            exit_code=exit_.exit_code,
+            signal=exit_.signal,
+            stopped_by_agent=exit_.stopped_by_agent,
+            completed=exit_.completed,
+            log_tail=json.dumps(exit_.log_tail),
+            start_error=exit_.start_error,
+            at=now,
+        )
+
+    async def exits(self, job_id: str, oldest: int) -> dict[Born, RankExit]:
+        return {
+            (row.generation, row.rank): RankExit(
+                rank=row.rank,
+                exit_code=row.exit_code,
+                signal=row.signal,
+                stopped_by_agent=row.stopped_by_agent,
+                completed=row.completed,
+                log_tail=tuple(row.log_tail),
+                start_error=row.start_error,
+            )
+            for row in await self._session.fetch(_EXITS, job_id=job_id, oldest=oldest)
+        }
+
+    async def add_measured(self, measured: Sequence[Measured], now: datetime) -> None:
+        # Values that are not finite and positive are left out.
+        rows: dict[tuple[str, int, int], dict[str, Any]] = {}
+        for one in measured:
+            row = _row(one)
+            if row["steps"] <= 0 or row["step_s_sum"] <= 0 or not _is_finite(row):
+                continue
+            key = row["job_id"], row["generation"], row["global_batch"]
+            both = _added(rows[key], row) if key in rows else row
+            if _is_finite(both):
+                rows[key] = both
+        if rows:
+            await self._session.fetch(_MEASURE, rows=json.dumps(list(rows.values())), now=now)
+
+    async def add_reported(self, reported: Sequence[Reported]) -> None:
+        rows = [
+            {
+                "job_id": one.job_id,
+                "at": one.at,
+                "generation": one.metrics.generation,
+                "epoch": one.metrics.epoch,
+                "samples": one.metrics.samples,
+                "name": name,
+                "value": value,
+            }
+            for one in reported
+            for name, value in one.metrics.values.items()
+            if math.isfinite(value)
+        ]
+        if rows:
+            await self._session.execute(insert(metrics), rows)
+
+
+def _is_finite(row: Mapping[str, Any]) -> bool:
+    return all(math.isfinite(value) for value in row.values() if isinstance(value, float))
+
+
+def _row(one: Measured) -> dict[str, Any]:
+    said = one.progress
+    return {
+        "job_id": one.job_id,
+        "generation": one.allocation.generation,
+        "global_batch": said.global_batch,
+        "device_kind": one.allocation.device_kind,
+        "slots": size_of(one.allocation.slots),
+        "nodes": len(one.allocation.slots),
+        "steps": said.steps,
+        "step_s_sum": said.step_s_sum,
+        "step_s_squares": said.step_s_squares,
+        "sync_s_sum": said.sync_s_sum,
+        "local_batch": said.local_batch,
+        "accumulation": said.accumulation,
+        "gradient_sqr": said.gradient_sqr,
+        "gradient_var": said.gradient_var,
+    }
+
+
+def _added(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
+    """Merge two rows of one key as `_MEASURE` would. The statement cannot update a row twice."""
+    sums = {name: before[name] + after[name] for name in _SUMS}
+    last = {name: before[name] if after[name] is None else after[name] for name in _LAST_KNOWN}
+    return {**after, **sums, **last}

@@ -1,0 +1,212 @@
+"""Views of jobs and of their history."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any
+
+from sqlalchemy import select
+
+from headway.contract.views.jobs import (
+    EventView,
+    ExplainView,
+    JobProgress,
+    JobState,
+    JobView,
+    MetricPoint,
+    Page,
+    Reason,
+    SizeOption,
+)
+from service.adapters.postgres.engine.cursors import read_cursor, write_cursor
+from service.adapters.postgres.engine.session import FetchedRow, Statement
+from service.adapters.postgres.jobs.charts import JobCharts
+from service.adapters.postgres.jobs.jobs import COLUMNS, find_row, spec_of
+from service.adapters.postgres.money.job_costs import costs_of_jobs
+from service.adapters.postgres.tables.core import (
+    TERMINAL_SQL,
+    events,
+    metrics,
+)
+from service.domain.jobs.lifecycle import JobEvent
+from service.domain.jobs.status import LastDecision, present_reason
+from service.usecases.ports.jobs import JobFilter, JobQueries, JobRef
+
+_DECIDED_ABOUT = frozenset({JobState.PENDING, JobState.RUNNING})
+_LISTED = {
+    "state": "state = :state",
+    "name": "name = :name",
+    "project": "project = :project",
+    "projects": "project = ANY(CAST(:projects AS text[]))",
+    "live": f"NOT ({TERMINAL_SQL})",
+    "after": "(submitted_at, id) < (:after_at, :after_id)",
+}
+_DECISION = Statement(
+    "SELECT action, reason, message, round_id, decided_at, options FROM decisions WHERE job_id = :job"
+)
+_LAST_DECISIONS = Statement(
+    "SELECT job_id, action, message FROM decisions WHERE job_id = ANY(CAST(:jobs AS text[]))"
+)
+_NODE_NAMES = Statement("SELECT id, name FROM nodes WHERE id = ANY(CAST(:nodes AS text[]))")
+
+
+@cache
+def _listing(by: frozenset[str]) -> Statement:
+    """Return the statement that lists jobs by these conditions of `_LISTED`."""
+    where = " AND ".join(condition for name, condition in _LISTED.items() if name in by) or "true"
+    order = "ORDER BY submitted_at DESC, id DESC LIMIT :most"
+    return Statement(f"SELECT {COLUMNS} FROM jobs WHERE {where} {order}")  # noqa: S608 - constants
+
+
+class PostgresJobQueries(JobCharts, JobQueries):
+    """Views of jobs in PostgreSQL."""
+
+    async def find(self, job: str, projects: frozenset[str] | None) -> JobRef:
+        row = await find_row(self._session, job, projects=projects)
+        return JobRef(row.id, row.project)
+
+    async def list_jobs(self, filters: JobFilter, *, limit: int, cursor: str | None) -> Page[JobView]:
+        after = None if cursor is None else read_cursor(cursor)
+        values: dict[str, Any] = {
+            "state": filters.state,
+            "name": filters.name,
+            "project": filters.project,
+            "projects": None if filters.projects is None else list(filters.projects),
+            "live": True if filters.live_only else None,
+            "after": after,
+        }
+        by = frozenset(name for name, value in values.items() if value is not None)
+        if after is not None:
+            values |= {"after_at": after[0], "after_id": after[1]}
+        rows = await self._session.fetch(_listing(by), most=limit + 1, **values)
+        last = rows[limit - 1] if len(rows) > limit else None
+        return Page(
+            items=await self._views(rows[:limit]),
+            next_cursor=write_cursor(last.submitted_at, last.id) if last is not None else None,
+        )
+
+    async def job(self, job_id: str) -> JobView:
+        (view,) = await self._views([await find_row(self._session, job_id)])
+        return view
+
+    async def explain(self, job_id: str) -> ExplainView:
+        row = await find_row(self._session, job_id)
+        decision = next(iter(await self._session.fetch(_DECISION, job=row.id)), None)
+        settled = decision is None or row.state not in {JobState.PENDING, JobState.RUNNING}
+        progress = JobProgress.model_validate_json(row.progress)
+        return ExplainView(
+            imposed_count=progress.imposed_count,
+            imposed_s=progress.imposed_s,
+            job_id=row.id,
+            name=row.name,
+            state=JobState(row.state),
+            action=decision.action if decision is not None else "none",
+            reason=Reason(row.reason if settled or decision is None else decision.reason),
+            message=row.message if settled or decision is None else decision.message,
+            round_id=decision.round_id if decision is not None else None,
+            decided_at=decision.decided_at if decision is not None else None,
+            options=[SizeOption.model_validate(one) for one in decision.options] if decision else [],
+        )
+
+    async def _views(self, rows: Sequence[FetchedRow]) -> list[JobView]:
+        names = await self._node_names(rows)
+        decided = await self._decided(rows)
+        views = [_view(row, names, decided.get(row.id)) for row in rows]
+        costs = await costs_of_jobs(self._session, views)
+        return [view.model_copy(update={"cost": costs.get(view.id)}) for view in views]
+
+    async def _decided(self, rows: Sequence[FetchedRow]) -> dict[str, LastDecision]:
+        """Return the latest decisions about the jobs in a state to which a decision can apply."""
+        wanted = [row.id for row in rows if row.state in _DECIDED_ABOUT]
+        if not wanted:
+            return {}
+        found = await self._session.fetch(_LAST_DECISIONS, jobs=wanted)
+        return {row.job_id: LastDecision(row.action, row.message) for row in found}
+
+    async def _node_names(self, rows: Sequence[FetchedRow]) -> dict[str, str]:
+        wanted = sorted({node for row in rows for node in row.allocation})
+        if not wanted:
+            return {}
+        return {row.id: row.name for row in await self._session.fetch(_NODE_NAMES, nodes=wanted)}
+
+    async def events(self, job_id: str, *, after: int, limit: int) -> Page[EventView]:
+        query = (
+            select(events)
+            .where(events.c.job_id == job_id, events.c.sequence > after)
+            .order_by(events.c.sequence)
+            .limit(limit + 1)
+        )
+        rows = (await self._session.execute(query)).all()
+        items = [
+            EventView(
+                sequence=row.sequence,
+                job_id=row.job_id,
+                at=row.at,
+                kind=row.kind,
+                state=JobState(row.state) if row.state else None,
+                reason=Reason(row.reason) if row.reason else None,
+                message=row.message,
+                generation=row.generation,
+                data=row.data,
+            )
+            for row in rows[:limit]
+        ]
+        return Page(items=items, next_cursor=str(items[-1].sequence) if len(rows) > limit else None)
+
+    async def starts(self, job_id: str) -> list[int]:
+        starts = select(events.c.generation).where(
+            events.c.job_id == job_id, events.c.kind == JobEvent.ALLOCATE.value
+        )
+        return list((await self._session.execute(starts.order_by(events.c.sequence))).scalars())
+
+    async def metrics(self, job_id: str, *, after: int, limit: int) -> Page[MetricPoint]:
+        query = (
+            select(metrics)
+            .where(metrics.c.job_id == job_id, metrics.c.id > after)
+            .order_by(metrics.c.id)
+            .limit(limit + 1)
+        )
+        rows = (await self._session.execute(query)).all()
+        items = [
+            MetricPoint(
+                at=row.at,
+                generation=row.generation,
+                epoch=row.epoch,
+                samples=row.samples,
+                name=row.name,
+                value=row.value if math.isfinite(row.value) else 0.0,
+            )
+            for row in rows[:limit]
+        ]
+        return Page(items=items, next_cursor=str(rows[limit - 1].id) if len(rows) > limit else None)
+
+
+def _view(row: FetchedRow, names: Mapping[str, str], decided: LastDecision | None) -> JobView:
+    spec, state = spec_of(row.spec), JobState(row.state)
+    size = sum(len(slots) for slots in row.allocation.values())
+    return JobView(
+        id=row.id,
+        name=row.name,
+        project=row.project,
+        state=state,
+        reason=Reason(row.reason),
+        message=row.message,
+        generation=row.generation,
+        attempt=row.attempt,
+        size=size,
+        allocation={names.get(node, node): slots for node, slots in row.allocation.items()},
+        pinned_size=row.pinned_size,
+        progress=JobProgress.model_validate_json(row.progress),
+        preemptions=row.preemptions,
+        infrastructure_failures=row.infrastructure_failures,
+        user_errors=row.user_errors,
+        submitted_at=row.submitted_at,
+        started_at=row.started_at,
+        finished_at=row.finished_at,
+        spec=spec,
+        present=present_reason(
+            spec=spec, state=state, size=size, pinned=row.pinned_size, message=row.message, last=decided
+        ),
+    )

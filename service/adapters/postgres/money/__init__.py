@@ -1,0 +1,1 @@
+"""Rows of leases, charges and budgets."""

@@ -1,0 +1,213 @@
+"""Sums over charges for the API.
+
+Dollars are summed as exact decimals, so that groups add up to the total.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from datetime import datetime
+from decimal import Decimal
+from typing import Any
+
+from sqlalchemy import Row, text
+
+from headway.contract.views.money import Category, GroupBy, LeaseBill, UsageGroup
+from service.adapters.postgres.engine.session import Statement
+from service.adapters.postgres.money.budgets import StoredBudgets
+from service.adapters.postgres.tables.core import TERMINAL_SQL
+from service.domain.rental.budgets import JobSpend
+from service.usecases.ports.money import LimitedJob, Spending
+
+_USD = "charges.slot_us * leases.usd_per_slot_h::numeric / 3600000000"
+_SUMS = ", ".join(
+    f"coalesce(sum({_USD}) FILTER (WHERE category = '{one}'), 0) AS {one}_usd, "
+    f"coalesce(sum(slot_us) FILTER (WHERE category = '{one}'), 0) AS {one}_us"
+    for one in Category
+)
+_FROM = "charges JOIN leases ON leases.id = charges.lease_id"
+_KEYS = {
+    GroupBy.JOB: "charges.job_id",
+    GroupBy.PROJECT: "charges.project",
+    GroupBy.MARKET: "leases.market",
+    GroupBy.NODE: "coalesce(leases.node_id, '')",
+    GroupBy.CATEGORY: "charges.category",
+    GroupBy.DAY: "to_char(charges.hour AT TIME ZONE 'UTC', 'YYYY-MM-DD')",
+}
+_LABELS = {
+    GroupBy.JOB: "(SELECT name FROM jobs WHERE id = found.key)",
+    GroupBy.NODE: "(SELECT name FROM nodes WHERE id = found.key)",
+}
+_BILLS = text(
+    f"""
+    SELECT machines.id, instance_type, machines.market, billed_from, billed_to,
+           extract(epoch FROM leases.to_at - leases.from_at) AS paid_s,
+           coalesce(sum(charges.slot_us), 0) / greatest(jsonb_array_length(leases.slots), 1) / 1000000.0 AS charged_s,
+           coalesce(sum({_USD}), 0) AS usd
+    FROM machines JOIN leases ON leases.id = machines.id LEFT JOIN charges ON charges.lease_id = leases.id
+    WHERE leases.from_at < :until AND leases.to_at > :since
+    GROUP BY machines.id, leases.id ORDER BY billed_from, machines.id
+    """  # noqa: S608 - constants
+)
+_NOW = text(
+    """
+    SELECT jobs.project, sum(leases.usd_per_slot_h) AS usd
+    FROM slot_grants
+    JOIN jobs ON jobs.id = slot_grants.job_id
+    JOIN leases ON leases.open AND leases.node_id = slot_grants.node_id AND leases.slots @> to_jsonb(slot_grants.slot)
+    WHERE slot_grants.released_at IS NULL
+    GROUP BY jobs.project
+    UNION ALL
+    SELECT NULL, sum(usd_per_slot_h * jsonb_array_length(slots)) FROM leases WHERE open
+    """
+)
+
+_LIMITED = text(
+    f"""
+    SELECT id, CAST(spec->'goal'->>'max_cost_usd' AS float) AS usd,
+           coalesce(spec->'goal'->>'on_budget', 'shrink') AS on_budget, submitted_at
+    FROM jobs WHERE NOT ({TERMINAL_SQL}) AND spec->'goal'->>'max_cost_usd' IS NOT NULL ORDER BY id
+    """  # noqa: S608
+)
+_HOLDERS = text(
+    """
+    SELECT DISTINCT job_id FROM slot_grants JOIN jobs ON jobs.id = job_id
+    WHERE released_at IS NULL AND (CAST(:project AS text) IS NULL OR project = :project) ORDER BY job_id
+    """
+)
+_JOB_SPEND = Statement(
+    f"""
+    SELECT charges.job_id, {_SUMS}, bool_or(usd_per_slot_h IS NULL) AS unpriced
+    FROM {_FROM} WHERE charges.job_id = ANY(CAST(:jobs AS text[])) GROUP BY charges.job_id
+    """  # noqa: S608
+)
+
+
+class PostgresSpending(StoredBudgets, Spending):
+    """Spending and budgets in PostgreSQL."""
+
+    async def accrued_at(self) -> datetime | None:
+        moment: datetime | None = (
+            await self._session.execute(text("SELECT accrued_at FROM ledger_state"))
+        ).scalar_one_or_none()
+        return moment
+
+    async def usage(
+        self, since: datetime, until: datetime, by: GroupBy, *, projects: frozenset[str] | None
+    ) -> list[UsageGroup]:
+        key, label = _KEYS[by], _LABELS.get(by, "found.key")
+        only = "AND charges.project = ANY(:projects)" if projects is not None else ""
+        query = f"""
+            SELECT found.*, coalesce({label}, found.key) AS label FROM (
+                SELECT {key} AS key, {_SUMS},
+                       coalesce(sum(slot_us) FILTER (WHERE usd_per_slot_h IS NULL), 0) AS unpriced_us
+                FROM {_FROM} WHERE charges.hour >= :since AND charges.hour < :until {only} GROUP BY 1
+            ) AS found
+        """  # noqa: S608 - constants
+        values: dict[str, Any] = {"since": since, "until": until}
+        if projects is not None:
+            values["projects"] = sorted(projects)
+        rows = (await self._session.execute(text(query), values)).all()
+        found = [_group(row) for row in rows]
+        if by is GroupBy.DAY:
+            return sorted(found, key=lambda one: one.key)
+        return sorted(found, key=lambda one: (-one.usd, -one.slot_h, one.key))
+
+    async def unpriced_kinds(self, since: datetime, until: datetime) -> list[str]:
+        query = text(
+            f"SELECT DISTINCT leases.device_kind FROM {_FROM} WHERE usd_per_slot_h IS NULL"  # noqa: S608
+            " AND charges.hour >= :since AND charges.hour < :until ORDER BY 1"
+        )
+        rows = await self._session.execute(query, {"since": since, "until": until})
+        return list(rows.scalars())
+
+    async def spent_usd(self, since: datetime, *, project: str | None) -> float:
+        only = "AND charges.project = :project" if project is not None else ""
+        query = text(f"SELECT coalesce(sum({_USD}), 0) FROM {_FROM} WHERE charges.hour >= :since {only}")  # noqa: S608
+        values = {"since": since} if project is None else {"since": since, "project": project}
+        return float((await self._session.execute(query, values)).scalar_one())
+
+    async def usd_per_h_now(self) -> dict[str | None, float]:
+        rows = (await self._session.execute(_NOW)).all()
+        return {row.project: float(row.usd or 0.0) for row in rows}
+
+    async def job_spend(self, job_ids: Collection[str]) -> dict[str, JobSpend]:
+        return {
+            row.job_id: JobSpend(
+                useful_usd=float(row.useful_usd),
+                unknown_usd=float(row.unknown_usd),
+                resize_usd=float(row.resize_usd),
+                lost_usd=float(row.lost_usd),
+                unpriced=bool(row.unpriced),
+            )
+            for row in await self._session.fetch(_JOB_SPEND, jobs=list(job_ids))
+        }
+
+    async def limited_jobs(self) -> list[LimitedJob]:
+        rows = (await self._session.execute(_LIMITED)).all()
+        return [LimitedJob(row.id, row.usd, row.on_budget, row.submitted_at) for row in rows]
+
+    async def holders(self, project: str | None) -> list[str]:
+        rows = await self._session.execute(_HOLDERS, {"project": project})
+        return list(rows.scalars())
+
+    async def machine_bills(self, since: datetime, until: datetime) -> list[LeaseBill]:
+        rows = (await self._session.execute(_BILLS, {"since": since, "until": until})).all()
+        return [
+            LeaseBill(
+                machine_id=row.id,
+                instance_type=row.instance_type,
+                market=row.market,
+                billed_from=row.billed_from,
+                billed_to=row.billed_to,
+                paid_s=float(row.paid_s),
+                charged_s=float(row.charged_s),
+                usd=float(row.usd),
+            )
+            for row in rows
+        ]
+
+    async def spend_by_label(self, since: datetime) -> dict[tuple[str, str, str], float]:
+        query = text(
+            f"SELECT charges.project, leases.market, category, sum({_USD}) AS usd FROM {_FROM}"  # noqa: S608
+            " WHERE hour >= :since AND usd_per_slot_h IS NOT NULL GROUP BY 1, 2, 3 ORDER BY 1, 2, 3"
+        )
+        rows = (await self._session.execute(query, {"since": since})).all()
+        return {(row.project, row.market, row.category): float(row.usd) for row in rows}
+
+    async def slot_s(self, since: datetime) -> dict[Category, float]:
+        query = text(
+            "SELECT category, sum(slot_us) / 1000000.0 AS seconds FROM charges WHERE hour >= :since GROUP BY category"
+        )
+        rows = (await self._session.execute(query, {"since": since})).all()
+        return {Category(row.category): float(row.seconds) for row in rows}
+
+    async def lost_slot_s(self, since: datetime) -> dict[str, float]:
+        query = text(
+            "SELECT cause, sum(slot_us) / 1000000.0 AS seconds FROM charges"
+            " WHERE category = 'lost' AND hour >= :since GROUP BY cause ORDER BY cause"
+        )
+        rows = (await self._session.execute(query, {"since": since})).all()
+        return {row.cause: float(row.seconds) for row in rows}
+
+
+def _group(row: Row[Any]) -> UsageGroup:
+    usd = {one: Decimal(getattr(row, f"{one}_usd")) for one in Category}
+    hours = {one: Decimal(getattr(row, f"{one}_us")) / 3_600_000_000 for one in Category}
+    return UsageGroup(
+        key=row.key,
+        label=row.label,
+        usd=float(sum(usd.values())),
+        slot_h=float(sum(hours.values())),
+        unpriced_slot_h=float(Decimal(row.unpriced_us) / 3_600_000_000),
+        useful_usd=float(usd[Category.USEFUL]),
+        resize_usd=float(usd[Category.RESIZE]),
+        lost_usd=float(usd[Category.LOST]),
+        idle_usd=float(usd[Category.IDLE]),
+        useful_slot_h=float(hours[Category.USEFUL]),
+        resize_slot_h=float(hours[Category.RESIZE]),
+        lost_slot_h=float(hours[Category.LOST]),
+        idle_slot_h=float(hours[Category.IDLE]),
+        unknown_usd=float(usd[Category.UNKNOWN]),
+        unknown_slot_h=float(hours[Category.UNKNOWN]),
+    )

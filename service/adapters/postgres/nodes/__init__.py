@@ -1,0 +1,1 @@
+"""Rows of nodes, their credentials and quarantines."""

@@ -1,0 +1,160 @@
+"""Rows of nodes and of API processes, and the queries for silent nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import ColumnElement, and_, case, func, or_, select, text, update
+from sqlalchemy.dialects.postgresql import insert as upsert
+
+from headway.contract.agents import NodeState, SlotInfo
+from headway.contract.values.markets import Market
+from service.adapters.postgres.engine.session import Statement, columns_of
+from service.adapters.postgres.nodes.leases import NodeLeases
+from service.adapters.postgres.nodes.quarantines import NodeQuarantines
+from service.adapters.postgres.tables.core import api_processes, nodes, slot_grants
+from service.domain.shared.errors import NotFound
+from service.usecases.ports.nodes import NodeRecord, Nodes
+
+_COLUMNS = columns_of(nodes)
+_LOCK = Statement(f"SELECT {_COLUMNS} FROM nodes WHERE id = :node OR name = :node FOR NO KEY UPDATE")  # noqa: S608
+_MANY = Statement(f"SELECT {_COLUMNS} FROM nodes WHERE id = ANY(:nodes)")  # noqa: S608
+_SEEN = Statement("UPDATE nodes SET seen_at = :seen_at, last_sequence = :last_sequence WHERE id = :node")
+
+
+def row_to_node(row: Any) -> NodeRecord:
+    """Return the node in a row of `nodes`."""
+    return NodeRecord(
+        id=row.id,
+        name=row.name,
+        instance=row.instance,
+        token_sha256=row.token_sha256,
+        state=NodeState(row.state),
+        wanted_state=NodeState(row.wanted_state),
+        message=row.message,
+        address=row.address,
+        first_port=row.first_port,
+        last_port=row.last_port,
+        slots=tuple(SlotInfo.model_validate(slot) for slot in row.slots),
+        agent_version=row.agent_version,
+        joined_at=row.joined_at,
+        seen_at=row.seen_at,
+        last_sequence=row.last_sequence,
+        market=Market(row.market),
+        machine_id=row.machine_id,
+        usd_per_slot_h=row.usd_per_slot_h,
+        reclaim_at=row.reclaim_at,
+        join_token_id=row.join_token_id,
+        container_engine=row.container_engine,
+    )
+
+
+class PostgresNodes(NodeLeases, NodeQuarantines, Nodes):
+    """Nodes in PostgreSQL.
+
+    Row locks leave the key alone (FOR NO KEY UPDATE). A report of one node adds commands and grants that
+    refer to another node, and must not wait for that node's own report about the same job.
+    """
+
+    async def lock(self, node_id: str) -> NodeRecord:
+        rows = await self._session.fetch(_LOCK, node=node_id)
+        if not rows:
+            raise NotFound(f"no node has the id or name {node_id!r}; `headway nodes` lists them.")
+        return row_to_node(rows[0])
+
+    async def find(self, name: str) -> NodeRecord | None:
+        query = select(nodes).where(nodes.c.name == name).with_for_update(key_share=True)
+        row = (await self._session.execute(query)).first()
+        return None if row is None else row_to_node(row)
+
+    async def save(self, node: NodeRecord) -> None:
+        values = {
+            "instance": node.instance,
+            "token_sha256": node.token_sha256,
+            "state": node.state,
+            "wanted_state": node.wanted_state,
+            "message": node.message,
+            "address": node.address,
+            "first_port": node.first_port,
+            "last_port": node.last_port,
+            "slots": [slot.model_dump(mode="json") for slot in node.slots],
+            "agent_version": node.agent_version,
+            "last_sequence": node.last_sequence,
+            "joined_at": node.joined_at,
+            "seen_at": node.seen_at,
+            "market": node.market,
+            "machine_id": node.machine_id,
+            "usd_per_slot_h": node.usd_per_slot_h,
+            "reclaim_at": node.reclaim_at,
+            "join_token_id": node.join_token_id,
+            "container_engine": node.container_engine,
+        }
+        statement = upsert(nodes).values(id=node.id, name=node.name, **values)
+        await self._session.execute(statement.on_conflict_do_update(index_elements=["id"], set_=values))
+
+    async def seen(self, node: NodeRecord) -> None:
+        values = {"node": node.id, "seen_at": node.seen_at, "last_sequence": node.last_sequence}
+        await self._session.fetch(_SEEN, **values)
+
+    async def device_kinds(self) -> set[str]:
+        query = text("SELECT DISTINCT slot->>'device_kind' FROM nodes, jsonb_array_elements(slots) AS slot")
+        return set((await self._session.execute(query)).scalars())
+
+    async def many(self, node_ids: Sequence[str]) -> dict[str, NodeRecord]:
+        if not node_ids:
+            return {}
+        rows = await self._session.fetch(_MANY, nodes=list(node_ids))
+        return {row.id: row_to_node(row) for row in rows}
+
+    async def silent_since(self, moment: datetime) -> list[str]:
+        query = select(nodes.c.id).where(_silent(moment)).order_by(nodes.c.seen_at)
+        return list((await self._session.execute(query)).scalars())
+
+    async def lock_silent(self, node_id: str, moment: datetime) -> NodeRecord | None:
+        query = select(nodes).where(nodes.c.id == node_id, _silent(moment))
+        locked = query.with_for_update(key_share=True, skip_locked=True)
+        row = (await self._session.execute(locked)).first()
+        return None if row is None else row_to_node(row)
+
+    async def not_before_its_time(self, now: datetime, slack_s: float) -> None:
+        late = nodes.c.seen_at > now + timedelta(seconds=slack_s)
+        await self._session.execute(update(nodes).where(late).values(seen_at=now))
+
+    async def heard_since(self, now: datetime, gap_s: float) -> datetime | None:
+        api = api_processes.c
+        query = select(func.min(api.up_since), func.max(api.late_at)).where(_fresh(now, gap_s))
+        row = (await self._session.execute(query)).one()
+        up_since: datetime | None = row[0]
+        late_at: datetime | None = row[1]
+        return up_since if late_at is None or up_since is None else max(up_since, late_at)
+
+    async def beat(self, process_id: str, now: datetime, gap_s: float, *, late: bool = False) -> None:
+        late_at = now if late else None
+        statement = upsert(api_processes).values(id=process_id, up_since=now, seen_at=now, late_at=late_at)
+        unbroken = _fresh(now, gap_s)
+        known = {
+            "up_since": case((unbroken, api_processes.c.up_since), else_=now),
+            "seen_at": now,
+            "late_at": now if late else case((unbroken, api_processes.c.late_at), else_=None),
+        }
+        await self._session.execute(statement.on_conflict_do_update(index_elements=["id"], set_=known))
+
+
+def _silent(moment: datetime) -> ColumnElement[bool]:
+    """Return the condition that a node was last seen before `moment` and is not LOST, or still holds slots."""
+    held = select(slot_grants.c.id).where(
+        slot_grants.c.node_id == nodes.c.id, slot_grants.c.released_at.is_(None)
+    )
+    return and_(nodes.c.seen_at < moment, or_(nodes.c.state != NodeState.LOST, held.exists()))
+
+
+def _fresh(now: datetime, gap_s: float) -> ColumnElement[bool]:
+    """Return the condition that an API process reported within `gap_s`.
+
+    A report further than `gap_s` in the future does not count: some clock was set back since.
+    """
+    gap = timedelta(seconds=gap_s)
+    seen_at = api_processes.c.seen_at
+    return and_(seen_at > now - gap, seen_at < now + gap)

@@ -1,0 +1,1 @@
+"""Snapshots for scheduling rounds, their decisions, and the commands that follow."""

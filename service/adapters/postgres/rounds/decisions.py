@@ -1,0 +1,139 @@
+"""Decisions of scheduling rounds, and the settings of the policy."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from types import MappingProxyType
+from typing import Any
+
+from sqlalchemy import and_, delete, insert, select, text
+from sqlalchemy.dialects.postgresql import insert as upsert
+
+from headway.contract.views.decisions import RoundView
+from service.adapters.postgres.engine.session import OnSession, Session, Statement
+from service.adapters.postgres.money.tenants import SHARE_HALF_LIFE_S
+from service.adapters.postgres.rounds.snapshot import take_snapshot
+from service.adapters.postgres.tables.core import cluster_settings, rounds
+from service.domain.cluster.contention_rules import USUAL, ContentionRules
+from service.domain.cluster.snapshot import PolicySetting, Snapshot
+from service.usecases.ports.rounds import DecisionRecord, Rounds
+
+_STORE = Statement(
+    """
+    INSERT INTO decisions (job_id, round_id, decided_at, action, reason, message, options)
+    SELECT told.job_id, CAST(:round_id AS text), CAST(:now AS timestamptz), told.action, told.reason, told.message, told.options
+    FROM jsonb_to_recordset(CAST(:told AS jsonb))
+        AS told(job_id text, action text, reason text, message text, options jsonb)
+    JOIN jobs ON jobs.id = told.job_id
+    LEFT JOIN decisions AS last ON last.job_id = told.job_id
+    WHERE (last.action, last.message, last.options) IS DISTINCT FROM (told.action, told.message, told.options)
+    ON CONFLICT (job_id) DO UPDATE SET
+        (round_id, decided_at, action, reason, message, options) =
+        (excluded.round_id, excluded.decided_at, excluded.action, excluded.reason, excluded.message, excluded.options)
+    """
+)
+
+
+class PostgresRounds(OnSession, Rounds):
+    """Rounds in PostgreSQL.
+
+    Slot use that is `share_half_life_s` old counts half. Scheduling rounds apply the rules of `contention`.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        share_half_life_s: float = SHARE_HALF_LIFE_S,
+        contention: ContentionRules = USUAL,
+    ) -> None:
+        super().__init__(session)
+        self._share_half_life_s = share_half_life_s
+        self._contention = contention
+
+    async def snapshot(
+        self, now: datetime, usd_per_slot_h: Mapping[str, float] = MappingProxyType({})
+    ) -> Snapshot:
+        return await take_snapshot(
+            self._session,
+            now,
+            usd_per_slot_h,
+            share_half_life_s=self._share_half_life_s,
+            contention=self._contention,
+        )
+
+    async def store_decisions(
+        self, decisions: Sequence[DecisionRecord], round_id: str, now: datetime
+    ) -> None:
+        # Only changed decisions are written.
+        told = [
+            {
+                "job_id": one.job_id,
+                "action": one.action,
+                "reason": one.reason,
+                "message": one.message,
+                "options": [option.model_dump(mode="json") for option in one.options],
+            }
+            for one in sorted(decisions, key=lambda one: one.job_id)
+        ]
+        if told:
+            await self._session.fetch(_STORE, told=json.dumps(told), round_id=round_id, now=now)
+
+    async def store_round(self, round_: RoundView) -> None:
+        await self._session.execute(delete(rounds).where(text("changes = '[]'::jsonb")))
+        as_json = round_.model_dump(mode="json", by_alias=True)
+        prices = [{name: _finite(value) for name, value in one.items()} for one in as_json["prices"]]
+        await self._session.execute(
+            insert(rounds).values(
+                id=round_.id,
+                at=round_.at,
+                took_s=round_.took_s,
+                status=round_.status,
+                objective=_finite(round_.objective),
+                bound=_finite(round_.bound),
+                gap=_finite(round_.gap),
+                policy=round_.policy,
+                parameters=as_json["parameters"],
+                inputs_digest=round_.inputs_digest,
+                unit=round_.unit,
+                prices=prices,
+                times={name: _finite(value) for name, value in round_.times.items()},
+                jobs=round_.jobs,
+                changes=as_json["changes"],
+            )
+        )
+
+    async def policy(self) -> PolicySetting:
+        row = (await self._session.execute(select(cluster_settings))).first()
+        return PolicySetting() if row is None else PolicySetting(row.policy, row.parameters)
+
+    async def choose_policy(self, setting: PolicySetting, now: datetime) -> None:
+        values = {**_of(setting), "policy_state": {}, "updated_at": now}
+        statement = upsert(cluster_settings).values(id=1, **values)
+        await self._session.execute(statement.on_conflict_do_update(index_elements=["id"], set_=values))
+
+    async def carry_over(self, setting: PolicySetting, state: Mapping[str, Any], now: datetime) -> None:
+        values = {"policy_state": dict(state)}
+        statement = upsert(cluster_settings).values(id=1, **_of(setting), **values, updated_at=now)
+        chosen = cluster_settings.c
+        await self._session.execute(
+            statement.on_conflict_do_update(
+                index_elements=["id"],
+                set_=values,
+                where=and_(
+                    chosen.policy == statement.excluded.policy,
+                    chosen.parameters == statement.excluded.parameters,
+                ),
+            )
+        )
+
+
+def _finite(value: Any) -> Any:
+    """Return the value, or 0 for a number that JSON cannot express."""
+    return 0.0 if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _of(setting: PolicySetting) -> dict[str, Any]:
+    return {"policy": setting.name, "parameters": dict(setting.parameters)}

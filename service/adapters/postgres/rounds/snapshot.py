@@ -1,0 +1,270 @@
+"""The snapshot that a scheduling round decides on, read in few queries."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from functools import lru_cache
+from typing import Any
+
+from sqlalchemy import select, text
+
+from headway.contract.agents import NodeState
+from headway.contract.values.markets import Market
+from service.adapters.postgres.engine.session import FetchedRow, Session, Statement
+from service.adapters.postgres.jobs.jobs import COLUMNS, row_to_job
+from service.adapters.postgres.money.tenants import tenants_of
+from service.adapters.postgres.nodes.quarantines import NodeQuarantines
+from service.adapters.postgres.rental.hazards import hazards_of_pools
+from service.adapters.postgres.rounds.money_snapshot import caps_and_limits, spent_for
+from service.adapters.postgres.tables.core import TERMINAL_SQL, cluster_settings
+from service.domain.cluster.contention_rules import ContentionRules
+from service.domain.cluster.snapshot import (
+    Measurement,
+    Node,
+    Orders,
+    PolicySetting,
+    Served,
+    SlotKey,
+    Snapshot,
+)
+
+ENOUGH_STEPS = 10
+"""Fewest steps that say something about a size's speed. The first steps are slow."""
+CLASS_JOBS = 20
+"""Number of jobs of a class, the latest that started, that predict the next job of the class."""
+
+_PLAN = "device_kind, slots, nodes, global_batch, local_batch, accumulation"
+_STATISTICS = f"""
+    {_PLAN}, max(generation), sum(steps), sum(step_s_sum), sum(step_s_squares), sum(sync_s_sum),
+    (array_agg(gradient_sqr ORDER BY updated_at DESC) FILTER (WHERE gradient_sqr IS NOT NULL))[1],
+    (array_agg(gradient_var ORDER BY updated_at DESC) FILTER (WHERE gradient_var IS NOT NULL))[1]
+"""
+"""Statistics of steps, added up: one row for every configuration and batch plan of a job.
+
+Gradient noise changes during training, so its latest estimate counts.
+"""
+_MEASUREMENTS = text(
+    f"""
+    SELECT job_id, {_STATISTICS} FROM measurements
+    WHERE job_id = ANY(CAST(:jobs AS text[])) AND steps >= {ENOUGH_STEPS}
+    GROUP BY job_id, {_PLAN} ORDER BY job_id, max(generation), {_PLAN}
+    """  # noqa: S608 - constants
+)
+_CLASS_MEASUREMENTS = text(
+    f"""
+    SELECT latest.job_class, {_STATISTICS}
+    FROM unnest(CAST(:classes AS text[])) AS wanted
+    CROSS JOIN LATERAL (
+        SELECT id, job_class FROM jobs
+        WHERE job_class = wanted AND started_at IS NOT NULL
+        ORDER BY submitted_at DESC LIMIT {CLASS_JOBS}
+    ) AS latest
+    JOIN measurements ON measurements.job_id = latest.id AND steps >= {ENOUGH_STEPS}
+    GROUP BY latest.job_class, {_PLAN} ORDER BY latest.job_class, max(updated_at), {_PLAN}
+    """  # noqa: S608
+)
+SERVED = text(
+    """
+    SELECT job_id, device_kind, sum(seconds) AS seconds, sum(slot_s) AS slot_s
+    FROM (
+        SELECT job_id, device_kind, seconds, size * seconds AS slot_s FROM (
+            SELECT job_id, device_kind, size,
+                   greatest(0, extract(epoch FROM coalesce(ended_at, :now) - greatest(granted_at, CAST(:since AS timestamptz),
+                       max(ended_before) OVER (PARTITION BY job_id ORDER BY generation)))) AS seconds
+            FROM (
+                SELECT *, lag(coalesce(ended_at, :now)) OVER (PARTITION BY job_id ORDER BY generation) AS ended_before
+                FROM allocations WHERE job_id = ANY(CAST(:jobs AS text[]))
+            ) AS generations
+        ) AS turns
+        UNION ALL
+        SELECT job_id, device_kind, seconds, slot_s FROM past_allocations
+        WHERE job_id = ANY(CAST(:jobs AS text[])) AND CAST(:since AS timestamptz) IS NULL
+    ) AS kept_and_past
+    GROUP BY job_id, device_kind
+    """
+)
+"""Seconds and slot-seconds of each job and device kind, after `since` or in total (NULL).
+
+A generation counts from the end of the previous ones. Until then it is only being prepared, or is abandoned.
+Allocations that were deleted count only in the total.
+"""
+
+_JOBS = Statement(f"SELECT {COLUMNS} FROM jobs WHERE NOT ({TERMINAL_SQL})")  # noqa: S608 - constants
+_NODES = Statement(
+    """
+    SELECT id, name, state, slots::text, market, usd_per_slot_h, reclaim_at, container_engine IS NOT NULL FROM nodes
+    """
+)
+_HELD = Statement("SELECT node_id, slot, job_id FROM slot_grants WHERE released_at IS NULL")
+_ORDERS = text(
+    """
+    SELECT (SELECT count(*) FROM commands JOIN nodes ON nodes.id = commands.node_id
+            WHERE commands.acknowledged_at IS NULL AND nodes.state <> 'LOST'),
+           EXISTS (SELECT FROM api_processes WHERE late_at BETWEEN :since AND :until)
+    """
+)
+_STATES = {state.value: state for state in NodeState}
+_MARKETS = {market.value: market for market in Market}
+LATE_S = 5.0
+"""Distance in seconds from now within which a late report makes its API process count as late."""
+
+
+async def take_snapshot(
+    session: Session,
+    now: datetime,
+    usd_per_slot_h: Mapping[str, float],
+    *,
+    share_half_life_s: float,
+    contention: ContentionRules,
+) -> Snapshot:
+    """Return one consistent snapshot of all live jobs, all nodes and all held slots.
+
+    It must be the first statement of its transaction. Slot use that is `share_half_life_s` old counts half.
+    """
+    await session.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"))
+    job_rows = await session.fetch(_JOBS)
+    node_rows = await session.fetch(_NODES)
+    held = {SlotKey(node, slot): job for node, slot, job in await session.fetch(_HELD)}
+    confined: dict[str, dict[int, str]] = {}
+    for one in await NodeQuarantines(session).open_quarantines():
+        confined.setdefault(one.node_id, {})[one.slot] = one.message
+    job_ids = [row.id for row in job_rows]
+    settings = (await session.execute(select(cluster_settings))).first()
+    policy = PolicySetting() if settings is None else PolicySetting(settings.policy, settings.parameters)
+    policy_state = {} if settings is None else settings.policy_state
+    caps, limits = await caps_and_limits(session, now)
+    nodes = {row[0]: _node(row, confined.get(row[0], {})) for row in node_rows}
+    return Snapshot(
+        now=now,
+        jobs={row.id: row_to_job(row) for row in job_rows},
+        nodes=nodes,
+        held=held,
+        measurements=await _measurements(session, job_ids),
+        class_measurements=await measured_of_classes(session, sorted({row.job_class for row in job_rows})),
+        served=await _served(session, job_ids, now),
+        usd_per_slot_h=dict(usd_per_slot_h),
+        hazard_per_h=await hazards_of_pools(
+            session,
+            {kind for node in nodes.values() if node.market is Market.SPOT for kind in node.slots.values()},
+            now,
+        ),
+        projects=await tenants_of(session, now, share_half_life_s),
+        caps=caps,
+        limits=limits,
+        spent=await spent_for(session, policy_state),
+        orders=await _orders(session, now),
+        contention=contention,
+        policy=policy,
+        policy_state=policy_state,
+    )
+
+
+async def _orders(session: Session, now: datetime) -> Orders:
+    near = timedelta(seconds=LATE_S)
+    row = (await session.execute(_ORDERS, {"since": now - near, "until": now + near})).one()
+    return Orders(*row)
+
+
+def _node(row: FetchedRow, confined: Mapping[int, str]) -> Node:
+    """Return the node in a row of `_NODES`.
+
+    `confined` are its slots in quarantine. Slots that its agent withholds are treated like those.
+    """
+    node_id, name, state, slots, market, usd_per_slot_h, reclaim_at, containers = row
+    kinds, withheld = _slots(slots)
+    if confined or withheld:
+        confined = {**withheld, **confined}
+        kinds = {index: kind for index, kind in kinds.items() if index not in confined}
+    return Node(
+        id=node_id,
+        name=name,
+        state=_STATES[state],
+        slots=kinds,
+        market=_MARKETS[market],
+        usd_per_slot_h=usd_per_slot_h,
+        reclaim_at=reclaim_at,
+        containers=containers,
+        quarantined=confined,
+    )
+
+
+@lru_cache(maxsize=256)
+def _slots(slots: str) -> tuple[Mapping[int, str], Mapping[int, str]]:
+    """Return the device kind of each slot, and the reasons why slots are withheld.
+
+    The result is cached by the stored text, because many of thousands of nodes have the same slots.
+    """
+    known = json.loads(slots)
+    return (
+        {slot["index"]: slot["device_kind"] for slot in known},
+        {slot["index"]: slot["withheld"] for slot in known if slot.get("withheld")},
+    )
+
+
+async def _measurements(session: Session, job_ids: Sequence[str]) -> dict[str, tuple[Measurement, ...]]:
+    return _by_owner((await session.execute(_MEASUREMENTS, {"jobs": list(job_ids)})).all())
+
+
+async def measured_of_classes(session: Session, classes: Sequence[str]) -> dict[str, tuple[Measurement, ...]]:
+    """Return the measurements of the latest jobs of each class, by class."""
+    return _by_owner((await session.execute(_CLASS_MEASUREMENTS, {"classes": list(classes)})).all())
+
+
+def _by_owner(rows: Sequence[Sequence[Any]]) -> dict[str, tuple[Measurement, ...]]:
+    """Group rows of an owner and `_STATISTICS` by their owner."""
+    found: dict[str, list[Measurement]] = {}
+    for row in rows:
+        found.setdefault(row[0], []).append(_measurement(row))
+    return {owner: tuple(measured) for owner, measured in found.items()}
+
+
+def _measurement(row: Sequence[Any]) -> Measurement:
+    (
+        _,
+        device_kind,
+        slots,
+        nodes,
+        global_batch,
+        local_batch,
+        accumulation,
+        generation,
+        total,
+        step_s_sum,
+        step_s_squares,
+        sync_s_sum,
+        gradient_sqr,
+        gradient_var,
+    ) = row
+    steps = int(total)
+    step_s = step_s_sum / steps
+    variance = step_s_squares / steps - step_s * step_s
+    return Measurement(
+        device_kind,
+        slots,
+        max(global_batch, 1) / step_s,  # a batch of 0 is unknown: each step then counts as one sample
+        steps,
+        nodes=nodes,
+        generation=generation,
+        global_batch=global_batch,
+        local_batch=local_batch,
+        accumulation=accumulation,
+        step_s=step_s,
+        step_s_spread=math.sqrt(max(variance, 0.0)),
+        # Ranks that do not measure the synchronisation report 0, which is impossible with several ranks.
+        sync_s=None if slots > 1 and sync_s_sum <= 0 else sync_s_sum / steps,
+        gradient_sqr=gradient_sqr,
+        gradient_var=gradient_var,
+    )
+
+
+async def _served(session: Session, job_ids: Sequence[str], now: datetime) -> dict[str, Served]:
+    rows = await session.execute(SERVED, {"jobs": list(job_ids), "now": now, "since": None})
+    seconds: dict[str, dict[str, float]] = {}
+    slot_s: dict[str, float] = {}
+    for row in rows.all():
+        seconds.setdefault(row.job_id, {})[row.device_kind] = float(row.seconds)
+        slot_s[row.job_id] = slot_s.get(row.job_id, 0.0) + float(row.slot_s)
+    return {job_id: Served(by_kind, slot_s[job_id]) for job_id, by_kind in seconds.items()}

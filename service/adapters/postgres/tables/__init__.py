@@ -1,0 +1,1 @@
+"""Tables by subject. `migrations/` must produce exactly these."""

@@ -1,0 +1,1 @@
+"""Retention, thinning, monitoring and diagnosis."""

@@ -1,0 +1,1 @@
+"""HTTP below the routes: authentication, limits, backpressure, problems, the server."""

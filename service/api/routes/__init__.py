@@ -1,0 +1,1 @@
+"""Routes of the API, by subject."""

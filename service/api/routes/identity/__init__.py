@@ -1,0 +1,1 @@
+"""Routes for users, projects, tokens, secrets and sign-in."""

@@ -1,0 +1,1 @@
+"""Routes for jobs, their bundles, logs and output folders."""

@@ -1,0 +1,1 @@
+"""Routes for nodes, and routes that agents call."""

@@ -1,0 +1,1 @@
+"""Routes for the cluster, its policy and its scheduling rounds."""

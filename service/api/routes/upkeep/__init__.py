@@ -1,0 +1,1 @@
+"""Routes for health, metrics, diagnosis and help."""

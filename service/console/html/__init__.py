@@ -1,0 +1,1 @@
+"""Building blocks of pages: badges, fragments, colours, and numbers as text."""

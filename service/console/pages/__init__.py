@@ -1,0 +1,1 @@
+"""The pages, one module each, which turn views of the API into values for the templates."""

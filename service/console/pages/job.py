@@ -1,0 +1,345 @@
+"""The page of one job: its state with the reason, its end and cost, and its events."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from headway.contract.views.decisions import ExplanationView
+from headway.contract.views.forecasts import ForecastView
+from headway.contract.views.jobs import EventView, JobState, JobView
+from service.console.html.badges import has_ended, tone_of_job, words_of_job
+from service.console.html.fragments import Content, Listing, Piece
+from service.console.html.text import (
+    NONE,
+    between,
+    duration,
+    iso,
+    limit_words,
+    number,
+    percent,
+    plural,
+    short,
+    stamp,
+    usd,
+)
+from service.console.pages.jobs import end_of, size_text
+from service.console.pages.outlook import Outlook, outlook_of
+from service.console.pictures.job_curves import (
+    Chart,
+    KeptRow,
+    OptionRow,
+    goodput_chart,
+    kept_rows,
+    metrics_charts,
+    option_rows,
+    prediction_text,
+    sizes_chart,
+)
+from service.usecases.ports.jobs import SizeChange
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The head of the page."""
+
+    id: str
+    name: str
+    project: str
+    hue: int
+    state: str
+    tone: str
+    words: str
+    reason: str
+    outlook: Outlook
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """A figure with its name and a note."""
+
+    label: str
+    value: str
+    note: str = ""
+    share: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryEntry:
+    """An event of the job."""
+
+    sequence: int
+    at: str
+    at_iso: str
+    kind: str
+    message: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Actions:
+    """The actions that the viewer may perform on the job now."""
+
+    id: str
+    name: str
+    verbs: tuple[str, ...]
+    low: int
+    high: int
+    size: int
+    pinned: int | None
+    priority: int
+
+
+@dataclass(frozen=True, slots=True)
+class JobPage:
+    """All contents of the page."""
+
+    head: Head
+    facts: tuple[Fact, ...]
+    actions: Actions
+    options: tuple[OptionRow, ...]
+    limits: tuple[str, ...]
+    metrics: tuple[Chart, ...]
+    learning: str
+    """Text in place of charts of metrics; empty if there are charts, or before the job starts."""
+    begun: bool
+    """True if the job ever held slots. Before that, the page leaves out sections about its training."""
+    charts: tuple[Chart, ...]
+    kept: tuple[KeptRow, ...]
+    prediction: str
+    ledger: tuple[Fact, ...]
+    failures: tuple[Fact, ...]
+    steps: tuple[HistoryEntry, ...]
+    places: tuple[tuple[str, str], ...]
+
+    def contents(self) -> list[Content]:
+        """Return the pieces of the page."""
+        drawn = [piece for chart in self.charts for piece in chart.pieces()]
+        return [
+            Piece("job-head", "job_head", self.head),
+            Piece("job-facts", "facts", ("job-facts", self.facts)),
+            Piece("job-actions", "job_actions", self.actions),
+            Piece("job-options", "options", self.options),
+            Piece("job-limits", "limits", self.limits),
+            Piece("no-learning", "no_learning", (self.learning, not self.metrics)),
+            Listing(
+                "learning", tuple(Piece(f"chart-{one.name}", "metric_chart", one) for one in self.metrics)
+            ),
+            *drawn,
+            Piece("job-kept", "kept", (self.kept, self.prediction)),
+            Piece("job-ledger", "facts", ("job-ledger", self.ledger)),
+            Piece("job-failures", "facts", ("job-failures", self.failures)),
+            Piece("begun-checkpoints", "begun", self.begun),
+            Piece("begun-log", "begun", self.begun),
+            Piece("job-places", "places", self.places),
+            Listing("steps", tuple(Piece(f"step-{one.sequence}", "step", one) for one in self.steps)),
+        ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobViews:
+    """The data of the page."""
+
+    job: JobView
+    present: str
+    """Reason for the job's present size: the message of the last decision since, or else the job's own
+    message."""
+    colour: int
+    explanation: ExplanationView
+    forecast: ForecastView
+    events: Sequence[EventView]
+    sizes: Sequence[SizeChange]
+    series: Mapping[str, Sequence[tuple[datetime, int, float]]]
+
+
+def job_page(views: JobViews, *, steers: bool, now: datetime) -> JobPage:
+    """Return the page. With `steers`, the viewer may change the job."""
+    job, forecast = views.job, views.forecast
+    begun = job.started_at is not None or bool(views.sizes)
+    return JobPage(
+        head=Head(
+            id=job.id,
+            name=job.name,
+            project=job.project,
+            hue=views.colour,
+            state=job.state.lower(),
+            tone=tone_of_job(job.state),
+            words=words_of_job(job.state),
+            reason=job.reason,
+            outlook=outlook_of(job, views.present, forecast),
+        ),
+        facts=_facts(job, forecast) if begun else _facts_before(job),
+        actions=_actions(job, steers=steers),
+        options=option_rows(views.explanation, forecast),
+        limits=_limits(views.explanation),
+        metrics=metrics_charts(views.series),
+        learning="The script has reported nothing: run.report(loss=...) draws a curve here."
+        if begun and not views.series
+        else "",
+        begun=begun,
+        charts=(
+            sizes_chart(views.sizes, views.events, job, now),
+            goodput_chart(forecast),
+        ),
+        kept=kept_rows(forecast),
+        prediction=prediction_text(forecast) if begun else "",
+        ledger=_ledger(job) if begun else (),
+        failures=_failures(job) if begun else (),
+        steps=tuple(_step(one) for one in reversed(views.events)),
+        places=tuple((node, _ranges(slots)) for node, slots in sorted(job.allocation.items())),
+    )
+
+
+def _facts(job: JobView, forecast: ForecastView) -> tuple[Fact, ...]:
+    done, cost = job.progress, job.cost
+    share = done.samples / done.total_samples if done.total_samples else None
+    present = next((one for one in forecast.configurations if "present" in one.marks), None)
+    end = end_of(job)
+    if has_ended(job) and job.finished_at is not None:
+        took_s = (job.finished_at - (job.started_at or job.submitted_at)).total_seconds()
+        ends = Fact("Duration", duration(took_s), f"ended {stamp(job.finished_at)}")
+    elif present is not None and present.time_s is not None:
+        ends = Fact("Ends in", duration(present.time_s), _at_most(present.time_s, present.time_p90_s))
+    elif end is not None:
+        ends = Fact("Ends in", duration(end[0]), "at the present speed")
+    else:
+        ends = Fact("Ends in", NONE, forecast.work.reason if job.size else "it has no slots now")
+    spent = Fact("Cost so far", usd(cost.usd) if cost else NONE, _expected(job))
+    total = f"of {short(done.total_samples)} samples" if done.total_samples else "length not known"
+    return (
+        Fact("Progress", percent(share) if share is not None else short(done.samples), total, share),
+        ends,
+        spent,
+        Fact(
+            "Slots",
+            size_text(job),
+            f"fixed at {job.pinned_size} by request" if job.pinned_size else _kind(job),
+        ),
+        Fact("Speed", f"{short(done.samples_per_s)}/s" if done.samples_per_s else NONE, _batch(job)),
+    )
+
+
+def _facts_before(job: JobView) -> tuple[Fact, ...]:
+    """Return the facts about a job that never held slots."""
+    return (
+        Fact("Slots", size_text(job), _kind(job)),
+        Fact("Submitted", stamp(job.submitted_at)),
+        Fact("Priority", str(job.spec.priority), "of 100"),
+    )
+
+
+def _at_most(time_s: float, p90_s: float | None) -> str:
+    at_most = between(time_s, p90_s).partition(", ")[2]
+    return f"with 90 % {at_most}" if at_most else "as forecast"
+
+
+def _expected(job: JobView) -> str:
+    cost = job.cost
+    if cost is None:
+        return "nothing has been charged"
+    if cost.left_usd is not None:
+        return f"{usd(cost.left_usd)} left of its limit"
+    if cost.expected_usd is not None and not has_ended(job):
+        return f"about {usd(cost.expected_usd)} in all"
+    return "some slots had no price" if cost.unpriced else ""
+
+
+def _kind(job: JobView) -> str:
+    return f"resize: {job.spec.elastic.resize}"
+
+
+def _batch(job: JobView) -> str:
+    batch = job.progress.global_batch
+    return f"batch of {batch:,}" if batch else "samples per second"
+
+
+def _actions(job: JobView, *, steers: bool) -> Actions:
+    verbs: list[str] = []
+    if steers and not has_ended(job) and job.state is not JobState.CANCELLING:
+        verbs = ["resume" if job.state is JobState.PAUSED else "pause", "resize", "prioritize", "cancel"]
+    low, high = job.spec.elastic.min, job.spec.elastic.max
+    size, priority = job.size or low, job.spec.priority
+    return Actions(job.id, job.name, tuple(verbs), low, high, size, job.pinned_size, priority)
+
+
+def _limits(explanation: ExplanationView) -> tuple[str, ...]:
+    rows = [
+        f"One more {limit_words(one.name)} would be worth {number(one.price)} to the cluster "
+        f"({explanation.unit}); all {number(one.capacity)} are taken."
+        for one in explanation.binding
+    ]
+    more = [
+        f"With one more {limit_words(one.row)} the job could have {plural(one.slots, f'{one.device_kind} slot')}, "
+        f"{one.speedup:.2f} times as fast."
+        for one in explanation.outlook
+    ]
+    return tuple(rows + more)
+
+
+def _ledger(job: JobView) -> tuple[Fact, ...]:
+    done = job.progress
+    exact = f"{done.epochs_exact} of {done.epochs_audited}"
+    saved = done.checkpoint_samples
+    behind = (
+        f"{short(max(0, done.samples - saved))} behind training"
+        if saved is not None
+        else "none has been saved"
+    )
+    return (
+        Fact(
+            "Samples trained", number(done.samples), f"epoch {done.epoch}" if done.epoch is not None else ""
+        ),
+        Fact(
+            "Epochs with every sample exactly once",
+            exact if done.epochs_audited else NONE,
+            "of the audited epochs",
+        ),
+        Fact("Repeated samples", number(done.lost_samples), "after failures that restored a checkpoint"),
+        Fact("Repeated steps", number(done.lost_steps), "at most one for each loss of ranks"),
+        Fact("Last checkpoint", f"at {number(saved)}" if saved is not None else NONE, behind),
+        Fact("Last pause", duration(done.pause_s), "of the last resize in place"),
+    )
+
+
+def _failures(job: JobView) -> tuple[Fact, ...]:
+    retry = job.spec.retry
+    return (
+        Fact("Preemptions", number(job.preemptions), "not counted as failures"),
+        Fact(
+            "Changes that no user requested",
+            number(job.progress.imposed_count),
+            f"{job.progress.imposed_s:.1f} s of training",
+        ),
+        Fact(
+            "Infrastructure failures",
+            number(job.infrastructure_failures),
+            f"of {retry.infrastructure} allowed",
+        ),
+        Fact("Failures of the script", number(job.user_errors), f"of {retry.user_errors} allowed"),
+    )
+
+
+def _step(event: EventView) -> HistoryEntry:
+    pause = event.data.get("pause_s")
+    return HistoryEntry(
+        sequence=event.sequence,
+        at=f"{event.at:%H:%M:%S}",
+        at_iso=iso(event.at),
+        kind=event.kind.replace("_", " "),
+        message=event.message,
+        detail=f"paused {pause:.2f} s"
+        if isinstance(pause, int | float) and "paused" not in event.message
+        else "",
+    )
+
+
+def _ranges(slots: Sequence[int]) -> str:
+    """Return slots as ranges, such as `0–3, 6`."""
+    found: list[list[int]] = []
+    for slot in sorted(slots):
+        if found and slot == found[-1][1] + 1:
+            found[-1][1] = slot
+        else:
+            found.append([slot, slot])
+    return ", ".join(str(low) if low == high else f"{low}–{high}" for low, high in found)

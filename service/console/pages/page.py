@@ -1,0 +1,52 @@
+"""A page as one object: its address, its place in the navigation, its reader and its template."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from service.api.http.context import ApiContext
+from service.console.html.fragments import Content
+
+
+@dataclass(frozen=True, slots=True)
+class Viewer:
+    """Rights of a viewer that change a page. `projects` is None for all projects."""
+
+    projects: frozenset[str] | None
+    steers: bool = False
+    operates: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """The key of a live page: its name, its subject and the rights of its viewers."""
+
+    page: str
+    sight: Viewer
+    about: str = ""
+    state: str = ""
+    project: str = ""
+    cursor: str = ""
+    window: str = ""
+    """The length of the picture of slots over time; empty on pages without it."""
+
+
+Memory = dict[str, Any]
+"""Data that the reader of a live page keeps between its readings."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LivePage:
+    """A page at `/{name}` about everything that its viewer may see, or about one project.
+
+    A module of `pages` that has one as `PAGE` adds it. `read` returns the fragments. The template `plain.html`
+    shows a heading and the fragments in their order.
+    """
+
+    name: str
+    label: str
+    """Name in the navigation, and the heading."""
+    read: Callable[[ApiContext, Key, Memory], Awaitable[list[Content]]]
+    template: str = "plain.html"

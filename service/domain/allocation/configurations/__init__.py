@@ -1,0 +1,1 @@
+"""Configurations of a round: sizes and pools that jobs may be given."""

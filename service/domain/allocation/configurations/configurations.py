@@ -1,0 +1,337 @@
+"""Configurations of a round: the allocations that each pool can provide, and the rows that limit them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from headway.contract.values.markets import Market
+from service.domain.allocation.configurations.capacity import PoolCapacity
+from service.domain.allocation.configurations.eligibility import Holding
+from service.domain.allocation.configurations.shapes import (
+    Shapes,
+    SizeGroup,
+    exempt_jobs,
+    packing_rows,
+    regular_sizes,
+    shapes_of,
+    standard_node,
+)
+from service.domain.allocation.knapsack.problem import Row
+from service.domain.cluster.pools import Pool, slots_in
+from service.domain.jobs.job import Job
+from service.domain.policies.framework.policy import Configurations
+from service.domain.shared.arrays import BoolArray, IntArray
+
+_TOO_MANY_SIZES = 256
+"""Number of sizes on a large cluster above which only sizes that the shapes would offer count."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Columns:
+    """Columns of the allocation problem, in three groups.
+
+    The first group has the columns of shapes, pool after pool. The second has the columns in two pools: an
+    anchor on-demand and the rest on spot. The third, for jobs with private slots, repeats columns at a lower
+    demand. Private slots are slots that no other job can have. `configurations` calls the `P` pools kinds; a
+    column in two pools counts as one of spot.
+
+    Attributes:
+        by_kind: the same columns by device kind alone, for all calculations of speed.
+        pools: (P,) in the order of their names.
+        groups: sets of columns that differ only in size; columns of private slots are in none.
+        shapes: by pool.
+        parts: (C, P) slots that each column has in each pool.
+        shape: (C, P) index of the pool's shape for that part; -1 for none.
+        demand: (C, P) slots that each column takes from the shared capacity.
+        private: (C, P) number of private slots that its job must hold; 0 for the columns of all jobs.
+        places: index of the column by its parts and private slots.
+    """
+
+    configurations: Configurations
+    by_kind: Configurations
+    pools: tuple[Pool, ...]
+    groups: tuple[SizeGroup, ...]
+    shapes: tuple[Shapes, ...]
+    parts: IntArray
+    shape: IntArray
+    demand: IntArray
+    private: IntArray
+    places: Mapping[tuple[int, ...], int]
+
+    def unit_of(self, column: int, pool: int) -> int:
+        """Return the largest piece of a column that is sure to lie on one node of a pool; 1 without such a
+        guarantee.
+        """
+        shape = int(self.shape[column, pool])
+        return int(self.shapes[pool].unit[shape]) if shape >= 0 else 1
+
+    def parts_of(self, column: int) -> dict[Pool, int]:
+        """Return the number of slots of a column in each of its pools."""
+        return {
+            pool: count for pool, count in zip(self.pools, self.parts[column].tolist(), strict=True) if count
+        }
+
+    def text_of(self, column: int) -> str:
+        """Return a column as text for users."""
+        return slots_in(self.parts_of(column))
+
+    def private_of(self, holding: Holding) -> IntArray:
+        """Return the private slots (P,) of a holding."""
+        return np.array([holding.private_by_pool.get(pool.name, 0) for pool in self.pools], dtype=np.int64)
+
+    def find(self, name: str | None, slots: int) -> int:
+        """Return the column of this number of slots in the pool of this name; -1 if there is none."""
+        parts = [slots if pool.name == name else 0 for pool in self.pools]
+        return self.places.get((*parts, *[0] * len(parts)), -1)
+
+    def held(self, holding: Holding) -> int:
+        """Return the column of the slots that a job may keep; -1 if there is none."""
+        parts = np.array([len(holding.by_pool.get(pool.name, ())) for pool in self.pools], dtype=np.int64)
+        return self.places.get((*parts.tolist(), *self.private_of(holding).tolist()), -1)
+
+
+def columns_of(
+    jobs: Sequence[Job], holdings: Mapping[str, Holding], rooms: Mapping[str, PoolCapacity]
+) -> Columns:
+    """Return a column for every size that some job may have in a pool, and in two pools for jobs that accept
+    both markets.
+    """
+    pools = tuple(room.pool for room in rooms.values())
+    wanted = {size for job in jobs for size in _sizes(job)}
+    mixes = _mixes(jobs, holdings, rooms)
+    shapes = [
+        shapes_of(
+            _wanted_in(room, wanted, jobs, holdings, {mix[index] for mix in mixes}),
+            node_slots=room.slots,
+            room=room.room,
+        )
+        for index, room in enumerate(rooms.values())
+    ]
+    parts, shape, groups = _parts(shapes, mixes, rooms)
+    nodes = np.zeros(len(parts), dtype=np.int64)
+    for index, one in enumerate(shapes):
+        nodes += np.append(one.nodes, 0)[shape[:, index]]
+    private = np.zeros_like(parts)
+    for amounts in _private_amounts(holdings, pools):
+        needs = np.where(parts > 0, amounts, 0)
+        own = np.flatnonzero((needs == amounts).all(axis=1) & (private == 0).all(axis=1))
+        parts, nodes = np.concatenate([parts, parts[own]]), np.concatenate([nodes, nodes[own]])
+        shape = np.concatenate([shape, np.full((len(own), len(pools)), -1)])
+        private = np.concatenate([private, needs[own]])
+    # A column in two pools is counted with the pool that may be lost.
+    kind = np.array([np.flatnonzero(one > 0)[-1] for one in parts], dtype=np.int64)
+    usd_per_h = np.zeros(len(parts))
+    for index, room in enumerate(rooms.values()):
+        usd_per_h += np.where(parts[:, index] > 0, parts[:, index] * room.usd_per_slot_h, 0.0)
+    configurations = Configurations(
+        kinds=tuple(rooms), kind=kind, slots=parts.sum(axis=1), nodes=nodes, usd_per_h=usd_per_h
+    )
+    return Columns(
+        configurations=configurations,
+        by_kind=_by_kind(configurations, pools),
+        pools=pools,
+        groups=groups,
+        shapes=tuple(shapes),
+        parts=parts,
+        shape=shape,
+        demand=np.maximum(parts - private, 0),
+        private=private,
+        places={
+            (*of_pools, *own): column
+            for column, (of_pools, own) in enumerate(zip(parts.tolist(), private.tolist(), strict=True))
+        },
+    )
+
+
+def rows_of(
+    columns: Columns,
+    rooms: Mapping[str, PoolCapacity],
+    jobs: Sequence[Job],
+    holdings: Mapping[str, Holding],
+    current: IntArray,
+) -> tuple[tuple[Row, ...], BoolArray]:
+    """Return the rows of the columns, and the jobs (J,) that the packing rows exempt.
+
+    The slots of each pool come first, then the rows that make every choice placeable.
+    """
+    rows = [
+        Row(
+            name=f"slots/{name}",
+            capacity=float(room.room.sum()),
+            demand=columns.demand[:, index].astype(np.float64),
+        )
+        for index, (name, room) in enumerate(rooms.items())
+    ]
+    spared = np.zeros(len(jobs), dtype=np.bool_)
+    for index, (name, room) in enumerate(rooms.items()):
+        shapes, of_column = columns.shapes[index], columns.shape[:, index]
+        holder, held = _held(jobs, holdings, name)
+        exempt = exempt_jobs(
+            shapes,
+            room=room.room,
+            current=np.append(of_column, -1)[current],
+            holder=holder,
+            held=held,
+        )
+        rows += packing_rows(shapes, kind=name, room=room.room, exempt=exempt, of_column=of_column)
+        spared |= exempt
+    return tuple(rows), spared
+
+
+def _by_kind(configurations: Configurations, pools: Sequence[Pool]) -> Configurations:
+    kinds = tuple(dict.fromkeys(pool.kind for pool in pools))
+    of_pool = np.array([kinds.index(pool.kind) for pool in pools], dtype=np.int64)
+    return Configurations(
+        kinds=kinds,
+        kind=of_pool[configurations.kind],
+        slots=configurations.slots,
+        nodes=configurations.nodes,
+        usd_per_h=configurations.usd_per_h,
+    )
+
+
+def _parts(
+    shapes: Sequence[Shapes], mixes: Sequence[tuple[int, ...]], rooms: Mapping[str, PoolCapacity]
+) -> tuple[IntArray, IntArray, tuple[SizeGroup, ...]]:
+    """Return slots (C, P) by pool, their shapes (C, P), and the groups of columns that differ only in size.
+
+    Columns of one pool come first, then those of two pools.
+    """
+    pure = [
+        (pool, shape, size)
+        for pool, one in enumerate(shapes)
+        for shape, size in enumerate(one.slots.tolist())
+    ]
+    parts = np.zeros((len(pure) + len(mixes), len(shapes)), dtype=np.int64)
+    shape = np.full(parts.shape, -1, dtype=np.int64)
+    for column, (pool, index, size) in enumerate(pure):
+        parts[column, pool], shape[column, pool] = size, index
+    alike: dict[tuple[int, int], list[int]] = {}
+    spot = np.array([room.pool.market is Market.SPOT for room in rooms.values()], dtype=np.bool_)
+    for column, mix in enumerate(mixes, start=len(pure)):
+        parts[column] = mix
+        for pool in np.flatnonzero(parts[column]).tolist():
+            shape[column, pool] = int(np.searchsorted(shapes[pool].slots, mix[pool]))
+        lost = int(np.flatnonzero((parts[column] > 0) & spot)[0])
+        alike.setdefault((lost, int(parts[column][~spot].sum())), []).append(column)
+    first = np.cumsum([0, *(len(one.slots) for one in shapes)])
+    groups = [
+        SizeGroup(columns=np.arange(first[pool], first[pool + 1]), slots=one.slots, regular=one.regular)
+        for pool, one in enumerate(shapes)
+    ]
+    nodes = [room.slots for room in rooms.values()]
+    for (pool, _), members in alike.items():
+        members.sort(key=lambda column: int(parts[column].sum()))
+        groups.append(
+            SizeGroup(
+                columns=np.array(members, dtype=np.int64),
+                slots=parts[members].sum(axis=1),
+                regular=np.isin(parts[members, pool], regular_sizes(nodes[pool])),
+            )
+        )
+    return parts, shape, tuple(groups)
+
+
+def _mixes(
+    jobs: Sequence[Job], holdings: Mapping[str, Holding], rooms: Mapping[str, PoolCapacity]
+) -> list[tuple[int, ...]]:
+    """Return the mixes (P,) of both markets for jobs that accept both: one slot or one node on-demand, the
+    rest on spot.
+    """
+    names = list(rooms)
+    found: set[tuple[int, int, int, int]] = set()
+    for spot, room in enumerate(rooms.values()):
+        anchor_pool = replace(room.pool, market=Market.ON_DEMAND)
+        if room.pool.market is not Market.SPOT or anchor_pool.name not in rooms:
+            continue
+        firm, anchors = names.index(anchor_pool.name), rooms[anchor_pool.name].slots
+        sizes = {
+            size
+            for job in jobs
+            if anchor_pool.serves(job.spec) and room.pool.serves(job.spec)
+            for size in _sizes(job)
+        }
+        if len(sizes) > _TOO_MANY_SIZES:
+            sizes &= set(regular_sizes(room.slots).tolist())
+        for anchor in {1, standard_node(anchors)}:
+            rests = (size - anchor for size in sizes if anchor <= anchors.sum())
+            found |= {(firm, spot, anchor, rest) for rest in rests if 0 < rest <= room.slots.sum()}
+        for one in holdings.values():
+            kept = [len(one.by_pool.get(names[pool], ())) for pool in (firm, spot)]
+            if all(kept):
+                found.add((firm, spot, kept[0], kept[1]))
+    mixes = []
+    for firm, spot, anchor, rest in sorted(found):
+        mix = [0] * len(names)
+        mix[firm], mix[spot] = anchor, rest
+        mixes.append(tuple(mix))
+    return mixes
+
+
+def _private_amounts(holdings: Mapping[str, Holding], pools: Sequence[Pool]) -> list[IntArray]:
+    """Return the private slots (P,) that jobs hold: of every single pool first, then of two pools together."""
+    found = {
+        tuple(one.private_by_pool.get(pool.name, 0) for pool in pools)
+        for one in holdings.values()
+        if one.private_by_pool
+    }
+    alone = {
+        tuple(amount if at == pool else 0 for at, amount in enumerate(amounts))
+        for amounts in found
+        for pool in range(len(pools))
+    }
+
+    def turn(amounts: tuple[int, ...]) -> tuple[int, int, tuple[int, ...]]:
+        held = [pool for pool, amount in enumerate(amounts) if amount]
+        return len(held), held[0], amounts
+
+    return [np.array(one, dtype=np.int64) for one in sorted((found | alone) - {(0,) * len(pools)}, key=turn)]
+
+
+def _held(jobs: Sequence[Job], holdings: Mapping[str, Holding], pool: str) -> tuple[IntArray, IntArray]:
+    """Return the holders (index in `jobs`) and their numbers of slots in the pool, an entry for each job and
+    node.
+    """
+    holder: list[int] = []
+    held: list[int] = []
+    for index, job in enumerate(jobs):
+        on: dict[str, int] = {}
+        for key in holdings[job.id].by_pool.get(pool, ()):
+            on[key.node_id] = on.get(key.node_id, 0) + 1
+        holder += [index] * len(on)
+        held += on.values()
+    return np.array(holder, dtype=np.int64), np.array(held, dtype=np.int64)
+
+
+def _sizes(job: Job) -> tuple[int, ...]:
+    pinned = () if job.pinned_size is None else (job.pinned_size,)
+    return (*job.spec.elastic.allowed_sizes(), *pinned)
+
+
+def _wanted_in(
+    room: PoolCapacity,
+    wanted: set[int],
+    jobs: Sequence[Job],
+    holdings: Mapping[str, Holding],
+    of_mixes: Iterable[int],
+) -> IntArray:
+    """Return the sizes that get a column in a pool.
+
+    If there are very many, these are the regular sizes and the sizes that must have a column.
+    """
+    most = int(room.slots.sum())
+    here = {size for size in wanted if size <= most}
+    if len(here) > _TOO_MANY_SIZES:
+        smallest = {min(_sizes(job)) for job in jobs} | {job.pinned_size or 0 for job in jobs}
+        here &= smallest | set(regular_sizes(room.slots).tolist())
+    pool = room.pool
+    here |= {
+        holding.size
+        for holding in holdings.values()
+        if holding.kind == pool.kind
+        and (pool.name in holding.by_pool or (not holding.by_pool and pool.market is Market.ON_DEMAND))
+    }
+    return np.array(sorted(here | set(of_mixes)), dtype=np.int64)

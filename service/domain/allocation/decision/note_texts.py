@@ -1,0 +1,44 @@
+"""Texts for users on why a job may not have a configuration now."""
+
+from __future__ import annotations
+
+from service.domain.allocation.configurations.resuming import why_not_resumed, why_unmeasured
+from service.domain.allocation.inputs.notes import MIN_GAIN, MIN_RUNTIME_S, Note
+from service.domain.allocation.inputs.round import Round
+from service.domain.contention.rate import recent_changes
+
+_NOTES = {
+    Note.CURRENT: "current",
+    Note.NOT_WORTH_IT: "not expected to be faster than fewer slots, as measured",
+    Note.UNPROVEN: "not measured yet: tried on free slots only, by one job per node at a time",
+    Note.RESERVED: "its slots are reserved for a job that has waited longer",
+}
+
+
+def note_text(round_: Round, row: int, note: Note) -> str:
+    """Return the reason that a job may not have a configuration now; empty if it may."""
+    job, snapshot = round_.jobs[row], round_.snapshot
+    text = _NOTES.get(note, "")
+    match note:
+        case Note.TOO_YOUNG:
+            ran_s = (snapshot.now - job.state_since).total_seconds()
+            text = f"the job started or changed {ran_s:.0f} s ago; a change waits until {MIN_RUNTIME_S:.0f} s"
+        case Note.NOT_MEASURED:
+            text = why_unmeasured(job)
+        case Note.UNKNOWN_RESUME:
+            text = why_not_resumed(job)
+        case Note.BACK_OFF:
+            text = f"new ranks did not come up; retried from {job.grow_after:%H:%M:%S} UTC on"
+        case Note.AT_REST:
+            recent = recent_changes(job.progress, snapshot.now)
+            cost_s = sum(one.cost_s for one in recent)
+            text = f"a change does not pay off: {len(recent)} in ten minutes cost {cost_s:.1f} s of training, or the job ends soon"
+        case Note.NO_GAIN:
+            change = "pause" if job.live else "restart"
+            text = f"not {MIN_GAIN - 1:.0%} faster than now: not worth a {change}"
+        case Note.OVER_BUDGET:
+            left = snapshot.limits[job.id].left_usd
+            text = f"would cost more until its end than the ${left:,.2f} that it may still spend"
+        case Note.DEADLINE:
+            text = f"no time is left before its deadline ({job.spec.goal.deadline:%Y-%m-%d %H:%M} UTC) to lose a spot machine"
+    return text

@@ -1,0 +1,281 @@
+"""Decision of a round: from a snapshot to the slots of every job, with the reason."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from math import isfinite
+
+from headway.contract.views.jobs import Reason, SizeOption
+from service.domain.allocation.configurations.eligibility import backs_off
+from service.domain.allocation.decision.explain import (
+    Case,
+    all_options,
+    why_back_off,
+    why_change,
+    why_keep,
+    why_later,
+    why_less,
+    why_put_off,
+    why_start,
+    why_vacate,
+)
+from service.domain.allocation.decision.guarantees import choose_within_guarantees
+from service.domain.allocation.decision.quota_texts import why_at_quota
+from service.domain.allocation.decision.reason_texts import ReasonText
+from service.domain.allocation.decision.waiting import WaitingFacts, census_of, why_unpaid, why_wait
+from service.domain.allocation.inputs.round import Round
+from service.domain.allocation.knapsack.problem import NOTHING, Solution, Solve
+from service.domain.allocation.placement.cluster_layout import places_of
+from service.domain.allocation.placement.pacing import OptionalChange, orders_of, put_off
+from service.domain.allocation.placement.placement import Placement, PlacementStep
+from service.domain.cluster.snapshot import Orders, SlotKey, Snapshot, allocation_of
+from service.domain.jobs.job import Allocation, size_of
+from service.domain.perf.batch import choose_batch
+from service.domain.policies.framework.policy import Choices, Policy
+
+
+class Action(StrEnum):
+    """Action of a round on a job."""
+
+    START = "start"
+    CHANGE = "change"
+    """Continue on `allocation`: in place, or by stopping the running generation and starting the next one."""
+    VACATE = "vacate"
+    """Stop the running generation without a new grant."""
+    ADAPT = "adapt"
+    """Continue on the held slots with another global batch."""
+    KEEP = "keep"
+    WAIT = "wait"
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """Expected samples per second on a new allocation, with the 10th and 90th percentile."""
+
+    samples_per_s: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """The action for one job, its reason, and the configurations that were compared."""
+
+    job_id: str
+    action: Action
+    allocation: Allocation
+    """Slots that the job is to hold; for KEEP and WAIT its present slots, or none."""
+    reason: Reason
+    message: str
+    options: tuple[SizeOption, ...]
+    expected: Expected | None = None
+    """Expected speed, for START and CHANGE of a job with known speed; otherwise None."""
+    global_batch: int | None = None
+    """New global batch, for ADAPT; otherwise None."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Decisions for all jobs that could be decided, with the proven quality of the choice."""
+
+    decisions: tuple[Decision, ...]
+    round: Round
+    choices: Choices
+    times: Mapping[str, float] = field(default_factory=dict)
+    """Run times of the parts in seconds: `solve_s`, `place_s`."""
+
+    @property
+    def solution(self) -> Solution:
+        """Solution of the allocation problem."""
+        return self.choices.solution
+
+    @property
+    def changes(self) -> tuple[Decision, ...]:
+        """Decisions other than to keep or to wait."""
+        return tuple(one for one in self.decisions if one.action not in {Action.KEEP, Action.WAIT})
+
+
+def decide(
+    round_: Round, policy: Policy, solve: Solve, *, clock_s: Callable[[], float] = lambda: 0.0
+) -> Plan:
+    """Return the plan that the policy chooses.
+
+    Jobs in transition (starting, stopping) keep what they hold. A change waits for a later round if it needs
+    slots that other jobs are still leaving, or if nodes and service have no capacity for it now (`pacing`).
+    `clock_s` measures run times.
+    """
+    snapshot = round_.snapshot
+    began_s = clock_s()
+    shared = choose_within_guarantees(round_, policy, round_.contest.solver(solve))
+    choices = shared.choices
+    solved_s = clock_s()
+    chosen = [int(column) for column in choices.chosen]
+    placements = places_of(round_, chosen)
+    placed_s = clock_s()
+    census = census_of(round_, choices, _left_over(snapshot, placements.values()))
+    options = all_options(round_, choices)
+    cases = [
+        Case(round_, row, column, options[row], shared.given_up_for.get(row), choices.solution.gap)
+        for row, column in enumerate(chosen)
+    ]
+    decided = [_decide_job(case, placements, census) for case in cases]
+    decisions = _paced(snapshot.orders, cases, decided, choices)
+    return Plan(
+        tuple(_with_batch(snapshot, one) for one in decisions),
+        round_,
+        choices,
+        {"solve_s": solved_s - began_s, "place_s": placed_s - solved_s},
+    )
+
+
+def _paced(
+    orders: Orders, cases: Sequence[Case], decisions: Sequence[Decision], choices: Choices
+) -> list[Decision]:
+    """Return the decisions with optional changes postponed if there is no capacity for them now."""
+    wishes = [
+        OptionalChange(case.row, gain, orders_of(_held(case), decision.allocation))
+        for case, decision in zip(cases, decisions, strict=True)
+        if decision.action is Action.CHANGE
+        and decision.reason is Reason.BETTER_ALLOCATION
+        and case.holding.whole
+        and (gain := _own_gain(case, choices)) > 0
+    ]
+    paced = list(decisions)
+    for row, until in put_off(wishes, orders).items():
+        case = cases[row]
+        paced[row] = _decision(case, Action.KEEP, _held(case), why_put_off(case, until))
+    return paced
+
+
+def _own_gain(case: Case, choices: Choices) -> float:
+    """Return the worth of the change to the job itself; 0 if the change serves other jobs, which wait for it."""
+    now = case.round.given.current[case.row]
+    if now == NOTHING:
+        return 0.0
+    before, after = (float(choices.utility[case.row, column]) for column in (now, case.column))
+    return after - before if isfinite(before) and isfinite(after) else 0.0
+
+
+def _with_batch(snapshot: Snapshot, decision: Decision) -> Decision:
+    """Return the decision with a new batch, if the job keeps its slots and should change its batch."""
+    job = snapshot.jobs[decision.job_id]
+    choice = choose_batch(job, snapshot) if decision.action is Action.KEEP else None
+    if choice is None or choice.global_batch == job.progress.global_batch:
+        return decision
+    return replace(
+        decision,
+        action=Action.ADAPT,
+        global_batch=choice.global_batch,
+        reason=Reason.BETTER_BATCH,
+        message=f"takes {choice.global_batch:,} samples a step instead of {job.progress.global_batch:,}: "
+        f"{choice.reason}",
+    )
+
+
+def _decide_job(case: Case, placements: Mapping[str, Placement], census: WaitingFacts) -> Decision:
+    job, holding = case.job, case.holding
+    current = _held(case)
+    placement = placements.get(job.id)
+    if placement is None and holding.whole and case.column == case.round.given.current[case.row]:
+        placement = Placement(allocation=current, step=PlacementStep.STAY)
+    if case.column == NOTHING or placement is None or not placement.allocation:
+        if holding.size:
+            why = why_vacate(case)
+            if why.reason is Reason.PREEMPTED:
+                why = why_unpaid(case, census) or why_at_quota(case.round, case.row, census.quotas) or why
+            return _decision(case, Action.VACATE, {}, why)
+        return _decision(case, Action.WAIT, {}, why_wait(case, census))
+    if placement.allocation == current:
+        return _decision(case, Action.KEEP, current, why_keep(case))
+    if holding.size and backs_off(job, case.round.snapshot) and not _within(placement.allocation, current):
+        rest = _survivors(case)
+        if rest:
+            return _decision(case, Action.CHANGE, rest, why_less(case, size_of(rest)))
+        return _decision(case, Action.KEEP, current, why_back_off(case))
+    if placement.step in {PlacementStep.WAIT, PlacementStep.YIELD}:
+        return _later(case, placement, current)
+    if holding.size:
+        why = why_change(case, current, placement)
+        return _decision(case, Action.CHANGE, placement.allocation, why)
+    return _decision(case, Action.START, placement.allocation, why_start(case, placement.allocation))
+
+
+def _held(case: Case) -> Allocation:
+    return allocation_of(case.round.snapshot.slots_held_by(case.job.id))
+
+
+def _later(case: Case, placement: Placement, current: Allocation) -> Decision:
+    """Return the decision for a job whose chosen slots are not free yet, or are not while it holds its
+    present ones.
+    """
+    why, holding, rest = why_later(case, placement), case.holding, _survivors(case)
+    if rest:
+        return _decision(case, Action.CHANGE, rest, why_less(case, size_of(rest)))
+    if holding.whole and placement.step is PlacementStep.WAIT:
+        return _decision(case, Action.KEEP, current, why)
+    return _decision(case, Action.VACATE if holding.size else Action.WAIT, {}, why)
+
+
+def _survivors(case: Case) -> Allocation:
+    """Return the slots on which a live job that must leave a part of them can continue until its next ones
+    are free.
+
+    The result has the largest size that its job file allows, on few nodes. It is empty if the job need not,
+    or cannot, do so.
+    """
+    job, holding = case.job, case.holding
+    fitting = [size for size in job.sizes if size <= len(holding.keepable)]
+    if not job.live or holding.whole or not fitting:
+        return {}
+    of_nodes = sorted(allocation_of(holding.keepable).items(), key=lambda one: (-len(one[1]), one[0]))
+    keys = [SlotKey(node, slot) for node, slots in of_nodes for slot in slots]
+    return allocation_of(keys[: max(fitting)])
+
+
+def _left_over(snapshot: Snapshot, placements: Iterable[Placement]) -> list[SlotKey]:
+    """Return the free slots that the round gives to no job."""
+    given = {
+        SlotKey(node, slot)
+        for placement in placements
+        for node, slots in placement.allocation.items()
+        for slot in slots
+    }
+    return [key for key in snapshot.free if key not in given]
+
+
+def _within(allocation: Allocation, current: Allocation) -> bool:
+    """Return True if an allocation has no slot beyond the current ones."""
+    return all(set(slots) <= set(current.get(node, ())) for node, slots in allocation.items())
+
+
+def _decision(case: Case, action: Action, allocation: Allocation, why: ReasonText) -> Decision:
+    starts = action in {Action.START, Action.CHANGE}
+    return Decision(
+        job_id=case.job.id,
+        action=action,
+        allocation=allocation,
+        reason=why.reason,
+        message=why.message,
+        options=case.options,
+        expected=_expected(case) if starts else None,
+    )
+
+
+def _expected(case: Case) -> Expected | None:
+    """Return the expected speed of a job on its new slots.
+
+    The result is None for a job that adapts its batch, which is chosen later.
+    """
+    round_, row, column = case.round, case.row, case.column
+    known = round_.learned.measured[row] or round_.learned.related[row]
+    table = round_.table
+    if not known or case.job.adapts or column == NOTHING or not table.efficiency[row, column] > 0:
+        return None
+    return Expected(
+        *(
+            float(one[row, column] / table.efficiency[row, column])
+            for one in (table.goodput, table.low, table.high)
+        )
+    )

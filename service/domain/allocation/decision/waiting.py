@@ -1,0 +1,239 @@
+"""Explanation of a wait: total capacity, remaining capacity, and budgets."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from heapq import nsmallest
+
+import numpy as np
+
+from headway.contract.agents import NodeState
+from headway.contract.values.dollars import dollars
+from headway.contract.values.markets import Market
+from headway.contract.views.jobs import Reason
+from service.domain.allocation.decision.explain import Case
+from service.domain.allocation.decision.quota_texts import (
+    quota_use,
+    standing_text,
+    why_at_quota,
+    why_given_up,
+)
+from service.domain.allocation.decision.reason_texts import NAMED, ReasonText, named
+from service.domain.allocation.inputs.notes import Note
+from service.domain.allocation.inputs.round import Round
+from service.domain.allocation.knapsack.problem import NOTHING
+from service.domain.cluster.pools import Pool, slots_of
+from service.domain.cluster.snapshot import Cap, SlotKey, Snapshot
+from service.domain.jobs.job import Job
+from service.domain.policies.framework.policy import Choices
+
+_ROUNDING = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingFacts:
+    """Facts that the messages of all waiting jobs share.
+
+    Attributes:
+        any_node: True if there is a node that is not lost.
+        in_service: slots by pool of nodes that take jobs.
+        left: the part of them, by pool, that the round gives to no job.
+        held_by: text on the largest holders, for users of each project that has jobs.
+        quotas: slots that the round takes of each quota, by the name of its row.
+        standings: text on the usage of its guarantee, by project.
+        caps: each with the dollars per hour that jobs take of it.
+        confined: text on the number of slots in quarantine, for the end of a message; empty if there are
+            none.
+    """
+
+    any_node: bool
+    in_service: Mapping[Pool, int]
+    left: Mapping[Pool, int]
+    held_by: Mapping[str, str]
+    quotas: Mapping[str, float]
+    standings: Mapping[str, str]
+    caps: tuple[tuple[Cap, float], ...]
+    confined: str
+
+
+def census_of(round_: Round, choices: Choices, left: Iterable[SlotKey]) -> WaitingFacts:
+    """Return the census of a round that leaves these slots unused."""
+    snapshot = round_.snapshot
+    nodes = snapshot.nodes.values()
+    return WaitingFacts(
+        any_node=any(node.state is not NodeState.LOST for node in nodes),
+        in_service=Counter(
+            snapshot.pool_on(node, kind) for node in nodes if node.takes_jobs for kind in node.slots.values()
+        ),
+        left=Counter(pool for pool in map(snapshot.pool_of, left) if pool is not None),
+        held_by=_held_by(snapshot),
+        quotas=quota_use(round_, choices.chosen),
+        standings={project: standing_text(snapshot, project) for project in snapshot.projects},
+        caps=tuple((cap, _taken(round_, choices, cap)) for cap in snapshot.caps),
+        confined=_confined(sum(len(node.quarantined) for node in nodes if node.takes_jobs)),
+    )
+
+
+def _confined(slots: int) -> str:
+    return f"; {slots_of(slots, None)} more in quarantine (`headway nodes`)" if slots else ""
+
+
+def why_wait(case: Case, census: WaitingFacts) -> ReasonText:
+    """Return the reason that a job gets nothing."""
+    job, present = case.job, census.in_service
+    if not census.any_node:
+        return ReasonText(
+            Reason.WAITING_FOR_CAPACITY,
+            "no node has joined the cluster; start one with `headway agent` or `headway up`",
+        )
+    kinds = {pool.kind for pool in present}
+    wanted = job.spec.resources.devices or tuple(sorted(kinds))
+    if wanted and not kinds & set(wanted):
+        there = ", ".join(sorted(kinds)) or "none"
+        return ReasonText(
+            Reason.NO_SUCH_DEVICE,
+            f"no node in service has {' or '.join(wanted)}; device kinds in service: {there}{census.confined}",
+        )
+    if job.spec.image is not None and not any(pool.containers for pool in present if pool.kind in wanted):
+        return ReasonText(
+            Reason.NO_CONTAINER_ENGINE,
+            f"the job runs in an image, and no node in service with {' or '.join(wanted) or 'slots'} has a container engine; "
+            "start Docker or Podman on one, and restart its agent",
+        )
+    need = slots_of(min(job.sizes), None)
+    serving = {pool: count for pool, count in present.items() if pool.serves(job.spec)}
+    largest = max((_together(serving, pool.kind) for pool in serving), default=0)
+    if min(job.sizes) > largest:
+        return ReasonText(
+            Reason.WAITING_FOR_CAPACITY,
+            f"needs at least {need} of one kind, and the nodes in service have {largest}"
+            + _elsewhere(job, present)
+            + census.confined,
+        )
+    at_quota = why_at_quota(case.round, case.row, census.quotas)
+    if at_quota is not None:
+        return at_quota
+    left = {pool: count for pool, count in census.left.items() if pool.serves(job.spec)}
+    if max((_together(left, pool.kind) for pool in left), default=0) >= min(job.sizes):
+        unpaid = why_unpaid(case, census)
+        if unpaid is not None:
+            return unpaid
+    return ReasonText(
+        Reason.WAITING_FOR_CAPACITY,
+        f"needs at least {need}; {sum(left.values())} of {sum(serving.values())} are left"
+        + _elsewhere(job, census.left)
+        + census.held_by[job.spec.project]
+        + _why_no_surplus(case)
+        + _promised(case, census),
+    )
+
+
+def _why_no_surplus(case: Case) -> str:
+    """Return the reason that a waiting job gets no surplus of other jobs, and its turn."""
+    round_, row = case.round, case.row
+    contest, slots = round_.contest, round_.columns.configurations.slots
+    seats, current = contest.seats, round_.given.current
+    if seats.smallest[row] == NOTHING:
+        return ""
+    holds = (current != NOTHING) & (seats.smallest != NOTHING)
+    surplus = int((slots[current[holds]] - slots[seats.smallest[holds]]).sum())
+    least = int(slots[seats.smallest[row]])
+    if contest.reserved[row] and seats.reserving is not None:
+        text = f"; slots are kept for {named([round_.jobs[seats.reserving]], case.job.spec.project)}, which has waited longer"
+    elif not surplus:
+        text = "; every running job has its minimum and no more"
+    elif surplus < least:
+        text = f"; running jobs have {slots_of(surplus, None)} beyond their minimums, too few for this job"
+    else:
+        text = f"; running jobs have {slots_of(surplus, None)} beyond their minimums, but cannot free {least} together yet"
+    return text + _turn(case)
+
+
+def _turn(case: Case) -> str:
+    """Return the latest time of a job's turn, as text."""
+    left_s = float(case.round.contest.latest_turn_s[case.row])
+    if not np.isfinite(left_s):
+        return "; it starts when one of them ends: their sizes are fixed"
+    at = case.round.snapshot.now + timedelta(seconds=left_s)
+    return f"; its turn comes by {at:%H:%M} UTC at the latest"
+
+
+def _promised(case: Case, census: WaitingFacts) -> str:
+    """Return the effect of quotas on the wait, as text."""
+    if case.given_up_for is not None:
+        return f"; {why_given_up(case.given_up_for)}"
+    stands = census.standings.get(case.job.spec.project, "")
+    return f"; {stands}" if stands else ""
+
+
+def _together(slots: Mapping[Pool, int], kind: str) -> int:
+    """Return the slots of a kind on all markets together."""
+    return sum(count for pool, count in slots.items() if pool.kind == kind)
+
+
+def _elsewhere(job: Job, slots: Mapping[Pool, int]) -> str:
+    """Return the slots on the market that the job does not accept, as text."""
+    if job.spec.market == "mixed":
+        return ""
+    devices = job.spec.resources.devices
+    other = Market.SPOT if job.spec.market == "on-demand" else Market.ON_DEMAND
+    count = sum(
+        count
+        for pool, count in slots.items()
+        if pool.market is other and (not devices or pool.kind in devices)
+    )
+    if not count:
+        return ""
+    return f"; {slots_of(count, other)} exist, but the job accepts {job.spec.market} only (market)"
+
+
+def why_unpaid(case: Case, census: WaitingFacts) -> ReasonText | None:
+    """Return the cap that leaves too few dollars for the job's cheapest configuration; None if no cap does."""
+    notes = case.round.notes[case.row]
+    usd_per_h = case.round.columns.configurations.usd_per_h
+    offered = usd_per_h[(notes == Note.OFFERED) | (notes == Note.CURRENT)]
+    if not len(offered):
+        return None
+    least = float(offered.min())
+    for cap, taken in census.caps:
+        left = max(0.0, cap.usd_per_h - taken)
+        if cap.project in {None, case.job.spec.project} and least > left + _ROUNDING:
+            if cap.usd_per_h <= 0:
+                message = (
+                    f"budget {cap.name} is spent; see its period with `headway budget list`, or raise it"
+                )
+                return ReasonText(Reason.BUDGET, message)
+            return ReasonText(
+                Reason.BUDGET,
+                f"costs at least {dollars(least)} an hour, but budget {cap.name} ({dollars(cap.usd_per_h)} an hour) "
+                f"has {dollars(left)} left",
+            )
+    return None
+
+
+def _taken(round_: Round, choices: Choices, cap: Cap) -> float:
+    """Return the dollars per hour that the cap counts after the round."""
+    row = next(one for one in round_.given.rows if one.name == cap.row)
+    return cap.usd_per_h - row.capacity + row.taken(choices.chosen)
+
+
+def _held_by(snapshot: Snapshot) -> dict[str, str]:
+    """Return the largest holders as text by project: its own jobs by name, those of other projects as a sum."""
+    holders: dict[str, Counter[str]] = {job.spec.project: Counter() for job in snapshot.jobs.values()}
+    for holder, keys in snapshot.holdings.items():
+        if holder in snapshot.jobs:
+            job = snapshot.jobs[holder]
+            holders[job.spec.project][job.name] += len(keys)
+    everybody = sum(own.total() for own in holders.values())
+    return {project: _named_holders(own, everybody - own.total()) for project, own in holders.items()}
+
+
+def _named_holders(own: Counter[str], others: int) -> str:
+    most = nsmallest(NAMED, own.items(), key=lambda holder: (-holder[1], holder[0]))
+    shown = [f"{name} ({slots})" for name, slots in most]
+    if others:
+        shown.append(f"other projects ({others})")
+    return f"; held by {', '.join(shown)}" if shown else ""

@@ -1,0 +1,112 @@
+"""State of a policy across rounds: what is stored between them, and what a round tells the policy of the past.
+
+The stored JSON has the time of the round (`at`), the position in the ledger (`ledger`) and the policy's own
+state (`state`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+import numpy as np
+
+from service.domain.allocation.inputs.round import Round
+from service.domain.cluster.snapshot import LedgerTotals
+from service.domain.jobs.job import class_of
+from service.domain.policies.framework.policy import Policy, RoundHistory, StatefulPolicy
+
+_LONGEST_S = 3600.0
+"""Maximum time in seconds between rounds; after a longer gap the spending in between is unknown."""
+_ASKED_FROM = timedelta(days=1)
+
+
+def advanced(policy: Policy, round_: Round) -> tuple[Policy, Mapping[str, Any]]:
+    """Return the policy for this round, and the JSON to store for the next one; empty without state."""
+    if not isinstance(policy, StatefulPolicy):
+        return policy, {}
+    now, spent = round_.snapshot.now, round_.snapshot.spent
+    follows, state = policy.advance(round_.given, _history(round_))
+    if not state:
+        return follows, {}
+    return follows, {"at": now.isoformat(), "ledger": _ledger_after(spent, now), "state": dict(state)}
+
+
+def state_of(stored: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the policy's own state."""
+    state: Mapping[str, Any] = stored.get("state", {})
+    return state
+
+
+def _history(round_: Round) -> RoundHistory:
+    stored = round_.snapshot.policy_state
+    elapsed_s = _elapsed_s(stored, round_.snapshot.now)
+    totals = [job.progress.total_samples for job in round_.jobs]
+    return RoundHistory(
+        elapsed_s=elapsed_s,
+        usd_per_h=_usd_per_h(round_, elapsed_s),
+        job_ids=[job.id for job in round_.jobs],
+        classes=[class_of(job.spec) for job in round_.jobs],
+        samples=np.array([math.nan if total is None else float(total) for total in totals]),
+        state=state_of(stored),
+    )
+
+
+def _usd_per_h(round_: Round, elapsed_s: float) -> float:
+    """Return the mean spending per hour since the previous round.
+
+    The value is the increase of the ledger over that time, or the present cost of all held slots if the
+    ledger was not queried yet. If nothing has a price, it is the number of held slots.
+    """
+    snapshot, owned = round_.snapshot, not np.any(round_.given.configurations.usd_per_h > 0)
+    if owned:
+        return float(len(snapshot.held))
+    before = snapshot.policy_state.get("ledger", {})
+    if (
+        snapshot.spent is not None
+        and elapsed_s > 0
+        and before.get("since") == snapshot.spent.since.isoformat()
+    ):
+        usd = before.get("usd")
+        if isinstance(usd, int | float):
+            return max(0.0, snapshot.spent.usd - usd) / elapsed_s * 3600
+    return sum(snapshot.usd_per_slot_h_of_key(key) for key in snapshot.held)
+
+
+def _ledger_after(spent: LedgerTotals | None, now: datetime) -> dict[str, Any]:
+    """Return the ledger position with which the next round compares.
+
+    The starting hour of the ledger query is this hour at first, and advances once a day, so that sums stay
+    small. The amount since a new starting hour is unknown until the next round.
+    """
+    if spent is not None and now - spent.since < _ASKED_FROM:
+        return {"since": spent.since.isoformat(), "usd": spent.usd}
+    return {"since": hour_of(now).isoformat(), "usd": None}
+
+
+def asked_since(stored: Mapping[str, Any]) -> datetime | None:
+    """Return the hour from which this round queries the ledger, or None if the policy has no state yet."""
+    try:
+        return datetime.fromisoformat(stored["ledger"]["since"])
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def hour_of(moment: datetime) -> datetime:
+    """Return the beginning of the hour of a time."""
+    return moment.replace(minute=0, second=0, microsecond=0)
+
+
+def _elapsed_s(stored: Mapping[str, Any], now: datetime) -> float:
+    """Return the seconds since the previous round.
+
+    The result is 0 without a previous round, after a gap that is too long, and if the previous time is in the
+    future because a clock was set.
+    """
+    try:
+        elapsed_s = (now - datetime.fromisoformat(stored["at"])).total_seconds()
+    except (KeyError, TypeError, ValueError):
+        return 0.0
+    return elapsed_s if 0.0 <= elapsed_s <= _LONGEST_S else 0.0

@@ -1,0 +1,1 @@
+"""Limits on a round: quotas, budgets, deadlines and risk."""

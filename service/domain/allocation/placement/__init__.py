@@ -1,0 +1,1 @@
+"""Placement: from slot counts to slots of nodes."""

@@ -1,0 +1,129 @@
+"""Layout of the cluster: a job's slots lie together if that is worth the moves of other jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from headway.contract.agents import NodeState
+from service.domain.allocation.configurations.eligibility import backs_off
+from service.domain.allocation.inputs.round import Round
+from service.domain.allocation.knapsack.problem import NOTHING
+from service.domain.allocation.placement.placement import (
+    Placement,
+    PlacementRequest,
+    PlacementStep,
+    PoolSlots,
+    could_stay,
+    place_all,
+)
+from service.domain.cluster.snapshot import SlotKey, allocation_of
+from service.domain.contention.costs import change_s
+from service.domain.perf.throughput import step_time
+
+HORIZON_S = 600.0
+"""Time in seconds over which the speed of a placement is compared with the cost of the moves that it needs."""
+_CIRCLE = 2.0
+"""Cost factor of a move for a job that must release its slots before its next ones are free."""
+
+
+def places_of(round_: Round, chosen: Sequence[int]) -> dict[str, Placement]:
+    """Return a placement for every job that gets a column (J,), by job id.
+
+    With the shapes, jobs can lie together if others move. If the moves cost more training than they gain,
+    starting and changing jobs take the free slots instead, and no other job moves.
+    """
+    wants, pools = _wants(round_, chosen), _pools(round_)
+    together = place_all(wants, pools)
+    moves_s = _moves_slot_s(round_, wants, together)
+    if moves_s <= 0.0:
+        return together
+    scattered = place_all([replace(want, unit=1) for want in wants], pools)
+    loss_s = _moves_slot_s(round_, wants, scattered) + _slower_slot_s(round_, chosen, together, scattered)
+    return scattered if loss_s < moves_s else together
+
+
+def _moves_slot_s(
+    round_: Round, wants: Sequence[PlacementRequest], placements: Mapping[str, Placement]
+) -> float:
+    """Return the slot-seconds of training lost by jobs that keep kind and size but have to move."""
+    jobs = round_.snapshot.jobs
+    changes = {want.job_id for want in wants if not could_stay(want)}
+    lost_s = 0.0
+    for want in wants:
+        placement = placements.get(want.job_id)
+        if placement is not None and want.job_id not in changes and placement.step is not PlacementStep.STAY:
+            factor = _CIRCLE if placement.step is PlacementStep.YIELD else 1.0
+            lost_s += factor * want.slots * change_s(jobs[want.job_id])
+    return lost_s
+
+
+def _slower_slot_s(
+    round_: Round,
+    chosen: Sequence[int],
+    together: Mapping[str, Placement],
+    scattered: Mapping[str, Placement],
+) -> float:
+    """Return the slot-seconds of training lost by jobs that lie on more nodes than necessary."""
+    configurations, table = round_.columns.configurations, round_.table
+    lost_s = 0.0
+    for row, column in enumerate(chosen):
+        job_id = round_.jobs[row].id
+        if column == NOTHING or job_id not in scattered:
+            continue
+        few, many = len(together[job_id].allocation), len(scattered[job_id].allocation)
+        if few < many:
+            slots = int(configurations.slots[column])
+            kind = int(round_.columns.by_kind.kind[column])
+            model = round_.learned.models.throughput[row : row + 1, kind]
+            plan = (table.local_batch[row, column], max(int(table.accumulation[row, column]) - 1, 0))
+            fast, slow = (
+                float(
+                    step_time(model, slots=slots, nodes=nodes, local_batch=plan[0], accumulation=plan[1])[0][
+                        0
+                    ]
+                )
+                for nodes in (few, many)
+            )
+            lost_s += HORIZON_S * slots * max(0.0, 1 - fast / slow)
+    return lost_s
+
+
+def _wants(round_: Round, chosen: Sequence[int]) -> list[PlacementRequest]:
+    """Return the placement requests: each job's chosen and held slots, by pool."""
+    columns, nodes = round_.columns, round_.snapshot.nodes
+    wants = []
+    for row, (job, column) in enumerate(zip(round_.jobs, chosen, strict=True)):
+        holding = round_.holdings[job.id]
+        if holding.whole and column == round_.given.current[row] and backs_off(job, round_.snapshot):
+            continue  # it cannot be moved: no other job gets the slots that it holds
+        for index, pool in enumerate(round_.rooms):
+            slots = 0 if column == NOTHING else int(columns.parts[column, index])
+            held = holding.by_pool.get(pool, ())
+            if slots or held:
+                cordoned = {key for key in held if nodes[key.node_id].state is NodeState.CORDONED}
+                wants.append(
+                    PlacementRequest(
+                        job_id=job.id,
+                        kind=pool,
+                        slots=slots,
+                        unit=columns.unit_of(column, index) if slots and not round_.exempt[row] else 1,
+                        held_kind=pool if held else "",
+                        held=allocation_of(key for key in held if key not in cordoned),
+                        private=allocation_of(cordoned),
+                    )
+                )
+    return wants
+
+
+def _pools(round_: Round) -> dict[str, PoolSlots]:
+    """Return the free slots of each pool."""
+    free: dict[str, list[SlotKey]] = {pool: [] for pool in round_.rooms}
+    for key in round_.snapshot.free:
+        pool = round_.snapshot.pool_of(key)
+        if pool is not None:
+            free[pool.name].append(key)
+    return {
+        pool: PoolSlots(free=allocation_of(keys), node_slots=shapes.node_slots)
+        for (pool, keys), shapes in zip(free.items(), round_.columns.shapes, strict=True)
+    }

@@ -1,0 +1,1 @@
+"""Snapshot of the cluster, on which a round decides."""

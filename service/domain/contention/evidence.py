@@ -1,0 +1,139 @@
+"""Evidence before preemption: unmeasured sizes are tried on free slots only, by one job per node at a time.
+
+A configuration is *unmeasured* for a job if neither the job nor another job of its class has run on that many
+slots of the kind. Trying one costs other jobs nothing: the slots that all explorations add together fit into
+the slots that remain free once every waiting job has its minimum.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from service.domain.allocation.knapsack.problem import NOTHING
+from service.domain.contention.guaranteed_jobs import GuaranteedJobs, Tenure
+from service.domain.policies.framework.policy import RoundInput
+from service.domain.policies.framework.speedup import goodput_now, kind_capacity
+from service.domain.shared.arrays import BoolArray, FloatArray, IntArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """Evidence about the jobs (J,) and the cluster of a round.
+
+    Attributes:
+        known: (J, C) configurations whose size the job or its class has run on.
+        exempt: (J,) jobs whose size needs no evidence: fixed by a user, or never measured at all.
+        entitled: (J,) jobs of projects that hold less than their guarantee, which they may have without
+            evidence.
+        nodes: (K,) nodes of each kind that have slots.
+    """
+
+    known: BoolArray
+    exempt: BoolArray
+    entitled: BoolArray
+    nodes: IntArray
+
+
+def unproven(given: RoundInput, evidence: Evidence, tenure: Tenure, seats: GuaranteedJobs) -> BoolArray:
+    """Return the configurations (J, C) that must wait for free slots or for the end of another job's
+    exploration.
+
+    A job may always keep its slots, shrink, or take its smallest configuration. A job of an unknown class may
+    take its smallest configuration from other jobs' surplus, but not from their minimums unless it is the
+    job's turn.
+    """
+    configurations = given.configurations
+    slots, kind = configurations.slots, configurations.kind
+    held = np.where(given.current >= 0, slots[np.maximum(given.current, 0)], 0)
+    on = np.where(given.current >= 0, kind[np.maximum(given.current, 0)], -1)
+    grows = (slots[None, :] > held[:, None]) | (kind[None, :] != on[:, None])
+    least = np.where(seats.smallest != NOTHING, slots[np.maximum(seats.smallest, 0)], 0)
+    tries = given.allowed & grows & ~evidence.known & (slots[None, :] > least[:, None])
+    tries[evidence.exempt | evidence.entitled] = False
+    waits = tries.copy()
+    demand, free = _demand(given), _free(given, seats)
+    more = _more(given, seats, demand)
+    beside = (more <= free[:, None, None]).all(axis=0)
+    fits = tries & beside
+    exploring = _exploring(given, evidence, held, least)
+    for index in range(len(configurations.kinds)):
+        of_kind = kind == index
+        number = int(evidence.nodes[index]) - int((exploring & (on == index)).sum())
+        explorers = _explorers(given, fits & of_kind, more[index], free[index], number)
+        waits[np.ix_(explorers, of_kind)] &= ~fits[np.ix_(explorers, of_kind)]
+    if not seats.fit:
+        waits |= _displacing(given, evidence, tenure, seats, demand)
+        # While a minimum waits, no job grows at the expense of others or into free slots that the minimum
+        # could use.
+        running = (given.current != NOTHING) & ~evidence.exempt & ~evidence.entitled
+        startable = (given.current == NOTHING)[:, None] & given.allowed & (given.goodput > 0) & ~waits
+        someone_could_start = startable[:, (demand <= free[:, None]).all(axis=0)].any()
+        waits |= given.allowed & grows & running[:, None] & (someone_could_start | ~beside)
+    return np.asarray(waits)
+
+
+def _demand(given: RoundInput) -> FloatArray:
+    """Return the slots (K, C) of each kind that a configuration takes."""
+    kinds = len(given.configurations.kinds)
+    return np.array([row.demand for row in given.rows[:kinds]], dtype=np.float64)
+
+
+def _free(given: RoundInput, seats: GuaranteedJobs) -> FloatArray:
+    """Return the free slots (K,) of each kind once every waiting job with a seat has its minimum."""
+    free = kind_capacity(given)
+    holds = given.current != NOTHING
+    for index, row in enumerate(given.rows[: len(free)]):
+        free[index] -= float(row.demand[given.current[holds]].sum())
+        waiting = seats.columns[~holds & (seats.columns != NOTHING)]
+        free[index] -= float(row.demand[waiting].sum())
+    return np.maximum(free, 0.0)
+
+
+def _more(given: RoundInput, seats: GuaranteedJobs, demand: FloatArray) -> FloatArray:
+    """Return the slots (K, J, C) of each kind that a configuration takes beyond those that `_free` attributes
+    to the job.
+    """
+    columns = np.where(given.current != NOTHING, given.current, seats.columns)
+    counted = np.where(columns != NOTHING, demand[:, np.maximum(columns, 0)], 0.0)
+    return np.asarray(demand[:, None, :] - counted[:, :, None])
+
+
+def _exploring(given: RoundInput, evidence: Evidence, held: IntArray, least: IntArray) -> BoolArray:
+    """Return the jobs (J,) that run on more than their minimum at a size without measurements."""
+    rows = np.arange(len(held))
+    known = evidence.known[rows, np.maximum(given.current, 0)]
+    return np.asarray((given.current >= 0) & (held > least) & ~known & ~evidence.exempt)
+
+
+def _explorers(given: RoundInput, fits: BoolArray, more: FloatArray, free: float, number: int) -> IntArray:
+    """Return the jobs that may explore a kind now, by weight and expected gain, as far as the free slots
+    suffice.
+    """
+    gain = np.where(fits, given.goodput, 0.0).max(axis=1, initial=0.0)
+    now = goodput_now(given)
+    relative = given.weight * np.where(now > 0, gain / np.maximum(now, 1e-12), 1.0)
+    candidates = np.flatnonzero(fits.any(axis=1))
+    order = candidates[np.argsort(-relative[candidates], kind="stable")][: max(number, 0)]
+    needs = np.where(fits, more, 0.0).max(axis=1, initial=0.0)[order]
+    return np.asarray(order[np.cumsum(needs) <= free])
+
+
+def _displacing(
+    given: RoundInput, evidence: Evidence, tenure: Tenure, seats: GuaranteedJobs, demand: FloatArray
+) -> BoolArray:
+    """Return the configurations (J, C) of waiting jobs of an unknown class that do not fit beside the running
+    minimums.
+    """
+    holds = given.current != NOTHING
+    newcomers = ~holds & ~evidence.known.any(axis=1) & (seats.columns == NOTHING)
+    newcomers &= ~evidence.exempt & ~evidence.entitled
+    # A job of a higher priority than some running job needs no evidence.
+    newcomers &= tenure.priority <= tenure.priority[holds].min(initial=np.inf)
+    if not newcomers.any():
+        return np.zeros_like(given.allowed)
+    kept = np.where(holds, seats.smallest, seats.columns)
+    room = kind_capacity(given) - demand[:, kept[kept != NOTHING]].sum(axis=1)
+    too_much = (demand > np.maximum(room, 0.0)[:, None]).any(axis=0)
+    return np.asarray(newcomers[:, None] & too_much[None, :] & given.allowed)

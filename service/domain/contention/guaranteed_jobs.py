@@ -1,0 +1,229 @@
+"""GuaranteedJobs: the jobs that must have slots in a round, by minimums before surplus, turns and a bounded wait.
+
+- While the minimums of all jobs fit, each job has a *seat*: at least its smallest configuration.
+- While they do not fit, the first seats go to jobs that have not reached their minimum run time and to jobs
+  whose size a user fixed. The next go to jobs that have waited for the maximum wait. The policy decides about
+  the rest.
+
+A seat is a constraint of the allocation problem (`knapsack.guaranteed_solve`), so bound and prices take it into account.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from service.domain.allocation.knapsack.problem import NOTHING, Problem, Row, Solve
+from service.domain.policies.framework.policy import RoundInput
+from service.domain.policies.framework.speedup import kind_capacity
+from service.domain.shared.arrays import BoolArray, FloatArray, IntArray
+
+_SAME_KIND = 0.25
+"""Bonus in slots for a smallest configuration of the kind that the job already runs on."""
+_ROUNDING = 1e-9
+_LOOSE = 2.0
+"""Factor on a job's slots within a turn that allows for sizes that do not fit together exactly."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tenure:
+    """Run times and waits of the jobs (J,) of a round.
+
+    Attributes:
+        run_s: seconds since the present run began; 0 for a waiting job.
+        min_run_s: minimum run time in seconds before a job may be vacated for another job's gain.
+        pinned: True for a job that runs at the size fixed by its user.
+        rigid: True for a job that keeps its slots until its end once it has started (`resize: never`).
+        forced: True for a job that must leave slots that it holds; nothing protects it.
+        priority: priority in the job file.
+        recent_s: seconds of training that unrequested changes of the last ten minutes cost.
+        coming: (K,) slots of each kind that jobs in transition (starting, changing, stopping) hold beyond
+            their minimums.
+        max_wait_s: seconds after which a waiting job gets its turn.
+    """
+
+    run_s: FloatArray
+    min_run_s: FloatArray
+    pinned: BoolArray
+    rigid: BoolArray
+    forced: BoolArray
+    priority: FloatArray
+    recent_s: FloatArray
+    coming: FloatArray
+    max_wait_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GuaranteedJobs:
+    """The jobs that must have slots.
+
+    Attributes:
+        columns: (J,) a configuration for each job with a seat, `NOTHING` for the others. Together they keep
+            every row.
+        firm: (J,) running jobs that may not be vacated now for another job's gain.
+        fit: True if the minimums of all jobs fit together, now or once jobs in transition return their
+            surplus.
+        overdue: (J,) waiting jobs that have reached the maximum wait.
+        reserving: index of the waiting job for which slots are kept until it fits; None if there is none.
+        smallest: (J,) smallest configuration of each job, `NOTHING` for a job without one.
+    """
+
+    columns: IntArray
+    firm: BoolArray
+    fit: bool
+    overdue: BoolArray
+    reserving: int | None
+    smallest: IntArray
+
+
+def guaranteed_jobs_of(given: RoundInput, tenure: Tenure, solve: Solve) -> GuaranteedJobs:
+    """Return the jobs that must have slots in this round.
+
+    The result is deterministic. With one device kind and slack capacity the time is linear in the number of
+    jobs. Otherwise the function solves the allocation problem of the smallest configurations once.
+    """
+    holds = given.current != NOTHING
+    smallest = smallest_columns(given)
+    admitted = _admitted(given, smallest, solve)
+    seats = _seated(given, given.rows, smallest, admitted.astype(np.float64), solve)
+    fit = bool((seats != NOTHING)[admitted].all())
+    if not fit and _keeps_rows(_once_given_back(given, tenure.coming), np.where(admitted, smallest, NOTHING)):
+        # No job is stopped for slots that will be free in a moment: running jobs come first, then the others.
+        fit = True
+        seats = _seated(given, given.rows, smallest, np.where(holds, 2.0 + len(holds), 1.0) * admitted, solve)
+    overdue = ~holds & admitted & (given.waited_s >= tenure.max_wait_s)
+    firm = holds & ~tenure.forced & ((tenure.run_s < tenure.min_run_s) | tenure.pinned)
+    reserving = None
+    if not fit:
+        firm &= tenure.priority >= tenure.priority[~holds & admitted].max(initial=-np.inf)
+        turns = _turns(given, tenure, firm & admitted, overdue)
+        seats = _seated(given, given.rows, smallest, turns, solve)
+        reserving = _reserving(given, tenure, smallest, overdue & (seats == NOTHING), firm)
+    return GuaranteedJobs(
+        columns=seats, firm=firm, fit=fit, overdue=overdue, reserving=reserving, smallest=smallest
+    )
+
+
+def _admitted(given: RoundInput, smallest: IntArray, solve: Solve) -> BoolArray:
+    """Return the jobs (J,) that could have slots within the limits of their own projects; running jobs come
+    first.
+    """
+    limits = tuple(row for row in given.rows if row.jobs is not None)
+    counts = np.where(smallest != NOTHING, np.where(given.current != NOTHING, 2.0, 1.0), 0.0)
+    return np.asarray(_seated(given, limits, smallest, counts, solve) != NOTHING)
+
+
+def latest_turn_s(given: RoundInput, tenure: Tenure, seats: GuaranteedJobs) -> FloatArray:
+    """Return the upper bounds (J,) on the seconds until each waiting job has had its turn.
+
+    The bound is 0 for running jobs, and infinite if jobs of fixed sizes leave a job no capacity. Overdue jobs
+    take turns in the order of their waits. A turn lasts for the longest minimum run time. One turn goes to
+    the jobs that run now, and more to the jobs ahead in the queue, which leave at most half of the slots
+    unused (first fit). The bound ignores jobs of a higher priority that arrive later.
+    """
+    slots = given.configurations.slots
+    waits = (given.current == NOTHING) & (seats.smallest != NOTHING)
+    order = _by_turn(given, tenure, waits)
+    fixed = tenure.pinned & (given.current != NOTHING)
+    there = float(kind_capacity(given).sum()) - float(slots[given.current[fixed]].sum())
+    least = slots[seats.smallest[order]]
+    # A job that never changes size may come first and then stay.
+    rigid = np.where(tenure.rigid[order], least, 0)
+    left = there - (rigid.sum() - rigid)
+    turns = np.where(left >= least, 1.0 + np.ceil(_LOOSE * np.cumsum(least) / np.maximum(left, 1.0)), np.inf)
+    found = np.zeros(len(waits))
+    left_s = np.maximum(tenure.max_wait_s - given.waited_s[order], 0.0)
+    found[order] = left_s + turns * tenure.min_run_s.max(initial=0.0)
+    return found
+
+
+def smallest_columns(given: RoundInput) -> IntArray:
+    """Return the allowed configuration (J,) with the fewest slots, preferably on the kind that the job runs
+    on.
+
+    The result is `NOTHING` for a job without an allowed configuration.
+    """
+    configurations, current = given.configurations, given.current
+    kind = np.where(current >= 0, configurations.kind[np.maximum(current, 0)], -1)
+    size = configurations.slots - _SAME_KIND * (configurations.kind[None, :] == kind[:, None])
+    size = np.where(given.allowed & (given.goodput > 0), size, np.inf)
+    held = np.flatnonzero(current >= 0)
+    # The configuration that a job holds comes before any other of the same size.
+    size[held, current[held]] -= _SAME_KIND
+    best = size.argmin(axis=1)
+    return np.where(np.isfinite(size[np.arange(len(size)), best]), best, NOTHING)
+
+
+def _by_turn(given: RoundInput, tenure: Tenure, among: BoolArray) -> IntArray:
+    """Return the marked jobs (J,) in the order of their turns: by priority, then by the longest wait."""
+    order = np.flatnonzero(among)
+    return np.asarray(order[np.lexsort((-given.waited_s[order], -tenure.priority[order]))])
+
+
+def _turns(given: RoundInput, tenure: Tenure, firm: BoolArray, overdue: BoolArray) -> FloatArray:
+    """Return the weight (J,) of each seat while the minimums do not fit: firm jobs first, then the longest
+    wait.
+    """
+    turns = np.zeros(len(firm))
+    order = _by_turn(given, tenure, overdue)
+    turns[order] = 1.0 + np.linspace(1.0, 0.0, len(order), endpoint=False)
+    # Any number of turns weighs less than one job that keeps its slots.
+    turns[firm] = 2.0 * len(order) + 2.0
+    return turns
+
+
+def _seated(
+    given: RoundInput, rows: tuple[Row, ...], smallest: IntArray, counts: FloatArray, solve: Solve
+) -> IntArray:
+    """Return the smallest configurations (J,) within the rows for the set of jobs with the greatest total
+    weight.
+    """
+    wanted = np.where(counts > 0, smallest, NOTHING)
+    if _keeps_rows(rows, wanted):
+        return wanted
+    slots = given.configurations.slots
+    least = np.where(smallest != NOTHING, slots[np.maximum(smallest, 0)], -1)
+    offered = given.allowed & (given.goodput > 0) & (slots[None, :] == least[:, None])
+    utility = np.where(offered, counts[:, None], -np.inf)
+    utility[counts <= 0] = -np.inf
+    # Among equals the earlier job wins, so that turns follow the order of submission.
+    earlier = np.linspace(1e-6, 0.0, len(counts), endpoint=False)
+    solution = solve(
+        Problem(
+            utility=utility + earlier[:, None],
+            idle=np.zeros(len(counts)),
+            rows=rows,
+            current=np.where((counts > 0) & (given.current == smallest), smallest, NOTHING),
+        )
+    )
+    return solution.chosen
+
+
+def _once_given_back(given: RoundInput, coming: FloatArray) -> tuple[Row, ...]:
+    """Return the rows with the capacity that is about to be free, without those that keep slots together."""
+    kinds = len(given.configurations.kinds)
+    slots = (
+        replace(row, capacity=row.capacity + more)
+        for row, more in zip(given.rows[:kinds], coming.tolist(), strict=True)
+    )
+    return (*slots, *(row for row in given.rows[kinds:] if not row.name.startswith("packing/")))
+
+
+def _keeps_rows(rows: tuple[Row, ...], chosen: IntArray) -> bool:
+    return all(row.taken(chosen) <= row.capacity + _ROUNDING for row in rows)
+
+
+def _reserving(
+    given: RoundInput, tenure: Tenure, smallest: IntArray, unseated: BoolArray, firm: BoolArray
+) -> int | None:
+    """Return the first overdue job without a seat that fits once minimum run times are over; None if there is
+    none.
+    """
+    stays = np.where(firm & tenure.pinned, given.current, NOTHING)
+    for job in _by_turn(given, tenure, unseated).tolist():
+        alone = stays.copy()
+        alone[job] = smallest[job]
+        if _keeps_rows(given.rows, alone):
+            return int(job)
+    return None

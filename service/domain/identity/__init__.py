@@ -1,0 +1,1 @@
+"""Roles, sign-in rules and rate limits."""

@@ -1,0 +1,1 @@
+"""Lifecycle of a job: states, members, failures and retries."""

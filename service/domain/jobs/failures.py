@@ -1,0 +1,291 @@
+"""Classification of failures: how a generation ended, whether to retry, and whether the survivors go on."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+from headway.contract.runtime import (
+    EXIT_DONE,
+    EXIT_NEVER_RETRY,
+    EXIT_RETRY,
+    EXIT_STOPPED,
+    KILLED_FOR_MEMORY,
+)
+from headway.contract.spec import Retry
+from headway.contract.views.jobs import JobProgress, Reason
+from service.domain.jobs.tracebacks import lost_a_peer, traceback_in
+
+_DIES_TIDYING_UP = frozenset({signal.SIGABRT, signal.SIGSEGV})
+"""Signals that can kill an interpreter after its work is done, raised in threads of native libraries."""
+_SHELL_BASE = 128
+_FATAL = (signal.SIGKILL, signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
+_SAID_BY_SHELL = {_SHELL_BASE + number: number for number in _FATAL}
+"""Exit codes by which a shell or a container reports that a signal killed its program: 137 for SIGKILL."""
+AT_ONCE_S = 10.0
+"""Run time in seconds below which a script that reports no progress has probably not trained at all."""
+_OUT_OF_MEMORY = re.compile(
+    r"CUDA out of memory|\bOutOfMemoryError\b|^MemoryError\b|DefaultCPUAllocator: can't allocate memory|"
+    + re.escape(KILLED_FOR_MEMORY)
+)
+"""Messages in a rank's output by which PyTorch, Python or the agent reports that memory ran out."""
+_FIRST_BACKOFF_S = 1.0
+LONGEST_BACKOFF_S = 120.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankExit:
+    """The end of one rank of a generation. If both code and signal are None, its cause is unknown."""
+
+    rank: int
+    exit_code: int | None
+    signal: int | None
+    stopped_by_agent: bool
+    completed: bool
+    log_tail: tuple[str, ...] = ()
+    start_error: str | None = None
+    """Reason that the agent could not start the rank; None if the rank ran. With a reason, the exit code says
+    whether a retry may help, as a script's exit code does.
+    """
+
+
+class Ending(StrEnum):
+    """Classification of the end of a rank or of a whole generation."""
+
+    DONE = "done"
+    STOPPED = "stopped"
+    """The service or the agent stopped the rank, or the rank stopped at their request."""
+    INFRASTRUCTURE = "infrastructure"
+    """A cause outside the script: a kill from outside or the loss of the node. A script's own request for a
+    retry counts too.
+    """
+    USER_ERROR = "user_error"
+    HOPELESS = "hopeless"
+    """The script reported that starting it again cannot help."""
+
+
+@dataclass(frozen=True, slots=True)
+class EndVerdict:
+    """The ending of a generation with its reason and message, as they are stored with the job."""
+
+    ending: Ending
+    reason: Reason
+    message: str
+
+
+def ending_of(exit_: RankExit) -> Ending:
+    """Return the ending of one rank."""
+    if exit_.completed and (exit_.exit_code == EXIT_DONE or killed_by(exit_) in _DIES_TIDYING_UP):
+        return Ending.DONE
+    if exit_.stopped_by_agent or exit_.exit_code == EXIT_STOPPED:
+        # Exit code 0 after SIGTERM does not prove success: many scripts save their state and exit with 0. One
+        # restart too many costs little; a false success would lose the remaining work.
+        return Ending.STOPPED
+    if exit_.exit_code == EXIT_DONE:
+        return Ending.DONE
+    if exit_.exit_code == EXIT_NEVER_RETRY:
+        return Ending.HOPELESS
+    if exit_.exit_code == EXIT_RETRY or exit_.exit_code is None or killed_by(exit_) is not None:
+        return Ending.INFRASTRUCTURE
+    return Ending.USER_ERROR
+
+
+def killed_by(exit_: RankExit) -> int | None:
+    """Return the signal that ended the rank or the program in its shell; None for any other end."""
+    return _SAID_BY_SHELL.get(exit_.exit_code) if exit_.exit_code is not None else exit_.signal
+
+
+def left_unasked(exits: Sequence[RankExit]) -> bool:
+    """Return True if ranks ended as though asked to stop although no agent had asked any of them.
+
+    When an agent asks one rank to stop, the library stops all ranks. One `stopped_by_agent` therefore
+    suffices.
+    """
+    left = [exit_ for exit_ in exits if exit_.exit_code == EXIT_STOPPED]
+    return bool(left) and not any(exit_.stopped_by_agent for exit_ in left)
+
+
+_WORST_FIRST = (Ending.HOPELESS, Ending.INFRASTRUCTURE, Ending.USER_ERROR, Ending.STOPPED, Ending.DONE)
+"""Endings by precedence. Killing one rank makes its peers fail with errors of their own, so the kill
+outweighs them.
+"""
+
+
+def judge(exits: Sequence[RankExit]) -> EndVerdict:
+    """Return the verdict on a generation from the ends of all its ranks. Without exits it counts as stopped."""
+    for ending in _WORST_FIRST:
+        found = [exit_ for exit_ in exits if ending_of(exit_) is ending]
+        if found:
+            return _verdict(ending, min(found, key=_nearest_the_cause))
+    return EndVerdict(Ending.STOPPED, Reason.PREEMPTED, "no rank had started")
+
+
+def _nearest_the_cause(exit_: RankExit) -> tuple[bool, bool, int]:
+    """Return the sort key by which the likely cause comes first: a lack of memory, an error of the rank
+    itself, then the loss of a peer.
+    """
+    return not ran_out_of_memory(exit_), lost_a_peer(exit_.log_tail), exit_.rank
+
+
+def _verdict(ending: Ending, exit_: RankExit) -> EndVerdict:
+    if ending is Ending.DONE:
+        return EndVerdict(ending, Reason.COMPLETED, "every rank finished")
+    if ending is Ending.STOPPED:
+        return EndVerdict(ending, Reason.PREEMPTED, "stopped on request")
+    if exit_.start_error is not None:
+        return EndVerdict(ending, Reason.START_FAILED, f"could not be started: {exit_.start_error}")
+    how = how_it_ended(exit_)
+    if ending is Ending.INFRASTRUCTURE and exit_.exit_code == EXIT_RETRY:
+        return EndVerdict(ending, Reason.RETRY_REQUESTED, f"rank {exit_.rank} asked to be started again")
+    if ending is Ending.INFRASTRUCTURE:
+        return EndVerdict(ending, reason_of_loss(exit_), f"rank {exit_.rank} {how}")
+    reason = Reason.OUT_OF_MEMORY if ran_out_of_memory(exit_) else Reason.USER_ERROR
+    return EndVerdict(ending, reason, _with_log(f"rank {exit_.rank} {how}", exit_.log_tail))
+
+
+def ran_out_of_memory(exit_: RankExit) -> bool:
+    """Return True if the last lines of the rank say that the host or the device ran out of memory."""
+    return any(_OUT_OF_MEMORY.search(line) for line in exit_.log_tail)
+
+
+def reason_of_loss(exit_: RankExit) -> Reason:
+    """Return the reason for a rank that was killed or lost: out of memory if its output says so, otherwise
+    lost.
+    """
+    return Reason.OUT_OF_MEMORY if ran_out_of_memory(exit_) else Reason.RANK_LOST
+
+
+def was_hung(verdict: EndVerdict, message: str) -> EndVerdict:
+    """Return the verdict on ranks that were killed because they hung, with `message` as its explanation.
+
+    The exits of these ranks are ignored, unless the job had finished or a retry cannot help.
+    """
+    if verdict.ending in {Ending.DONE, Ending.HOPELESS}:
+        return verdict
+    return EndVerdict(Ending.INFRASTRUCTURE, Reason.HUNG, message)
+
+
+def without_progress(
+    verdict: EndVerdict, exits: Sequence[RankExit], progress: JobProgress, ran_s: float
+) -> EndVerdict:
+    """Return the verdict with reason `NO_PROGRESS` for a job that is done but took no step as far as the
+    service knows.
+
+    The library always reports steps. For a script that reports nothing, only an end within `AT_ONCE_S` is
+    suspicious.
+    """
+    trained = progress.samples > 0 or progress.first_samples is not None
+    tells = progress.source is not None
+    if verdict.ending is not Ending.DONE or trained or not (tells or ran_s < AT_ONCE_S):
+        return verdict
+    lines = next((exit_.log_tail for exit_ in sorted(exits, key=lambda exit_: exit_.rank)), ())
+    return EndVerdict(
+        Ending.DONE, Reason.NO_PROGRESS, _with_log(f"ended after {ran_s:.0f} s without progress", lines)
+    )
+
+
+def how_it_ended(exit_: RankExit) -> str:
+    """Return the predicate of a sentence whose subject is the rank, such as "exited with code 1"."""
+    number = killed_by(exit_)
+    if number == signal.SIGKILL and ran_out_of_memory(exit_):
+        return "was killed by the kernel, which was out of memory"
+    if number is not None:
+        behind_shell = "" if exit_.exit_code is None else f" (its shell exited with code {exit_.exit_code})"
+        return f"was killed by {_signal_name(number)}{behind_shell}"
+    if exit_.exit_code is None:
+        return "ended; its exit status is unknown"
+    return f"exited with code {exit_.exit_code}"
+
+
+def _signal_name(number: int) -> str:
+    """Return the name of a signal, or its number for real-time signals, which have no name in Python."""
+    known = {int(one): one.name for one in signal.Signals}
+    return known.get(number, f"signal {number}")
+
+
+def _with_log(message: str, log_tail: Sequence[str]) -> str:
+    """Return the message with the traceback, led by its exception; without a traceback, with the last lines
+    of output.
+    """
+    traceback = traceback_in(log_tail)
+    if traceback:
+        return "\n".join((f"{message}: {traceback[-1]}", *traceback))
+    lines = [line for line in log_tail if line.strip()]
+    return f"{message}; its last lines:\n" + "\n".join(lines) if lines else f"{message}, without output"
+
+
+@dataclass(frozen=True, slots=True)
+class RetryDecision:
+    """Decision on a retry and its earliest time. `spent` and `budget` explain a refusal."""
+
+    again: bool
+    not_before: datetime
+    spent: int
+    budget: int
+
+
+def decide_retry(
+    ending: Ending, retry: Retry, *, infrastructure_failures: int, user_errors: int, now: datetime
+) -> RetryDecision:
+    """Decide on a retry of a failed generation. Both counts include the present failure.
+
+    The first retry is immediate. Later ones wait 1, 2, 4, … seconds, at most two minutes.
+    """
+    spent, budget = {
+        Ending.INFRASTRUCTURE: (infrastructure_failures, retry.infrastructure),
+        Ending.USER_ERROR: (user_errors, retry.user_errors),
+    }.get(ending, (1, 0))
+    wait_s = 0.0 if spent <= 1 else min(_FIRST_BACKOFF_S * 2.0 ** (spent - 2), LONGEST_BACKOFF_S)
+    return RetryDecision(spent <= budget, now + timedelta(seconds=wait_s), spent, budget)
+
+
+@dataclass(frozen=True, slots=True)
+class Survival:
+    """Decision whether the survivors of a loss go on in place, with the reason if they do not."""
+
+    in_place: bool
+    why_not: str = ""
+
+
+def is_loss(exit_: RankExit) -> bool:
+    """Return True if a process was killed or lost with its node. An error of its script does not count."""
+    return (exit_.exit_code is None or killed_by(exit_) is not None) and not exit_.completed
+
+
+def decide_survival(*, live: bool, survivors: int, counted: bool, failures: int, retry: Retry) -> Survival:
+    """Decide whether `survivors` go on in place after a loss.
+
+    With `counted`, the loss is one more infrastructure failure than the `failures` so far.
+    """
+    if not live:
+        return Survival(in_place=False, why_not="its script does not support membership changes in place")
+    if survivors == 0:
+        return Survival(in_place=False, why_not="no rank that holds its state is left")
+    if counted and failures + 1 > retry.infrastructure:
+        return Survival(in_place=False, why_not="it lost ranks repeatedly without progress in between")
+    return Survival(in_place=True)
+
+
+def counts_as_failure(samples: int, samples_at_loss: int | None) -> bool:
+    """Return True if nothing was trained since the previous loss that the job survived.
+
+    Only then a survived loss counts as a failure. A job that progresses between losses may lose ranks any
+    number of times; a job in a crash loop may not.
+    """
+    return samples_at_loss is not None and samples <= samples_at_loss
+
+
+_FIRST_GROWTH_BACKOFF_S = 10.0
+LONGEST_GROWTH_BACKOFF_S = 600.0
+
+
+def growth_backoff_s(failures: int) -> float:
+    """Return the backoff in seconds after `failures` membership changes in a row whose new ranks did not come
+    up.
+    """
+    doublings = min(failures - 1, 10)
+    return float(min(_FIRST_GROWTH_BACKOFF_S * 2.0**doublings, LONGEST_GROWTH_BACKOFF_S))

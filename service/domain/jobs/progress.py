@@ -1,0 +1,123 @@
+"""The progress of a job after messages of its ranks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from headway.contract.run_facts import ProgressSource
+from headway.contract.runtime import (
+    BatchChanged,
+    Checkpointed,
+    Completed,
+    EpochClosed,
+    FirstStep,
+    Hello,
+    Message,
+    Metrics,
+    Progress,
+    Restored,
+    Stopped,
+    Switched,
+)
+from headway.contract.views.jobs import JobProgress
+from service.domain.jobs.resumption import resumption
+
+MAX_METRIC_NAMES = 200
+"""Maximum number of metric names of a job, since the latest value of each is stored in the job's row."""
+
+
+def after_message(progress: JobProgress, message: Message) -> JobProgress:
+    """Return the progress after a message. Samples decrease only when a checkpoint was restored."""
+    match message:
+        case Progress():
+            per_s = (
+                message.steps * (message.global_batch or 1) / message.step_s_sum
+                if message.step_s_sum > 0
+                else None
+            )
+            update: dict[str, Any] = {
+                "epoch": None if progress.source is ProgressSource.SCRIPT else message.epoch,
+                "samples": message.samples,
+                "total_samples": message.total_samples,
+                "samples_per_s": per_s or progress.samples_per_s,
+                "global_batch": message.global_batch or None,
+                "max_global_batch": message.max_global_batch,
+            }
+        case Hello():
+            update = {"source": ProgressSource.LIBRARY}
+        case FirstStep() if message.plain:
+            return after_first_report(progress, message)
+        case BatchChanged() if message.rank == 0:
+            update = {"global_batch": message.global_batch}
+        case Metrics():
+            update = {"metrics": {**progress.metrics, **message.values}}
+        case Checkpointed():
+            update = {"checkpoint_samples": message.samples}
+        case Restored():
+            lost = max(0, progress.samples - message.samples)
+            update = {"samples": message.samples, **_with_lost(progress, lost)}
+        case FirstStep() if message.rank == 0 and message.samples < progress.samples:
+            # A rank that restores a checkpoint reports it before the first step, so this generation found
+            # none.
+            update = {
+                "samples": message.samples,
+                "checkpoint_samples": None,
+                **_with_lost(progress, progress.samples),
+            }
+        case EpochClosed() if message.epoch + 1 > progress.epochs_audited:
+            # Reports about earlier epochs may be lost with their node. The training state has the exact
+            # count.
+            exact = min(message.exact_so_far, message.epoch + 1)
+            update = {"epochs_audited": message.epoch + 1, "epochs_exact": exact}
+        case Stopped() | Completed():
+            update = {"samples": max(progress.samples, message.samples)}
+        case Switched() if message.rank == 0:
+            update = {
+                "samples": max(progress.samples, message.samples),
+                "lost_steps": progress.lost_steps + message.lost_steps,
+                "pause_s": message.pause_s,
+            }
+        case _:
+            update = {}
+    return progress.model_copy(update=update)
+
+
+def after_first_report(progress: JobProgress, message: FirstStep) -> JobProgress:
+    """Return the progress after the first step that a script without the library reports in a generation.
+
+    The position of that step shows whether the script resumes. Reports of the library take precedence, and a
+    repeated message changes nothing.
+    """
+    if progress.source is ProgressSource.LIBRARY or message.generation <= progress.begun_generation:
+        return progress
+    update: dict[str, Any] = {
+        "source": ProgressSource.SCRIPT,
+        "begun_generation": message.generation,
+        "samples": message.samples,
+    }
+    if progress.first_samples is None:
+        update["first_samples"] = message.samples
+    else:
+        lost = max(0, progress.samples - message.samples)
+        evidence = resumption(progress, began_at=message.samples, generation=message.generation)
+        update |= _with_lost(progress, lost)
+        update["resumption"] = evidence or progress.resumption
+    return progress.model_copy(update=update)
+
+
+def within_names(progress: JobProgress, message: Metrics) -> Metrics:
+    """Return the message without values of new names beyond `MAX_METRIC_NAMES` of the job."""
+    room = MAX_METRIC_NAMES - len(progress.metrics)
+    new = [name for name in message.values if name not in progress.metrics]
+    if len(new) <= room:
+        return message
+    left_out = set(new[max(0, room) :])
+    values = {name: value for name, value in message.values.items() if name not in left_out}
+    return replace(message, values=values)
+
+
+def _with_lost(progress: JobProgress, samples: int) -> dict[str, int]:
+    """Return the progress's counters of repeated samples and steps, increased by this number of samples."""
+    steps = -(-samples // progress.global_batch) if progress.global_batch else 0
+    return {"lost_samples": progress.lost_samples + samples, "lost_steps": progress.lost_steps + steps}

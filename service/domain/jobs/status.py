@@ -1,0 +1,43 @@
+"""Explanation of a job's present state in one sentence."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from headway.contract.spec import JobSpec, Resize
+from headway.contract.views.jobs import JobState
+
+
+@dataclass(frozen=True, slots=True)
+class LastDecision:
+    """The last decision about a job: what the round did, and why."""
+
+    action: str
+    message: str
+
+
+def present_reason(
+    *, spec: JobSpec, state: JobState, size: int, pinned: int | None, message: str, last: LastDecision | None
+) -> str:
+    """Return the reason for a job's present state. `message` is that of its last event, which may be old.
+
+    A job that neither waits nor runs is as its last event left it. A decision counts only while the job is
+    still in the state that the decision left it in: a decision to wait is void for a running job, any other
+    one for a waiting job.
+    """
+    if state is JobState.PENDING:
+        return last.message if last is not None and last.action == "wait" else message
+    if state is not JobState.RUNNING:
+        return message
+    slots = "1 slot" if size == 1 else f"{size} slots"
+    if pinned == size:
+        return f"{slots}, fixed by you"
+    if pinned is None and spec.elastic.allowed_sizes() == (size,):
+        return f"{slots}, the only size in its job file"
+    if pinned is None and spec.elastic.resize is Resize.NEVER:
+        return f"{slots}: its size never changes while it runs (elastic.resize: never)"
+    if last is None or last.action in {"wait", "vacate"}:
+        return message
+    if last.action == "keep" and pinned is None and size == max(spec.elastic.allowed_sizes()):
+        return f"{slots}, the most that its job file allows"
+    return last.message

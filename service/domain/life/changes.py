@@ -1,0 +1,331 @@
+"""Changes in place: prepare newcomers, order the switch, complete it, abandon it, and survive a loss.
+
+The running generation does not know of a switch until its order is sent, so abandoning it costs nothing. From
+then on, the job consists of the members of the ordered generation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import timedelta
+
+from headway.contract.runtime import Left, Ready, Switched
+from headway.contract.views.jobs import JobState, Reason
+from service.domain.cluster.pools import slots_of as slots_text
+from service.domain.jobs.failures import counts_as_failure, decide_survival, growth_backoff_s
+from service.domain.jobs.job import Allocation, Job, Switch, size_of
+from service.domain.jobs.lifecycle import JobEvent
+from service.domain.jobs.membership import (
+    Born,
+    Members,
+    Store,
+    born,
+    choose_store,
+    newcomer_ranks,
+    next_members,
+    nodes_of,
+    slots_of,
+    without,
+)
+from service.domain.jobs.records import AllocationRecord, Prediction
+from service.domain.life.commands import choose_ports, send_order, send_runs, stop_start
+from service.domain.life.life import Life
+from service.domain.life.starts import fail_rank
+
+READY_WITHIN_S = 300.0
+"""Deadline for newcomers to import, load data and build the model.
+
+A switch whose newcomers are late is abandoned.
+"""
+SWITCHED_WITHIN_S = 3600.0
+"""Deadline for members to carry out an order.
+
+They look for one between two steps, so a rank in a long evaluation is late without being stuck.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeInPlace:
+    """A change that a round decided on for a job that trains: to other slots, another batch, or both."""
+
+    target: Allocation
+    reason: Reason
+    message: str
+    round_id: str | None
+    global_batch: int | None = None
+    """The global batch from then on; None leaves it as it is."""
+    predicted: Prediction | None = None
+
+
+def has_begun_to_end(life: Life) -> bool:
+    """Return True if the running generation has lost some of its slots.
+
+    For a job whose members change in place, the end of one of them counts too.
+    """
+    held: dict[str, set[int]] = {}
+    for nodes in life.traces.held.values():
+        for node, slots in nodes.items():
+            held.setdefault(node, set()).update(slots)
+    if any(not set(slots) <= held.get(node, set()) for node, slots in life.job.allocation.items()):
+        return True
+    return life.job.live and any(born(one) in life.traces.exits for one in life.crew.running)
+
+
+def prepare(life: Life, change: ChangeInPlace) -> Life | None:
+    """Begin a change in place, whose free slots the next generation must hold.
+
+    Return None if no member of the target has a store for the rendezvous, so that only a restart leads there.
+    """
+    running = life.running
+    assert running is not None, f"{life.job.id} runs without an allocation"
+    generation = life.job.newest_generation + 1
+    members = next_members(running.members, change.target, generation)
+    parts = newcomer_ranks(members, generation)
+    stores = choose_ports(life, [part.node_id for part in parts], generation)
+    known = {**life.traces.stores, **{(node, generation): port for node, port in stores.items()}}
+    store = choose_store(members, known)
+    if store is None:
+        return None
+    hosts = life.traces.hosts
+    record = AllocationRecord(
+        job_id=life.job.id,
+        generation=generation,
+        slots=change.target,
+        device_kind=hosts[members[0].node_id].device_kinds[members[0].slot],
+        first_node=store.node_id,
+        master_port=store.port,
+        reason=change.reason,
+        message=change.message,
+        round_id=change.round_id,
+        granted_at=life.now,
+        members=members,
+        stores=stores,
+        predicted=change.predicted,
+    )
+    switch = Switch(
+        generation=generation,
+        began_at=life.now,
+        deadline=life.now + timedelta(seconds=READY_WITHIN_S),
+        global_batch=change.global_batch,
+    )
+    data = {
+        "from": size_of(life.job.allocation),
+        "to": size_of(change.target),
+        "nodes": {hosts[node].name: list(slots) for node, slots in change.target.items()},
+        "newcomers": sum(len(part.ranks) for part in parts),
+        "round_id": change.round_id,
+    }
+    life = life.with_job(replace(life.job, newest_generation=generation, switch=switch))
+    life = life.with_allocation(record)
+    life = life.advanced(JobEvent.PREPARE, reason=change.reason, message=change.message, data=data)
+    if parts:
+        return send_runs(life, record, parts, store.node_id)
+    return _order(life, switch, members, store)
+
+
+def newcomer_ready(life: Life, message: Ready) -> Life:
+    """Store that a newcomer is ready to join. When all of them are, order the switch."""
+    switch = life.job.switching
+    if switch is None or switch.ordered:
+        return life
+    switch = replace(switch, ready_s={**switch.ready_s, message.rank: message.ready_s})
+    life = life.with_job(replace(life.job, switch=switch))
+    coming = life.crew.coming
+    newcomers = {one.rank for one in coming if one.born_generation == switch.generation}
+    if not newcomers <= set(switch.ready_s):
+        return life
+    store = choose_store(coming, life.traces.stores)
+    assert store is not None, "a member's store goes with its last process, and all of them run"
+    return _order(life, switch, coming, store)
+
+
+def _order(life: Life, switch: Switch, members: Members, store: Store) -> Life:
+    """Send the order. From then on the switch cannot be abandoned."""
+    grace_s = life.job.spec.checkpoint.grace_s if _is_whole_move(life.job, members) else 0.0
+    deadline = life.now + timedelta(seconds=SWITCHED_WITHIN_S + grace_s)
+    prepare_s = (life.now - switch.began_at).total_seconds()
+    ordered = replace(switch, ordered=True, prepare_s=prepare_s, deadline=deadline)
+    life = life.with_job(replace(life.job, switch=ordered))
+    life = send_order(life, switch.generation, members, store, lost=switch.lost)
+    count = len(switch.ready_s)
+    if not count:
+        return life
+    ready = "the new rank is ready" if count == 1 else f"the {count} new ranks are ready"
+    data = {"generation": switch.generation, "prepare_s": prepare_s}
+    return life.noted("order", message=f"{ready}; the switch is ordered", data=data)
+
+
+def _is_whole_move(job: Job, members: Members) -> bool:
+    """Return True if no process survives, so that the state goes through a checkpoint."""
+    return all(one.born_generation > job.generation for one in members)
+
+
+def member_left(life: Life, who: Born, message: Left) -> Life:
+    """Store that a rank leaves as ordered. The later exit of its process is no loss, whatever its cause."""
+    switch = life.job.switching
+    if switch is None or message.joined != switch.generation or who in switch.left:
+        return life
+    return life.with_job(replace(life.job, switch=replace(switch, left=(*switch.left, who))))
+
+
+def complete_switch(life: Life, message: Switched) -> Life:
+    """Make the ordered generation the job's current one, now that its rank 0 trains."""
+    before, switch = life.job, life.job.switch
+    if switch is None or not switch.ordered or message.generation != switch.generation:
+        return life
+    coming = life.generations[switch.generation]
+    how = "checkpoint" if not switch.lost and _is_whole_move(before, coming.members) else "live"
+    grew = bool(switch.ready_s)
+    life = life.without_allocation(before.generation).with_job(
+        replace(
+            before,
+            generation=switch.generation,
+            allocation=coming.slots,
+            switch=None,
+            growth_failures=0 if grew else before.growth_failures,
+            grow_after=None if grew else before.grow_after,
+            samples_at_loss=before.progress.samples if switch.lost else before.samples_at_loss,
+        )
+    )
+    text = _what_changed(before, switch, coming, message)
+    data = {
+        "from": size_of(before.allocation),
+        "to": size_of(coming.slots),
+        "how": how,
+        "lost": switch.lost,
+        "prepare_s": switch.prepare_s,
+        "pause_s": message.pause_s,
+        "ready_s": max(switch.ready_s.values(), default=0.0),
+        "lost_steps": message.lost_steps,
+        "sync_bytes": message.sync_bytes,
+        "samples": message.samples,
+    }
+    if switch.stopping:
+        return life.noted(str(JobEvent.SWITCH), message=text, data=data)
+    return life.advanced(JobEvent.SWITCH, reason=Reason.PROGRESSING, message=text, data=data)
+
+
+def _what_changed(before: Job, switch: Switch, after: AllocationRecord, message: Switched) -> str:
+    old, new = size_of(before.allocation), size_of(after.slots)
+    how = "through a checkpoint" if _is_whole_move(before, after.members) else "in place"
+    paused = f"paused {message.pause_s:.2f} s"
+    if switch.lost:
+        steps = "1 step" if message.lost_steps == 1 else f"{message.lost_steps} steps"
+        return f"continues with {new} of {old} slots after a loss: {paused}, {steps} repeated"
+    if new > old:
+        return f"grew from {old} to {slots_text(new, None)} {how}: {paused}"
+    if new < old:
+        return f"shrank from {old} to {slots_text(new, None)} {how}: {paused}"
+    if switch.global_batch is not None:
+        return f"changed the batch in place: {paused}"
+    return f"moved {slots_text(new, None)} {how}: {paused}"
+
+
+def give_up(life: Life, *, reason: Reason, why: str, blame: bool) -> Life:
+    """Abandon a switch that was not ordered: stop its newcomers, and let training go on unchanged.
+
+    With `blame`, the newcomers are at fault, and growth is not tried again before a backoff.
+    """
+    job, switch = life.job, life.job.switching
+    assert switch is not None, "nothing to give up"
+    assert not switch.ordered, "an ordered switch cannot be given up"
+    data: dict[str, object] = {"reason": why, "generation": switch.generation}
+    message = f"stays at {slots_text(size_of(job.allocation), None)}: {why}"
+    failures, after = job.growth_failures, job.grow_after
+    if blame:
+        failures += 1
+        wait_s = growth_backoff_s(failures)
+        after = life.now + timedelta(seconds=wait_s)
+        data["grow_after"] = after.isoformat()
+        message += f"; the next attempt follows in {wait_s:.0f} s at the earliest"
+    life = stop_start(life, switch.generation).without_allocation(switch.generation)
+    life = life.with_job(replace(job, switch=None, growth_failures=failures, grow_after=after))
+    return life.advanced(JobEvent.ABANDON, reason=reason, message=message, data=data)
+
+
+def dismiss_newcomers(life: Life) -> Life:
+    """Stop newcomers that wait for a switch although training has ended."""
+    switch = life.job.switching
+    if switch is None:
+        return life
+    if not switch.ordered:
+        return give_up(life, reason=Reason.COMPLETED, why="training has ended", blame=False)
+    life = stop_start(life, switch.generation)
+    return life.with_job(replace(life.job, switch=replace(switch, stopping=True)))
+
+
+def survive_loss(life: Life, *, reason: Reason, message: str) -> Life:
+    """Order the remaining members to go on without those that have ended, or stop the job."""
+    job, base = life.job, life.crew.lasting()
+    members = without(base, set(life.traces.exits))
+    counted = job.state is not JobState.RECOVERING and counts_as_failure(
+        job.progress.samples, job.samples_at_loss
+    )
+    survival = decide_survival(
+        live=job.live,
+        survivors=len(members),
+        counted=counted,
+        failures=job.infrastructure_failures,
+        retry=job.spec.retry,
+    )
+    store = choose_store(members, life.traces.stores)
+    if not survival.in_place or store is None:
+        why_not = survival.why_not or "the remaining ranks have no store for the rendezvous"
+        return fail_rank(life, reason=reason, message=f"{message}; {why_not}")
+    ordered_before = job.switching is not None and job.switching.ordered
+    if job.switching is not None:
+        replaced = job.switching.generation
+        life = (life if ordered_before else stop_start(life, replaced)).without_allocation(replaced)
+    lasting = job.switching.generation if job.switching is not None and ordered_before else job.generation
+    generation = job.newest_generation + 1
+    record = AllocationRecord(
+        job_id=job.id,
+        generation=generation,
+        slots=slots_of(members),
+        device_kind=life.generations[lasting].device_kind,
+        first_node=store.node_id,
+        master_port=store.port,
+        reason=reason,
+        message=message,
+        round_id=None,
+        granted_at=life.now,
+        members=members,
+    )
+    switch = Switch(
+        generation=generation,
+        began_at=life.now,
+        deadline=life.now,
+        lost=True,
+        global_batch=job.switch.global_batch if job.switch is not None else None,
+        left=job.switch.left if job.switch is not None else (),
+    )
+    life = life.with_allocation(record).with_job(
+        replace(
+            job,
+            newest_generation=generation,
+            infrastructure_failures=job.infrastructure_failures + counted,
+            switch=switch,
+        )
+    )
+    text = f"{message}; {len(members)} of {len(base)} ranks go on in place"
+    data = {"from": len(base), "survivors": len(members), "generation": generation, "counted": counted}
+    life = life.advanced(JobEvent.LOSE, reason=reason, message=text, data=data)
+    return _order(life, switch, members, store)
+
+
+def end_overdue(life: Life) -> Life:
+    """Abandon a switch whose newcomers are late, or restart a job whose members did not switch in time.
+
+    Return the life unchanged if no switch is overdue.
+    """
+    switch = life.job.switching
+    if switch is None or switch.deadline > life.now:
+        return life
+    if switch.ordered:
+        why = f"the members of generation {switch.generation} did not complete the switch in time"
+        return fail_rank(life, reason=Reason.HUNG, message=why, dump_stacks=True)
+    waiting = [one for one in life.crew.coming if one.born_generation == switch.generation]
+    late = tuple(one for one in waiting if one.rank not in switch.ready_s)
+    where = ", ".join(sorted(life.traces.hosts[node].name for node in nodes_of(late)))
+    why = f"new ranks on {where} were not ready within {READY_WITHIN_S:.0f} s"
+    return give_up(life, reason=Reason.HUNG, why=why, blame=True)

@@ -1,0 +1,181 @@
+"""Commands that take a job from one generation to the next, and their recipients."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable
+from typing import Literal, TypeAlias
+
+from headway.contract import runtime
+from headway.contract.agents import BatchOrder, OrderCommand, RunCommand, StopCommand
+from headway.contract.output import OutputPlan
+from headway.contract.spec import JobSpec
+from headway.tracing import SpanRef
+from service.domain.jobs.job import Job
+from service.domain.jobs.membership import Members, Store, nodes_of
+from service.domain.jobs.ranks import NodeRanks, choose_port
+from service.domain.jobs.records import AllocationRecord
+from service.domain.jobs.retries import hung_limits
+from service.domain.life.effects import SendCommands
+from service.domain.life.life import Life
+
+StopMode: TypeAlias = Literal["checkpoint", "kill"]
+
+
+def choose_ports(life: Life, node_ids: Iterable[str], generation: int) -> dict[str, int]:
+    """Return a port for the store of this start on each of the nodes."""
+    seed = zlib.crc32(life.job.id.encode()) + generation
+    hosts = [life.traces.hosts[node_id] for node_id in node_ids]
+    used = life.traces.ports_in_use
+    return {
+        host.id: choose_port(host.first_port, host.last_port, used.get(host.id, ()), seed=seed)
+        for host in hosts
+    }
+
+
+def send_runs(life: Life, record: AllocationRecord, parts: tuple[NodeRanks, ...], store_node: str) -> Life:
+    """Have each node start its part of the record's generation, which meets at the store of `store_node`."""
+    address = life.traces.hosts[store_node].address
+    runs = [(part.node_id, _run(life, record, part, address)) for part in parts]
+    return life.having(SendCommands(tuple(runs)))
+
+
+def _run(life: Life, record: AllocationRecord, part: NodeRanks, address: str) -> RunCommand:
+    job, spec, present = life.job, life.job.spec, life.job.progress.global_batch
+    hung = hung_limits(spec.hung_after)
+    command_id = f"{job.id}.{record.generation}.run.{part.node_id}"
+    return RunCommand(
+        command_id=command_id,
+        traceparent=_span(job, command_id),
+        job_id=job.id,
+        job_name=job.name,
+        generation=record.generation,
+        attempt=job.attempt,
+        restart_count=job.attempt - 1,
+        run=spec.run,
+        bundle=spec.bundle,
+        env={**spec.env, **_about(spec)},
+        ranks=list(part.ranks),
+        world_size=len(record.members),
+        node_rank=part.node_rank,
+        node_count=len(nodes_of(record.members)),
+        master_addr=address,
+        master_port=record.master_port,
+        hosts_store=part.node_id in record.stores,
+        store_port=record.stores.get(part.node_id, 0),
+        live=job.follows_orders,
+        joins=record.generation != job.generation,
+        global_batch=spec.batch.global_,
+        start_global_batch=present if job.adapts and present != spec.batch.global_ else None,
+        max_global_batch=spec.batch.max_global if job.adapts else None,
+        max_local_batch=spec.batch.max_local,
+        lr_rule=spec.batch.lr_rule if job.adapts else "none",
+        checkpoint_uri=f"{life.launch.checkpoint_root}/{job.id}",
+        checkpoint_every_s=None if spec.checkpoint.every == "auto" else spec.checkpoint.every,
+        checkpoint_keep=spec.checkpoint.keep,
+        grace_s=spec.checkpoint.grace_s,
+        launch=spec.environment.value,
+        progress_regex=spec.progress.regex,
+        progress_batch=spec.progress.batch,
+        hung_after_s=None if hung is None else hung.after_s,
+        hung_factor=0.0 if hung is None else hung.factor,
+        hung_when_still=hung is not None and hung.when_still,
+        output=_output_plan(spec),
+        secrets=sorted(spec.secrets),
+        cpus_per_slot=spec.resources.cpus_per_slot,
+        memory_per_slot_bytes=spec.resources.memory_per_slot,
+        image=spec.image,
+    )
+
+
+def _output_plan(spec: JobSpec) -> OutputPlan:
+    chosen = spec.output
+    return OutputPlan(dir=chosen.dir, as_cwd=chosen.as_cwd, every_s=chosen.every, max_bytes=chosen.max_size)
+
+
+def _about(spec: JobSpec) -> dict[str, str]:
+    """Return environment variables about the job that only the ranks need, not their agent."""
+    about = {runtime.ENV_PROJECT: spec.project}
+    return {**about, runtime.ENV_TRACKERS: ",".join(spec.trackers)} if spec.trackers else about
+
+
+def _span(job: Job, command_id: str) -> str | None:
+    """Return the trace span of a command, to which its agent adds."""
+    trace = SpanRef.parse(job.traceparent)
+    return None if trace is None else str(trace.child("command", command_id))
+
+
+def send_order(life: Life, generation: int, members: Members, store: Store, *, lost: bool) -> Life:
+    """Send the members of `generation` to every node that has processes of the job."""
+    job = life.job
+    held = life.traces.held
+    running = {node for born, nodes in held.items() if born <= job.newest_generation for node in nodes}
+    recipients = sorted(running | set(nodes_of(members)))
+    orders = [
+        OrderCommand(
+            command_id=(command_id := f"{job.id}.{generation}.order.{node_id}"),
+            traceparent=_span(job, command_id),
+            job_id=job.id,
+            generation=generation,
+            store_addr=life.traces.hosts[store.node_id].address,
+            store_port=store.port,
+            members=list(members),
+            lost=lost,
+            batch=_batch_order(job),
+        )
+        for node_id in recipients
+    ]
+    return life.having(SendCommands(tuple(zip(recipients, orders, strict=True))))
+
+
+def _batch_order(job: Job) -> BatchOrder | None:
+    """Return the global batch from the next order on: the one that the switch asks for, or else the present
+    one.
+
+    Return None for a job whose batch never changes.
+    """
+    if not job.adapts:
+        return None
+    wanted = job.switch.global_batch if job.switch is not None else None
+    wanted = wanted or job.progress.global_batch
+    return None if wanted is None else BatchOrder(global_batch=wanted)
+
+
+def stop_generation(life: Life, mode: StopMode, *, dump_stacks: bool = False) -> Life:
+    """Ask every node that holds slots of the job to stop its processes, from every start."""
+    held = life.traces.held
+    oldest = {node: born for born in sorted(held, reverse=True) for node in held[born]}
+    stops = []
+    for born, nodes in held.items():
+        if born <= life.job.newest_generation:
+            for node_id in nodes:
+                # The stop of the lowest generation also covers older processes that the node may still run.
+                down_to = 0 if born == oldest[node_id] else born
+                stop = _stop(life.job, born, node_id, mode, oldest=down_to, dump_stacks=dump_stacks)
+                stops.append((node_id, stop))
+    return life.having(SendCommands(tuple(stops)))
+
+
+def stop_start(life: Life, generation: int) -> Life:
+    """Kill the processes started for `generation` on the nodes that hold slots for it, and no other
+    processes.
+    """
+    nodes = life.traces.held.get(generation, {})
+    kills = [(node_id, _stop(life.job, generation, node_id, "kill", oldest=generation)) for node_id in nodes]
+    return life.having(SendCommands(tuple(kills)))
+
+
+def _stop(
+    job: Job, generation: int, node_id: str, mode: StopMode, *, oldest: int, dump_stacks: bool = False
+) -> StopCommand:
+    command_id = f"{job.id}.{generation}.stop-{mode}.{node_id}"
+    return StopCommand(
+        command_id=command_id,
+        traceparent=_span(job, command_id),
+        job_id=job.id,
+        generation=generation,
+        oldest=oldest,
+        mode=mode,
+        grace_s=job.spec.checkpoint.grace_s,
+        dump_stacks=dump_stacks,
+    )

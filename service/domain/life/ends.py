@@ -1,0 +1,212 @@
+"""Decisions after the last process of a job has ended: start again, wait, pause, retry, or end for good."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+
+from headway.contract.run_facts import ProgressSource
+from headway.contract.runtime import EXIT_STOPPED
+from headway.contract.views.forecasts import KeptForecast
+from headway.contract.views.jobs import JobState, Reason
+from service.domain.jobs.failures import (
+    Ending,
+    EndVerdict,
+    decide_retry,
+    judge,
+    left_unasked,
+    was_hung,
+    without_progress,
+)
+from service.domain.jobs.lifecycle import JobEvent, allows
+from service.domain.jobs.membership import exits_to_judge
+from service.domain.jobs.resumption import kept_text
+from service.domain.jobs.retries import Failure, gist, has_got_on, poison, with_failure
+from service.domain.life.effects import CallRound, CountPreemption
+from service.domain.life.life import Life
+from service.domain.life.starts import start_generation
+from service.domain.perf.marks import verdict as verdict_on_forecasts
+
+
+@dataclass(frozen=True, slots=True)
+class Aftermath:
+    """Facts that matter only once the last process of a job has ended."""
+
+    output_lost: str | None = None
+    """Why the last save of the job's output folder failed; None if it did not."""
+    forecasts: tuple[KeptForecast, ...] = ()
+    """The job's forecasts, scored as if the job had succeeded now."""
+
+
+def release_node(life: Life, generation: int, node_id: str, *, slots: Collection[int] | None = None) -> Life:
+    """Free slots of a node that has no process left of those started for `generation` (with `slots`: on these
+    slots).
+
+    The caller goes on with `go_on` if the last slots were freed and the job is gone. An agent reports a
+    release again for every stop that reaches it late, and after its node was LOST. The job has gone on since,
+    and must not go on twice.
+    """
+    job = life.job
+    carry_over = {}
+    if job.target is not None and node_id in job.target and generation == job.generation:
+        carry_over = {node_id: job.target[node_id]}
+    return life.released(generation, node_id, slots=slots, carry_over=carry_over).having(CallRound())
+
+
+def has_just_gone(before: Life, after: Life) -> bool:
+    """Return True if the step from `before` to `after` freed the last slots of the job."""
+    return after.traces.held != before.traces.held and after.is_gone
+
+
+def go_on(life: Life, aftermath: Aftermath) -> Life:
+    """Decide what comes next, after every process of the job is gone."""
+    crew = life.crew
+    for generation in sorted({life.job.generation, crew.next_generation or life.job.generation}):
+        life = life.without_allocation(generation)
+    exits = exits_to_judge(crew, life.traces.exits)
+    job = replace(life.job, switch=None)
+    verdict = _reclaimed(life, judge(exits))
+    if job.state is JobState.RECOVERING and job.reason is Reason.HUNG:
+        verdict = was_hung(verdict, job.message)
+    held = tuple(job.allocation)
+    if job.state is JobState.RESIZING:
+        stop_s = max(0.0, (life.now - job.state_since).total_seconds())
+        job = replace(job, progress=job.progress.model_copy(update={"stop_s": stop_s}))
+    moving = job.state is JobState.RESIZING and not job.pause_requested
+    if moving and job.target is not None and verdict.ending is not Ending.DONE:
+        return start_generation(life.with_job(job), job.target, reason=job.reason, message=job.message)
+    life = life.with_job(job).released(job.newest_generation + 1)
+    job = replace(job, target=None, allocation={})
+    life = life.with_job(job)
+    if job.state is JobState.CANCELLING:
+        message = _with_lost_output(
+            "cancelled" if job.reason is Reason.USER_REQUEST else job.message, aftermath
+        )
+        return life.advanced(JobEvent.VANISH, reason=job.reason, message=message)
+    if verdict.ending is Ending.DONE and allows(job.state, JobEvent.SUCCEED):
+        life = _with_scores(life, aftermath.forecasts)
+        ran_s = max(0.0, (life.now - job.state_since).total_seconds())
+        verdict = without_progress(verdict, exits, job.progress, ran_s)
+        message = _with_lost_output(verdict.message, aftermath)
+        return life.advanced(JobEvent.SUCCEED, reason=verdict.reason, message=message)
+    if job.state is JobState.RESIZING:
+        return _wait_again(life)
+    if verdict.ending is Ending.STOPPED and left_unasked(exits):
+        # Without counting it as a failure, the job would restart at once, again and again.
+        message = f"it exited with code {EXIT_STOPPED} (stopped on request), but no stop was requested"
+        verdict = EndVerdict(Ending.INFRASTRUCTURE, Reason.RETRY_REQUESTED, message)
+    return _recover(life, verdict, held, aftermath)
+
+
+def _reclaimed(life: Life, verdict: EndVerdict) -> EndVerdict:
+    """Return the verdict with the spot reclaim as its reason, if an agent stopped its ranks before its
+    machine is taken away.
+    """
+    hosts = life.traces.hosts
+    taken = [hosts[node].name for node in life.job.allocation if node in hosts and hosts[node].reclaimed]
+    if verdict.ending is not Ending.STOPPED or not taken:
+        return verdict
+    return replace(verdict, reason=Reason.SPOT_RECLAIMED, message=f"the provider takes node {taken[0]} away")
+
+
+def _with_lost_output(message: str, aftermath: Aftermath) -> str:
+    """Append to the message of a job's end that output files are missing in storage, if they are."""
+    return f"{message}; {aftermath.output_lost}" if aftermath.output_lost else message
+
+
+def _with_scores(life: Life, forecasts: Sequence[KeptForecast]) -> Life:
+    """Return the life of a job that has succeeded, with its forecasts scored."""
+    if not forecasts:
+        return life
+    progress = life.job.progress.model_copy(update={"forecasts": list(forecasts)})
+    life = life.with_job(replace(life.job, progress=progress))
+    message = verdict_on_forecasts(forecasts)
+    if not message:
+        return life
+    data = {"forecasts": [one.model_dump(mode="json") for one in forecasts]}
+    return life.noted("forecast_scored", message=message, data=data)
+
+
+def _wait_again(life: Life) -> Life:
+    job = life.job
+    if job.pause_requested:
+        return pause_now(life, reason=Reason.BUDGET if job.reason is Reason.BUDGET else Reason.USER_REQUEST)
+    life = life.with_job(replace(job, preemptions=job.preemptions + 1)).having(CountPreemption(job.reason))
+    return life.advanced(JobEvent.REQUEUE, reason=job.reason, message=job.message)
+
+
+def pause_now(life: Life, *, reason: Reason = Reason.USER_REQUEST) -> Life:
+    """Set a job that holds nothing to PAUSED."""
+    job = life.job
+    where = f" at {job.progress.samples:,} samples" if job.progress.samples else ""
+    if job.generation and job.progress.source is not ProgressSource.LIBRARY:
+        where += "; whether it saved a checkpoint is unknown"
+    spent = ": its budget is spent; `headway resume` continues it" if reason is Reason.BUDGET else ""
+    life = life.with_job(replace(job, pause_requested=False, allocation={}))
+    return life.advanced(JobEvent.PAUSE, reason=reason, message=f"paused{where}{spent}")
+
+
+def _recover(life: Life, verdict: EndVerdict, held: tuple[str, ...], aftermath: Aftermath) -> Life:
+    """Retry a failed generation, or give up, depending on the retry budget of the failure's kind.
+
+    `held` are the ids of the nodes that the job held.
+    """
+    if life.job.state is not JobState.RECOVERING:
+        life = life.advanced(JobEvent.FAIL_RANK, reason=verdict.reason, message=verdict.message)
+    job = life.job
+    node_lost = job.reason is Reason.NODE_LOST
+    reason, message = (job.reason, job.message) if node_lost else (verdict.reason, verdict.message)
+    job = replace(
+        job,
+        infrastructure_failures=job.infrastructure_failures + (verdict.ending is Ending.INFRASTRUCTURE),
+        user_errors=job.user_errors + (verdict.ending is Ending.USER_ERROR),
+        preemptions=job.preemptions + (verdict.ending is Ending.STOPPED),
+    )
+    life = life.with_job(job)
+    if verdict.ending is Ending.STOPPED:
+        life = life.having(CountPreemption(reason))
+    else:
+        failure = _failure(life, reason, message, held)
+        if has_got_on(job.failures, failure):
+            anew = int(verdict.ending is Ending.INFRASTRUCTURE)
+            job = replace(job, failures=(), infrastructure_failures=anew)
+        job = replace(job, failures=with_failure(job.failures, failure))
+        retry = decide_retry(
+            verdict.ending,
+            job.spec.retry,
+            infrastructure_failures=job.infrastructure_failures,
+            user_errors=job.user_errors,
+            now=life.now,
+        )
+        why_not = poison(job.failures)
+        if why_not is not None:
+            message = f"{_first_line(message)}; {why_not}" + message[len(message.splitlines()[0]) :]
+        if not retry.again or why_not is not None:
+            message = _with_lost_output(message, aftermath)
+            return life.with_job(job).advanced(JobEvent.GIVE_UP, reason=reason, message=message)
+        job = replace(job, retry_at=retry.not_before)
+        message = f"{_first_line(message)}; retry {retry.spent} of {retry.budget}"
+    life = life.with_job(job)
+    if job.pause_requested:
+        return pause_now(life)
+    message = f"{message}; {kept_text(job)}"
+    life = life.with_job(replace(job, reason=reason, message=message))
+    return life.noted("recover", reason=reason, message=message).having(CallRound())
+
+
+def _failure(life: Life, reason: Reason, message: str, held: tuple[str, ...]) -> Failure:
+    """Return the record of a failure of a job that held slots on these nodes."""
+    job, ran, hosts = life.job, life.running, life.traces.hosts
+    lost = sorted(hosts[node].name for node in held if node in hosts and hosts[node].lost)
+    return Failure(
+        reason=reason,
+        said=gist(message),
+        ran_s=(job.state_since - ran.granted_at).total_seconds() if ran is not None else 0.0,
+        samples=job.progress.samples,
+        checkpoint_samples=job.progress.checkpoint_samples,
+        nodes=tuple(lost) if reason is Reason.NODE_LOST else (),
+    )
+
+
+def _first_line(message: str) -> str:
+    return message.splitlines()[0].rstrip(";:")

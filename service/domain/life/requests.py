@@ -1,0 +1,155 @@
+"""Requests of users about existing jobs: cancel, pause, resume, resize, change the priority.
+
+All are idempotent.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from headway.contract.spec import Resize
+from headway.contract.views.jobs import TERMINAL_STATES, JobState, Reason
+from service.domain.cluster.pools import slots_of
+from service.domain.jobs.lifecycle import JobEvent, advance
+from service.domain.jobs.resumption import stop_text
+from service.domain.life.changes import give_up
+from service.domain.life.commands import StopMode, stop_generation
+from service.domain.life.effects import CallRound
+from service.domain.life.ends import Aftermath, go_on, pause_now
+from service.domain.life.life import Life
+from service.domain.life.starts import vacate
+from service.domain.shared.errors import IllegalTransition, InvalidField
+
+_COMPETING = frozenset(JobState) - TERMINAL_STATES - {JobState.PAUSED, JobState.CANCELLING}
+"""States of a job that holds slots or waits for some."""
+
+
+def cancel(life: Life, aftermath: Aftermath, *, force: bool, reason: Reason, message: str) -> Life:
+    """Stop the job for good: after a last checkpoint, or at once with `force`.
+
+    Raises:
+        IllegalTransition: the job has ended in another way.
+    """
+    mode: StopMode = "kill" if force else "checkpoint"
+    if life.job.state is JobState.CANCELLED:
+        return life
+    if life.job.state is JobState.CANCELLING:
+        return stop_generation(life, mode)
+    life = _halt_switch(life, message, reason=reason)
+    life = life.with_job(replace(life.job, target=None, pause_requested=False))
+    life = life.advanced(JobEvent.CANCEL, reason=reason, message=message)
+    if life.job.state is JobState.CANCELLED:
+        return life
+    return stop_generation(life, mode) if life.traces.held else go_on(life, aftermath)
+
+
+def pause(life: Life, *, reason: Reason, why: str) -> Life:
+    """Checkpoint and stop the job, and keep it until it is resumed.
+
+    Raises:
+        IllegalTransition: the job is ending or has ended.
+    """
+    job = life.job
+    if job.state is JobState.PAUSED or job.pause_requested:
+        return life
+    if not life.traces.held:
+        return pause_now(life, reason=reason)
+    switching = job.switching
+    life = _halt_switch(life, why, reason=reason)
+    job = life.job
+    life = life.with_job(replace(job, pause_requested=True))
+    if job.state in {JobState.STARTING, JobState.RUNNING}:
+        return vacate(life, None, reason=reason, message=f"{stop_text(job)}; then pauses")
+    if job.state not in {JobState.RESIZING, JobState.RECOVERING}:
+        advance(job, JobEvent.PAUSE, reason=job.reason, message=job.message, now=life.now)  # raises
+    if switching is not None:
+        life = stop_generation(life, "checkpoint")
+    return life.noted("pause_requested", message="pauses once its ranks have stopped")
+
+
+def _halt_switch(life: Life, why: str, *, reason: Reason) -> Life:
+    """Cancel a change in place that is only prepared.
+
+    Mark one that is ordered, so that the job stops after it.
+    """
+    switch = life.job.switching
+    if switch is None:
+        return life
+    if switch.ordered:
+        return life.with_job(replace(life.job, switch=replace(switch, stopping=True)))
+    return give_up(life, reason=reason, why=why, blame=False)
+
+
+def resume(life: Life) -> Life:
+    """Let a paused job wait for slots again.
+
+    Raises:
+        IllegalTransition: the job is ending or has ended.
+    """
+    job = life.job
+    if job.state in _COMPETING and not job.pause_requested:
+        return life  # the answer to the first request may have been lost
+    if job.pause_requested:
+        life = life.with_job(replace(job, pause_requested=False))
+        return life.noted("pause_withdrawn", message="continues once its ranks have stopped")
+    return life.advanced(JobEvent.RESUME, reason=Reason.USER_REQUEST, message="resumed; waits for slots")
+
+
+def resize(life: Life, slots: int | None) -> Life:
+    """Fix the job's size at `slots`, or (None) let the scheduler choose it again.
+
+    Raises:
+        InvalidField: the spec does not allow this size.
+        IllegalTransition: the job has ended, or never changes size.
+    """
+    job, elastic = life.job, life.job.spec.elastic
+    if job.state in TERMINAL_STATES or job.state is JobState.CANCELLING:
+        raise IllegalTransition(f"job {job.name} is {job.state}: it cannot change its size any more.")
+    if slots is not None and slots not in elastic.allowed_sizes():
+        allowed = _sizes_text(elastic.allowed_sizes())
+        raise InvalidField("slots", f"the job file allows {allowed} slots, not {slots}; see elastic.sizes")
+    if elastic.resize is Resize.NEVER and job.generation > 0:
+        raise IllegalTransition(f"job {job.name} has elastic.resize: never; submit it again at another size.")
+    if slots == job.pinned_size:
+        return life
+    life = _without_other_size(life, slots)
+    life = life.with_job(replace(life.job, pinned_size=slots))
+    message = (
+        "the scheduler chooses its size again"
+        if slots is None
+        else f"size fixed at {slots_of(slots, None)} by request"
+    )
+    return life.noted("resize_requested", message=message, data={"slots": slots}).having(CallRound())
+
+
+def prioritize(life: Life, priority: int) -> Life:
+    """ChangeInPlace the job's priority from the next round on.
+
+    Raises:
+        IllegalTransition: the job has ended, or is about to.
+    """
+    job = life.job
+    if job.state in TERMINAL_STATES or job.state is JobState.CANCELLING:
+        raise IllegalTransition(f"job {job.name} is {job.state}: its priority has no effect any more.")
+    before = job.spec.priority
+    if priority == before:
+        return life
+    spec = job.spec.model_copy(update={"priority": priority})
+    message = f"priority changed from {before} to {priority} by request"
+    life = life.with_job(replace(job, spec=spec))
+    data = {"from": before, "to": priority}
+    return life.noted("priority_changed", message=message, data=data).having(CallRound())
+
+
+def _without_other_size(life: Life, slots: int | None) -> Life:
+    """Cancel a change in place that is only prepared and leads to another size than `slots`."""
+    switch = life.job.switching
+    if slots is None or switch is None or switch.ordered or len(life.crew.coming) == slots:
+        return life
+    why = f"its user requested {slots_of(slots, None)}"
+    return give_up(life, reason=Reason.USER_REQUEST, why=why, blame=False)
+
+
+def _sizes_text(sizes: tuple[int, ...]) -> str:
+    contiguous = len(sizes) > 2 and sizes == tuple(range(sizes[0], sizes[-1] + 1))
+    return f"{sizes[0]} to {sizes[-1]}" if contiguous else ", ".join(map(str, sizes))

@@ -1,0 +1,1 @@
+"""Health and diagnosis of nodes and devices."""

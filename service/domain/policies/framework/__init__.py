@@ -1,0 +1,1 @@
+"""Policy interface, and methods that several policies share."""

@@ -1,0 +1,139 @@
+"""Input and output of a policy as plain arrays, so that another program can call it.
+
+Shapes use `J` jobs in the order of their submission, `C` configurations and `K` device kinds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+from service.domain.allocation.knapsack.problem import Row, Solution, Solve
+from service.domain.shared.arrays import BoolArray, FloatArray, IntArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Configurations:
+    """Configurations that jobs could be given, by column (C,). `kind` indexes `kinds`; prices are per
+    configuration.
+    """
+
+    kinds: tuple[str, ...]
+    kind: IntArray
+    slots: IntArray
+    nodes: IntArray
+    usd_per_h: FloatArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundInput:
+    """Input of a policy for one round.
+
+    Attributes:
+        configurations: the columns.
+        rows: the limits: slots of each kind first (one row per kind, in their order), then packing, quotas
+            and dollars.
+        goodput: (J, C) reference samples per second, 0 for a configuration that cannot run the job.
+        allowed: (J, C) configurations that each job may be given now; a policy may allow less, never more.
+        current: (J,) the column that a job holds, -1 for none.
+        weight: (J,) weight of a job, by priority; 1 is usual.
+        age_s: (J,) seconds since the job was submitted.
+        waited_s: (J,) seconds since the job last held slots or was submitted; 0 while it holds some.
+        served_s: (J, K) seconds that the job has held slots of each kind.
+        served_slot_s: (J,) slot-seconds that the job has had.
+        changes: (J,) number of changes of the job's slots.
+        change_s: (J,) seconds of training that a change of the job's slots costs.
+        remaining: (J,) reference samples left; NaN if unknown.
+        requested_slots: (J,) the size that a rigid scheduler would give the job.
+        job_class: (J,) index of the job's class: jobs of one class have the same speedups and sizes.
+        thrift: (J, C) factor from 0 to 1 for the price of a configuration's market, by the goals of jobs that
+            accept several markets; None if no job has that choice. It serves policies that do not otherwise
+            consider dollars.
+        share: (J,) factor from 0.5 to 2 on the job's weight, because its project has used more or less than
+            its share; None if projects do not count.
+        seats: (J,) a configuration for each job that must have slots this round, -1 for the others; together
+            they keep every row. The solver that a policy is given keeps them (`knapsack.guaranteed_solve`). None if no
+            job must have slots.
+        firm: (J,) running jobs that keep slots whatever others would gain from them; None if there are none.
+    """
+
+    configurations: Configurations
+    rows: tuple[Row, ...]
+    goodput: FloatArray
+    allowed: BoolArray
+    current: IntArray
+    weight: FloatArray
+    age_s: FloatArray
+    waited_s: FloatArray
+    served_s: FloatArray
+    served_slot_s: FloatArray
+    changes: IntArray
+    change_s: FloatArray
+    remaining: FloatArray
+    requested_slots: IntArray
+    job_class: IntArray
+    thrift: FloatArray | None = None
+    share: FloatArray | None = None
+    seats: IntArray | None = None
+    firm: BoolArray | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choices:
+    """Output of a policy for one round.
+
+    `chosen` (J,) is the column that each job gets, -1 for none. `utility` (J, C) and `idle` (J,) are the
+    values that the policy compared, in its own unit, which `unit` names for users. `solution` holds bound and
+    prices.
+    """
+
+    chosen: IntArray
+    utility: FloatArray
+    idle: FloatArray
+    unit: str
+    solution: Solution
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundHistory:
+    """Events since the previous round, for policies with state. The sequences are in the order of the jobs.
+
+    `elapsed_s` is 0 if the time since the previous round is unknown. `usd_per_h` is the mean spending in that
+    time, in slots if nothing has a price. `classes` are the names of the jobs' classes. `samples` (J,) are
+    the reference samples of each whole job, NaN if unknown. `state` is what the policy returned in the
+    previous round, empty at first and after a change of policy.
+    """
+
+    elapsed_s: float
+    usd_per_h: float
+    job_ids: Sequence[str]
+    classes: Sequence[str]
+    samples: FloatArray
+    state: Mapping[str, Any]
+
+
+class Policy(Protocol):
+    """Allocation rule of a cluster: a frozen dataclass whose fields are its parameters (`parameter`)."""
+
+    @property
+    def name(self) -> str:
+        """Name by which a cluster chooses the policy; a class variable of built-in policies."""
+        ...
+
+    def choose(self, given: RoundInput, solve: Solve) -> Choices:
+        """Return a choice for every job. The method raises no error and has a result for every input."""
+        ...
+
+
+@runtime_checkable
+class StatefulPolicy(Policy, Protocol):
+    """Policy with state between rounds. Scheduler and simulator store the state and pass it on unread."""
+
+    def advance(self, given: RoundInput, history: RoundHistory) -> tuple[Policy, Mapping[str, Any]]:
+        """Return the policy that chooses in this round, and the state for the next one.
+
+        The state has string keys and values that JSON can express. An empty state ends the history: nothing
+        is stored, and the next round begins anew.
+        """
+        ...

@@ -1,0 +1,1 @@
+"""Types and errors shared by the whole domain."""

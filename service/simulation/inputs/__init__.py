@@ -1,0 +1,1 @@
+"""Readers that convert files to worlds: workloads, traces and cluster files."""

@@ -1,0 +1,1 @@
+"""Replay: rounds in virtual time with the policies and the solver of the service."""

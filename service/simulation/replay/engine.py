@@ -1,0 +1,334 @@
+"""Engine of the replay: rounds in virtual time with the policies and the solver of the service."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Protocol
+
+import numpy as np
+
+from service.domain.allocation.knapsack.problem import NOTHING, Row, Solve
+from service.domain.allocation.knapsack.solver import solve as production_solve
+from service.domain.cluster.contention_rules import RUN_COSTS
+from service.domain.contention.evidence import Evidence
+from service.domain.contention.guaranteed_jobs import Tenure
+from service.domain.contention.rules import contend
+from service.domain.policies.framework.policy import Choices, Policy, RoundInput
+from service.domain.shared.arrays import BoolArray, FloatArray, IntArray
+from service.simulation.model.world import Replay, RoundRows, View, World
+from service.simulation.replay.jobs import ReplayJobs, Tables
+from service.simulation.replay.metrics import job_rows
+from service.simulation.replay.nodes import ReplayNodes
+from service.simulation.replay.policy_state import PolicyState
+from service.simulation.replay.seen import LearnedView, Oracle
+from service.simulation.replay.transitions import Transitions
+
+Progress = Callable[[float], None]
+"""Callback that receives the share of ended jobs, from 0 to 1, every few rounds. An exception from it ends the replay."""
+_TELL_EVERY = 32
+"""Number of rounds between two calls of the progress callback."""
+
+
+class BrokenChoice(Exception):
+    """Error for a policy that assigns more than the capacity, or a configuration that a job may not have."""
+
+
+class SpeedView(Protocol):
+    """Interface through which a policy sees the speed of the jobs."""
+
+    def look(self, rows: IntArray, phase: IntArray) -> tuple[FloatArray, BoolArray]:
+        """Return goodput (n, C) and the configurations allowed now (n, C), of jobs in these phases (n,)."""
+        ...
+
+    def knows(self, rows: IntArray) -> BoolArray:
+        """Return for which jobs the speed is known at all (n,)."""
+        ...
+
+    def measured(self, rows: IntArray) -> BoolArray:
+        """Return the mask (n, C) of sizes that each job, or another job of its class, has run on."""
+        ...
+
+
+def replay(
+    world: World,
+    policy: Policy,
+    *,
+    solve: Solve = production_solve,
+    clock: Callable[[], float] = time.perf_counter,
+    on_progress: Progress | None = None,
+) -> Replay:
+    """Replay until the last job has ended, or until `rules.give_up_s` after the last submission.
+
+    `clock` gives real seconds, only to time decisions. Raise BrokenChoice.
+    """
+    return _Run(world, policy, solve, clock).run(on_progress)
+
+
+class _Run:
+    """Replay of a world under one policy."""
+
+    def __init__(self, world: World, policy: Policy, solve: Solve, clock: Callable[[], float]) -> None:
+        self._world, self._policy, self._solve, self._clock = world, policy, solve, clock
+        self._tables = Tables(world)
+        self._jobs = ReplayJobs(world, self._tables)
+        self._transitions = Transitions(world, self._jobs)
+        self._nodes = ReplayNodes(world)
+        self._sight: SpeedView = (
+            Oracle(world, self._tables, self._jobs)
+            if world.rules.view is View.ORACLE
+            else LearnedView(world, self._tables, self._jobs)
+        )
+        self._state = PolicyState(world)
+        self._unit = _unit_goodput(world, self._tables)
+        arrivals = world.arrivals
+        self._requested = np.array([one.requested_slots for one in arrivals], dtype=np.int64)
+        self._weight = np.array([one.weight for one in arrivals])
+        self._declares = np.array([one.declares_length for one in arrivals], dtype=np.bool_)
+        self._active = np.zeros(0, dtype=np.int64)
+        self._next = 0
+        """Index of the first arrival that has not been submitted."""
+        self._rounds: list[tuple[float, ...]] = []
+
+    def run(self, tell: Progress | None) -> Replay:
+        world, jobs = self._world, self._jobs
+        last_s = max(float(jobs.submit_s.max(initial=0.0)), 0.0) + world.rules.give_up_s
+        now_s = 0.0
+        self._begin()
+        while (self._next < len(world.arrivals) or len(self._active)) and now_s <= last_s:
+            round_s = self._round_s(now_s)
+            now_s = min(round_s, self._nodes.next_s)
+            self._advance(now_s)
+            if self._nodes.next_s <= now_s:
+                for rows, checkpoint_s in self._nodes.advance(now_s):
+                    jobs.loses_node(rows, now_s, checkpoint_s)
+            if now_s == round_s or world.rules.on_events:
+                self._arrive(now_s)
+                if len(self._active):
+                    self._round(now_s)
+            if tell is not None and len(self._rounds) % _TELL_EVERY == 0:
+                tell((self._next - len(self._active)) / len(world.arrivals))
+        end_s = now_s if len(self._active) else float(jobs.end_s.max(initial=0.0))
+        if tell is not None:
+            tell(1.0)
+        return self._replay(end_s)
+
+    def _begin(self) -> None:
+        """Set up the jobs that hold slots from the start."""
+        holds = np.array([one.holds for one in self._world.arrivals], dtype=np.int64)
+        rows = np.flatnonzero(holds != NOTHING)
+        if not len(rows):
+            return
+        self._arrive(0.0)
+        self._jobs.holds_already(rows, holds[rows])
+        self._nodes.place(rows, holds[rows])
+        if self._world.rules.on_events:
+            self._round(0.0)
+
+    def _arrive(self, now_s: float) -> None:
+        arrivals, first = self._world.arrivals, self._next
+        while self._next < len(arrivals) and arrivals[self._next].submit_s <= now_s:
+            self._next += 1
+        if self._next > first:
+            self._active = np.concatenate([self._active, np.arange(first, self._next)])
+
+    def _round_s(self, now_s: float) -> float:
+        """Return the time of the next round."""
+        rules, arrivals = self._world.rules, self._world.arrivals
+        arrival_s = math.inf
+        if self._next < len(arrivals):
+            arrival_s = max(now_s, arrivals[self._next].submit_s)
+        from_s = now_s if len(self._active) else max(now_s, math.nextafter(arrival_s, -math.inf))
+        tick_s = (math.floor(from_s / rules.interval_s) + 1) * rules.interval_s
+        if tick_s <= now_s:
+            tick_s += rules.interval_s
+        if not rules.on_events:
+            return tick_s
+        if rules.latencies is not None:
+            tick_s = from_s + rules.interval_s
+        event_s = self._transitions.next_s(self._active, now_s)
+        return min(tick_s, arrival_s, event_s, float(self._jobs.ends_s[self._active].min(initial=np.inf)))
+
+    def _advance(self, now_s: float) -> None:
+        ended = self._jobs.advance(self._active, now_s)
+        if ended.any():
+            self._nodes.place(self._active[ended], np.full(int(ended.sum()), NOTHING))
+            self._active = self._active[~ended]
+        self._transitions.advance(self._active, now_s)
+
+    def _round(self, now_s: float) -> None:
+        jobs, active = self._jobs, self._active
+        progress = jobs.progress_at(active, now_s)
+        phase = jobs.phase_at(active, progress)
+        settled = ~self._transitions.on_the_way(active, now_s)
+        decided = active[settled]
+        given = self._input(decided, now_s, progress[settled], phase[settled])
+        policy = self._state.advanced(self._policy, given, decided, jobs, now_s)
+        began_s = self._clock()
+        contest = contend(
+            given, self._tenure(given, decided, now_s), self._evidence(decided), production_solve
+        )
+        given = contest.given
+        choices = policy.choose(given, contest.solver(self._solve))
+        decision_s = self._clock() - began_s
+        self._check(given, choices)
+        changed = np.flatnonzero(choices.chosen != given.current)
+        if len(changed):
+            rows, columns = self._free_now(decided[changed], choices.chosen[changed])
+            self._transitions.give(rows, columns, now_s)
+            self._nodes.place(rows, columns)
+        self._note(now_s, phase, decision_s, choices.solution.gap)
+
+    def _input(self, rows: IntArray, now_s: float, progress: FloatArray, phase: IntArray) -> RoundInput:
+        """Return the input of a round that decides about the jobs `rows` (n,)."""
+        jobs, transitions = self._jobs, self._transitions
+        goodput, allowed = self._steadied(rows, *self._sight.look(rows, phase), now_s)
+        tells = self._declares[rows]
+        if self._world.rules.latencies is not None:
+            tells = tells & transitions.has_spoken(rows, now_s) & self._sight.knows(rows)
+        return RoundInput(
+            configurations=self._world.configurations,
+            rows=self._bounds(now_s),
+            goodput=goodput,
+            allowed=allowed,
+            current=jobs.column[rows],
+            weight=self._weight[rows],
+            age_s=now_s - jobs.submit_s[rows],
+            waited_s=np.where(jobs.column[rows] == NOTHING, now_s - jobs.held_until_s[rows], 0.0),
+            served_s=jobs.before_s[rows] + jobs.served_s[rows],
+            served_slot_s=jobs.before_slot_s[rows] + jobs.served_slot_s[rows],
+            changes=jobs.changes_before[rows] + jobs.changes[rows],
+            change_s=transitions.change_s(rows),
+            remaining=np.where(tells, jobs.total[rows] - progress, np.nan),
+            requested_slots=self._requested[rows],
+            job_class=jobs.application[rows],
+        )
+
+    def _tenure(self, given: RoundInput, rows: IntArray, now_s: float) -> Tenure:
+        rules, holds = self._world.contention, given.current != NOTHING
+        run_s = np.where(holds, now_s - self._jobs.runs_from_s[rows], 0.0)
+        return Tenure(
+            run_s=run_s,
+            min_run_s=np.maximum(rules.min_run_s, RUN_COSTS * self._jobs.restart_s[rows]),
+            pinned=np.zeros(len(rows), dtype=np.bool_),
+            rigid=np.zeros(len(rows), dtype=np.bool_),
+            forced=holds & ~given.allowed[np.arange(len(rows)), np.maximum(given.current, 0)],
+            priority=self._weight[rows],
+            recent_s=self._transitions.recent_changes(rows, now_s) * given.change_s,
+            coming=np.zeros(len(given.configurations.kinds)),
+            max_wait_s=rules.max_wait_s,
+        )
+
+    def _evidence(self, rows: IntArray) -> Evidence:
+        return Evidence(
+            known=self._sight.measured(rows),
+            exempt=np.zeros(len(rows), dtype=np.bool_),
+            entitled=np.zeros(len(rows), dtype=np.bool_),
+            nodes=self._nodes.by_kind,
+        )
+
+    def _steadied(
+        self, rows: IntArray, goodput: FloatArray, allowed: BoolArray, now_s: float
+    ) -> tuple[FloatArray, BoolArray]:
+        """Return goodput and allowed columns (n, C). A job that was just changed may not grow."""
+        young = np.flatnonzero(self._transitions.young(rows, now_s))
+        if not len(young):
+            return goodput, allowed
+        goodput, allowed = goodput.copy(), allowed.copy()
+        slots, held = self._world.configurations.slots, self._jobs.column[rows[young]]
+        allowed[young] &= slots <= slots[held][:, None]
+        goodput[young] = np.minimum(goodput[young], goodput[young, held][:, None])
+        return goodput, allowed
+
+    def _bounds(self, now_s: float) -> tuple[Row, ...]:
+        """Return the constraints of the nodes, less the slots held by jobs in transition."""
+        on_the_way = self._active[self._transitions.on_the_way(self._active, now_s)]
+        if not len(on_the_way):
+            return self._nodes.rows
+        held = self._transitions.columns(on_the_way)
+        return tuple(
+            replace(row, capacity=row.capacity - float(row.demand[held].sum())) for row in self._nodes.rows
+        )
+
+    def _free_now(self, rows: IntArray, columns: IntArray) -> tuple[IntArray, IntArray]:
+        """Return the jobs `rows` (n,) whose new columns (n,) are free already.
+
+        The other jobs wait for a later round, since a job is still leaving their slots.
+        """
+        if self._world.rules.latencies is None:
+            return rows, columns
+        demands = np.array([row.demand for row in self._nodes.rows])
+        free = np.array([row.capacity for row in self._nodes.rows])
+        free -= demands[:, self._transitions.columns(self._active)].sum(axis=1)
+        may = np.ones(len(rows), dtype=np.bool_)
+        added, kept = self._transitions.needs(rows, columns)
+        for index in np.flatnonzero(added != NOTHING).tolist():
+            more = demands[:, added[index]] - (demands[:, kept[index]] if kept[index] != NOTHING else 0.0)
+            may[index] = bool((more <= free).all())
+            free -= more * may[index]
+        return rows[may], columns[may]
+
+    def _check(self, given: RoundInput, choices: Choices) -> None:
+        chosen = choices.chosen
+        has = chosen != NOTHING
+        if not given.allowed[np.flatnonzero(has), chosen[has]].all():
+            raise BrokenChoice(f"{self._policy.name} gave a job what it may not have")
+        for row in given.rows:
+            counts = has if row.jobs is None else has & row.jobs
+            taken = float(row.demand[chosen[counts]].sum())
+            if taken > row.capacity * (1 + 1e-9):
+                raise BrokenChoice(f"{self._policy.name} gave out {taken:g} of {row.capacity:g} {row.name}")
+
+    def _note(self, now_s: float, phase: IntArray, decision_s: float, gap: float) -> None:
+        jobs, configurations = self._jobs, self._world.configurations
+        column = jobs.column[self._active]
+        runs = column != NOTHING
+        held = column[runs]
+        application = jobs.application[self._active][runs]
+        goodput = self._tables.goodput[application, phase[runs], held]
+        self._rounds.append(
+            (
+                now_s,
+                len(column) - len(held),
+                len(held),
+                float(configurations.slots[held].sum()),
+                self._nodes.slots,
+                float(configurations.usd_per_h[held].sum()),
+                float((goodput / self._unit[application, phase[runs]]).sum()),
+                decision_s,
+                gap,
+            )
+        )
+
+    def _replay(self, end_s: float) -> Replay:
+        table = np.array(self._rounds, dtype=np.float64).reshape(len(self._rounds), 9)
+        rounds = RoundRows(
+            time_s=table[:, 0],
+            queued=table[:, 1].astype(np.int64),
+            running=table[:, 2].astype(np.int64),
+            slots_used=table[:, 3].astype(np.int64),
+            slots_present=table[:, 4].astype(np.int64),
+            usd_per_h=table[:, 5],
+            goodput=table[:, 6],
+            decision_s=table[:, 7],
+            gap=table[:, 8],
+        )
+        return Replay(
+            world=self._world,
+            policy=self._policy.name,
+            end_s=end_s,
+            jobs=job_rows(self._world, self._tables, self._jobs, rounds, end_s),
+            rounds=rounds,
+            segments=self._jobs.segments(end_s),
+        )
+
+
+def _unit_goodput(world: World, tables: Tables) -> FloatArray:
+    """Return the goodput (A, E) of each application on the slowest of its configurations with the fewest slots."""
+    slots, runs = world.configurations.slots, tables.goodput > 0
+    fewest = np.where(runs, slots, np.iinfo(np.int64).max).min(axis=2, initial=np.iinfo(np.int64).max)
+    smallest = runs & (slots == fewest[:, :, None])
+    unit = np.where(smallest, tables.goodput, np.inf).min(axis=2, initial=np.inf)
+    return np.where(np.isfinite(unit), unit, 1.0)

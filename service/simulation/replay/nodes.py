@@ -1,0 +1,122 @@
+"""Nodes of a world over time: their presence, the placement of jobs, and the resulting constraints."""
+
+from __future__ import annotations
+
+import heapq
+import math
+
+import numpy as np
+
+from service.domain.allocation.configurations.shapes import Shapes, pieces_of
+from service.domain.allocation.knapsack.problem import NOTHING, Row
+from service.domain.shared.arrays import BoolArray, IntArray
+from service.simulation.model.clusters import rows_of, shapes_of_kinds
+from service.simulation.model.world import World
+from service.simulation.replay.failures import NodeEvent, failures_of, spot_events
+
+
+class ReplayNodes:
+    """All nodes (N,) of a world, kind after kind. Jobs are placed on them only if nodes may leave."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._shapes = shapes_of_kinds(world.kinds)
+        self._kind = np.repeat(np.arange(len(world.kinds)), [len(one.node_slots) for one in world.kinds])
+        self._size = np.array([slots for one in world.kinds for slots in one.node_slots], dtype=np.int64)
+        self._away = np.zeros(len(self._size), dtype=np.int64)
+        """Number of reasons why a node is absent."""
+        rules = world.rules
+        spot = [one for one in world.kinds if one.spot is not None and one.spot_nodes]
+        self._leave = bool(spot) or rules.failures_per_node_h > 0
+        self._free = self._size.copy()
+        self._lies: dict[int, dict[int, int]] = {}
+        """Slots by node, for each placed job."""
+        self._random = np.random.default_rng([world.seed, 1])
+        self._events: list[NodeEvent] = []
+        for event in (*failures_of(rules, len(self._size), self._random), *spot_events(world.kinds)):
+            heapq.heappush(self._events, event)
+        self.rows: tuple[Row, ...] = self._bounds()
+        self.slots = int(self._size.sum())
+
+    @property
+    def next_s(self) -> float:
+        """Time of the next departure or return of a node."""
+        return self._events[0].at_s if self._events else math.inf
+
+    @property
+    def by_kind(self) -> IntArray:
+        """Number of present nodes of each kind (K,)."""
+        return np.bincount(self._kind[self._away == 0], minlength=len(self._world.kinds))
+
+    def advance(self, now_s: float) -> list[tuple[IntArray, float]]:
+        """Let nodes come and go until now.
+
+        Return the jobs that lost a node, with the time between their checkpoints. These jobs hold nothing any
+        more.
+        """
+        lost: list[tuple[IntArray, float]] = []
+        while self._events and self._events[0].at_s <= now_s:
+            event = heapq.heappop(self._events)
+            was_there = self._away[event.node] == 0
+            self._away[event.node] += 1 if event.leaves else -1
+            if event.leaves and was_there:
+                jobs = [job for job, lies in self._lies.items() if event.node in lies]
+                rows = np.array(sorted(jobs), dtype=np.int64)
+                self.place(rows, np.full(len(rows), NOTHING))
+                lost.append((rows, self._world.rules.checkpoint_s if event.failed else 0.0))
+            for following in event.then(self._random, self._world.rules):
+                heapq.heappush(self._events, following)
+        self.rows = self._bounds()
+        self.slots = int(self._size[self._away == 0].sum())
+        return [(rows, checkpoint_s) for rows, checkpoint_s in lost if len(rows)]
+
+    def place(self, rows: IntArray, columns: IntArray) -> None:
+        """Move `rows` (n,) from their nodes to these columns (n,).
+
+        The largest blocks are placed first, each on the node that it fills best. A block is divided if no
+        node has room for it.
+        """
+        if not self._leave:
+            return
+        for job in rows.tolist():
+            for node, slots in self._lies.pop(job, {}).items():
+                self._free[node] += slots
+        pieces = [
+            (piece, job, column)
+            for job, column in zip(rows.tolist(), columns.tolist(), strict=True)
+            if column != NOTHING
+            for piece in self._pieces(column)
+        ]
+        for piece, job, column in sorted(pieces, key=lambda one: (-one[0], one[1])):
+            self._put(job, piece, self._kind == self._world.configurations.kind[column])
+
+    def _put(self, job: int, piece: int, of_kind: BoolArray) -> None:
+        there = of_kind & (self._away == 0)
+        lies = self._lies.setdefault(job, {})
+        while piece > 0:
+            free = np.where(there, self._free, 0)
+            fits = free >= piece
+            node = int(np.where(fits, free, np.iinfo(np.int64).max).argmin() if fits.any() else free.argmax())
+            taken = min(piece, int(free[node]))
+            if taken == 0:
+                raise AssertionError("a choice within the rows fits on the nodes")
+            self._free[node] -= taken
+            lies[node] = lies.get(node, 0) + taken
+            piece -= taken
+
+    def _pieces(self, column: int) -> list[int]:
+        shapes, index = self._shape(column)
+        counts = pieces_of(int(shapes.slots[index]), shapes.node_slots, int(shapes.unit[index]))
+        return [1 << level for level, count in enumerate(counts) for _ in range(count)]
+
+    def _shape(self, column: int) -> tuple[Shapes, int]:
+        for shapes in self._shapes:
+            if column < len(shapes.slots):
+                return shapes, column
+            column -= len(shapes.slots)
+        raise AssertionError("columns are those of the shapes")
+
+    def _bounds(self) -> tuple[Row, ...]:
+        room = np.where(self._away == 0, self._size, 0)
+        rooms = [room[self._kind == index] for index in range(len(self._world.kinds))]
+        return rows_of(self._world.configurations, self._shapes, rooms)

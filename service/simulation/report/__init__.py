@@ -1,0 +1,1 @@
+"""Report of a replay: files, charts and sentences."""

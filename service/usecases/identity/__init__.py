@@ -1,0 +1,1 @@
+"""Use cases about users, projects, tokens and secrets."""

@@ -1,0 +1,1 @@
+"""Use cases about jobs: submit, control, generations, changes in place, ends."""

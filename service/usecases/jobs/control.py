@@ -1,0 +1,92 @@
+"""Requests of users about existing jobs, each on the locked row of its job."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from headway.contract.views.jobs import Reason
+from service.domain.jobs.job import Job
+from service.domain.life import requests
+from service.domain.life.ends import Aftermath
+from service.domain.life.life import Launch, Life
+from service.usecases.jobs.life import apply, load_aftermath, load_life, load_outline
+from service.usecases.ports.transactions import Transaction
+
+
+async def cancel(
+    tx: Transaction,
+    job_id: str,
+    *,
+    force: bool,
+    launch: Launch,
+    now: datetime,
+    reason: Reason = Reason.USER_REQUEST,
+    message: str = "cancelled by its user",
+) -> Job:
+    """Stop the job for good: after a last checkpoint, or at once with `force`.
+
+    Raises:
+        NotFound: no such job.
+        IllegalTransition: the job has ended in another way.
+    """
+    life = await _locked(tx, job_id, launch, now)
+    aftermath = Aftermath() if life.traces.held else await load_aftermath(tx, life)
+    after = requests.cancel(life, aftermath, force=force, reason=reason, message=message)
+    return (await apply(tx, life.job, after)).job
+
+
+async def pause(
+    tx: Transaction,
+    job_id: str,
+    *,
+    launch: Launch,
+    now: datetime,
+    reason: Reason = Reason.USER_REQUEST,
+    why: str = "its user paused the job",
+) -> Job:
+    """Checkpoint and stop the job, and keep it until it is resumed.
+
+    Raises:
+        NotFound: no such job.
+        IllegalTransition: the job is ending or has ended.
+    """
+    life = await _locked(tx, job_id, launch, now)
+    return (await apply(tx, life.job, requests.pause(life, reason=reason, why=why))).job
+
+
+async def resume(tx: Transaction, job_id: str, *, launch: Launch, now: datetime) -> Job:
+    """Let a paused job wait for slots again.
+
+    Raises:
+        NotFound: no such job.
+        IllegalTransition: the job is ending or has ended.
+    """
+    life = await load_outline(tx, await tx.jobs.lock(job_id), launch, now)
+    return (await apply(tx, life.job, requests.resume(life))).job
+
+
+async def resize(tx: Transaction, job_id: str, slots: int | None, *, launch: Launch, now: datetime) -> Job:
+    """Fix the job's size at `slots`, or (None) let the scheduler choose it again.
+
+    Raises:
+        NotFound: no such job.
+        InvalidField: the spec does not allow this size.
+        IllegalTransition: the job has ended, or never changes size.
+    """
+    life = await _locked(tx, job_id, launch, now)
+    return (await apply(tx, life.job, requests.resize(life, slots))).job
+
+
+async def prioritize(tx: Transaction, job_id: str, priority: int, *, launch: Launch, now: datetime) -> Job:
+    """Change the job's priority from the next round on.
+
+    Raises:
+        NotFound: no such job.
+        IllegalTransition: the job has ended, or is about to.
+    """
+    life = await load_outline(tx, await tx.jobs.lock(job_id), launch, now)
+    return (await apply(tx, life.job, requests.prioritize(life, priority))).job
+
+
+async def _locked(tx: Transaction, job_id: str, launch: Launch, now: datetime) -> Life:
+    return await load_life(tx, await tx.jobs.lock(job_id), launch, now)

@@ -1,0 +1,164 @@
+"""Loading of the lives of jobs, and application of the effects that the domain decides on.
+
+The row of the job must be locked in the same transaction. A use case loads a life, hands it to a function of
+`service.domain.life`, and applies the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import datetime
+
+from headway.contract.agents import NodeState
+from service.domain.jobs.job import Allocation, Job
+from service.domain.jobs.records import AllocationRecord
+from service.domain.life.effects import (
+    AddAllocation,
+    CallRound,
+    CountPreemption,
+    Effect,
+    EndAllocation,
+    RecordEvent,
+    RefreshPages,
+    ReleaseSlots,
+    SendCommands,
+    StoreExit,
+)
+from service.domain.life.ends import Aftermath, go_on, has_just_gone
+from service.domain.life.life import Footprint, HostFacts, Launch, Life
+from service.usecases.jobs.events import store_event
+from service.usecases.jobs.marks import scored_forecasts
+from service.usecases.ports.facts import Preempted, WakeUp
+from service.usecases.ports.nodes import NodeRecord
+from service.usecases.ports.transactions import Transaction
+
+
+async def load_generations(tx: Transaction, job: Job) -> dict[int, AllocationRecord]:
+    """Return the allocations of the running generation and of the one that a switch leads to, by number."""
+    numbers = [job.generation, 0 if job.switch is None else job.switch.generation]
+    records = [await tx.grants.allocation(job.id, number) for number in numbers if number > 0]
+    return {record.generation: record for record in records if record is not None}
+
+
+async def load_outline(tx: Transaction, job: Job, launch: Launch, now: datetime) -> Life:
+    """Return the life of a locked job without its footprint, for what does not depend on that."""
+    generations = await load_generations(tx, job)
+    return Life(job=job, now=now, launch=launch, generations=generations, footprint=None)
+
+
+async def with_footprint(tx: Transaction, life: Life, *, target: Allocation | None = None) -> Life:
+    """Return the life with its footprint. With `target`, ranks may be started there."""
+    if life.footprint is not None:
+        return life
+    job = life.job
+    coming = job.target or target or {}
+    members = [one for record in life.generations.values() for one in record.members]
+    held = await tx.grants.held(job.id)
+    places: Iterable[str] = {
+        *job.allocation,
+        *coming,
+        *(one.node_id for one in members),
+        *(node for nodes in held.values() for node in nodes),
+    }
+    nodes = await tx.nodes.many(sorted(places))
+    footprint = Footprint(
+        held=held,
+        # Only orders and new ranks need stores.
+        stores=await tx.grants.stores(job.id) if job.follows_orders else {},
+        exits=await tx.jobs.exits(
+            job.id, min((one.born_generation for one in members), default=job.generation)
+        ),
+        hosts={node.id: host_of(node) for node in nodes.values()},
+        ports_in_use=await tx.grants.ports_in_use(tuple(coming)) if coming else {},
+    )
+    return replace(life, footprint=footprint)
+
+
+async def load_life(
+    tx: Transaction, job: Job, launch: Launch, now: datetime, *, target: Allocation | None = None
+) -> Life:
+    """Return the life of a locked job. With `target`, ranks may be started there."""
+    return await with_footprint(tx, await load_outline(tx, job, launch, now), target=target)
+
+
+async def load_waiting(
+    tx: Transaction, job: Job, launch: Launch, now: datetime, *, granted: Allocation
+) -> Life:
+    """Return the life of a locked job that holds only the slots just granted to its next generation."""
+    nodes = await tx.nodes.many(tuple(granted))
+    footprint = Footprint(
+        held={job.newest_generation + 1: granted},
+        hosts={node.id: host_of(node) for node in nodes.values()},
+        ports_in_use=await tx.grants.ports_in_use(tuple(granted)),
+    )
+    return replace(await load_outline(tx, job, launch, now), footprint=footprint)
+
+
+def host_of(node: NodeRecord) -> HostFacts:
+    """Return the facts about a node that lives of jobs depend on."""
+    return HostFacts(
+        id=node.id,
+        name=node.name,
+        address=node.address,
+        first_port=node.first_port,
+        last_port=node.last_port,
+        device_kinds={slot.index: slot.device_kind for slot in node.slots},
+        lost=node.state is NodeState.LOST,
+        reclaimed=node.reclaim_at is not None,
+    )
+
+
+async def load_aftermath(tx: Transaction, life: Life) -> Aftermath:
+    """Return what matters once the last process of a job has ended."""
+    return Aftermath(
+        output_lost=await tx.jobs.output_lost(life.job.id),
+        forecasts=await scored_forecasts(tx, life.job, life.now),
+    )
+
+
+async def go_on_if_gone(tx: Transaction, before: Life, after: Life) -> Life:
+    """Return the life continued if the step from `before` to `after` freed the last slots of the job."""
+    return go_on(after, await load_aftermath(tx, after)) if has_just_gone(before, after) else after
+
+
+async def apply(tx: Transaction, before: Job, life: Life) -> Life:
+    """Carry out the effects of a life whose job was stored as `before`. Return the life without them."""
+    if life.job.spec is not before.spec:
+        await tx.jobs.save_priority(life.job)
+    elif life.job != before:
+        await tx.jobs.save(life.job)
+    for effect in life.effects:
+        await _carry_out(tx, life, effect)
+    return life.settled()
+
+
+async def _carry_out(tx: Transaction, life: Life, effect: Effect) -> None:
+    match effect:
+        case RecordEvent(job, event):
+            await store_event(tx, job, event)
+        case AddAllocation(record):
+            await tx.grants.add_allocation(record)
+        case EndAllocation(generation):
+            await tx.grants.end_allocation(life.job.id, generation, life.now)
+        case StoreExit(generation, exit_):
+            await tx.jobs.add_exit(life.job.id, generation, exit_, life.now)
+        case ReleaseSlots():
+            await tx.grants.release(
+                life.job.id,
+                effect.generation,
+                effect.node_id,
+                effect.carry_over,
+                life.now,
+                slots=effect.slots,
+                next_generation=effect.next_generation,
+            )
+        case SendCommands(commands):
+            await tx.commands.add(commands, life.now)
+            tx.wake(WakeUp.COMMANDS)
+        case CountPreemption(cause):
+            tx.tell(Preempted(cause))
+        case CallRound():
+            tx.wake(WakeUp.ROUND)
+        case RefreshPages():
+            tx.wake(WakeUp.EVENTS, life.job.id)

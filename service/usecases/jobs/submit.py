@@ -1,0 +1,131 @@
+"""Submit a job: check what only the service can know, then store the job in one statement."""
+
+from __future__ import annotations
+
+import hashlib
+import shlex
+from datetime import datetime
+
+from headway.contract.spec import JobSpec, Resize
+from headway.contract.values.devices import KNOWN_DEVICE_KINDS
+from headway.contract.views.jobs import JobState, Reason
+from service.domain.identity.access import Principal
+from service.domain.jobs.job import Job
+from service.domain.shared.errors import IdempotencyConflict, InvalidField
+from service.usecases.identity.secrets import check_secrets, credentials_in
+from service.usecases.ports.facts import Accepted, BegunTrace, WakeUp
+from service.usecases.ports.jobs import Submitted
+from service.usecases.ports.transactions import Transaction
+
+
+async def submit(
+    tx: Transaction,
+    spec: JobSpec,
+    *,
+    caller: Principal,
+    job_id: str,
+    idempotency_key: str | None,
+    now: datetime,
+    trace: BegunTrace | None = None,
+) -> Submitted:
+    """Store the job, or return the one stored before under the same idempotency key and the same spec.
+
+    The insert is the last write of its transaction. The job is traced if `trace` is given.
+
+    Raises:
+        InvalidField: an unknown device or project, or a bundle or script that the caller has not uploaded.
+        NameTaken: a live job of the project has this name.
+        IdempotencyConflict: the key was used for another spec.
+    """
+    await check_devices(tx, spec)
+    await _check_bundle(tx, spec, caller)
+    await check_secrets(tx, spec)
+    job = Job(
+        id=job_id,
+        spec=spec,
+        state=JobState.PENDING,
+        reason=Reason.SUBMITTED,
+        message="; ".join(["waits for the next round", *_without_effect(spec), *_hints(spec)]),
+        submitted_at=now,
+        state_since=now,
+        traceparent=None if trace is None else trace.traceparent,
+    )
+    digest = hashlib.sha256(spec.model_dump_json(by_alias=True).encode()).hexdigest()
+    submitted = await tx.jobs.insert(job, idempotency_key=idempotency_key, request_digest=digest, last=True)
+    if submitted.request_digest != digest:
+        raise IdempotencyConflict(
+            f"Idempotency-Key {idempotency_key!r} was used for a different job ({submitted.job.name}); "
+            "use a new key for a new request."
+        )
+    if submitted.created:
+        tx.wake(WakeUp.ROUND)
+        tx.tell(Accepted(job, trace))
+    return submitted
+
+
+def _without_effect(spec: JobSpec) -> list[str]:
+    """Return a message about settings of the spec that this version does not act on, so that none is ignored
+    silently.
+    """
+    searches = spec.goal.search is not None and spec.elastic.resize is not Resize.NEVER
+    chooses = searches or spec.market == "mixed"
+    wishes = {
+        "batch.policy adaptive without elastic.resize live": spec.batch.policy == "adaptive"
+        and spec.elastic.resize is not Resize.LIVE,
+        "goal.deadline without market mixed": spec.goal.deadline is not None and not chooses,
+        "goal.objective without market mixed": spec.goal.objective != "balanced" and not chooses,
+        "goal.search with elastic.resize never": spec.goal.search is not None and not searches,
+    }
+    unmet = [wish for wish, made in wishes.items() if made]
+    return [f"this version does not act on {', '.join(unmet)}"] if unmet else []
+
+
+def _hints(spec: JobSpec) -> list[str]:
+    """Return suggestions for a better job file."""
+    found = credentials_in(spec.env)
+    told = f"env {', '.join(found)} looks like a credential, which everyone who sees the job can read: store it as a secret"
+    return [f"{told} (headway secret set)"] if found else []
+
+
+async def check_devices(tx: Transaction, spec: JobSpec) -> None:
+    """Raise InvalidField for an unknown device kind: with a typo, the job would wait for ever."""
+    unknown = [kind for kind in spec.resources.devices if kind not in KNOWN_DEVICE_KINDS]
+    if not unknown:
+        return
+    present = await tx.nodes.device_kinds()
+    for kind in unknown:
+        if kind not in present:
+            there = ", ".join(sorted(present)) or "none yet"
+            raise InvalidField(
+                "resources.devices",
+                f"no device kind is called {kind!r}; kinds in this cluster: {there}",
+            )
+
+
+async def _check_bundle(tx: Transaction, spec: JobSpec, caller: Principal) -> None:
+    if spec.bundle is None:
+        return
+    bundle = await tx.bundles.get(spec.bundle, caller)
+    if bundle is None:
+        raise InvalidField(
+            "bundle", f"{spec.bundle} was not uploaded by you; POST it to /api/v1/bundles first"
+        )
+    script = script_of(spec.run)
+    if script is not None and script not in bundle.files:
+        raise InvalidField("run", f"{script} is not in the uploaded folder; check workdir and the file name")
+
+
+def script_of(run: str) -> str | None:
+    """Return the relative path of the Python script that a command runs, or None if there is none or it is
+    unclear.
+    """
+    try:
+        words = shlex.split(run)
+    except ValueError:
+        return None
+    if len(words) < 2 or words[0] not in {"python", "python3"}:
+        return None
+    script = words[1]
+    if script.startswith(("-", "/", "$", "~")) or not script.endswith(".py"):
+        return None
+    return script.removeprefix("./")

@@ -1,0 +1,1 @@
+"""Use cases about nodes: join, expire, quarantine, drain."""

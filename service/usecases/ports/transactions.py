@@ -1,0 +1,67 @@
+"""Interfaces of the use cases to the database. Adapters implement them, and `service/main.py` chooses the adapters.
+
+A `Transaction` is one unit of work: it commits as a whole when its block ends without an error. The wake-ups that the block asked
+for are sent only after that commit.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractAsyncContextManager
+from typing import Protocol
+
+from service.usecases.ports.audit import Audit
+from service.usecases.ports.credentials import NodeCredentials
+from service.usecases.ports.facts import Fact, WakeUp
+from service.usecases.ports.identity import AccessQueries, Projects, Tokens, Users
+from service.usecases.ports.jobs import Grants, JobQueries, Jobs
+from service.usecases.ports.money import Ledger, Spending
+from service.usecases.ports.nodes import NodeQueries, Nodes
+from service.usecases.ports.rental import Machines
+from service.usecases.ports.rounds import Commands, RoundQueries, Rounds
+from service.usecases.ports.secrets import Secrets
+from service.usecases.ports.simulations import Simulations
+from service.usecases.ports.storage import Bundles
+from service.usecases.ports.upkeep import Monitoring, Retention
+
+
+class Transaction(Protocol):
+    """One unit of work over all tables in PostgreSQL."""
+
+    jobs: Jobs
+    grants: Grants
+    nodes: Nodes
+    credentials: NodeCredentials
+    machines: Machines
+    commands: Commands
+    rounds: Rounds
+    bundles: Bundles
+    simulations: Simulations
+    job_queries: JobQueries
+    node_queries: NodeQueries
+    round_queries: RoundQueries
+    retention: Retention
+    ledger: Ledger
+    spending: Spending
+    monitoring: Monitoring
+    users: Users
+    audit: Audit
+    secrets: Secrets
+    tokens: Tokens
+    projects: Projects
+    access_queries: AccessQueries
+
+    def wake(self, wake_up: WakeUp, about: str = "") -> None:
+        """Send a wake-up after the commit. `about` names the job that the events or logs belong to."""
+        ...
+
+    def tell(self, fact: Fact) -> None:
+        """Report a fact to observers (metrics and traces) after the commit."""
+        ...
+
+
+class Transactions(Protocol):
+    """The source of transactions. Raises Unavailable if the database does not answer."""
+
+    def begin(self) -> AbstractAsyncContextManager[Transaction]:
+        """Begin a transaction that commits when its block ends without an error."""
+        ...

@@ -1,0 +1,1 @@
+"""Use cases of a round: snapshot, decision, guarded apply, delivery."""

@@ -1,0 +1,251 @@
+"""Application of a round's decisions, a few jobs per transaction.
+
+A decision is dropped if its job has changed.
+
+Reports about a job wait while a transaction has its row locked, so many short transactions are used. An
+interruption between two of them leaves every job either unchanged or changed as a whole. The next round goes
+on from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from headway.contract.agents import NodeState
+from headway.contract.views.decisions import RoundChange
+from headway.contract.views.jobs import JobState
+from service.domain.allocation.decision.plan import Action, Decision, Plan
+from service.domain.cluster.snapshot import SlotKey, Snapshot
+from service.domain.contention.costs import change_s
+from service.domain.contention.rate import IMPOSED, with_imposed_change
+from service.domain.jobs.job import Allocation, Job, minus
+from service.domain.jobs.records import Prediction
+from service.domain.life.changes import ChangeInPlace, has_begun_to_end, prepare
+from service.domain.life.life import Launch, Life
+from service.domain.life.starts import start_generation, vacate
+from service.usecases.jobs.life import apply, load_life, load_waiting
+from service.usecases.jobs.marks import chosen_columns, keep_forecast, mark_to_keep
+from service.usecases.jobs.search import note_search, search_news
+from service.usecases.ports.facts import WakeUp
+from service.usecases.ports.rounds import DecisionRecord
+from service.usecases.ports.transactions import Transaction, Transactions
+from service.usecases.rounds.views import change_view
+
+PIECE = 10
+"""Number of jobs that one transaction changes."""
+_TAKES_SLOTS = frozenset({Action.START, Action.CHANGE})
+
+
+@dataclass(frozen=True, slots=True)
+class Applying:
+    """A plan that is being applied."""
+
+    snapshot: Snapshot
+    plan: Plan
+    launch: Launch
+    round_id: str
+    now: datetime
+    columns: Mapping[str, tuple[int, int]]
+    """Row and column of every job to which the plan gives slots."""
+
+    def changes(self, decision: Decision) -> bool:
+        """Return True if the decision, or a result of the round about the job, changes the job's row."""
+        job = self.snapshot.jobs[decision.job_id]
+        return (
+            decision.action not in {Action.WAIT, Action.KEEP}
+            or search_news(self.plan.round, job) is not None
+            or mark_to_keep(decision, job, self.columns.get(job.id)) is not None
+            or _saying_why_it_waits(job, decision) is not job
+        )
+
+
+async def apply_plan(
+    transactions: Transactions,
+    snapshot: Snapshot,
+    plan: Plan,
+    launch: Launch,
+    round_id: str,
+    now: Callable[[], datetime],
+) -> tuple[list[RoundChange], list[DecisionRecord]]:
+    """Apply the plan of a round.
+
+    Return the changes, and the records of decisions that leave their jobs unchanged and are still to be
+    stored.
+    """
+    applying = Applying(snapshot, plan, launch, round_id, now(), chosen_columns(plan))
+    changing: list[Decision] = []
+    others: list[DecisionRecord] = []
+    for decision in plan.decisions:
+        if applying.changes(decision):
+            changing.append(decision)
+        else:
+            others.append(_told(decision))
+    changing.sort(key=_leaves_nothing)
+    changes: list[RoundChange] = []
+    for first in range(0, len(changing), PIECE):
+        async with transactions.begin() as tx:
+            applying = replace(applying, now=now())
+            changes += await _apply_piece(tx, applying, changing[first : first + PIECE])
+    return changes, others
+
+
+def _leaves_nothing(decision: Decision) -> bool:
+    """Return the sort key that puts decisions first that free slots."""
+    return decision.action not in {Action.VACATE, Action.CHANGE}
+
+
+async def _apply_piece(tx: Transaction, applying: Applying, piece: Sequence[Decision]) -> list[RoundChange]:
+    jobs = await tx.jobs.lock_many(sorted(one.job_id for one in piece))
+    gone = await _gone(tx, piece)
+    changes: list[RoundChange] = []
+    told: list[DecisionRecord] = []
+    for decision in piece:
+        job = jobs.get(decision.job_id)
+        if job is None or not _unchanged(job, applying.snapshot.jobs[decision.job_id]):
+            continue
+        if await _apply_one(tx, applying, job, decision, gone):
+            changes.append(change_view(job, decision))
+        told.append(_told(decision))
+    await tx.rounds.store_decisions(told, applying.round_id, applying.now)
+    return changes
+
+
+async def _apply_one(
+    tx: Transaction, applying: Applying, locked: Job, decision: Decision, gone: frozenset[SlotKey]
+) -> bool:
+    """Carry out a decision on a locked job.
+
+    Return True if it was carried out and the job was saved.
+
+    Otherwise the job keeps the round's other results about it.
+    """
+    plan, now = applying.plan, applying.now
+    job = await note_search(tx, plan.round, locked, now)
+    job = await keep_forecast(tx, plan, decision, job, applying.columns.get(job.id), now)
+    in_reach = decision.action not in _TAKES_SLOTS or gone.isdisjoint(_slots(decision.allocation))
+    after = await _carry_out(tx, applying, job, decision) if in_reach else None
+    if after is not None:
+        await apply(tx, locked, after)
+        return True
+    job = _saying_why_it_waits(job, decision)
+    if job != locked:
+        await tx.jobs.save(job)
+        tx.wake(WakeUp.EVENTS, job.id)
+    return False
+
+
+def _told(decision: Decision) -> DecisionRecord:
+    return DecisionRecord(
+        job_id=decision.job_id,
+        action=decision.action,
+        reason=decision.reason,
+        message=decision.message,
+        options=decision.options,
+    )
+
+
+def _saying_why_it_waits(job: Job, decision: Decision) -> Job:
+    """Return the job; if it is waiting, with the decision's reason and message."""
+    waits = decision.action is Action.WAIT and job.state is JobState.PENDING
+    if not waits or (job.reason, job.message) == (decision.reason, decision.message):
+        return job
+    return replace(job, reason=decision.reason, message=decision.message)
+
+
+def _prediction(decision: Decision) -> Prediction | None:
+    expected = decision.expected
+    return None if expected is None else Prediction(expected.samples_per_s, expected.low, expected.high)
+
+
+def _unchanged(job: Job, seen: Job) -> bool:
+    """Return True if nothing that the decision depends on has changed since the snapshot."""
+    return (
+        job.generation == seen.generation
+        and job.state is seen.state
+        and job.pinned_size == seen.pinned_size
+        and not job.pause_requested
+    )
+
+
+async def _carry_out(tx: Transaction, applying: Applying, job: Job, decision: Decision) -> Life | None:
+    """Return the life of a job after a decision that changes it, or None if the decision does not apply."""
+    launch, now, target = applying.launch, applying.now, decision.allocation
+    match decision.action:
+        case Action.START:
+            if not await tx.grants.grant(job.id, job.newest_generation + 1, target, now):
+                return None
+            return start_generation(
+                await load_waiting(tx, job, launch, now, granted=target),
+                target,
+                reason=decision.reason,
+                message=decision.message,
+                round_id=applying.round_id,
+                predicted=_prediction(decision),
+            )
+        case Action.WAIT | Action.KEEP:
+            return None
+    life = await load_life(tx, job, launch, now, target=target)
+    if has_begun_to_end(life):
+        return None
+    match decision.action:
+        case Action.ADAPT:
+            return prepare(life, _change(applying, decision, job.allocation))
+        case Action.CHANGE:
+            return await _moved(tx, applying, _charged(life, decision), decision)
+        case Action.VACATE:
+            return vacate(_charged(life, decision), None, reason=decision.reason, message=decision.message)
+
+
+def _change(applying: Applying, decision: Decision, target: Allocation) -> ChangeInPlace:
+    return ChangeInPlace(
+        target=target,
+        reason=decision.reason,
+        message=decision.message,
+        round_id=applying.round_id,
+        global_batch=decision.global_batch if decision.action is Action.ADAPT else None,
+        predicted=_prediction(decision) if decision.action is Action.CHANGE else None,
+    )
+
+
+def _charged(life: Life, decision: Decision) -> Life:
+    """Return the life, with the change counted in the job's record if it is imposed on the job."""
+    if decision.reason not in IMPOSED:
+        return life
+    progress = with_imposed_change(life.job.progress, life.now, change_s(life.job))
+    return life.with_job(replace(life.job, progress=progress))
+
+
+async def _moved(tx: Transaction, applying: Applying, life: Life, decision: Decision) -> Life | None:
+    """Return the life after a change of the job's slots: in place if its ranks follow orders, else by a
+    restart. Return None if the slots are not free any more.
+    """
+    job, target = life.job, decision.allocation
+    newcomers = minus(target, job.allocation)
+    if not await tx.grants.grant(job.id, job.newest_generation + 1, newcomers, life.now):
+        return None
+    life = life.with_grant(newcomers)
+    in_place = prepare(life, _change(applying, decision, target)) if job.live else None
+    return in_place or vacate(life, target, reason=decision.reason, message=decision.message)
+
+
+async def _gone(tx: Transaction, decisions: Sequence[Decision]) -> frozenset[SlotKey]:
+    """Return slots that decisions need but that have become unusable since the snapshot.
+
+    Their node is LOST, so no ranks would start there; or they are in quarantine, or their agent withholds
+    them.
+    """
+    wanted = {key for one in decisions if one.action in _TAKES_SLOTS for key in _slots(one.allocation)}
+    names = sorted({key.node_id for key in wanted})
+    nodes = await tx.nodes.many(names)
+    lost = {node.id for node in nodes.values() if node.state is NodeState.LOST}
+    confined = {one.key for one in await tx.nodes.open_quarantines(names)} if names else set()
+    confined |= {
+        SlotKey(node.id, slot.index) for node in nodes.values() for slot in node.slots if slot.withheld
+    }
+    return frozenset(key for key in wanted if key.node_id in lost or key in confined)
+
+
+def _slots(allocation: Allocation) -> set[SlotKey]:
+    return {SlotKey(node, slot) for node, slots in allocation.items() for slot in slots}

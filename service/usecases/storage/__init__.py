@@ -1,0 +1,1 @@
+"""Use cases about object storage: bundles, logs, checkpoints, output files."""

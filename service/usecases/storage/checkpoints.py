@@ -1,0 +1,176 @@
+"""Listing of a job's checkpoints from object storage. No table has them, since ranks write them directly."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from headway.contract.manifest import MANIFEST, Manifest, Name
+from headway.contract.views.jobs import CheckpointPage, CheckpointView, JobView
+from service.domain.shared.errors import InvalidField, NotFound, Unavailable
+from service.usecases.ports.storage import Stored, StoredObjects
+
+MOST_OBJECTS: Final = 5_000
+"""Maximum number of objects read for a page, and for one checkpoint."""
+_AT_ONCE: Final = 4
+_LOOKED_FOR_S: Final = 15.0
+_CURSOR: Final = re.compile(r"([0-9-]{1,120})(~?)")
+
+
+def checkpoint_prefix(job_id: str) -> str:
+    """Return the prefix of all checkpoints of a job in object storage."""
+    return f"checkpoints/{job_id}/"
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """The start of a page: after the checkpoint `after`, or (None) at the newest.
+
+    `found` says that an earlier page has the checkpoint that would be restored.
+    """
+
+    after: Name | None = None
+    found: bool = False
+
+    @classmethod
+    def of(cls, cursor: str | None) -> _Place:
+        """Return the place of a cursor. Raise InvalidField if it is malformed."""
+        if cursor is None:
+            return cls()
+        match = _CURSOR.fullmatch(cursor)
+        after = Name.parse(match[1]) if match is not None else None
+        if match is None or after is None:
+            raise InvalidField("cursor", "not a cursor of this listing; start without one")
+        return cls(after, found=bool(match[2]))
+
+    def __str__(self) -> str:
+        return f"{self.after}{'~' if self.found else ''}"
+
+
+async def list_checkpoints(
+    store: StoredObjects, root: str, job: JobView, *, cursor: str | None, limit: int
+) -> CheckpointPage:
+    """Return a page of a job's checkpoints.
+
+    `root` is the URI of the folder with the checkpoints of all jobs.
+
+    `job` must be read before the call, so that every checkpoint that it mentions is already in storage.
+
+    Raises:
+        InvalidField: the cursor does not belong to this listing.
+        Unavailable: object storage does not answer, or not in time.
+    """
+    place = _Place.of(cursor)
+    try:
+        async with asyncio.timeout(_LOOKED_FOR_S):
+            views, more = await _page(store, checkpoint_prefix(job.id), place, limit)
+    except TimeoutError:
+        raise Unavailable(
+            f"object storage took more than {_LOOKED_FOR_S:g} s to list the checkpoints of job {job.name}; "
+            "ask for fewer of them with `limit`."
+        ) from None
+    newest = None if place.found else next((one for one in views if one.complete), None)
+    if newest is not None:
+        newest.restored_next = True
+    uri = f"{root}/{job.id}"
+    after = _Place(Name.parse(views[-1].name), place.found or newest is not None) if views else place
+    return CheckpointPage(
+        items=views,
+        next_cursor=str(after) if more else None,
+        uri=uri,
+        note=note_of(job, views, uri) if cursor is None else "",
+    )
+
+
+async def _page(
+    store: StoredObjects, prefix: str, place: _Place, limit: int
+) -> tuple[list[CheckpointView], bool]:
+    """Return a page of views, newest first, and True if there are older checkpoints."""
+    parsed = [Name.parse(folder) async for folder in store.folders(prefix)]
+    names = sorted((one for one in parsed if one is not None), reverse=True)
+    names = [one for one in names if place.after is None or one < place.after]
+    views: list[CheckpointView] = []
+    seen = 0
+    for start in range(0, min(limit, len(names)), _AT_ONCE):
+        few = names[start : min(start + _AT_ONCE, limit)]
+        looked = await asyncio.gather(*(_look(store, f"{prefix}{name}/") for name in few))
+        views += [_view(name, *one) for name, one in zip(few, looked, strict=True)]
+        seen += sum(len(objects) for objects, _ in looked)
+        if seen >= MOST_OBJECTS:
+            break
+    return views, len(views) < len(names)
+
+
+async def _look(store: StoredObjects, folder: str) -> tuple[Mapping[str, Stored], Manifest | str]:
+    """Return the objects in a checkpoint's folder, and its manifest or the reason why that cannot be read."""
+    objects: dict[str, Stored] = {}
+    async for stored in store.entries(folder):
+        if len(objects) == MOST_OBJECTS:
+            break
+        objects[stored.key.removeprefix(folder)] = stored
+    if MANIFEST not in objects and len(objects) < MOST_OBJECTS:
+        return objects, "it has no manifest: it is being written now, or its save failed"
+    try:
+        return objects, Manifest.from_text(await store.get(folder + MANIFEST))
+    except NotFound:
+        return objects, "it has no manifest: it is being written or deleted now, or its save failed"
+    except ValueError as damage:
+        return objects, str(damage)
+
+
+def _view(name: Name, objects: Mapping[str, Stored], manifest: Manifest | str) -> CheckpointView:
+    read = manifest if isinstance(manifest, Manifest) else None
+    problem = manifest if isinstance(manifest, str) else ""
+    whole = len(objects) < MOST_OBJECTS
+    if read is not None and whole:
+        problem = _damage(objects, read)
+    written = objects.get(MANIFEST)
+    latest = max((one.at for one in objects.values()), default=None)
+    return CheckpointView(
+        name=str(name),
+        generation=name.generation,
+        epoch=name.epoch,
+        samples_in_epoch=name.samples,
+        samples=None if read is None else read.samples,
+        saved_at=latest if written is None else written.at,
+        size_bytes=read.size_bytes
+        if read is not None and not whole
+        else sum(one.size_bytes for one in objects.values()),
+        complete=not problem,
+        problem=problem,
+    )
+
+
+def _damage(objects: Mapping[str, Stored], manifest: Manifest) -> str:
+    """Return the first part of a manifest that is missing or has another size, as text, or "".
+
+    Only a restore verifies the bytes.
+    """
+    for part in manifest.parts:
+        stored = objects.get(part.key)
+        if stored is None:
+            return f"its part {part.key} is missing"
+        if stored.size_bytes != part.size_bytes:
+            return f"its part {part.key} has {stored.size_bytes:,} bytes instead of {part.size_bytes:,}"
+    return ""
+
+
+def note_of(job: JobView, newest: list[CheckpointView], uri: str) -> str:
+    """Return a note for the first page: why it is empty, or that checkpoints lie elsewhere; else ""."""
+    told = job.progress.checkpoint_samples
+    if told is not None and all(one.samples is not None and one.samples < told for one in newest):
+        return (
+            f"The ranks reported a checkpoint at {told:,} samples, but the service does not find it at {uri}. That folder may "
+            "be local to the hosts, the checkpoint may be deleted, or another library, such as the Trainer of "
+            "Transformers, wrote it in its own layout. Only storage that all hosts and the service share is listed: "
+            "set HEADWAY_STORAGE_URL."
+        )
+    if newest:
+        return ""
+    return (
+        "No checkpoint was saved. Scripts that call headway's run.prepare() save checkpoints regularly and before each "
+        "stop. Files that other scripts write are not listed."
+    )

@@ -1,0 +1,1 @@
+"""Use cases that run in the background: retention, sweeps, restoration, diagnosis."""

@@ -1,0 +1,117 @@
+"""One rank of the conformance suite of collective backends; started by tests/elastic/test_collectives.py.
+
+    collective.py BACKEND sums|transfers|hangs|loses
+
+It ends with an error if the backend does not do what the interface says.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+from headway.contract.orders import Order
+from headway.train.collectives.registry import make_backend
+from headway.train.host.environment import Environment
+from headway.train.membership.peers import Peers, PeersLost
+
+TIMEOUT_S = 60.0
+FREED_WITHIN_S = 30.0
+
+environment = Environment.read(os.environ)
+name, scenario = sys.argv[1:]
+if name == "nccl":
+    torch.cuda.set_device(environment.rank)
+device = torch.device("cuda", environment.rank) if name == "nccl" else torch.device("cpu")
+backend = make_backend(name, device)
+
+
+def meet(generation: int, ranks: list[int]) -> Peers:
+    """Meet the processes that were started with these ranks; their new ranks are in this order."""
+    assert environment.store is not None
+    members = {f"1.{rank}": number for number, rank in enumerate(ranks)}
+    order = Order(generation=generation, world_size=len(ranks), store=environment.store, members=members)
+    mine = ranks.index(environment.rank)
+    return Peers.meet(order, mine, backend, timedelta(seconds=TIMEOUT_S), TIMEOUT_S, lambda: False)
+
+
+def summed(value: float) -> float:
+    """The sum over all ranks."""
+    tensor = torch.full((1000,), value, device=device)
+    dist.all_reduce(tensor)
+    assert len(set(tensor.tolist())) == 1
+    return tensor[0].item()
+
+
+def sums() -> None:
+    """Generation after generation, of other members in another order."""
+    for generation, ranks in enumerate([[0, 1, 2], [2, 0, 1], [1, 0], [1]], start=1):
+        if environment.rank not in ranks:
+            break
+        peers = meet(generation, ranks)
+        assert peers.rank == dist.get_rank()
+        assert summed(1.0 + peers.rank) == sum(range(len(ranks) + 1))
+        assert peers.gather(peers.rank) == [[number] for number in range(len(ranks))]
+        peers.part()
+        assert not dist.is_initialized()
+
+
+def transfers() -> None:
+    """From rank 1 to the others, whatever the type and the size."""
+    peers = meet(1, [0, 1, 2])
+    generator = torch.Generator().manual_seed(1)
+    state = [
+        torch.rand(300, 1000, generator=generator),
+        torch.rand(5, generator=generator).to(torch.bfloat16),
+        torch.tensor(17),
+        torch.arange(6, dtype=torch.uint8).reshape(2, 3),
+    ]
+    mine = [(one if peers.rank == 1 else torch.zeros_like(one)).to(device) for one in state]
+    peers.device_tensors_from(1, [0, 2], mine)
+    assert all(torch.equal(one.cpu(), sent) for one, sent in zip(mine, state, strict=True))
+    peers.part()
+
+
+def hangs() -> None:
+    """Rank 1 stops where rank 0 waits for it: aborted by another thread, rank 0 is free and goes on alone."""
+    peers = meet(1, [0, 1])
+    assert summed(1.0) == 2.0
+    if environment.rank == 1:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    began_s = time.monotonic()
+    threading.Timer(0.5, peers.abort).start()
+    try:
+        summed(1.0)
+    except RuntimeError as error:
+        sys.stdout.write(f"freed: {error}\n")
+    assert 0.5 <= time.monotonic() - began_s < FREED_WITHIN_S
+    assert peers.aborted
+    peers.part()
+    peers = meet(2, [0])
+    assert summed(4.0) == 4.0
+
+
+def loses() -> None:
+    """Rank 1 dies, and rank 0 learns of it by the exception for that."""
+    peers = meet(1, [0, 1])
+    if environment.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    began_s = time.monotonic()
+    try:
+        peers.device_tensors_from(1, [0], [torch.zeros(1 << 20, device=device)])
+    except PeersLost:
+        assert time.monotonic() - began_s < FREED_WITHIN_S
+    else:
+        sys.exit("the loss was not noticed")
+
+
+{"sums": sums, "transfers": transfers, "hangs": hangs, "loses": loses}[scenario]()
+sys.stdout.flush()
+os._exit(0)

@@ -1,0 +1,114 @@
+"""The conformance suite of collective backends, in real processes: built-in ones, and that of docs/extending.md, installed."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+import torch
+
+from headway.contract.runtime import Restored
+from tests.elastic.harness import Generation, Job
+from tests.elastic.live import Live
+from tests.elastic.test_live import assert_exact
+from tools.pages import ROOT, blocks
+
+BACKENDS = [
+    "gloo",
+    "timed",
+    pytest.param(
+        "nccl",
+        marks=pytest.mark.skipif(torch.cuda.device_count() < 3, reason="THERE ARE NO THREE GPUS FOR NCCL"),
+    ),
+]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the package of the page is installed, as pip does it."""
+    project, installed = tmp_path_factory.mktemp("headway-timed"), tmp_path_factory.mktemp("site")
+    pages = sorted((ROOT / "docs").glob("extending*.md"))
+    for block in (block for page in pages for block in blocks(page)):
+        name, _, text = block.text.partition("\n")
+        if name == "# headway_timed.py" or "headway.collectives" in text:
+            (project / name.removeprefix("# ")).write_text(text)
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-index"]
+    subprocess.run(
+        [*pip, "--no-deps", "--no-build-isolation", "--target", str(installed), str(project)], check=True
+    )
+    return installed
+
+
+@pytest.fixture
+def ranks(job: Callable[..., Job], site: Path) -> Callable[..., Generation]:
+    """Starts so many ranks of a scenario with a backend."""
+
+    def start(name: str, scenario: str, size: int) -> Generation:
+        return job("collective.py", name, scenario, PYTHONPATH=str(site)).start(size)
+
+    return start
+
+
+def ended(started: Generation, codes: Sequence[int]) -> None:
+    assert started.wait() == list(codes), started.output()
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_every_generation_sums_over_its_members(ranks: Callable[..., Generation], name: str) -> None:
+    started = ranks(name, "sums", 3)
+    ended(started, [0, 0, 0])
+    assert started.output().count("formed in") == (9 if name == "timed" else 0)
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_a_transfer_fills_the_tensors_of_every_receiver(ranks: Callable[..., Generation], name: str) -> None:
+    ended(ranks(name, "transfers", 3), [0, 0, 0])
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_a_rank_that_hangs_is_freed_by_an_abort(ranks: Callable[..., Generation], name: str) -> None:
+    started = ranks(name, "hangs", 2)
+    started.processes[0].join(240)
+    assert started.processes[0].exitcode == 0, started.output()
+    assert started.output().count("aborted") == (name == "timed")
+
+
+@pytest.mark.parametrize("name", ["gloo", "timed"])
+def test_a_transfer_from_a_dead_peer_is_a_lost_peer(ranks: Callable[..., Generation], name: str) -> None:
+    started = ranks(name, "loses", 2)
+    for process in started.processes:
+        process.join(240)
+    assert [process.exitcode for process in started.processes] == [0, -signal.SIGKILL], started.output()
+
+
+def test_a_job_over_an_installed_backend_changes_members_in_place(
+    job: Callable[..., Job], site: Path
+) -> None:
+    counted = job("count.py", "--epochs", 3, "--collective", "timed", PYTHONPATH=str(site))
+    counted.arguments = [*counted.arguments, "--result", str(counted.folder)]
+    live = Live(counted)
+    live.start(2, steps=3)
+    live.wait_until_held()
+    live.give(live.newcomers(live.members, 1))
+    live.allow(4)
+    live.wait_for_switch()
+    live.wait_until_held()
+    live.kill(live.members[1])
+    live.give(live.survivors([live.members[0], live.members[2]]))
+    live.allow(2)
+    live.wait_for_switch()
+    assert_exact(live)
+    assert live.output().count("formed in") == 2 + 3 + 2
+    assert not live.messages(Restored)
+
+
+def test_a_job_that_names_no_known_backend_ends_with_its_code(job: Callable[..., Job]) -> None:
+    counted = job("count.py", "--collective", "ucc")
+    counted.arguments = [*counted.arguments, "--result", str(counted.folder)]
+    started = counted.start(1)
+    ended(started, [1])
+    assert "COLLECTIVE_UNAVAILABLE" in started.output()

@@ -1,0 +1,112 @@
+"""Scripts without the library under a real agent: their steps, how they end behind a shell, and their environment."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+import pytest
+
+from headway.contract.agents import RankMessage
+from headway.contract.runtime import FirstStep, Message, Metrics, Progress, from_fields
+from tests.integration.agent.stub import StubService
+
+M = TypeVar("M")
+
+PRINTS = """
+import time
+for step in range(0, 60, 10):
+    print(f"iter {step}: loss {3.0 - step / 100}, time 5ms", flush=True)
+    deadline = time.monotonic() + 0.3
+    while time.monotonic() < deadline:
+        pass
+print("done")
+"""
+
+REPORTS = """
+import headway
+headway.progress(4, 100, loss=0.5)
+headway.progress(9, 100, loss=0.25)
+"""
+
+ENVIRONMENT = """
+import os
+names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "TORCHELASTIC_RUN_ID")
+print("finds", [name for name in names if name in os.environ], "of job", os.environ["HEADWAY_JOB_ID"])
+"""
+
+WAITS = """
+import signal, time
+signal.signal(signal.SIGTERM, signal.SIG_DFL)
+print("ready", flush=True)
+while True:
+    time.sleep(60)
+"""
+
+
+def said(shared: StubService, job: str) -> list[Message]:
+    shared.exits(job)
+    return [from_fields(dict(entry.message)) for entry in shared.of(job, RankMessage)]
+
+
+def of(messages: Sequence[Message], kind: type[M]) -> list[M]:
+    return [one for one in messages if isinstance(one, kind)]
+
+
+def test_steps_are_read_from_what_a_script_prints(shared: StubService) -> None:
+    bundle = shared.add_bundle({"train.py": PRINTS})
+    regex = r"iter (?P<step>\d+).*loss (?P<loss>[\d.]+)"
+    shared.run("prints", "python train.py", bundle=bundle, progress_regex=regex, global_batch=None)
+    messages = said(shared, "prints")
+    (first,) = of(messages, FirstStep)
+    assert (first.samples, first.plain) == (0, True)
+    progress = of(messages, Progress)
+    assert progress[-1].samples == 50, "what was printed last is read before the end is told"
+    steps, seconds = sum(one.steps for one in progress), sum(one.step_s_sum for one in progress)
+    assert steps in {20, 30, 40, 50}, "from the second look on every step counts"
+    assert 5 <= steps / seconds <= 60, "ten steps take 0.3 s"
+    assert of(messages, Metrics)[-1].values == {"loss": 2.5}
+    assert shared.exits("prints")[0].log_tail == [], "it told of its steps"
+
+
+@pytest.mark.parametrize("run", ["python train.py", "sh -c 'python train.py; exit $?'"])
+def test_steps_are_reported_by_two_lines_of_a_script(shared: StubService, run: str) -> None:
+    job = f"reports-{len(run)}"
+    bundle = shared.add_bundle({"train.py": REPORTS})
+    shared.run(job, run, bundle=bundle, launch="plain", global_batch=64)
+    messages = said(shared, job)
+    assert [one.TYPE for one in messages] == ["first_step", "progress", "metrics", "progress", "metrics"]
+    first, last = of(messages, FirstStep)[0], of(messages, Progress)[-1]
+    assert (first.samples, last.samples, last.total_samples) == (256, 576, 6400)
+    assert (last.steps, last.global_batch) == (5, 64)
+
+
+@pytest.mark.parametrize(("launch", "finds"), [("plain", 0), ("torchrun", 5)])
+def test_the_environment_of_one_process(shared: StubService, launch: str, finds: int) -> None:
+    job = f"finds-{launch}"
+    shared.run(job, "python train.py", bundle=shared.add_bundle({"train.py": ENVIRONMENT}), launch=launch)
+    line = next(line for line in shared.wait_log(job, "finds").splitlines() if line.startswith("finds"))
+    assert line.count("'") == 2 * finds
+    assert line.endswith(f"of job {job}")
+    (end,) = shared.exits(job).values()
+    assert end.exit_code == 0
+    assert end.log_tail == [line], "nobody told of a step, so its output says what it did"
+
+
+def test_a_program_that_is_killed_behind_a_shell(shared: StubService) -> None:
+    shared.run("killed", "python -c 'import os; os.kill(os.getpid(), 9)'; exit $?")
+    (end,) = shared.exits("killed").values()
+    assert (end.exit_code, end.signal, end.stopped_by_agent) == (137, None, False)
+
+
+@pytest.mark.parametrize(
+    "run", ["python train.py; exit $?", "python train.py && echo more", "python train.py"]
+)
+def test_a_program_that_is_stopped_behind_a_shell(shared: StubService, run: str) -> None:
+    job = f"stopped-{len(run)}"
+    shared.run(job, run, bundle=shared.add_bundle({"train.py": WAITS}))
+    shared.wait_log(job, "ready")
+    shared.send_stop(job)
+    (end,) = shared.exits(job).values()
+    assert (end.exit_code, end.signal) in {(143, None), (None, 15)}
+    assert end.stopped_by_agent

@@ -1,0 +1,102 @@
+"""Every benchmark runs to its end with `--quick`, as the user of the tests and, where that is root, as another one too."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from benchmarks.arguments import FOLDER, names
+from service.simulation.model.profiles import data_folder
+from service.simulation.model.world import BadInput
+from tests.integration.benchmarks.identity import NOBODY, ROOT, as_nobody, why_not_nobody
+
+PATIENCE_S = 600.0
+PURE = {"allocation", "budget", "budget_curve", "fit", "policies", "rental", "simulation"}
+"""They compute, and start nothing that could be another user's."""
+LONG_AS_ANOTHER = {
+    "agents",
+    "agreement",
+    "contention",
+    "failure",
+    "faults",
+    "forecast",
+    "overhead",
+    "pages",
+    "resize",
+    "soak",
+    "uneven",
+}
+"""What they start is started by quicker ones as well."""
+IN_CHAOS = {"faults"}
+"""`tests/chaos/test_faults.py` runs the whole of it, for longer."""
+
+
+def needs_data(name: str) -> bool:
+    text = (FOLDER / f"{name}.py").read_text()
+    return any(word in text for word in ("data_folder", "published_world", "world_of_stream"))
+
+
+@pytest.fixture
+def scratch() -> Iterator[Path]:
+    """A folder that another user may enter; pytest's own are closed, and too long for sockets."""
+    folder = Path(tempfile.mkdtemp(prefix="headway-quick-")).resolve()
+    folder.chmod(0o755)
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def run_quick(name: str, scratch: Path, *, nobody: bool) -> None:
+    if needs_data(name):
+        try:
+            data_folder()
+        except BadInput as missing:
+            pytest.skip(str(missing))
+    home = scratch / "home"
+    home.mkdir()
+    argv = [sys.executable, "-m", f"benchmarks.{name}", "--quick", "--json"]
+    if nobody:
+        os.chown(home, NOBODY, NOBODY)
+        argv = as_nobody(argv, scratch)
+    # As on a machine of its own: the tests' kind of isolation is not the one of an agent that is root.
+    env = {key: value for key, value in os.environ.items() if key != "HEADWAY_ISOLATION"}
+    env |= {"HOME": str(home), "TMPDIR": str(home), "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(
+        argv, cwd=ROOT, env=env, capture_output=True, text=True, check=False, timeout=PATIENCE_S
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert json.loads(done.stdout), "one JSON object, and nothing else"
+    assert [path.name for path in home.iterdir() if path.name.startswith("headway-benchmark-")] == [], (
+        "it cleans up"
+    )
+
+
+@pytest.mark.timeout(660)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.long if name in IN_CHAOS else ()) for name in names()]
+)
+def test_it_runs(name: str, scratch: Path) -> None:
+    run_quick(name, scratch, nobody=False)
+
+
+@pytest.mark.timeout(660)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.long if name in LONG_AS_ANOTHER else ())
+        for name in names()
+        if name not in PURE
+    ],
+)
+def test_it_runs_as_another_user(name: str, scratch: Path) -> None:
+    reason = why_not_nobody(scratch)
+    if reason is not None:
+        pytest.skip(reason)
+    run_quick(name, scratch, nobody=True)

@@ -1,0 +1,1 @@
+"""A policy and a provider of machines for Headway."""

@@ -1,0 +1,136 @@
+"""What a world is made of, from the events and measurements of a run of the live system."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from benchmarks.agreement import agreement
+from benchmarks.agreement_live import Run, Seen
+from benchmarks.agreement_world import world_of
+from headway.contract.spec import JobSpec
+from headway.contract.views.jobs import EventView, JobProgress, JobState, JobView, Reason
+
+BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
+BATCH, STEPS = 16, 100
+
+
+def at(seconds: float) -> datetime:
+    return BEGAN + timedelta(seconds=seconds)
+
+
+def seen(
+    name: str,
+    submitted_s: float,
+    trained_s: float,
+    finished_s: float,
+    step_s: Mapping[int, float],
+    *events: tuple[float, str, dict[str, Any]],
+    released_s: tuple[float, ...] = (),
+) -> Seen:
+    spec = JobSpec.model_validate({"name": name, "run": "python x.py", "elastic": {"min": 1, "max": 2}})
+    samples = BATCH * STEPS
+    return Seen(
+        job=JobView(
+            id=name,
+            name=name,
+            project="default",
+            state=JobState.SUCCEEDED,
+            reason=Reason.COMPLETED,
+            message="",
+            generation=1,
+            attempt=1,
+            size=1,
+            allocation={},
+            pinned_size=None,
+            progress=JobProgress(samples=samples, total_samples=samples, global_batch=BATCH),
+            preemptions=0,
+            infrastructure_failures=0,
+            user_errors=0,
+            submitted_at=at(submitted_s),
+            started_at=at(submitted_s),
+            finished_at=at(finished_s),
+            spec=spec,
+            present="",
+        ),
+        events=tuple(
+            EventView(
+                sequence=number,
+                job_id=name,
+                at=at(at_s),
+                kind=kind,
+                state=None,
+                reason=None,
+                message="",
+                generation=1,
+                data=data,
+            )
+            for number, (at_s, kind, data) in enumerate(events)
+        ),
+        trained_at=at(trained_s),
+        step_s=step_s,
+        released_at=tuple(map(at, released_s)),
+    )
+
+
+def run_of(*jobs: Seen) -> Run:
+    return Run(jobs=jobs, slots=2, device_kind="cpu", policy="goodput")
+
+
+STARTS = (
+    (0.0, "allocate", {"slots": 1}),
+    (0.2, "start", {}),
+    (0.6, "first_step", {}),
+)
+ALONE = seen("alone", 0.0, 10.5, 10.75, {1: 0.1}, *STARTS)
+
+
+def test_costs_are_those_that_the_run_had() -> None:
+    changing = seen(
+        "changing",
+        5.0,
+        40.0,
+        40.35,
+        {1: 0.2, 2: 0.1},
+        *((5.0 + at_s, kind, data) for at_s, kind, data in STARTS),
+        (10.0, "vacate", {}),
+        (10.4, "requeue", {}),
+        (12.0, "allocate", {"slots": 1}),
+        (12.4, "start", {}),
+        (12.7, "first_step", {}),
+        (20.0, "prepare", {}),
+        (20.6, "switch", {"from": 1, "to": 2, "pause_s": 0.1}),
+        (30.0, "prepare", {}),
+        (30.3, "switch", {"from": 2, "to": 1, "pause_s": 0.3}),
+        released_s=(10.4, 30.8, 40.35),
+    )
+    world = world_of(run_of(ALONE, changing))
+    latencies = world.rules.latencies
+    assert latencies is not None
+    assert latencies.run_s == pytest.approx(0.2)
+    assert latencies.stop_s == pytest.approx(0.4)
+    assert latencies.grow_s == pytest.approx(0.6 - 0.1)
+    assert latencies.shrink_s == pytest.approx(0.8)
+    assert world.rules.live_pause_s == pytest.approx(0.2)
+    # 0.6 - 0.1, 0.6 - 0.2 and 0.7 - 0.2 s from a grant to the begin of the first step.
+    assert [one.restart_s for one in world.applications] == pytest.approx([0.5, 0.5])
+    assert [one.end_s for one in world.applications] == pytest.approx([0.3, 0.3])
+    assert [one.submit_s for one in world.arrivals] == [0.0, 5.0]
+    # The one that never had two slots gains from them what the other one does.
+    assert world.applications[0].goodput.tolist() == [pytest.approx([BATCH / 0.1, BATCH / 0.05])]
+
+
+def test_a_job_alone_ends_when_its_steps_are_done() -> None:
+    found = agreement(run_of(ALONE))
+    assert found["simulated_s"]["alone"] == pytest.approx(0.5 + STEPS * 0.1 + 0.25, abs=1e-3)
+    assert found["worst_error"] == pytest.approx(0.0, abs=1e-3)
+
+
+def test_a_run_that_took_longer_disagrees() -> None:
+    late = seen("late", 0.0, 20.5, 20.75, {1: 0.1}, *STARTS)
+    found = agreement(run_of(late))
+    assert found["worst_error"] == pytest.approx(10.0 / 20.75, abs=1e-3)
+    assert found["average_error"] == found["worst_error"]

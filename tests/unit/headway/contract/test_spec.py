@@ -1,0 +1,245 @@
+"""The job file: defaults, bounds, and the name of every wrong field."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from headway.contract.spec import MAX_SLOTS, RESERVED_ENV, Elastic, JobSpec, Resize
+
+OK: dict[str, Any] = {"name": "job", "run": "python train.py"}
+
+
+def wrong_fields(**changes: Any) -> list[str]:
+    with pytest.raises(ValidationError) as refused:
+        JobSpec.model_validate({**OK, **changes})
+    return [".".join(str(part) for part in one["loc"]) for one in refused.value.errors()]
+
+
+def test_a_name_and_a_command_are_enough() -> None:
+    spec = JobSpec.model_validate(OK)
+    assert (spec.elastic.min, spec.elastic.max, spec.elastic.resize) == (1, 1, Resize.LIVE)
+    assert (spec.batch.policy, spec.batch.global_, spec.batch.lr_rule) == ("fixed", None, "none")
+    assert (spec.checkpoint.every, spec.checkpoint.keep, spec.checkpoint.grace_s) == ("auto", 3, 60.0)
+    assert (spec.retry.user_errors, spec.retry.infrastructure) == (0, 3)
+    assert (spec.priority, spec.project, spec.market) == (50, "default", "on-demand")
+    assert spec.hung_after == "auto"
+    assert spec.trackers == []
+
+
+@pytest.mark.parametrize("missing", ["name", "run"])
+def test_what_is_missing_is_named(missing: str) -> None:
+    with pytest.raises(ValidationError, match=missing):
+        JobSpec.model_validate({key: value for key, value in OK.items() if key != missing})
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"name": ""}, "name"),
+        ({"name": "-a"}, "name"),
+        ({"name": "a-"}, "name"),
+        ({"name": "A"}, "name"),
+        ({"name": "a_b"}, "name"),
+        ({"name": "a" * 64}, "name"),
+        ({"name": "a\n"}, "name"),
+        ({"name": 5}, "name"),
+        ({"run": ""}, "run"),
+        ({"hung_after": "500ms"}, "hung_after"),
+        ({"hung_after": "8d"}, "hung_after"),
+        ({"hung_after": "soon"}, "hung_after"),
+        ({"hung_after": -1}, "hung_after"),
+        ({"hung_after": None}, "hung_after"),
+        ({"run": " \n"}, "run"),
+        ({"run": "x\0"}, "run"),
+        ({"run": "x" * 16385}, "run"),
+        ({"workdir": "\0"}, "workdir"),
+        ({"bundle": "sha256:xyz"}, "bundle"),
+        ({"bundle": "md5:" + "0" * 64}, "bundle"),
+        ({"env": {"A": 1}}, "env.A"),
+        ({"env": {"A": "\0"}}, "env.A"),
+        ({"env": {"A": "x" * 32769}}, "env.A"),
+        ({"env": {"": "x"}}, "env..[key]"),
+        ({"env": {"1A": "x"}}, "env.1A.[key]"),
+        ({"env": {"A=B": "x"}}, "env.A=B.[key]"),
+        ({"env": {"HEADWAY_ANYTHING": "x"}}, "env"),
+        ({"resources": {"devices": ["A100"]}}, "resources.devices.0"),
+        ({"resources": {"cpus_per_slot": 0}}, "resources.cpus_per_slot"),
+        ({"resources": {"memory_per_slot": 0}}, "resources.memory_per_slot"),
+        ({"resources": {"memory_per_slot": "16 gigs"}}, "resources.memory_per_slot"),
+        ({"resources": {"gpus": 1}}, "resources.gpus"),
+        ({"elastic": {"min": 0, "max": 1}}, "elastic.min"),
+        ({"elastic": {"max": MAX_SLOTS + 1}}, "elastic.max"),
+        ({"elastic": {"min": 2, "max": 1}}, "elastic"),
+        ({"elastic": {"max": 4, "sizes": []}}, "elastic"),
+        ({"elastic": {"min": 2, "max": 4, "sizes": [1, 8]}}, "elastic"),
+        ({"elastic": {"resize": "maybe"}}, "elastic.resize"),
+        ({"batch": {"global": 0}}, "batch.global"),
+        ({"batch": {"max_local": 0}}, "batch.max_local"),
+        ({"batch": {"policy": "big"}}, "batch.policy"),
+        ({"batch": {"max_global": 8}}, "batch"),
+        ({"batch": {"policy": "adaptive", "global": 8}}, "batch"),
+        ({"batch": {"policy": "adaptive", "max_global": 8}}, "batch"),
+        ({"batch": {"policy": "adaptive", "global": 8, "max_global": 4}}, "batch"),
+        ({"batch": {"lr_rule": "magic"}}, "batch.lr_rule"),
+        ({"trackers": ["wandb"]}, "trackers.0"),
+        ({"trackers": "mlflow"}, "trackers"),
+        ({"goal": {"objective": "fame"}}, "goal.objective"),
+        ({"goal": {"max_cost_usd": 0}}, "goal.max_cost_usd"),
+        ({"goal": {"deadline": "2026-12-01T00:00:00"}}, "goal.deadline"),
+        ({"goal": {"deadline": "soon"}}, "goal.deadline"),
+        ({"market": "black"}, "market"),
+        ({"checkpoint": {"keep": 0}}, "checkpoint.keep"),
+        ({"checkpoint": {"grace_s": -1}}, "checkpoint.grace_s"),
+        ({"checkpoint": {"grace_s": "nan"}}, "checkpoint.grace_s"),
+        ({"checkpoint": {"grace_s": float("nan")}}, "checkpoint.grace_s"),
+        ({"checkpoint": {"grace_s": float("inf")}}, "checkpoint.grace_s"),
+        ({"retry": {"user_errors": -1}}, "retry.user_errors"),
+        ({"retry": {"infrastructure": 1001}}, "retry.infrastructure"),
+        ({"priority": -1}, "priority"),
+        ({"priority": 101}, "priority"),
+        ({"project": "A B"}, "project"),
+        ({"colour": "red"}, "colour"),
+        ({"elastic": {"colour": "red"}}, "elastic.colour"),
+        ({"goal": {"max_cost_usd": float("nan")}}, "goal.max_cost_usd"),
+        ({"goal": {"max_cost_usd": float("inf")}}, "goal.max_cost_usd"),
+        ({"resources": {"cpus_per_slot": float("nan")}}, "resources.cpus_per_slot"),
+    ],
+)
+def test_a_wrong_field_is_named(changes: dict[str, Any], field: str) -> None:
+    assert wrong_fields(**changes) == [field]
+
+
+@pytest.mark.parametrize("value", ["soon", 0, -5, "0s", 8 * 86400])
+def test_a_wrong_checkpoint_interval_is_named(value: object) -> None:
+    assert all(field.startswith("checkpoint.every") for field in wrong_fields(checkpoint={"every": value}))
+
+
+def test_every_wrong_field_is_named_at_once() -> None:
+    assert wrong_fields(name="A", priority=101, elastic={"min": 0, "max": 1}) == [
+        "name",
+        "elastic.min",
+        "priority",
+    ]
+
+
+@pytest.mark.parametrize("name", sorted(RESERVED_ENV))
+def test_torchruns_names_are_taken(name: str) -> None:
+    with pytest.raises(ValidationError, match=f"{name}: set by Headway"):
+        JobSpec.model_validate({**OK, "env": {name: "1"}})
+
+
+def test_max_follows_min_when_it_is_not_given() -> None:
+    assert JobSpec.model_validate({**OK, "elastic": {"min": 4}}).elastic.allowed_sizes() == (4,)
+
+
+@pytest.mark.parametrize(
+    ("elastic", "sizes"),
+    [
+        ({"min": 2, "max": 5}, (2, 3, 4, 5)),
+        ({"min": 3, "max": 12, "sizes": "pow2"}, (3, 4, 8, 12)),
+        ({"min": 1, "max": 1, "sizes": "pow2"}, (1,)),
+        ({"min": 2, "max": 8, "sizes": [8, 1, 4, 4, 16]}, (4, 8)),
+        ({"min": 4096, "max": 4096, "sizes": "pow2"}, (4096,)),
+    ],
+)
+def test_allowed_sizes(elastic: dict[str, Any], sizes: tuple[int, ...]) -> None:
+    assert Elastic.model_validate(elastic).allowed_sizes() == sizes
+
+
+@given(st.integers(1, MAX_SLOTS), st.integers(1, MAX_SLOTS), st.sampled_from(["any", "pow2"]))
+def test_allowed_sizes_are_ascending_and_within_bounds(one: int, other: int, sizes: str) -> None:
+    low, high = sorted((one, other))
+    found = Elastic.model_validate({"min": low, "max": high, "sizes": sizes}).allowed_sizes()
+    assert list(found) == sorted(set(found))
+    assert (found[0], found[-1]) == (low, high)
+
+
+specs = st.fixed_dictionaries(
+    {"name": st.from_regex(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", fullmatch=True), "run": st.just("x")},
+    optional={
+        "priority": st.integers(0, 100),
+        "checkpoint": st.fixed_dictionaries({"every": st.sampled_from(["auto", "30s", "5m", 12.5])}),
+        "batch": st.fixed_dictionaries({"global": st.integers(4, 2**30)}),
+        "elastic": st.fixed_dictionaries({"min": st.integers(1, 4), "max": st.integers(4, 9)}),
+        "env": st.dictionaries(
+            st.just("A_1"), st.text(st.characters(exclude_characters="\0", codec="utf-8"))
+        ),
+    },
+)
+
+
+@given(specs)
+def test_a_spec_survives_storage(body: dict[str, Any]) -> None:
+    spec = JobSpec.model_validate(body)
+    assert JobSpec.model_validate_json(spec.model_dump_json(by_alias=True)) == spec
+    assert JobSpec.model_validate_json(spec.model_dump_json(by_alias=True, exclude_defaults=True)) == spec
+
+
+def test_a_tracker_counts_once() -> None:
+    spec = JobSpec.model_validate({**OK, "trackers": ["mlflow", "tensorboard", "mlflow"]})
+    assert spec.trackers == ["mlflow", "tensorboard"]
+
+
+NEVER_ONE = {"resize": "never"}
+
+
+@pytest.mark.parametrize(
+    ("elastic", "launch", "gets"),
+    [
+        (NEVER_ONE, None, "plain"),
+        (NEVER_ONE, "torchrun", "torchrun"),
+        ({"max": 1, "resize": "restart"}, None, "torchrun"),
+        ({"max": 1, "resize": "restart"}, "plain", "plain"),
+        ({"min": 2, "resize": "never"}, None, "torchrun"),
+        ({"min": 1, "max": 2, "resize": "never"}, None, "torchrun"),
+        ({}, None, "torchrun"),
+    ],
+)
+def test_one_process_alone_gets_no_environment_of_torchrun(
+    elastic: dict[str, Any], launch: str | None, gets: str
+) -> None:
+    spec = JobSpec.model_validate({"name": "j", "run": "python t.py", "elastic": elastic, "launch": launch})
+    assert spec.environment == gets
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"launch": "plain", "elastic": {"min": 2}},
+        {"launch": "plain", "elastic": {"max": 2}},
+        {"launch": "mpi"},
+        {"resumes": "maybe"},
+        {"progress": {"batch": "local"}},
+        {"progress": {"batch": "per-rank"}, "batch": {"global": 64}},
+        {"progress": {"regex": "iter"}},
+        {"progress": {"regex": r"(?P<step>\d+"}},
+        {"progress": {"regex": r"(?P<step>\d+)(?=a)"}},
+        {"progress": {"regex": r"(?P<step>\d+)(?<!a)"}},
+        {"progress": {"regex": r"(?P<step>\d+)\1"}},
+        {"progress": {"regex": r"(?P<step>\d+)(?P=step)"}},
+        {"progress": {"regex": r"(?P<step>\d++)"}},
+        {"progress": {"regex": "(?P<step>a)" + "b" * 1000}},
+    ],
+)
+def test_wrong_words_about_scripts_are_refused(fields: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        JobSpec.model_validate({"name": "j", "run": "python t.py", **fields})
+
+
+@pytest.mark.parametrize(
+    "regex",
+    [
+        r"iter (?P<step>\d+).*loss (?P<loss>[\d.]+)",
+        r"[*+]+(?P<step>\d+)",
+        r"\*+ (?P<step>\d+)",
+        r"a\\1(?P<step>x)",
+    ],
+)
+def test_patterns_that_re2_knows_are_taken(regex: str) -> None:
+    fields = {"name": "j", "run": "python t.py", "progress": {"regex": regex}}
+    assert JobSpec.model_validate(fields).progress.regex == regex

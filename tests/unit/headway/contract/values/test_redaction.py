@@ -1,0 +1,35 @@
+from __future__ import annotations
+
+import secrets
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headway.contract.values.redaction import HIDDEN, without_credentials, without_tokens
+from headway.contract.views.identity import TOKEN_PREFIX
+
+
+@pytest.mark.parametrize("around", ["{}", "Bearer {}", "token={}&x=1", '"{}"', "({})", "a/{}/b"])
+def test_every_token_is_hidden(around: str) -> None:
+    token = TOKEN_PREFIX + secrets.token_urlsafe(32)
+    assert without_tokens(around.format(token)) == around.format(HIDDEN)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("postgresql://u:p%40ss@db:5432/x", f"postgresql://u:{HIDDEN}@db:5432/x"),
+        ("redis://:secret@r:6379/0 is away", f"redis://:{HIDDEN}@r:6379/0 is away"),
+        ("http://host:8123/a@b", "http://host:8123/a@b"),
+        ("see https://host/path", "see https://host/path"),
+    ],
+)
+def test_passwords_of_urls_are_hidden(text: str, told: str) -> None:
+    assert without_credentials(text) == told
+
+
+@given(st.text())
+def test_other_text_is_left_as_it_is(text: str) -> None:
+    if "hw" not in text and "@" not in text:
+        assert without_credentials(text) == text

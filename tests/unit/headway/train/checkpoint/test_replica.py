@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from headway.train.checkpoint.replica import Place, Replica, random_state, set_random_state
+from headway.train.checkpoint.staging import join, split
+from headway.train.data.ledger import Ledger
+from headway.train.data.position import Position
+
+
+def objects(*, width: int = 3) -> list[Any]:
+    model = nn.Linear(width, 1)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    model(torch.ones(1, width)).sum().backward()
+    optimizer.step()
+    return [model, optimizer, torch.optim.lr_scheduler.MultiStepLR(optimizer, [3, 5])]
+
+
+PLACE = Place(Position(2, 30), Ledger(30, 400, 2**61 - 1), dataset_samples=100, seed=4)
+
+
+def kept(replica: Replica) -> Any:
+    return join(*split(replica.state(PLACE)))
+
+
+def test_a_state_can_be_taken_over() -> None:
+    torch.manual_seed(0)
+    saved, fresh = objects(), objects()
+    assert Replica(fresh).take_over(kept(Replica(saved))) == PLACE
+    assert PLACE.samples == 230
+    torch.testing.assert_close(fresh[0].state_dict(), saved[0].state_dict())
+    assert str(fresh[1].state_dict()) == str(saved[1].state_dict())
+    assert fresh[2].state_dict() == saved[2].state_dict()
+    assert not Replica(saved).is_sharded
+
+
+def test_an_optimizer_without_a_state_can_be_taken_over() -> None:
+    model = nn.Linear(3, 1)
+    replica = Replica([model, torch.optim.SGD(model.parameters(), lr=0.1)])
+    assert replica.take_over(kept(replica)) == PLACE
+
+
+def test_other_objects_are_refused() -> None:
+    state = kept(Replica(objects()))
+    with pytest.raises(ValueError, match="holds 3 objects, but prepare\\(\\) was given 2"):
+        Replica(objects()[:2]).take_over(state)
+    with pytest.raises(RuntimeError, match="size mismatch") as refused:
+        Replica(objects(width=4)).take_over(state)
+    assert "does not fit this Linear" in refused.value.__notes__[0]
+
+
+class Careless:
+    """Its state could only be read back by running code."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"rate": np.float64(0.5), "path": Careless}
+
+    def load_state_dict(self, state_dict: dict[str, Any], /) -> None:
+        raise AssertionError
+
+
+def test_a_state_that_could_not_be_read_back_is_refused_at_once() -> None:
+    Replica(objects()).check()
+    with pytest.raises(TypeError, match="the state of Careless cannot be kept"):
+        Replica([*objects(), Careless()]).check()
+
+
+def draw() -> list[float]:
+    generator = np.random.mtrand._rand
+    return [
+        random.random(),
+        random.gauss(0, 1),
+        generator.random_sample(),
+        generator.normal(),
+        float(torch.rand(1)),
+    ]
+
+
+def test_random_numbers_go_on_where_they_were() -> None:
+    draw()
+    state = join(*split(random_state()))
+    expected = draw()
+    assert draw() != expected
+    set_random_state(state)
+    assert draw() == expected

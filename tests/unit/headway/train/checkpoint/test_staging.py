@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from headway.train.checkpoint.staging import HostCopy, is_sharded, join, split
+
+plain = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5)
+tensors = st.lists(st.integers(-9, 9), max_size=3).map(torch.tensor)
+keys = st.text("ab.0", max_size=3) | st.integers(0, 2)
+states = st.recursive(
+    plain | tensors,
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.lists(inner, max_size=3).map(tuple)
+        | st.dictionaries(keys, inner, max_size=3)
+        | st.dictionaries(keys, inner, max_size=3).map(OrderedDict)
+    ),
+    max_leaves=12,
+)
+
+
+def same(one: Any, other: Any) -> bool:
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, torch.Tensor):
+        return torch.equal(one, other)
+    if isinstance(one, dict):
+        return list(one) == list(other) and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(same, one, other))
+    return bool(one == other)
+
+
+@settings(max_examples=40)
+@given(state=states)
+def test_what_is_split_can_be_joined(state: Any) -> None:
+    assert same(join(*split(state)), state)
+
+
+def test_tensors_have_names_that_people_can_read() -> None:
+    _, named = split({"model": nn.Linear(2, 1).state_dict(), "more": [torch.ones(1)]})
+    assert list(named) == ["model.weight", "model.bias", "more.0"]
+
+
+def test_what_torch_keeps_beside_a_state_is_kept() -> None:
+    state = nn.BatchNorm1d(2).state_dict()
+    assert join(*split({"model": state}))["model"]._metadata == state._metadata  # type: ignore[attr-defined]
+
+
+def test_what_holds_no_tensor_may_be_any_plain_value() -> None:
+    state = {"milestones": Counter([3, 5]), "size": torch.Size([2]), "type": torch.float16}
+    assert join(*split(state)) == state
+
+
+@pytest.mark.parametrize("value", [np.float64(0.5), nn.Linear, nn.Linear(1, 1), lambda: 0])
+def test_what_only_code_could_read_back_is_refused(value: object) -> None:
+    with pytest.raises(TypeError, match="a state holds an object"):
+        join(*split({"value": value}))
+
+
+@pytest.mark.parametrize("tensor", [torch.ones(2).to_sparse(), torch.ones(2, device="meta")])
+def test_a_tensor_that_is_not_dense_is_named(tensor: torch.Tensor) -> None:
+    with pytest.raises(TypeError, match=r"objects\.1 is not a dense tensor"):
+        split({"objects": [1, tensor]})
+
+
+def test_a_copy_does_not_follow_the_original() -> None:
+    host = HostCopy()
+    live = {"weight": torch.zeros(3), "view": torch.arange(6.0).view(2, 3).t()}
+    taken = host.take(live)
+    live["weight"].add_(1)
+    assert taken["weight"].tolist() == [0, 0, 0]
+    assert taken["view"].tolist() == [[0, 3], [1, 4], [2, 5]]
+    assert not is_sharded(taken)
+
+
+def test_the_memory_of_a_copy_is_used_again() -> None:
+    host = HostCopy()
+    host.reserve({"weight": torch.ones(3), "old": torch.ones(2)})
+    first = host.take({"weight": torch.ones(3), "new": torch.ones(1)})
+    second = host.take({"weight": torch.zeros(3), "new": torch.ones(2)})
+    assert first["weight"].data_ptr() == second["weight"].data_ptr()
+    assert list(second) == ["weight", "new"]
+    assert second["new"].shape == (2,)

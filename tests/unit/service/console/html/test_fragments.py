@@ -1,0 +1,77 @@
+"""What browsers are sent: over any history of a page, whoever applies the changes has the page."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.console.html.fragments import Content, Listing, PageVersion, Piece, changes, redrawn
+
+
+def render(piece: Piece) -> str:
+    return f"<p id={piece.id}>{piece.value}</p>"
+
+
+names = st.sampled_from("abcdef")
+
+
+@st.composite
+def contents(draw: st.DrawFn) -> list[Content]:
+    """A page with one piece and one listing, as such a page is at one moment."""
+    rows = draw(st.lists(names, unique=True))
+    return [
+        Piece("head", "head", draw(st.integers(0, 2))),
+        Listing("rows", tuple(Piece(name, "row", draw(st.integers(0, 2))) for name in rows)),
+    ]
+
+
+class Browser:
+    """What the script of the pages does with changes."""
+
+    def __init__(self) -> None:
+        self.version = 0
+        self.pieces: dict[str, str] = {}
+        self.rows: list[str] = []
+
+    def take(self, picture: PageVersion) -> None:
+        found: dict[str, Any] = changes(picture, self.version)
+        self.pieces |= found.get("pieces", {})
+        self.rows = found.get("orders", {}).get("rows", self.rows)
+        self.version = picture.version
+
+    def shows(self) -> list[str]:
+        return [self.pieces["head"], *(self.pieces[one] for one in self.rows)]
+
+
+@given(st.lists(st.tuples(contents(), st.booleans()), min_size=1))
+def test_changes_make_the_page_whatever_was_missed(history: list[tuple[list[Content], bool]]) -> None:
+    picture, browser = PageVersion(), Browser()
+    for page, looks in history:
+        picture = redrawn(picture, page, render)
+        if looks:
+            browser.take(picture)
+    browser.take(picture)
+    head, rows = page
+    assert isinstance(head, Piece)
+    assert isinstance(rows, Listing)
+    assert browser.shows() == [render(head), *(render(one) for one in rows.pieces)]
+
+
+@given(contents())
+def test_a_page_that_stays_the_same_is_not_drawn_again(page: list[Content]) -> None:
+    once = redrawn(PageVersion(), page, render)
+
+    def never(piece: Piece) -> str:
+        raise AssertionError(f"{piece.id} was drawn again")
+
+    again = redrawn(once, page, never)
+    assert again is once
+    assert changes(again, once.version) == {}
+
+
+def test_only_what_changed_is_sent() -> None:
+    first = redrawn(PageVersion(), [Piece("a", "m", 1), Piece("b", "m", 1)], render)
+    second = redrawn(first, [Piece("a", "m", 1), Piece("b", "m", 2)], render)
+    assert changes(second, first.version) == {"pieces": {"b": "<p id=b>2</p>"}}

@@ -1,0 +1,232 @@
+"""The page of a job: its two sentences, its actions, its tables."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+
+from headway.contract.views.decisions import ExplanationView
+from headway.contract.views.forecasts import (
+    Confidence,
+    ConfigurationForecast,
+    ForecastView,
+    Mark,
+    PredictionScore,
+    Work,
+    WorkSource,
+)
+from headway.contract.views.jobs import JobCost, JobState, JobView, Page, Reason
+from service.console.html.fragments import Piece
+from service.console.pages.job import JobViews, job_page
+from service.console.pages.jobs import jobs_page, sizes_path
+from service.console.pictures.job_curves import MOST_CHARTS, metric_groups, metrics_charts
+from service.console.templates import Templates
+from service.usecases.ports.jobs import SizeChange
+from tests.unit.headway.stub import job_view
+
+NOW = job_view().submitted_at + timedelta(minutes=10)
+
+
+def configuration(slots: int, *marks: Mark, **changes: Any) -> ConfigurationForecast:
+    fields: dict[str, Any] = {
+        "device_kind": "a100",
+        "slots": slots,
+        "nodes": 1,
+        "goodput": 100.0 * slots,
+        "goodput_low": 90.0 * slots,
+        "goodput_high": 110.0 * slots,
+        "speedup": float(slots),
+        "confidence": Confidence.HIGH,
+        "global_batch": 64,
+        "local_batch": 64,
+        "accumulation": 1,
+        "time_s": 7200.0 / slots,
+        "time_p90_s": 9000.0 / slots,
+        "cost_usd": 4.0,
+        "cost_p90_usd": 5.0,
+        "usd_per_h": 2.0 * slots,
+        "marks": list(marks),
+    }
+    return ConfigurationForecast(**{**fields, **changes})
+
+
+def views(job: JobView, *configurations: ConfigurationForecast, message: str = "is fine") -> JobViews:
+    return JobViews(
+        job=job,
+        present=message,
+        colour=0,
+        explanation=ExplanationView(
+            job_id=job.id,
+            name=job.name,
+            state=job.state,
+            action="keep",
+            reason=job.reason,
+            message=message,
+            round_id=None,
+            decided_at=None,
+        ),
+        forecast=ForecastView(
+            job_id=job.id,
+            name=job.name,
+            at=NOW,
+            work=Work(
+                samples=1.0, samples_p90=1.0, source=WorkSource.SCRIPT, reason="the script does not say"
+            ),
+            configurations=list(configurations),
+            score=PredictionScore(
+                count=0, median_ratio=None, median_error=None, p90_error=None, coverage=None
+            ),
+            predictions=[],
+        ),
+        events=[],
+        sizes=[],
+        series={},
+    )
+
+
+COST = JobCost(
+    usd=3.0,
+    useful_usd=3.0,
+    resize_usd=0,
+    lost_usd=0,
+    unknown_usd=0,
+    unpriced=False,
+    expected_usd=7.0,
+    left_usd=None,
+)
+
+
+def test_a_job_that_waits_says_why_and_what_it_will_cost() -> None:
+    job = job_view(JobState.PENDING, reason=Reason.WAITING_FOR_CAPACITY, allocation={}, size=0, cost=None)
+    page = job_page(
+        views(job, configuration(2, Mark.SMALLEST), message="needs 2 slots, and 1 is free"),
+        steers=True,
+        now=NOW,
+    )
+    assert page.head.outlook.why == f"{job.name} waits: needs 2 slots, and 1 is free."
+    assert page.head.outlook.cost == (
+        "Once it starts on 2 a100 slots, it takes about 1h00m (with 90 % at most 1h15m) and costs about $4.00 (at most "
+        "$5.00)."
+    )
+
+
+def test_a_job_that_runs_says_what_it_has_cost_and_will() -> None:
+    page = job_page(views(job_view(cost=COST), configuration(2, Mark.PRESENT)), steers=True, now=NOW)
+    assert page.head.outlook.cost.startswith(
+        "It has cost $3.00 so far, and will cost about $4.00 (at most $5.00) more"
+    )
+
+
+@pytest.mark.parametrize(
+    ("p90_s", "said"), [(300.0, "with 90 % at most 5m00s"), (180.4, "as forecast"), (None, "as forecast")]
+)
+def test_when_it_ends_with_certainty_is_said_where_that_is_later(p90_s: float | None, said: str) -> None:
+    ends = configuration(2, Mark.PRESENT, time_s=180.0, time_p90_s=p90_s)
+    page = job_page(views(job_view(cost=COST), ends), steers=True, now=NOW)
+    (fact,) = [one for one in page.facts if one.label == "Ends in"]
+    assert (fact.value, fact.note) == ("3m00s", said)
+
+
+def test_what_nobody_knows_is_said() -> None:
+    unknown = configuration(1, Mark.PRESENT, time_s=None, time_p90_s=None, cost_usd=None, cost_p90_usd=None)
+    page = job_page(views(job_view(cost=COST), unknown), steers=True, now=NOW)
+    assert "its end is not known yet (the script does not say)" in page.head.outlook.cost
+    page = job_page(views(job_view(cost=None)), steers=True, now=NOW)
+    assert "there is no forecast" in page.head.outlook.cost
+
+
+@pytest.mark.parametrize(
+    ("state", "steers", "verbs"),
+    [
+        (JobState.RUNNING, True, ("pause", "resize", "prioritize", "cancel")),
+        (JobState.PAUSED, True, ("resume", "resize", "prioritize", "cancel")),
+        (JobState.RUNNING, False, ()),
+        (JobState.CANCELLING, True, ()),
+        (JobState.FAILED, True, ()),
+    ],
+)
+def test_only_what_may_be_done_is_offered(state: JobState, steers: bool, verbs: tuple[str, ...]) -> None:
+    page = job_page(views(job_view(state)), steers=steers, now=NOW)
+    assert page.actions.verbs == verbs
+
+
+def change(size: int, begin_s: float, end_s: float | None) -> SizeChange:
+    start = NOW - timedelta(seconds=100)
+    return SizeChange(
+        generation=1,
+        size=size,
+        device_kind="a100",
+        reason="ALLOCATED",
+        message="",
+        granted_at=start + timedelta(seconds=begin_s),
+        ended_at=None if end_s is None else start + timedelta(seconds=end_s),
+    )
+
+
+def test_sizes_are_steps_and_gaps_are_gaps() -> None:
+    path = sizes_path([change(2, 0, 40), change(4, 50, None)], 4, NOW)
+    assert path == "M0 18 H0.0 V9.5 H38.4 V18 H48.0 V1.0 H96.0 V18 Z"
+    assert sizes_path([], 4, NOW) == ""
+
+
+def test_a_row_says_when_a_job_ends_and_what_it_costs() -> None:
+    job = job_view(cost=COST)
+    page = jobs_page(Page[JobView](items=[job]), {job.id: [change(2, 0, None)]}, NOW, {})
+    (row,) = page.rows
+    assert (row.cost, row.cost_note) == ("$3.00", "of $7.00")
+    assert row.sizes_words == "2"
+
+
+def points(*values: float) -> list[tuple[datetime, int, float]]:
+    return [(NOW, 64 * number, value) for number, value in enumerate(values, start=1)]
+
+
+def test_metrics_of_different_kinds_or_sizes_have_axes_of_their_own() -> None:
+    series = {
+        "loss": points(2.3, 0.4),
+        "val_loss": points(2.4, 0.5),
+        "huge_loss": points(9000, 8000),
+        "lr": points(3e-4, 1e-5),
+        "zero": points(0.0, 0.0),
+        "accuracy": points(0.1, 0.9),
+    }
+    assert sorted(map(sorted, metric_groups(series).values())) == [
+        ["accuracy"],
+        ["huge_loss"],
+        ["loss", "val_loss"],
+        ["lr"],
+        ["zero"],
+    ]
+    charts = metrics_charts(series)
+    assert len({one.name for one in charts}) == len(charts) == 5
+    (rate,) = [one for one in charts if one.title == "lr"]
+    assert rate.words == "lr: 0.0003 at first, 1e-05 now, after 128 samples."
+    many = {f"m{number}": points(1.0) for number in range(100)}
+    assert len(metrics_charts(many)) == MOST_CHARTS
+
+
+def test_a_job_that_never_held_slots_has_no_empty_sections() -> None:
+    job = job_view(JobState.PENDING, allocation={}, size=0, cost=None, started_at=None)
+    page = job_page(views(job), steers=True, now=NOW)
+    templates = Templates()
+    html = {piece.id: templates.piece(piece) for piece in page.contents() if isinstance(piece, Piece)}
+    empty = {name for name, text in html.items() if "data-none" in text}
+    assert empty == {
+        "begun-checkpoints",
+        "begun-log",
+        "job-failures",
+        "job-kept",
+        "job-ledger",
+        "job-options",
+        "no-learning",
+        "words-goodput",
+        "words-sizes",
+    }
+    assert [one.label for one in page.facts] == ["Slots", "Submitted", "Priority"]
+    running = replace(views(job_view(cost=COST)), sizes=[change(2, 0, None)])
+    page = job_page(running, steers=True, now=NOW)
+    html = {piece.id: templates.piece(piece) for piece in page.contents() if isinstance(piece, Piece)}
+    assert {name for name, text in html.items() if "data-none" in text} == {"job-options", "words-goodput"}

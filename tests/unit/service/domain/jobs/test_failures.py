@@ -1,0 +1,305 @@
+"""What exits mean, one by one and together, and how often a job is tried again."""
+
+from __future__ import annotations
+
+import itertools
+import signal
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headway.contract.run_facts import ProgressSource
+from headway.contract.runtime import KILLED_FOR_MEMORY
+from headway.contract.spec import Retry
+from headway.contract.views.jobs import JobProgress, Reason
+from service.domain.jobs.failures import (
+    AT_ONCE_S,
+    Ending,
+    RankExit,
+    decide_retry,
+    ending_of,
+    is_loss,
+    judge,
+    left_unasked,
+    was_hung,
+    without_progress,
+)
+from tests.unit.service.builders import NOW
+
+
+def exit_of(rank: int = 0, **fields: Any) -> RankExit:
+    values: dict[str, Any] = {
+        "exit_code": None,
+        "signal": None,
+        "stopped_by_agent": False,
+        "completed": False,
+        **fields,
+    }
+    return RankExit(rank=rank, **values)
+
+
+DONE = {"exit_code": 0}
+STOPPED = {"exit_code": 143}
+KILLED = {"signal": signal.SIGKILL}
+ERROR = {"exit_code": 1}
+HOPELESS = {"exit_code": 78}
+SAMPLES = {
+    Ending.DONE: DONE,
+    Ending.STOPPED: STOPPED,
+    Ending.INFRASTRUCTURE: KILLED,
+    Ending.USER_ERROR: ERROR,
+    Ending.HOPELESS: HOPELESS,
+}
+
+
+@pytest.mark.parametrize(
+    ("fields", "ending"),
+    [
+        (DONE, Ending.DONE),
+        ({"exit_code": 0, "stopped_by_agent": True}, Ending.STOPPED),
+        ({"exit_code": 0, "stopped_by_agent": True, "completed": True}, Ending.DONE),
+        ({"signal": signal.SIGABRT, "completed": True}, Ending.DONE),
+        ({"signal": signal.SIGSEGV, "completed": True, "stopped_by_agent": True}, Ending.DONE),
+        ({"signal": signal.SIGKILL, "completed": True}, Ending.INFRASTRUCTURE),
+        ({"signal": signal.SIGABRT}, Ending.INFRASTRUCTURE),
+        ({"exit_code": 1, "completed": True}, Ending.USER_ERROR),
+        (STOPPED, Ending.STOPPED),
+        ({"signal": signal.SIGKILL, "stopped_by_agent": True}, Ending.STOPPED),
+        ({"exit_code": 1, "stopped_by_agent": True}, Ending.STOPPED),
+        ({"signal": signal.SIGTERM}, Ending.INFRASTRUCTURE),
+        ({}, Ending.INFRASTRUCTURE),
+        ({"exit_code": 75}, Ending.INFRASTRUCTURE),
+        (HOPELESS, Ending.HOPELESS),
+        (ERROR, Ending.USER_ERROR),
+        ({"exit_code": 255}, Ending.USER_ERROR),
+        ({"exit_code": 137}, Ending.INFRASTRUCTURE),
+        ({"exit_code": 139}, Ending.INFRASTRUCTURE),
+        ({"exit_code": 134, "completed": True}, Ending.DONE),
+        ({"exit_code": 137, "stopped_by_agent": True}, Ending.STOPPED),
+        ({"exit_code": 130}, Ending.USER_ERROR),
+        ({"exit_code": 143, "stopped_by_agent": True}, Ending.STOPPED),
+    ],
+)
+def test_one_rank(fields: dict[str, Any], ending: Ending) -> None:
+    assert ending_of(exit_of(**fields)) is ending
+
+
+exits_of_any_kind = st.builds(
+    RankExit,
+    rank=st.integers(0, 7),
+    exit_code=st.one_of(st.none(), st.sampled_from([0, 1, 2, 75, 78, 143]), st.integers(-1, 256)),
+    signal=st.one_of(st.none(), st.sampled_from([1, 6, 9, 11, 15, 35, 64]), st.integers(-1, 200)),
+    stopped_by_agent=st.booleans(),
+    completed=st.booleans(),
+    log_tail=st.lists(st.text(max_size=5), max_size=3).map(tuple),
+    start_error=st.one_of(st.none(), st.just("port taken")),
+)
+
+
+@given(st.lists(exits_of_any_kind, max_size=6))
+def test_any_exits_have_a_verdict_with_a_sentence(exits: list[RankExit]) -> None:
+    verdict = judge(exits)
+    assert verdict.message.strip()
+    assert verdict.ending in {ending_of(one) for one in exits} or (not exits)
+    assert judge(list(reversed(exits))).ending is verdict.ending
+
+
+@given(st.lists(exits_of_any_kind, min_size=1, max_size=6))
+def test_a_generation_is_done_only_when_every_rank_is(exits: list[RankExit]) -> None:
+    everyone = all(ending_of(one) is Ending.DONE for one in exits)
+    assert (judge(exits).ending is Ending.DONE) is everyone
+
+
+@pytest.mark.parametrize(("one", "other"), list(itertools.permutations(Ending, 2)))
+def test_the_root_cause_outweighs_what_follows_from_it(one: Ending, other: Ending) -> None:
+    """A killed rank makes its peers fail with errors; a rank that gives up makes them killed."""
+    worst_first = [Ending.HOPELESS, Ending.INFRASTRUCTURE, Ending.USER_ERROR, Ending.STOPPED, Ending.DONE]
+    verdict = judge([exit_of(0, **SAMPLES[one]), exit_of(1, **SAMPLES[other])])
+    assert verdict.ending is min(one, other, key=worst_first.index)
+
+
+def test_a_killed_rank_outweighs_the_errors_of_all_its_peers() -> None:
+    peers = [exit_of(rank, **ERROR, log_tail=("connection reset by peer",)) for rank in (0, 1, 3)]
+    verdict = judge([*peers, exit_of(2, **KILLED)])
+    assert (verdict.ending, verdict.reason) == (Ending.INFRASTRUCTURE, Reason.RANK_LOST)
+    assert verdict.message == "rank 2 was killed by SIGKILL"
+
+
+@pytest.mark.parametrize(
+    ("exits", "unasked"),
+    [
+        ([], False),
+        ([STOPPED], True),
+        ([STOPPED, {"signal": signal.SIGKILL, "stopped_by_agent": True}], True),
+        ([STOPPED, {"exit_code": 143, "stopped_by_agent": True}], False),
+        ([DONE, {"signal": signal.SIGTERM, "stopped_by_agent": True}], False),
+    ],
+)
+def test_code_143_counts_as_a_stop_only_when_a_rank_was_asked(
+    exits: list[dict[str, Any]], *, unasked: bool
+) -> None:
+    assert left_unasked([exit_of(rank, **fields) for rank, fields in enumerate(exits)]) is unasked
+
+
+def test_no_exits_mean_that_nothing_had_started() -> None:
+    verdict = judge([])
+    assert (verdict.ending, verdict.reason) == (Ending.STOPPED, Reason.PREEMPTED)
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason", "says"),
+    [
+        (DONE, Reason.COMPLETED, "every rank finished"),
+        (STOPPED, Reason.PREEMPTED, "stopped on request"),
+        (KILLED, Reason.RANK_LOST, "rank 3 was killed by SIGKILL"),
+        ({"signal": 35}, Reason.RANK_LOST, "rank 3 was killed by signal 35"),
+        ({}, Reason.RANK_LOST, "rank 3 ended; its exit status is unknown"),
+        ({"exit_code": 75}, Reason.RETRY_REQUESTED, "rank 3 asked to be started again"),
+        (ERROR, Reason.USER_ERROR, "rank 3 exited with code 1, without output"),
+        (HOPELESS, Reason.USER_ERROR, "rank 3 exited with code 78"),
+        ({**ERROR, "log_tail": ("a", " ", "b")}, Reason.USER_ERROR, "its last lines:\na\nb"),
+        ({"exit_code": 75, "start_error": "port taken"}, Reason.START_FAILED, "started: port taken"),
+        ({"exit_code": 78, "start_error": "no such file"}, Reason.START_FAILED, "started: no such file"),
+    ],
+)
+def test_reasons_and_sentences(fields: dict[str, Any], reason: Reason, says: str) -> None:
+    verdict = judge([exit_of(3, **fields)])
+    assert verdict.reason is reason
+    assert says in verdict.message
+
+
+CUDA_TAIL = (
+    "Traceback (most recent call last):",
+    "torch.OutOfMemoryError: CUDA out of memory. ProbeOutcome to",
+)
+
+
+@pytest.mark.parametrize(
+    ("fields", "ending"),
+    [
+        ({**ERROR, "log_tail": CUDA_TAIL}, Ending.USER_ERROR),
+        ({**ERROR, "log_tail": ("MemoryError",)}, Ending.USER_ERROR),
+        (
+            {**ERROR, "log_tail": ("RuntimeError: DefaultCPUAllocator: can't allocate memory",)},
+            Ending.USER_ERROR,
+        ),
+        ({**KILLED, "log_tail": (f"[headway] {KILLED_FOR_MEMORY}.",)}, Ending.INFRASTRUCTURE),
+    ],
+)
+def test_a_lack_of_memory_is_a_reason_of_its_own(fields: dict[str, Any], ending: Ending) -> None:
+    verdict = judge([exit_of(0, **fields)])
+    assert (verdict.ending, verdict.reason) == (ending, Reason.OUT_OF_MEMORY)
+    assert "memory" in verdict.message.lower()
+
+
+def test_the_rank_that_ran_out_of_memory_is_named_before_those_that_lost_it() -> None:
+    peers = [exit_of(rank, **ERROR, log_tail=("connection reset",)) for rank in (0, 1)]
+    verdict = judge([*peers, exit_of(2, **ERROR, log_tail=CUDA_TAIL)])
+    assert verdict.reason is Reason.OUT_OF_MEMORY
+    assert verdict.message.startswith("rank 2 ")
+
+
+@pytest.mark.parametrize(
+    "line", ["I am not out of memory", "MyMemoryErrorHandler", "KeyError: 'MemoryError'"]
+)
+def test_talk_of_memory_is_no_lack_of_it(line: str) -> None:
+    assert judge([exit_of(0, **ERROR, log_tail=(line,))]).reason is Reason.USER_ERROR
+
+
+@pytest.mark.parametrize("ending", Ending)
+def test_ranks_that_were_killed_since_they_hung_count_as_infrastructure(ending: Ending) -> None:
+    before = judge([exit_of(0, **SAMPLES[ending])])
+    after = was_hung(before, "no step for 600 s")
+    if ending in {Ending.DONE, Ending.HOPELESS}:
+        assert after == before
+    else:
+        assert (after.ending, after.reason) == (Ending.INFRASTRUCTURE, Reason.HUNG)
+        assert after.message == "no step for 600 s"
+
+
+def test_the_first_of_several_failed_ranks_is_named() -> None:
+    assert "rank 1 " in judge([exit_of(2, **ERROR), exit_of(1, **ERROR), exit_of(0, **DONE)]).message
+
+
+counts = st.integers(0, 1001)
+
+
+@given(st.sampled_from(Ending), counts, counts, st.integers(0, 1000), st.integers(0, 100))
+def test_retries_keep_to_their_own_budget(
+    ending: Ending, infrastructure: int, user: int, allowed: int, allowed_user: int
+) -> None:
+    decision = decide_retry(
+        ending,
+        Retry(infrastructure=allowed, user_errors=allowed_user),
+        infrastructure_failures=infrastructure,
+        user_errors=user,
+        now=NOW,
+    )
+    expected = {
+        Ending.INFRASTRUCTURE: infrastructure <= allowed,
+        Ending.USER_ERROR: user <= allowed_user,
+    }.get(ending, False)
+    assert decision.again is expected
+    assert timedelta(0) <= decision.not_before - NOW <= timedelta(seconds=120)
+
+
+@pytest.mark.parametrize(
+    ("failures", "wait_s"), [(1, 0), (2, 1), (3, 2), (4, 4), (8, 64), (9, 120), (10, 120), (1000, 120)]
+)
+def test_the_first_retry_is_immediate_and_later_ones_wait_twice_as_long(failures: int, wait_s: int) -> None:
+    decision = decide_retry(
+        Ending.INFRASTRUCTURE,
+        Retry(infrastructure=1000),
+        infrastructure_failures=failures,
+        user_errors=0,
+        now=NOW,
+    )
+    assert decision.not_before - NOW == timedelta(seconds=wait_s)
+
+
+def test_by_default_a_user_error_is_final_and_infrastructure_is_tried_three_times() -> None:
+    def again(ending: Ending, failures: int) -> bool:
+        return decide_retry(
+            ending, Retry(), infrastructure_failures=failures, user_errors=failures, now=NOW
+        ).again
+
+    assert not again(Ending.USER_ERROR, 1)
+    assert [again(Ending.INFRASTRUCTURE, failures) for failures in (1, 2, 3, 4)] == [True, True, True, False]
+
+
+def test_a_program_that_was_killed_behind_a_shell_is_a_loss_like_any_other() -> None:
+    behind_shell, bare = exit_of(exit_code=137), exit_of(signal=signal.SIGKILL)
+    assert is_loss(behind_shell)
+    assert is_loss(bare)
+    assert not is_loss(exit_of(exit_code=137, completed=True))
+    assert judge([behind_shell]).reason is judge([bare]).reason is Reason.RANK_LOST
+    assert "was killed by SIGKILL" in judge([behind_shell]).message
+    hungry = exit_of(exit_code=137, log_tail=(KILLED_FOR_MEMORY,))
+    assert judge([hungry]).reason is Reason.OUT_OF_MEMORY
+
+
+@pytest.mark.parametrize(
+    ("progress", "ran_s", "flagged"),
+    [
+        (JobProgress(), 1.0, True),
+        (JobProgress(), AT_ONCE_S, False),
+        (JobProgress(source=ProgressSource.LIBRARY), 3600.0, True),
+        (JobProgress(source=ProgressSource.LIBRARY, samples=64), 1.0, False),
+        (JobProgress(source=ProgressSource.SCRIPT, first_samples=0), 1.0, False),
+        (JobProgress(samples=64), 1.0, False),
+    ],
+)
+def test_who_ends_without_a_step_is_flagged(progress: JobProgress, ran_s: float, *, flagged: bool) -> None:
+    exits = [
+        exit_of(0, exit_code=0, log_tail=("Unable to locate sufficient 2 gpus",)),
+        exit_of(1, exit_code=0),
+    ]
+    verdict = without_progress(judge(exits), exits, progress, ran_s)
+    assert verdict.ending is Ending.DONE
+    assert verdict.reason is (Reason.NO_PROGRESS if flagged else Reason.COMPLETED)
+    assert ("Unable to locate sufficient 2 gpus" in verdict.message) is flagged
+    failed = judge([exit_of(exit_code=1)])
+    assert without_progress(failed, exits, progress, ran_s) == failed

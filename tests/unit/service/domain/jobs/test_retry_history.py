@@ -1,0 +1,154 @@
+"""What is forgiven to a job that got on, what is poison, and when ranks count as hung."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from headway.contract.views.jobs import Reason
+from service.domain.jobs.retries import (
+    ALIKE_FAILURES,
+    FORGIVEN_RAN_S,
+    KEPT_FAILURES,
+    TAKEN_DOWN_WITHIN_S,
+    Failure,
+    gist,
+    has_got_on,
+    hung_limits,
+    poison,
+    with_failure,
+)
+
+
+def failure(reason: Reason = Reason.RANK_LOST, **fields: Any) -> Failure:
+    values: dict[str, Any] = {"said": "x", "ran_s": 5.0, "samples": 0, "checkpoint_samples": None, **fields}
+    return Failure(reason=reason, **values)
+
+
+def at(samples: int, checkpoint: int | None = None) -> Failure:
+    return failure(samples=samples, checkpoint_samples=checkpoint)
+
+
+def lost(*nodes: str, **fields: Any) -> Failure:
+    return failure(Reason.NODE_LOST, nodes=nodes, **fields)
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "got_on"),
+    [
+        ([], at(500, 400), False),
+        ([at(100, 50)], at(500, 400), True),
+        ([at(100, 50)], at(500, 100), False),
+        ([at(100, 50)], at(100, 50), False),
+        ([at(100)], at(500), False),
+        ([at(500, 400), at(100, 50)], at(450, 420), False),
+        ([at(500, 400), at(100, 50)], at(600, 501), True),
+        ([failure()], failure(ran_s=FORGIVEN_RAN_S), True),
+        ([failure()], failure(ran_s=FORGIVEN_RAN_S - 1), False),
+        ([at(7)], failure(samples=7, ran_s=FORGIVEN_RAN_S), False),
+    ],
+)
+def test_only_a_checkpoint_beyond_all_failures_is_getting_on(
+    before: list[Failure], now: Failure, *, got_on: bool
+) -> None:
+    assert has_got_on(before, now) is got_on
+
+
+@example([(0, 1), *[(0, 0)] * KEPT_FAILURES, (0, 1)])
+@given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50)), max_size=30))
+def test_a_job_that_dies_at_the_same_place_runs_out_and_one_that_gets_on_does_not(
+    tries: list[tuple[int, int]],
+) -> None:
+    """Whatever it does: between two forgivenesses it has saved more than it ever had when it failed."""
+    failures: tuple[Failure, ...] = ()
+    furthest_saved = -1
+    for samples, saved in tries:
+        this = at(max(samples, saved), saved)
+        if has_got_on(failures, this):
+            assert saved > furthest_saved
+            failures = ()
+        failures = with_failure(failures, this)
+        furthest_saved = max(furthest_saved, saved)
+        assert len(failures) <= KEPT_FAILURES
+
+
+def test_three_nodes_in_a_row_are_enough() -> None:
+    assert poison([lost("a"), lost("b")]) is None
+    assert poison([lost("a"), lost("a"), lost("b"), lost("a")]) is None
+    said = poison([lost("c"), lost("a"), lost("b")])
+    assert said is not None
+    assert "nodes a, b and c were lost" in said
+    assert poison([lost("a", "b"), lost("c")]) is not None
+
+
+@pytest.mark.parametrize(
+    "harmless",
+    [
+        [lost("a"), failure(), lost("b"), lost("c")],
+        [lost("a"), lost("b", ran_s=TAKEN_DOWN_WITHIN_S + 1), lost("c")],
+        [lost("a"), lost("b", samples=10), lost("c", samples=20)],
+        [lost("a"), lost("b"), lost("c"), failure(Reason.USER_ERROR)],
+    ],
+)
+def test_nodes_are_not_held_against_a_job_that_ran_trained_or_failed_otherwise(
+    harmless: list[Failure],
+) -> None:
+    assert poison(harmless) is None
+
+
+@pytest.mark.parametrize("reason", [Reason.USER_ERROR, Reason.OUT_OF_MEMORY, Reason.START_FAILED])
+def test_what_fails_in_the_same_way_for_long_is_stopped(reason: Reason) -> None:
+    alike = [failure(reason)] * ALIKE_FAILURES
+    assert poison(alike[1:]) is None
+    said = poison(alike)
+    assert said is not None
+    assert f"{ALIKE_FAILURES} times in a row" in said
+    assert poison([*alike[1:], failure(reason, said="another")]) is None
+    assert poison([*alike[1:], failure(reason, samples=1)]) is None
+
+
+@pytest.mark.parametrize("reason", [Reason.RANK_LOST, Reason.RETRY_REQUESTED, Reason.HUNG])
+def test_what_others_do_to_a_job_has_its_budget_alone(reason: Reason) -> None:
+    assert poison([failure(reason)] * KEPT_FAILURES) is None
+
+
+@given(st.lists(st.sampled_from([failure(Reason.USER_ERROR), lost("a"), lost("b"), at(3, 2)]), max_size=20))
+def test_poison_depends_on_the_kept_failures_alone(failures: list[Failure]) -> None:
+    kept: tuple[Failure, ...] = ()
+    for one in failures:
+        kept = with_failure(kept, one)
+    assert poison(kept) == poison(failures[-KEPT_FAILURES:])
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "alike"),
+    [
+        ("rank 0 failed:\nKeyError: 'x'", "rank 3 failed:\nKeyError: 'x'\n\n", True),
+        ("object at 0x7f00ab", "object at 0x55cc", True),
+        ("pid 17", "pid 4242", True),
+        ("KeyError: 'x'", "KeyError: 'y'", False),
+        ("", " \n ", True),
+    ],
+)
+def test_the_gist_of_a_message_is_its_last_line_without_numbers(one: str, other: str, *, alike: bool) -> None:
+    assert (gist(one) == gist(other)) is alike
+
+
+@given(st.text())
+def test_any_message_has_a_short_gist(text: str) -> None:
+    assert len(gist(text)) <= 200
+
+
+def test_limits_for_ranks_that_hang() -> None:
+    assert hung_limits("never") is None
+    auto = hung_limits("auto")
+    assert auto is not None
+    assert auto.when_still
+    assert auto.after_s == 600
+    told = hung_limits(30.0)
+    assert told is not None
+    assert (told.after_s, told.when_still) == (30.0, False)
+    assert told.factor > 1, "a slow step is not a hung one"

@@ -1,0 +1,188 @@
+"""Tests of remaining work, time and cost against closed forms and random draws."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from service.domain.perf.forecast import (
+    Z90,
+    ClassTotals,
+    WorkSource,
+    forecast,
+    learn_totals,
+    remaining_samples,
+)
+from tests.unit.service.builders import wild_floats
+
+NAN = math.nan
+
+
+def one(**given: Any) -> tuple[float, float, float, float]:
+    """Return a forecast of one configuration."""
+    got = forecast(
+        **{
+            name: np.array(value, float)
+            for name, value in {
+                "goodput": 10.0,
+                "low": 10.0,
+                "remaining": 7200.0,
+                "remaining_spread": 0.0,
+                "usd_per_h": 3.0,
+                **given,
+            }.items()
+        }
+    )
+    return (
+        float(got.time_p50_s),
+        float(got.time_p90_s),
+        float(got.cost_p50_usd),
+        float(got.cost_p90_usd),
+    )
+
+
+def test_time_is_work_over_speed_and_cost_is_time_times_price() -> None:
+    assert one() == pytest.approx((720.0, 720.0, 0.6, 0.6))
+    assert one(pause_s=180.0) == pytest.approx((900.0, 900.0, 0.75, 0.75))
+
+
+def test_squares_of_spreads_add() -> None:
+    time, late, _, _ = one(low=10.0 * math.exp(-Z90 * 0.3), remaining_spread=0.4)
+    assert time == pytest.approx(720.0)
+    assert late == pytest.approx(720.0 * math.exp(Z90 * 0.5))
+
+
+def test_p90_is_not_exceeded_nine_times_of_ten() -> None:
+    draw = np.random.default_rng(3)
+    work = 7200.0 * np.exp(0.4 * draw.standard_normal(40_000))
+    speed = 10.0 * np.exp(0.3 * draw.standard_normal(40_000))
+    train = work / speed
+    actual = train + 60.0 * draw.poisson(8.0 * train / 3600)
+    time, late, _, _ = one(
+        low=10.0 * math.exp(-Z90 * 0.3), remaining_spread=0.4, losses_per_h=8.0, loss_s=60.0
+    )
+    assert np.mean(actual <= late) == pytest.approx(0.9, abs=0.02)
+    assert np.mean(actual <= time) == pytest.approx(0.5, abs=0.02)
+
+
+def test_losses_spread_by_their_number() -> None:
+    draw = np.random.default_rng(4)
+    actual = 7200.0 + 600.0 * draw.poisson(4.0 * 2.0, 40_000)
+    time, late, cost, _ = one(remaining=72_000.0, losses_per_h=4.0, loss_s=600.0)
+    assert time == pytest.approx(np.mean(actual), rel=0.01)
+    assert late == pytest.approx(np.quantile(actual, 0.9), rel=0.03)
+    assert cost == pytest.approx(3.0 * time / 3600)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"goodput": 0.0}, (math.inf, math.inf, math.inf, math.inf)),
+        ({"goodput": NAN}, (math.inf, math.inf, math.inf, math.inf)),
+        ({"goodput": 0.0, "usd_per_h": 0.0}, (math.inf, math.inf, 0.0, 0.0)),
+        ({"remaining": NAN}, (NAN, NAN, NAN, NAN)),
+        ({"remaining": -1.0}, (NAN, NAN, NAN, NAN)),
+        ({"remaining": 0.0, "pause_s": 5.0}, (0.0, 0.0, 0.0, 0.0)),
+        ({"usd_per_h": NAN}, (720.0, 720.0, NAN, NAN)),
+        ({"low": 0.0}, (720.0, math.inf, 0.6, math.inf)),
+        ({"low": NAN}, (720.0, NAN, 0.6, NAN)),
+        ({"low": 11.0}, (720.0, 720.0, 0.6, 0.6)),
+        ({"remaining": 1e300, "goodput": 1e-300, "low": 1e-300}, (math.inf, math.inf, math.inf, math.inf)),
+        ({"pause_s": NAN, "losses_per_h": -1.0, "loss_s": math.inf}, (720.0, 720.0, 0.6, 0.6)),
+    ],
+)
+def test_bad_input_has_a_defined_result(given: dict[str, float], expected: tuple[float, ...]) -> None:
+    np.testing.assert_allclose(one(**given), expected)
+
+
+NAMES = (
+    "goodput",
+    "low",
+    "remaining",
+    "remaining_spread",
+    "usd_per_h",
+    "pause_s",
+    "losses_per_h",
+    "loss_s",
+)
+
+
+@settings(max_examples=50)
+@given(st.fixed_dictionaries(dict.fromkeys(NAMES, wild_floats)))
+def test_late_is_never_before_the_median(wild: dict[str, float]) -> None:
+    time, late, cost, late_cost = one(**wild)
+    assert not late < time
+    assert not late_cost < cost
+    assert math.isnan(time) or time >= 0
+
+
+def test_of_a_table_each_job_has_its_own_row_and_every_column_its_price() -> None:
+    got = forecast(
+        goodput=np.array([[1.0, 2.0], [4.0, 0.0]]),
+        low=np.array([[1.0, 2.0], [4.0, 0.0]]),
+        remaining=np.array([[3600.0], [7200.0]]),
+        remaining_spread=np.zeros((2, 1)),
+        usd_per_h=np.array([1.0, 3.0]),
+    )
+    np.testing.assert_allclose(got.time_p50_s, [[3600.0, 1800.0], [1800.0, math.inf]])
+    np.testing.assert_allclose(got.cost_p50_usd, [[1.0, 1.5], [0.5, math.inf]])
+
+
+def totals(median: float, spread: float) -> ClassTotals:
+    return ClassTotals(median=np.array([median]), spread=np.array([spread]))
+
+
+def test_what_the_script_says_counts_before_what_the_class_did() -> None:
+    got = remaining_samples(
+        np.array([40.0, 140.0, 0.0, 0.0]),
+        np.array([100.0, 100.0, NAN, NAN]),
+        np.array([0, 0, 0, -1]),
+        totals(500.0, 0.5),
+    )
+    np.testing.assert_allclose(got.samples, [60.0, 0.0, 500.0, NAN])
+    assert got.source.tolist() == [WorkSource.SCRIPT, WorkSource.SCRIPT, WorkSource.CLASS, WorkSource.UNKNOWN]
+    assert got.spread[:2].tolist() == [0.0, 0.0]
+    assert got.spread[2] > 0
+    assert all(source.reason for source in WorkSource)
+
+
+def test_what_is_left_of_a_class_given_what_is_done() -> None:
+    """Compare with random draws from the assumed distribution."""
+    draw = np.random.default_rng(5).uniform(size=200_000)
+    sizes = 500.0 * (draw / (1 - draw)) ** (math.sqrt(3) * 0.5 / math.pi)
+    for done in (0.0, 300.0, 900.0):
+        left = sizes[sizes > done] - done
+        got = remaining_samples(np.array([done]), np.array([NAN]), np.array([0]), totals(500.0, 0.5))
+        assert got.samples[0] == pytest.approx(np.median(left), rel=0.03)
+        assert got.samples[0] * math.exp(Z90 * got.spread[0]) == pytest.approx(
+            np.quantile(left, 0.9), rel=0.03
+        )
+
+
+def test_classes_are_learned_from_their_ended_jobs() -> None:
+    draw = np.random.default_rng(2)
+    many = np.exp(math.log(1e6) + 0.2 * draw.standard_normal(300))
+    samples = np.concatenate([many, [100.0], [NAN, math.inf, -1.0, 0.0]])
+    classes = np.concatenate([np.zeros(300), [1], [1, 1, 1, 9]]).astype(np.int64)
+    got = learn_totals(classes, samples, 3)
+    assert got.median[0] == pytest.approx(1e6, rel=0.05)
+    assert got.spread[0] == pytest.approx(0.2, abs=0.05)
+    assert got.median[1] == pytest.approx(100.0)
+    assert got.spread[1] > 0.7, "one job says little"
+    assert math.isnan(got.median[2])
+
+
+@settings(max_examples=50)
+@given(wild_floats, wild_floats, st.lists(wild_floats, max_size=4))
+def test_remaining_work_of_wild_numbers(done: float, total: float, ended: list[float]) -> None:
+    learned = learn_totals(np.zeros(len(ended), np.int64), np.array(ended), 1)
+    got = remaining_samples(np.array([done]), np.array([total]), np.array([0]), learned)
+    known = got.source[0] != WorkSource.UNKNOWN
+    assert math.isfinite(got.samples[0]) == known
+    assert not known or got.samples[0] >= 0
+    assert got.spread[0] >= 0

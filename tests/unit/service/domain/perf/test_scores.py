@@ -1,0 +1,72 @@
+"""Tests of the scores of predictions against direct loops."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from service.domain.perf.scores import error_ratio, inside, score
+from tests.unit.service.builders import wild_floats
+
+predictions = st.lists(
+    st.tuples(st.integers(0, 3), wild_floats, wild_floats, wild_floats, wild_floats), max_size=20
+)
+
+
+@settings(max_examples=50)
+@given(predictions)
+def test_scores_of_each_owner_are_those_of_its_own_predictions(
+    rows: list[tuple[int, float, float, float, float]],
+) -> None:
+    owner = np.array([row[0] for row in rows], np.int64)
+    predicted, low, high, measured = np.array([row[1:] for row in rows], float).reshape(-1, 4).T
+    ratio, hit = error_ratio(predicted, measured), inside(low, high, measured)
+    got = score(owner, 5, ratio, hit)
+    for index in range(5):
+        ratios = [one for one, of in zip(ratio, owner, strict=True) if of == index and math.isfinite(one)]
+        hits = [
+            one
+            for one, r, of in zip(hit, ratio, owner, strict=True)
+            if of == index and math.isfinite(one) and math.isfinite(r)
+        ]
+        assert got.count[index] == len(ratios)
+        errors = [abs(one - 1) for one in ratios]
+        expected = (
+            [np.median(ratios), np.median(errors), np.quantile(errors, 0.9)] if ratios else [math.nan] * 3
+        )
+        actual = [got.median_ratio[index], got.median_error[index], got.p90_error[index]]
+        np.testing.assert_allclose(actual, expected, rtol=1e-9)
+        np.testing.assert_equal(got.coverage[index], np.mean(hits) if hits else math.nan)
+
+
+def test_the_ratio_says_what_was_promised_for_what_came() -> None:
+    np.testing.assert_equal(
+        error_ratio(np.array([2.0, 1.0, 0.0, math.nan, 1.0]), np.array([1.0, 4.0, 1.0, 1.0, -1.0])),
+        [2.0, 0.25, math.nan, math.nan, math.nan],
+    )
+
+
+def test_a_measurement_is_inside_its_bounds_or_not_or_nobody_knows() -> None:
+    low, high = np.array([1.0, 1.0, 1.0, 3.0, math.nan]), np.array([2.0, 2.0, 2.0, 1.0, 2.0])
+    np.testing.assert_equal(
+        inside(low, high, np.array([2.0, 2.1, math.nan, 2.0, 1.5])), [1.0, 0.0, math.nan, math.nan, math.nan]
+    )
+
+
+def test_the_coverage_of_honest_bounds_is_what_they_promise() -> None:
+    draw = np.random.default_rng(7)
+    measured = np.exp(0.3 * draw.standard_normal(4_000))
+    bound = np.full(4_000, math.exp(0.3 * 1.2816))
+    owner = np.zeros(4_000, np.int64)
+    got = score(owner, 1, error_ratio(np.ones(4_000), measured), inside(1 / bound, bound, measured))
+    assert got.coverage[0] == pytest.approx(0.8, abs=0.02)
+    assert got.median_ratio[0] == pytest.approx(1.0, abs=0.02)
+
+
+def test_an_owner_out_of_range_is_refused() -> None:
+    with pytest.raises(ValueError, match="out of range"):
+        score(np.array([2]), 2, np.ones(1), np.ones(1))

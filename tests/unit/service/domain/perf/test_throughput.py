@@ -1,0 +1,208 @@
+"""Tests of step times against the explicit formula, and of the widening of intervals."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from service.domain.perf import throughput
+from service.domain.perf.throughput import (
+    KNOTS,
+    ThroughputModel,
+    compute_time,
+    log_spread,
+    prior,
+    step_time,
+)
+
+seconds = st.floats(1e-4, 10.0)
+anything = st.one_of(st.floats(), st.sampled_from([0.0, -1.0, math.nan, math.inf, 1.0, 4.0]))
+
+
+@st.composite
+def models(draw: st.DrawFn, *, bent: bool = True) -> ThroughputModel:
+    """Draw one model of shape (1,)."""
+    low = draw(st.floats(1, 64))
+    bend = draw(st.lists(st.floats(-0.5, 0.5), min_size=KNOTS, max_size=KNOTS)) if bent else [0.0] * KNOTS
+    return ThroughputModel(
+        alpha_c=np.array([draw(seconds)]),
+        beta_c=np.array([draw(seconds)]) / 100,
+        alpha_r=np.array([draw(seconds)]),
+        beta_r=np.array([draw(seconds)]),
+        alpha_n=np.array([draw(seconds)]),
+        beta_n=np.array([draw(seconds)]),
+        beta_p=np.array([draw(seconds)]),
+        gamma=np.array([draw(st.floats(1, 10))]),
+        bend=np.array([bend]),
+        batch_low=np.array([low]),
+        batch_high=np.array([low * draw(st.floats(1.1, 64))]),
+        spread=np.array([draw(st.floats(0.01, 1))]),
+        slots_tried=np.array([float(draw(st.integers(0, 64)))]),
+        nodes_tried=np.array([float(draw(st.integers(0, 8)))]),
+    )
+
+
+@st.composite
+def shapes(draw: st.DrawFn) -> tuple[int, int]:
+    """Draw a number of slots and of nodes."""
+    nodes = draw(st.integers(1, 12))
+    return nodes * draw(st.integers(1, 8)), nodes
+
+
+def one_step(
+    model: ThroughputModel, slots: float, nodes: float, batch: float, passes: float = 0
+) -> tuple[float, float]:
+    step, sync = step_time(
+        model,
+        slots=np.array([slots]),
+        nodes=np.array([nodes]),
+        local_batch=np.array([batch]),
+        accumulation=np.array([passes]),
+    )
+    return step.item(), sync.item()
+
+
+def written_out(model: ThroughputModel, slots: int, nodes: int, batch: float, passes: int) -> float:
+    """Return the module's formula for one model, computed with plain numbers."""
+    low, high = model.batch_low.item(), model.batch_high.item()
+    where = min(max(math.log(batch / low) / math.log(high / low) * (KNOTS - 1), 0.0), KNOTS - 1.0)
+    bend = float(np.interp(where, np.arange(KNOTS), model.bend[0]))
+    compute = (model.alpha_c.item() + model.beta_c.item() * batch) * math.exp(bend)
+    sync = 0.0
+    if nodes > 1:
+        sync = model.alpha_n.item() + model.beta_n.item() * math.log2(slots / 2)
+        if nodes == 2:
+            sync += model.beta_p.item() * math.log2(slots / nodes)
+    elif slots > 1:
+        sync = model.alpha_r.item() + model.beta_r.item() * math.log2(slots / 2)
+    gamma = model.gamma.item()
+    longer = max(compute, sync)
+    last = longer * ((compute / longer) ** gamma + (sync / longer) ** gamma) ** (1 / gamma)
+    return float(passes * compute + last)
+
+
+@settings(max_examples=80, deadline=None)
+@given(models(), shapes(), st.floats(0.5, 5000), st.integers(0, 5))
+def test_is_the_formula(model: ThroughputModel, shape: tuple[int, int], batch: float, passes: int) -> None:
+    step, sync = one_step(model, *shape, batch, passes)
+    assert step == pytest.approx(written_out(model, *shape, batch, passes), rel=2e-3)
+    compute = compute_time(model, np.array([batch])).item()
+    assert step == pytest.approx((passes + 1) * compute + sync, rel=1e-5)
+
+
+@settings(max_examples=40, deadline=None)
+@given(models(), st.floats(0.5, 5000))
+def test_one_slot_has_nothing_to_synchronise(model: ThroughputModel, batch: float) -> None:
+    step, sync = one_step(model, 1, 1, batch)
+    assert sync == 0.0
+    assert step == pytest.approx(compute_time(model, np.array([batch])).item(), rel=1e-6)
+
+
+@settings(max_examples=40, deadline=None)
+@given(models(bent=False), shapes(), st.floats(0.5, 5000), st.floats(1.01, 10))
+def test_takes_longer_with_more_samples_and_with_more_slots_of_as_many_nodes(
+    model: ThroughputModel, shape: tuple[int, int], batch: float, factor: float
+) -> None:
+    slots, nodes = shape
+    step, _ = one_step(model, slots, nodes, batch)
+    assert 0 < step < math.inf
+    assert one_step(model, slots, nodes, batch * factor)[0] >= step * (1 - 1e-6)
+    assert one_step(model, 2 * slots, nodes, batch)[0] >= step * (1 - 1e-6)
+
+
+@settings(max_examples=80, deadline=None)
+@given(models(), anything, anything, anything, anything)
+def test_what_cannot_be_takes_for_ever(
+    model: ThroughputModel, slots: float, nodes: float, batch: float, passes: float
+) -> None:
+    step, sync = one_step(model, slots, nodes, batch, passes)
+    assert step > 0
+    assert sync >= 0
+    possible = 1 <= nodes <= slots < 1e6 and 1 <= batch < 1e6 and 0 <= passes < 1e6
+    if possible:
+        assert math.isfinite(step)
+    if not (1 <= nodes <= slots < math.inf and 0 < batch < math.inf and passes >= 0):
+        assert (step, sync) == (math.inf, 0.0)
+    spread = log_spread(
+        model, slots=np.array([slots]), nodes=np.array([nodes]), local_batch=np.array([batch])
+    )
+    assert spread.item() >= model.spread.item() * (1 - 1e-9)
+
+
+def test_many_at_once_are_each_by_itself() -> None:
+    random = np.random.default_rng(1)
+    jobs, columns, batches = 300, 20, 40
+    model = prior(compute_s=random.uniform(0.1, 1, jobs), local_batch=np.full(jobs, 32.0))
+    model = replace(model, bend=random.normal(0, 0.1, model.bend.shape), batch_high=model.batch_high * 8)
+    slots = 2 ** random.integers(0, 7, columns)
+    nodes = np.maximum(1, slots // 8)
+    batch = random.uniform(1, 500, (jobs, columns, batches))
+    assert batch.size > 2 * throughput._BLOCK, "several blocks"
+    step, sync = step_time(model, slots=slots[:, None], nodes=nodes[:, None], local_batch=batch)
+    assert step.shape == sync.shape == batch.shape
+    for job in (0, 137, 299):
+        alone, _ = step_time(
+            model[job : job + 1],
+            slots=slots[None, :, None],
+            nodes=nodes[None, :, None],
+            local_batch=batch[job : job + 1],
+        )
+        assert np.array_equal(step[job], alone[0])
+
+
+def test_models_of_jobs_on_kinds_are_chosen_by_column() -> None:
+    model = prior(compute_s=np.arange(1.0, 7).reshape(2, 3), local_batch=np.full((2, 3), 8.0))
+    by_column = model[:, np.array([2, 0, 0, 1])]
+    assert (by_column.shape, by_column.bend.shape) == ((2, 4), (2, 4, KNOTS))
+    step, _ = step_time(by_column, slots=1, nodes=1, local_batch=np.full((1, 4), 8.0))
+    assert step == pytest.approx(np.array([[3, 1, 1, 2], [6, 4, 4, 5.0]]))
+    mixed = by_column.where(np.array([[True] * 4, [False] * 4]), by_column.faster(2.0))
+    step, _ = step_time(mixed, slots=4, nodes=1, local_batch=np.full((1, 4), 8.0))
+    assert step[1, 0] / step[0, 0] == pytest.approx(1.0, rel=1e-5)
+
+
+def test_nothing_of_nothing() -> None:
+    none = prior(compute_s=np.zeros(0), local_batch=np.zeros(0))
+    step, sync = step_time(none, slots=np.ones((1, 3)), nodes=np.ones((1, 3)), local_batch=np.ones((1, 3)))
+    assert step.shape == sync.shape == (0, 3)
+
+
+def test_the_prior_hopes_and_is_unsure() -> None:
+    model = prior(compute_s=np.array([2.0]), local_batch=np.array([32.0]))
+    assert one_step(model, 1, 1, 32)[0] == pytest.approx(2.0)
+    assert one_step(model, 64, 8, 32)[0] < 2.0 * 1.1
+    spread = log_spread(model, slots=np.array([1]), nodes=np.array([1]), local_batch=np.array([32]))
+    assert math.exp(spread.item()) > 1.9
+
+
+@settings(max_examples=40, deadline=None)
+@given(models(), shapes(), st.floats(0.5, 5000))
+def test_intervals_widen_with_the_distance_from_what_was_tried(
+    model: ThroughputModel, shape: tuple[int, int], batch: float
+) -> None:
+    slots, nodes = shape
+    tried = replace(
+        model,
+        slots_tried=np.array([float(slots)]),
+        nodes_tried=np.array([float(nodes)]),
+        batch_low=np.array([batch]),
+        batch_high=np.array([batch]),
+    )
+
+    def spread(slots: float, nodes: float, batch: float) -> float:
+        found = log_spread(
+            tried, slots=np.array([slots]), nodes=np.array([nodes]), local_batch=np.array([batch])
+        )
+        return float(found.item())
+
+    here = spread(slots, nodes, batch)
+    assert here == pytest.approx(model.spread.item())
+    assert spread(1, 1, batch) == pytest.approx(here), "smaller is known"
+    for one in ((2 * slots, nodes, batch), (slots, nodes, 2 * batch), (slots, nodes, batch / 2)):
+        assert spread(*one) > here
+    assert spread(8 * slots, 8 * nodes, batch) > spread(2 * slots, 2 * nodes, batch) > here

@@ -1,0 +1,164 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from ortools.linear_solver import pywraplp
+
+from service.domain.policies.framework.widths import NO_CLASS, column_prices, fixed_widths, hull
+
+
+def linear_program(load, rate, prices, budget: float) -> tuple[float, float] | None:
+    """The least mean number of jobs within the budget, and the dollars' dual; None when nothing is within it."""
+    solver = pywraplp.Solver.CreateSolver("GLOP")
+    row = solver.Constraint(-solver.infinity(), float(budget))
+    for one in range(len(load)):
+        whole = solver.Constraint(1.0, 1.0)
+        for column in np.flatnonzero(rate[one] > 0):
+            jobs = float(load[one] / rate[one, column])
+            part = solver.NumVar(0.0, 1.0, "")
+            whole.SetCoefficient(part, 1.0)
+            row.SetCoefficient(part, jobs * float(prices[column]))
+            solver.Objective().SetCoefficient(part, jobs)
+    if solver.Solve() != pywraplp.Solver.OPTIMAL:
+        return None
+    return solver.Objective().Value(), -row.dual_value()
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_is_the_linear_program(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    classes, slots = int(rng.integers(1, 6)), np.array([1, 2, 4, 8, 16, 1, 2, 4])
+    prices = slots * np.repeat([1.0, 3.0], [5, 3]) * rng.uniform(0.8, 1.2, 8)
+    rate = slots ** rng.uniform(0.1, 1.2, (classes, 1)) * rng.uniform(0.5, 2.0, (classes, 8))
+    rate[:, 1:][rng.random((classes, 7)) < 0.2] = 0.0
+    load = rng.uniform(0.1, 3.0, classes)
+    cheapest = fixed_widths(load, rate, prices, budget_usd_per_h=0.0).usd_per_h
+    budget = cheapest * rng.uniform(1.0, 3.0)
+    found, exact = (
+        fixed_widths(load, rate, prices, budget_usd_per_h=budget),
+        linear_program(load, rate, prices, budget),
+    )
+    assert exact is not None
+    assert found.jobs == pytest.approx(exact[0], rel=1e-6)
+    assert found.usd_per_h <= budget * (1 + 1e-9)
+    assert found.mu_h_per_usd == pytest.approx(exact[1], rel=1e-6, abs=1e-9)
+    assert found.share.sum(axis=1) == pytest.approx(np.ones(classes))
+    assert ((found.share > 0).sum(axis=1) > 1).sum() <= 1
+    # At its mu every class has what is best for one of its jobs alone.
+    cost = np.where(rate > 0, (1 + found.mu_h_per_usd * prices) / np.where(rate > 0, rate, 1.0), np.inf)
+    for one in range(classes):
+        assert cost[one, found.share[one] > 0] == pytest.approx(cost[one].min())
+
+
+@pytest.mark.parametrize(
+    ("budget", "amdahl", "root", "hours"),
+    [
+        (0.9, 2.07, 1.07, 0.7760),
+        (1.0, 2.43, 1.47, 0.6765),
+        (1.5, 4.21, 4.44, 0.4322),
+        (2.0, 6.00, 9.00, 0.3333),
+        (2.5, 7.79, 15.15, 0.2798),
+        (3.0, 9.57, 22.90, 0.2463),
+    ],
+)
+def test_is_the_worked_example_of_the_paper(budget: float, amdahl: float, root: float, hours: float) -> None:
+    """Figure 1: a class that is parallel to 80 % and one that speeds up as the root; both a load of 0.4."""
+    widths = np.arange(1.0, 30.0, 0.01)
+    rate = np.array([1 / (0.2 + 0.8 / widths), np.sqrt(widths)])
+    found = fixed_widths(np.array([0.4, 0.4]), rate, widths, budget_usd_per_h=budget)
+    assert (found.share @ widths).tolist() == pytest.approx([amdahl, root], abs=0.012)
+    assert found.jobs / 0.8 == pytest.approx(hours, rel=1e-3)
+    assert found.usd_per_h == pytest.approx(budget)
+
+
+def test_mixes_two_widths_where_the_speedup_is_not_concave() -> None:
+    """The counterexample to the theorem as it is stated: the best single width takes .833."""
+    widths = np.arange(1.0, 3.0001, 0.01)
+    rate = np.interp(widths, [1, 2, 3], [1, 1.2, 1.7])[None]
+    found = fixed_widths(np.array([1.0]), rate, widths, budget_usd_per_h=5 / 3)
+    used = np.flatnonzero(found.share[0])
+    assert widths[used].tolist() == pytest.approx([1, 3])
+    assert found.share[0, used].tolist() == pytest.approx([0.13, 0.87], abs=0.005)
+    assert found.jobs == pytest.approx(0.641, abs=0.001)
+    assert found.mixed_class == 0
+    # Narrow jobs stay longer, so of those that are present they are more than of those that arrive.
+    assert found.narrow_share == pytest.approx(0.13 / (0.13 + 0.87 / 1.7), abs=0.01)
+
+
+def test_unequal_speedups_are_worth_more_than_one_width_for_all() -> None:
+    """Five classes with measured-looking tables and one budget near what they need at least: every class has its own
+    width, at most one has two, and each further dollar is worth less, until none is worth anything.
+    """
+    slots = np.array([1.0, 2, 4, 8, 12, 16, 24, 32, 48, 64])
+    exponents = np.array([[0.75], [0.95], [0.8], [0.7], [0.9]])
+    bumps = 1 + 0.15 * np.sin(np.arange(10) * (1 + np.arange(5)[:, None]))
+    rate = slots**exponents * bumps / bumps[:, :1]
+    load = np.array([2.0, 2, 2, 4, 10])
+    worth = [fixed_widths(load, rate, slots, budget_usd_per_h=budget) for budget in (20, 22, 25, 30, 40, 60)]
+    for budget, found in zip((20, 22, 25, 30, 40, 60), worth, strict=True):
+        together = [
+            jobs
+            for column in range(len(slots))
+            if (load / rate[:, column] * slots[column]).sum() <= budget
+            for jobs in [(load / rate[:, column]).sum()]
+        ]
+        assert found.jobs <= min(together, default=np.inf) + 1e-9
+        assert ((found.share > 0).sum(axis=1) > 1).sum() <= 1
+    assert (np.diff([one.jobs for one in worth[:5]]) < 0).all()
+    assert worth[5].status == "slack"
+    assert (np.diff([one.mu_h_per_usd for one in worth]) <= 0).all()
+
+
+@given(
+    st.integers(0, 10_000),
+    st.floats(1e-6, 1e6),
+)
+@settings(max_examples=40, deadline=None)
+def test_the_hull_has_the_best_column_for_every_worth_of_a_dollar(seed: int, mu: float) -> None:
+    rng = np.random.default_rng(seed)
+    prices, rate = rng.choice([0.0, 1.0, 2.0, 4.0, 7.0], 8), rng.choice([0.0, 1.0, 2.0, 3.0, 3.5], 8)
+    corners = hull(rate, prices)
+    if not (rate > 0).any():
+        assert corners == []
+        return
+    cost = (1 + mu * prices[rate > 0]) / rate[rate > 0]
+    assert ((1 + mu * prices[corners]) / rate[corners]).min() == pytest.approx(cost.min())
+
+
+def test_a_budget_below_the_load_rents_what_is_cheapest_and_says_so() -> None:
+    found = fixed_widths(np.array([4.0]), np.array([[1.0, 1.5]]), np.array([1.0, 2.0]), budget_usd_per_h=3.0)
+    assert found.status == "unstable"
+    assert found.share.tolist() == [[1.0, 0.0]]
+    cost = (1 + found.mu_h_per_usd * np.array([1.0, 2.0])) / np.array([1.0, 1.5])
+    assert cost[0] < cost[1]
+
+
+def test_a_budget_beyond_use_leaves_money() -> None:
+    found = fixed_widths(
+        np.array([1.0]), np.array([[1.0, 1.5]]), np.array([1.0, 2.0]), budget_usd_per_h=100.0
+    )
+    assert (found.status, found.mu_h_per_usd, found.mixed_class) == ("slack", 0.0, NO_CLASS)
+    assert found.share.tolist() == [[0.0, 1.0]]
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -1.0, 0.0])
+def test_what_is_no_positive_number_does_not_count(bad: float) -> None:
+    load, prices = np.array([1.0, bad, 2.0]), np.array([1.0, 2.0])
+    rate = np.array([[1.0, 1.5], [1.0, 1.5], [bad, bad]])
+    found = fixed_widths(load, rate, prices, budget_usd_per_h=1.2)
+    assert found.share[1:].sum() == 0
+    assert found.usd_per_h == pytest.approx(1.2)
+    assert fixed_widths(load, rate, prices, budget_usd_per_h=np.nan).status == "unstable"
+
+
+def test_no_classes() -> None:
+    nothing = fixed_widths(np.zeros(0), np.zeros((0, 2)), np.ones(2), budget_usd_per_h=0.0)
+    assert (nothing.jobs, nothing.status) == (0.0, "slack")
+
+
+def test_slots_stand_for_dollars_where_nothing_has_a_price() -> None:
+    assert column_prices(np.zeros(3), np.array([1, 2, 4])).tolist() == [1, 2, 4]
+    assert column_prices(np.array([0.0, 2.5]), np.array([1, 2])).tolist() == [0.0, 2.5]
+    assert column_prices(np.array([np.nan, 2.5]), np.array([1, 2]))[0] > 1e6

@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from service.domain.allocation.knapsack.problem import Problem, Solution
+from service.domain.policies.idle_fill import IdleFill
+from tests.unit.service.domain.policies.rounds import a_round, brute_force, random_round
+
+
+def published(given, forward_s: float) -> float:
+    """BFTrainer's objective over counts by a direct dynamic program, for jobs of one kind that all are alike in weight."""
+    slots = given.configurations.slots.tolist()
+    capacity = int(given.rows[0].capacity)
+    best = [0.0] * (capacity + 1)
+    for job, goodput in enumerate(given.goodput):
+        first = next((index for index, one in enumerate(goodput) if one > 0), None)
+        scale = [one / goodput[first] * slots[first] if first is not None else 0.0 for one in goodput]
+        now = given.current[job]
+        size_now = slots[now] if now >= 0 else 0
+        in_change = given.change_s[job] * (scale[now] if now >= 0 else 0.0)
+        worth = {0: -in_change if size_now else 0.0}
+        for size, factor in zip(slots, scale, strict=True):
+            if factor > 0:
+                worth[size] = forward_s * factor - (in_change if size_now and size != size_now else 0.0)
+        best = [
+            max(worth[size] + best[free - size] for size in worth if size <= free)
+            for free in range(capacity + 1)
+        ]
+    return best[capacity]
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_is_the_published_objective_over_counts(seed: int) -> None:
+    given = random_round(seed, weight=np.full(4, 0.5))
+    policy = IdleFill(forward_s=4.0)
+    assert policy.choose(given, brute_force).solution.objective == pytest.approx(published(given, 4.0))
+
+
+def test_a_job_may_take_the_whole_pool_in_one_step() -> None:
+    # The published constant forbids 1 -> 8 of 8: a change by more than half of the pool.
+    goodput = [[10.0 * size for size in range(1, 9)]]
+    given = a_round(goodput, range(1, 9), capacity=8, current=np.array([0]), change_s=np.array([1.0]))
+    assert IdleFill().choose(given, brute_force).chosen.tolist() == [7]
+
+
+@pytest.mark.parametrize(("forward_s", "column"), [(1.9, 0), (2.1, 1)])
+def test_a_change_must_pay_within_the_time_ahead(forward_s: float, column: int) -> None:
+    given = a_round([[10.0, 20.0]], [1, 2], capacity=2, current=np.array([0]), change_s=np.array([2.0]))
+    assert IdleFill(forward_s=forward_s).choose(given, brute_force).chosen.tolist() == [column]
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_opportunistic_jobs_take_nothing_from_the_others(seed: int) -> None:
+    given = random_round(seed, weight=np.array([1.0, 0.5, 2.0, 0.9]))
+    usual = np.array([True, False, True, False])
+    alone = random_round(
+        seed, weight=np.array([1.0, 0.5, 2.0, 0.9]), allowed=np.repeat(usual[:, None], 4, axis=1)
+    )
+    together = IdleFill().choose(given, brute_force)
+    assert together.chosen[usual].tolist() == IdleFill().choose(alone, brute_force).chosen[usual].tolist()
+    slots = np.append(given.configurations.slots, 0)
+    assert slots[together.chosen].sum() <= given.rows[0].capacity
+    value = np.concatenate([together.utility, together.idle[:, None]], axis=1)
+    assert together.solution.objective == pytest.approx(value[np.arange(4), together.chosen].sum())
+    assert together.solution.bound >= together.solution.objective
+
+
+def test_opportunistic_jobs_fill_what_is_left() -> None:
+    # However well they scale, they have two of six.
+    given = a_round(
+        [[1, 2, 4], [1, 1.2, 1.5]],
+        [1, 2, 4],
+        capacity=6,
+        weight=np.array([0.5, 1.0]),
+        current=np.array([2, -1]),
+    )
+    assert IdleFill().choose(given, brute_force).chosen.tolist() == [1, 2]
+
+
+def test_a_row_that_binds_for_the_usual_jobs_has_their_price() -> None:
+    prices = iter([np.array([5.0]), np.array([1.0])])
+
+    def solve(problem: Problem) -> Solution:
+        return replace(brute_force(problem), prices=next(prices))
+
+    given = a_round([[1.0], [1.0]], [1], capacity=1, weight=np.array([1.0, 0.5]))
+    assert IdleFill().choose(given, solve).solution.prices.tolist() == [5.0]

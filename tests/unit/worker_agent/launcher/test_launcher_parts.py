@@ -1,0 +1,166 @@
+"""Parts of the launcher that need no launcher."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from worker_agent.launcher import processes, program
+from worker_agent.launcher.preload import shadowed
+from worker_agent.launcher.protocol import (
+    Changed,
+    Decoder,
+    Hello,
+    LaunchPlan,
+    Lease,
+    Start,
+    Started,
+    Unknown,
+    Welcome,
+    encode,
+    socket_address,
+)
+
+MESSAGES = [
+    Hello(),
+    Start("job/1"),
+    Lease(12.5),
+    Welcome("v", True, ["job/1"]),
+    Started("job/1", "zygote", "a\nb", retryable=True),
+    Changed("jöb/1"),
+]
+
+
+@given(st.lists(st.sampled_from(MESSAGES), max_size=6), st.integers(1, 50))
+def test_messages_survive_any_cutting(messages: list[Hello], step: int) -> None:
+    data = b"".join(map(encode, messages))
+    decoder = Decoder()
+    received = [m for start in range(0, len(data), step) for m in decoder.feed(data[start : start + step])]
+    assert received == messages
+
+
+@pytest.mark.parametrize("line", [b'{"type": 3}\n', b"[]\n", b'{"type": "start", "tempo": 3}\n', b"x\n"])
+def test_another_language_is_refused(line: bytes) -> None:
+    with pytest.raises(ValueError, match=r".+"):
+        Decoder().feed(line)
+
+
+def test_what_a_newer_side_says_is_left_out() -> None:
+    newer = b'{"type": "dance"}\n{"type": "start", "run": "j/1", "tempo": 3}\n'
+    assert Decoder().feed(newer) == [Unknown("dance"), Start("j/1")]
+
+
+def test_a_plan_of_a_newer_agent_is_read() -> None:
+    plan = LaunchPlan(
+        argv=["x"], how="spawn", cwd="/", threads=1, store_host=None, store_port=1, node_count=1, ranks={}
+    )
+    assert LaunchPlan.from_json({**plan.to_json(), "tempo": 3}) == plan
+    with pytest.raises(KeyError):
+        LaunchPlan.from_json({"argv": ["x"]})
+
+
+def test_a_plan_survives_its_file() -> None:
+    plan = LaunchPlan(
+        argv=["python", "t.py"], how="zygote", cwd="/w", threads=1, store_host=None, store_port=1,
+        node_count=1, ranks={0: {"RANK": "0"}, 11: {"RANK": "11"}},
+    )  # fmt: skip
+    assert LaunchPlan.from_json(json.loads(json.dumps(plan.to_json()))) == plan
+    assert "RANK" not in repr(plan), "environments hold secrets and stay out of logs"
+
+
+def test_a_socket_in_a_deep_folder(tmp_path: Path) -> None:
+    deep = tmp_path / ("d" * 100) / ("e" * 100)
+    deep.mkdir(parents=True)
+    with socket.socket(socket.AF_UNIX) as server, socket_address(deep) as address:
+        server.bind(address)
+    assert (deep / "launcher.sock").exists()
+
+
+@pytest.fixture
+def bystander() -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen(
+        ["cat"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        bufsize=0,
+        env={"HEADWAY_CONTROL": "/here", "PATH": os.defpath},
+        start_new_session=True,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    # Its environment can be read once it runs: `Popen` returns a moment before that.
+    process.stdin.write(b"up")
+    assert process.stdout.read(2) == b"up"
+    yield process
+    process.kill()
+    process.communicate()
+
+
+def test_leftovers_are_found_by_group_and_by_environment(bystander: subprocess.Popen[bytes]) -> None:
+    by_marker = processes.leftovers(set(), "HEADWAY_CONTROL=/here")
+    assert [process.pid for process in by_marker] == [bystander.pid]
+    assert bystander.pid in [process.pid for process in processes.leftovers({bystander.pid}, "NO=1")]
+    assert processes.leftovers(set(), "HEADWAY_CONTROL=/her") == []
+
+
+def test_killing_by_start_time(bystander: subprocess.Popen[bytes]) -> None:
+    process = processes.read(bystander.pid)
+    assert process is not None
+    later = processes.Process(process.pid, "S", process.parent, process.group, process.start_ticks + 1)
+    processes.kill(later)
+    assert bystander.poll() is None, "another process with the same pid is left alone"
+    processes.kill(process)
+    assert bystander.wait(10) == -9
+    processes.kill(process)
+
+
+def test_a_process_that_is_not_there() -> None:
+    assert processes.read(2**22 + 1) is None
+
+
+def test_modules_that_a_script_would_find_first(tmp_path: Path) -> None:
+    for name in ("train.py", "model.py", "notes.txt"):
+        (tmp_path / name).touch()
+    (tmp_path / "data").mkdir()
+    assert shadowed([tmp_path, tmp_path / "nowhere"]) is None
+    (tmp_path / "json").mkdir()
+    assert shadowed([tmp_path]) is None, "a folder without Python files is no package that wins"
+    (tmp_path / "json" / "__init__.py").touch()
+    assert shadowed([tmp_path]) == "json"
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "output"),
+    [
+        ("print(__name__, __file__.endswith('t.py'))", 0, "__main__ True"),
+        ("import sys; sys.exit(256 + 3)", 3, ""),
+        ("import sys; sys.exit('words')", 1, "words"),
+        ("raise KeyboardInterrupt", 130, "KeyboardInterrupt"),
+        ("x = (", 1, "SyntaxError"),
+        ("import sys; print('no newline', end=''); sys.stdout.write('!')", 0, "no newline!"),
+        ("import sys, pickle\nclass A: pass\nprint(type(pickle.loads(pickle.dumps(A()))).__name__)", 0, "A"),
+        ("import multiprocessing as m\nif __name__ == '__main__':\n p = m.get_context('spawn').Process(target=print, args=['kid'], kwargs={'flush': True})\n p.start(); p.join(); print(p.exitcode)", 0, "0"),
+    ],
+)  # fmt: skip
+def test_a_program_ends_as_under_the_interpreter(tmp_path: Path, body: str, code: int, output: str) -> None:
+    (tmp_path / "t.py").write_text(body)
+    ended = subprocess.run(
+        [sys.executable, program.__file__, "t.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert ended.returncode == code
+    assert output in ended.stdout + ended.stderr
+    assert "program.py" not in ended.stderr

@@ -1,0 +1,148 @@
+"""Slots of this host: one per GPU that NVML lists, or one per CPU core where there is no GPU."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from headway.contract.agents import DEVICE_CPU, DeviceHealth, SlotInfo
+from headway.errors import HeadwayError
+
+_BRANDS = re.compile(r"\b(nvidia|amd|tesla|geforce|quadro|graphics|generation|instinct)\b", re.IGNORECASE)
+_VARIANT = re.compile(r"^(sxm\d*|pcie|hbm\d*e?|nvl|\d+gb?|oam)$", re.IGNORECASE)
+
+
+def kind_name(product: str) -> str:
+    """Return the device kind for an NVML product name: the family, without vendor, form factor and memory size.
+
+    `NVIDIA A100-SXM4-80GB` is `a100`, `NVIDIA GeForce RTX 4090` is `rtx4090`, `Tesla T4` is `t4`.
+    """
+    words = re.split(r"[\s\-_/]+", _BRANDS.sub(" ", product).strip())
+    kept = [word for word in words if word and not _VARIANT.match(word)]
+    name = re.sub(r"[^a-z0-9.]", "", "".join(kept).lower()).lstrip(".")
+    return name[:63] or "gpu"
+
+
+def find_slots(
+    wanted: int | None,
+    device_kind: str | None,
+    known: Sequence[SlotInfo] = (),
+    gpus: Sequence[SlotInfo] | None = None,
+) -> list[SlotInfo]:
+    """Return the slots to offer: without `device_kind` the GPUs, or one CPU slot per core where there is none.
+
+    `known` are the slots that this agent offered before. A GPU keeps its slot number while the agent's folder
+    exists, and a GPU that disappears keeps its number until another GPU takes it. `gpus` are the GPUs that
+    NVML lists.
+
+    Raises:
+        HeadwayError: GPUs were requested by kind or number, and the host has fewer.
+    """
+    found = []
+    if device_kind != DEVICE_CPU:
+        shown = gpu_slots() if gpus is None else gpus
+        before, now = (
+            [slot for slot in some if device_kind in (None, slot.device_kind)] for some in (known, shown)
+        )
+        found = keep_places(before, now)
+    if not found and device_kind in (None, DEVICE_CPU):
+        return [SlotInfo(index=index, device_kind=DEVICE_CPU) for index in range(wanted or cpu_count())]
+    if not found or (wanted or 0) > len(found):
+        kind = "" if device_kind is None else f" of kind {device_kind}"
+        raise HeadwayError(
+            f"This host has {len(found)} GPUs{kind}, but the agent is configured to offer {wanted or 1}.",
+            "Check nvidia-smi, ask for fewer with --slots, or offer CPU slots with --device-kind cpu.",
+        )
+    return found[:wanted]
+
+
+def keep_places(known: Sequence[SlotInfo], found: Sequence[SlotInfo]) -> list[SlotInfo]:
+    """Return the GPU slots with stable numbers: a GPU that is still present keeps the number it had.
+
+    A new GPU takes the number of a missing one, or the next number at the end. A missing GPU that no other
+    replaces keeps its slot, without health values.
+    """
+    there = {slot.uuid: slot for slot in found}
+    places = {slot.index: slot for slot in known if slot.uuid is not None}
+    kept = {slot.uuid for slot in places.values() if slot.uuid in there}
+    new = [slot for slot in found if slot.uuid not in kept]
+    free = [index for index, slot in sorted(places.items()) if slot.uuid not in there]
+    free += range(max(places, default=-1) + 1, max(places, default=-1) + 1 + len(new))
+    for index, slot in places.items():
+        places[index] = there.get(slot.uuid, slot.model_copy(update={"health": DeviceHealth()}))
+    places.update(zip(free, new, strict=False))
+    return [places[index].model_copy(update={"index": index}) for index in sorted(places)]
+
+
+def with_health(slots: Sequence[SlotInfo], gpus: Sequence[SlotInfo] | None = None) -> list[SlotInfo]:
+    """Return the slots with the current health of their devices; a device that does not answer has empty health.
+
+    A new device becomes a slot only at the next start of the agent.
+    """
+    if all(slot.uuid is None for slot in slots):
+        return list(slots)
+    now = {slot.uuid: slot.health for slot in (gpu_slots() if gpus is None else gpus)}
+    return [slot.model_copy(update={"health": now.get(slot.uuid, DeviceHealth())}) for slot in slots]
+
+
+def gpu_slots() -> list[SlotInfo]:
+    """Return every GPU that NVML lists, with its health; empty without a driver."""
+    import pynvml  # noqa: PLC0415  # imported on use: pynvml loads the driver's library
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return []
+    try:
+        found = []
+        for index in range(pynvml.nvmlDeviceGetCount()):
+            with contextlib.suppress(pynvml.NVMLError):  # a lost device does not even return its name
+                found.append(_gpu(pynvml, index))
+        return found
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def cpu_count() -> int:
+    """Return the number of cores that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def memory_bytes() -> int:
+    """Return the memory of the host in bytes, or the limit of its control group if that is lower."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    with contextlib.suppress(OSError, ValueError):  # the file holds "max" where there is no limit
+        return min(total, int(Path("/sys/fs/cgroup/memory.max").read_text()))
+    return total
+
+
+def _gpu(pynvml: Any, index: int) -> SlotInfo:
+    handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+    memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
+    temperature_c = ecc_uncorrected = None
+    with contextlib.suppress(pynvml.NVMLError):
+        temperature_c = int(pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU))
+    with contextlib.suppress(pynvml.NVMLError):  # boards without ECC answer that it is not supported
+        ecc_uncorrected = int(
+            pynvml.nvmlDeviceGetTotalEccErrors(
+                handle, pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, pynvml.NVML_VOLATILE_ECC
+            )
+        )
+    return SlotInfo(
+        index=index,
+        device_kind=kind_name(text(pynvml.nvmlDeviceGetName(handle))),
+        memory_bytes=int(memory.total),
+        uuid=text(pynvml.nvmlDeviceGetUUID(handle)),
+        health=DeviceHealth(
+            temperature_c=temperature_c, memory_used_bytes=int(memory.used), ecc_uncorrected=ecc_uncorrected
+        ),
+    )
+
+
+def text(value: str | bytes) -> str:
+    """Return the value as `str`: older NVML bindings return bytes."""
+    return value.decode() if isinstance(value, bytes) else value

@@ -1,0 +1,1 @@
+"""This host: state folders, ports, instance metadata and the identity of the agent."""

@@ -1,0 +1,1 @@
+"""Isolation of jobs from one another and from the agent."""

@@ -1,0 +1,1 @@
+"""The link to the service: commands in, reports out, credentials."""

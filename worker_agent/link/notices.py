@@ -1,0 +1,79 @@
+"""Polling of the metadata service for interruption notices of this host, in one thread."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+import structlog
+
+from headway.contract.agents import InterruptionNotice
+from worker_agent.host.folders import boot_s
+from worker_agent.host.metadata import Metadata, NoMetadata, Notice
+from worker_agent.link.outbox import Outbox
+
+_log = structlog.get_logger()
+
+POLL_S = 2.0
+"""Seconds between two polls. A notice comes two minutes ahead; the provider recommends a few seconds."""
+
+
+class NoticeWatcher:
+    """Body of the polling thread. It reports each notice once per agent process; the service counts a notice once.
+
+    Args:
+        reclaimed: called with the time (boot-time clock) at which the provider takes the host away.
+    """
+
+    def __init__(
+        self,
+        *,
+        metadata: Metadata,
+        outbox: Outbox,
+        reclaimed: Callable[[float], None],
+        stopping: threading.Event,
+    ) -> None:
+        self._metadata = metadata
+        self._outbox = outbox
+        self._reclaimed = reclaimed
+        self._stopping = stopping
+        self._seen: set[Notice] = set()
+        self._deaf = False
+
+    def run(self) -> None:
+        """Poll until the agent stops. An unavailable metadata service is polled again without limit."""
+        while not self._stopping.is_set():
+            self.run_once()
+            self._stopping.wait(POLL_S)
+        self._metadata.close()
+
+    def run_once(self) -> None:
+        """Poll the metadata service once."""
+        try:
+            notices = self._metadata.notices()
+        except NoMetadata as error:
+            if not self._deaf:
+                _log.warning("the metadata service does not answer; polling continues", error=str(error))
+            self._deaf = True
+            return
+        self._deaf = False
+        for notice in notices:
+            if notice not in self._seen:
+                self._seen.add(notice)
+                self._take(notice)
+
+    def _take(self, notice: Notice) -> None:
+        self._outbox.add(
+            lambda sequence, at: InterruptionNotice(
+                sequence=sequence,
+                at=at,
+                what=notice.what,
+                action=notice.action[:64],
+                reclaim_at=notice.reclaim_at,
+            ),
+            urgent=True,
+        )
+        _log.warning("interruption notice", action=notice.action, reclaim_at=str(notice.reclaim_at))
+        if notice.reclaim_at is not None:
+            self._reclaimed(boot_s() + (notice.reclaim_at - datetime.now(UTC)).total_seconds())

@@ -1,0 +1,1 @@
+"""Shipping of rank output to the service."""

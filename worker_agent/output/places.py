@@ -1,0 +1,109 @@
+"""Location of a job's output folder on this node, and files that ranks wrote outside of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+from headway.contract.agents import RunCommand
+from worker_agent.host.folders import JobFolder, RunFolder, read_json, write_json
+from worker_agent.launcher.commandline import python_target
+from worker_agent.output.tree import Scan, open_tree
+
+_MOST_SCANNED: Final = 200_000
+Bundle = dict[str, tuple[int, int]]
+"""Size and modification time of every file that came with the bundle, by path."""
+
+
+def output_folder(command: RunCommand, folder: RunFolder) -> Path:
+    """Return the folder that the job's ranks find in `HEADWAY_OUTPUT_DIR`."""
+    root, inner = root_and_inner(command, folder)
+    return root / inner if inner else root
+
+
+def root_and_inner(command: RunCommand, folder: RunFolder) -> tuple[Path, str]:
+    """Return a folder that the job cannot replace, and the path of the output folder below it.
+
+    The path is empty if the output folder is that folder itself.
+    """
+    chosen = command.output.dir
+    if chosen is None:
+        return JobFolder(folder.path.parent).output, ""
+    return folder.work, "" if chosen == "." else chosen
+
+
+def start_folder(command: RunCommand, folder: RunFolder) -> Path:
+    """Return the working folder in which ranks start."""
+    return output_folder(command, folder) if command.output.as_cwd else folder.work
+
+
+def lay_out(command: RunCommand, folder: RunFolder) -> None:
+    """Create the output folder in a newly unpacked working folder, and record the files of the bundle.
+
+    Raises:
+        OSError: the folder cannot be created.
+    """
+    job = JobFolder(folder.path.parent)
+    if job.bundle.exists():
+        return
+    with open_tree(folder.work, "") as tree:
+        scan = tree.scan(most=_MOST_SCANNED)
+        write_json(job.bundle, {path: seen.signature[:2] for path, seen in scan.entries.items()})
+        tree.make_folder(root_and_inner(command, folder)[1])
+
+
+def inner_folders(command: RunCommand, folder: RunFolder) -> list[Path]:
+    """Return the folders on the path from the working folder to the output folder in it, the outermost first."""
+    inner = command.output.dir
+    if inner is None or inner == ".":
+        return []
+    parts = PurePosixPath(inner).parts
+    return [folder.work.joinpath(*parts[: count + 1]) for count in range(len(parts))]
+
+
+def bundle_of(job: JobFolder, inner: str) -> Bundle:
+    """Return the files of the bundle below a folder, by paths relative to it."""
+    kept: dict[str, list[int]] = read_json(job.bundle) or {}
+    prefix = f"{inner}/" if inner else ""
+    return {
+        path.removeprefix(prefix): (size, mtime)
+        for path, (size, mtime) in kept.items()
+        if path.startswith(prefix)
+    }
+
+
+def written_elsewhere(command: RunCommand, folder: RunFolder) -> list[str]:
+    """Return the files of the working folder that neither came with the bundle nor lie in the output folder.
+
+    Raises:
+        OSError: the folder cannot be read, or has too many files.
+    """
+    inner = command.output.dir
+    if inner == ".":
+        return []
+    bundle = bundle_of(JobFolder(folder.path.parent), "")
+    with open_tree(folder.work, "") as tree:
+        scan = tree.scan(most=_MOST_SCANNED)
+    return list(_strangers(scan, bundle, None if inner is None else PurePosixPath(inner)))
+
+
+def start_argv(argv: Iterable[str], command: RunCommand, folder: RunFolder) -> list[str]:
+    """Return the command line with the script's path in the unpacked bundle, regardless of the start folder."""
+    given = list(argv)
+    if start_folder(command, folder) == folder.work:
+        return given
+    target = python_target(given)
+    if target is None:
+        return [str(folder.work / given[0]), *given[1:]] if "/" in given[0] else given
+    if target.is_module:
+        return given
+    at = given.index(target.name, 1)
+    return [*given[:at], str(folder.work / target.name), *given[at + 1 :]]
+
+
+def _strangers(scan: Scan, bundle: Bundle, output: PurePosixPath | None) -> Iterable[str]:
+    for path, seen in scan.entries.items():
+        inside = output is not None and PurePosixPath(path).is_relative_to(output)
+        if seen.kind != "folder" and not inside and bundle.get(path) != seen.signature[:2]:
+            yield path

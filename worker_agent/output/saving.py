@@ -1,0 +1,221 @@
+"""Save an output folder.
+
+A file is never saved half-written. A save while ranks run takes a file only if it did not change for
+`QUIET_S`. It discards what it read if the file changes meanwhile; the manifest then keeps the earlier
+version. A file that changes constantly, such as a log, is saved at every second save. The last save runs
+after the ranks have ended, and takes all files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Final
+
+from headway.contract.output import MAX_FILES, PART_BYTES, OutputEntry, OutputManifest, data_prefix
+from headway.contract.values.quantities import size_text
+from worker_agent.output.tree import Scan, Signature, TooManyFiles, Tree, TreeEntry, Unreadable
+from worker_agent.output.values import (
+    CannotSave,
+    Index,
+    Outcome,
+    Request,
+    Store,
+    read_part,
+    store_manifest,
+)
+
+QUIET_S: Final = 2.0
+
+
+class _Torn(Exception):  # not an error: the next save takes the file
+    """Signal that a file changed while it was read."""
+
+
+def save(store: Store, tree: Tree, request: Request, *, forget: bool = True) -> Outcome:
+    """Save the changes since the last call. With `forget`, delete objects that the last two manifests do not name.
+
+    Raises:
+        CannotSave: the folder is larger than allowed.
+        OSError: storage or the folder cannot be accessed. The last complete save is unchanged.
+    """
+    before = request.index or Index(lineage=request.generation, joined=request.joined)
+    scan = _scan(tree, request)
+    saving = _Saving(store, tree, request, before)
+    entries = {
+        path: entry for path, seen in scan.entries.items() if (entry := saving.take(path, seen)) is not None
+    }
+    gone = before.entries.keys() - scan.entries.keys()
+    removed = {path: one for path, one in before.removed.items() if path not in entries}
+    removed |= dict.fromkeys(sorted(gone), request.version)
+    outcome = Outcome(
+        index=None,
+        files=len(entries),
+        size_bytes=sum(one.size_bytes for one in entries.values()),
+        moved_bytes=saving.moved_bytes,
+        busy=saving.busy,
+        odd=[*scan.odd, *saving.odd],
+    )
+    index = before.model_copy(
+        update={"signatures": saving.signatures, "busy": saving.busy, "version": request.version}
+    )
+    if entries == before.entries and removed == before.removed:
+        kept = index if request.index is not None or entries or saving.busy else None
+        return outcome.model_copy(update={"index": kept})
+    used = {key for one in entries.values() for key in one.parts}
+    prefix = data_prefix(before.lineage, request.node)
+    dropped = {key for one in before.entries.values() for key in one.parts if key.startswith(prefix)} - used
+    index = index.model_copy(
+        update={
+            "entries": entries,
+            "removed": dict(list(removed.items())[:MAX_FILES]),
+            "sequence": before.sequence + 1,
+            "dropped": sorted(dropped),
+        }
+    )
+    store_manifest(store, index, request)
+    if forget:
+        _forget(store, index, request, [key for key in before.dropped if key not in used])
+    return outcome.model_copy(update={"index": index, "changed": True})
+
+
+def _scan(tree: Tree, request: Request) -> Scan:
+    """Return the entries of the folder that are output.
+
+    Raises:
+        CannotSave: the output is larger than allowed.
+    """
+    try:
+        scan = tree.scan(most=MAX_FILES + len(request.bundle))
+    except TooManyFiles as error:
+        raise CannotSave(f"The output folder cannot be saved: {error}. Pack them into fewer files.") from None
+    known = request.index.entries if request.index is not None else {}
+    ours = {
+        path: seen
+        for path, seen in scan.entries.items()
+        if path in known or not _is_of_bundle(seen, request.bundle.get(path))
+    }
+    size_bytes = sum(seen.size_bytes for seen in ours.values())
+    if len(ours) > MAX_FILES:
+        raise CannotSave(
+            f"The output folder cannot be saved: it has more than {MAX_FILES:,} files. Pack them into fewer files."
+        )
+    if size_bytes > request.max_bytes:
+        raise CannotSave(
+            f"The output folder has {size_text(size_bytes)}, and output.max_size is {size_text(request.max_bytes)}. "
+            "Remove files from it, or raise output.max_size."
+        )
+    return Scan(ours, scan.odd)
+
+
+def _is_of_bundle(seen: TreeEntry, known: tuple[int, int] | None) -> bool:
+    if known is None:
+        return False
+    return seen.kind == "folder" or known == seen.signature[:2]
+
+
+class _Saving:
+    """Storing of changed entries, one after another."""
+
+    def __init__(self, store: Store, tree: Tree, request: Request, before: Index) -> None:
+        self._store = store
+        self._tree = tree
+        self._request = request
+        self._before = before
+        self._known = {
+            key.rpartition("/")[2]: key for entry in before.entries.values() for key in entry.parts
+        }
+        self._prefix = data_prefix(before.lineage, request.node)
+        self.signatures: dict[str, Signature] = {}
+        self.busy: list[str] = []
+        self.odd: list[str] = []
+        self.moved_bytes = 0
+
+    def take(self, path: str, seen: TreeEntry) -> OutputEntry | None:
+        """Return the entry for the manifest, or None for a new file that is still being written."""
+        old = self._before.entries.get(path)
+        if seen.kind != "file":
+            self.signatures[path] = seen.signature
+            return self._unless_equal(old, self._entry(seen, target=seen.target))
+        if old is not None and old.kind == "file" and self._before.signatures.get(path) == seen.signature:
+            self.signatures[path] = seen.signature
+            return old
+        if not self._at_rest(path, seen):
+            self.busy.append(path)
+            return old
+        try:
+            parts = self._store_parts(path, seen)
+        except _Torn:
+            self.busy.append(path)
+            return old
+        except Unreadable:
+            if self._tree.look(path) is None:  # removed since it was listed
+                return None
+            self.odd.append(path)
+            return old
+        self.signatures[path] = seen.signature
+        return self._unless_equal(old, self._entry(seen, parts=parts))
+
+    def _at_rest(self, path: str, seen: TreeEntry) -> bool:
+        if self._request.last or path in self._before.busy:
+            return True
+        return self._request.now_s - seen.mtime_ns / 1e9 >= QUIET_S
+
+    def _store_parts(self, path: str, seen: TreeEntry) -> tuple[str, ...]:
+        parts = []
+        with self._tree.reading(path) as file:
+            read_bytes = 0
+            while part := read_part(file, PART_BYTES):
+                read_bytes += len(part)
+                if read_bytes > seen.size_bytes:
+                    raise _Torn
+                parts.append(self._store_part(part))
+        after = self._tree.look(path)
+        if read_bytes != seen.size_bytes or after is None or after.signature != seen.signature:
+            raise _Torn
+        return tuple(parts)
+
+    def _store_part(self, part: bytes) -> str:
+        digest = hashlib.sha256(part).hexdigest()
+        known = self._known.get(digest)
+        if known is None:
+            known = self._prefix + digest
+            self._store.put(known, part)
+            self._known[digest] = known
+            self.moved_bytes += len(part)
+        return known
+
+    def _entry(self, seen: TreeEntry, *, parts: tuple[str, ...] = (), target: str = "") -> OutputEntry:
+        return OutputEntry(
+            kind=seen.kind,
+            version=self._request.version,
+            mode=seen.mode,
+            mtime_ns=seen.mtime_ns if seen.kind == "file" else 0,
+            size_bytes=seen.size_bytes,
+            parts=parts,
+            target=target,
+        )
+
+    def _unless_equal(self, old: OutputEntry | None, new: OutputEntry) -> OutputEntry:
+        """Return the old entry if only times changed, so that it keeps its version."""
+        return old if old is not None and (old.content, old.mode) == (new.content, new.mode) else new
+
+
+def _forget(store: Store, index: Index, request: Request, parts: Sequence[str]) -> None:
+    """Delete the third-last manifest of this node, and parts that only it named.
+
+    An error leaves unused objects, but does no harm.
+    """
+    old = OutputManifest(
+        lineage=index.lineage,
+        joined=index.joined,
+        node=request.node,
+        sequence=max(index.sequence - 2, 0),
+        saved_at=datetime.fromtimestamp(request.now_s, UTC),
+        entries={},
+    )
+    with suppress(OSError):
+        for key in (old.key, *parts):
+            store.delete(key)

@@ -1,0 +1,1 @@
+"""The runs of this host: records, reconciliation, start, watch and stop."""

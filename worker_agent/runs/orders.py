@@ -1,0 +1,70 @@
+"""Delivery of orders of members to the ranks, as files that ranks check between two steps.
+
+The newest order of a job is stored beside its runs, so that a run finds it regardless of which arrives first.
+An older order never replaces a newer one. A run gets no order from before its own generation.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import structlog
+
+from headway.contract.agents import OrderCommand
+from headway.contract.orders import BatchPlan, Order, member_id, order_from_json, order_to_json
+from worker_agent.host.folders import JobFolder, RunFolder, write_text
+
+_log = structlog.get_logger()
+
+
+def order_of(command: OrderCommand) -> Order:
+    """Return the order in the format that ranks read."""
+    batch = command.batch
+    return Order(
+        generation=command.generation,
+        world_size=len(command.members),
+        store=f"{command.store_addr}:{command.store_port}",
+        members={member_id(one.born_generation, one.born_rank): one.rank for one in command.members},
+        lost=command.lost,
+        batch=BatchPlan(global_batch=batch.global_batch) if batch else None,
+    )
+
+
+def keep(job: JobFolder, order: Order) -> None:
+    """Store the order if it is the newest of the job."""
+    _replace_older(job.order, order)
+
+
+def deliver(job: JobFolder, folder: RunFolder) -> None:
+    """Copy the newest order of the job to the ranks of a run, unless it is from before their generation."""
+    order = _read(job.order)
+    if order is not None and order.generation >= int(folder.path.name):
+        _replace_older(folder.order, order)
+
+
+def newest(job: JobFolder) -> Order | None:
+    """Return the newest order of the job, or None without one."""
+    return _read(job.order)
+
+
+def generation_in(path: Path) -> int:
+    """Return the generation of the order in this file; 0 without one."""
+    order = _read(path)
+    return 0 if order is None else order.generation
+
+
+def _replace_older(path: Path, order: Order) -> None:
+    present = _read(path)
+    if present is None or present.generation < order.generation:
+        write_text(path, order_to_json(order), 0o640)  # ranks with their own user read it by group
+
+
+def _read(path: Path) -> Order | None:
+    """Return the order in the file, or None if there is none or a script has overwritten it."""
+    try:
+        return order_from_json(path.read_text())
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        _log.warning("replacing an order file that cannot be parsed", path=str(path), error=str(error))
+        return None

@@ -1,0 +1,90 @@
+"""Progress and speed of scripts without the library, computed from their steps as messages of the library."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from headway.contract.agents import RunCommand
+from headway.contract.runtime import FirstStep, Message, Metrics, Progress, Stepped
+from worker_agent.runs.records import Run
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """Batch sizes of a step.
+
+    Attributes:
+        samples: size of one step in the unit of progress.
+        global_batch: samples in a step of all ranks; 0 if unknown.
+        local_batch: samples in a step of one rank; 0 if unknown.
+    """
+
+    samples: int
+    global_batch: int
+    local_batch: int
+
+    @classmethod
+    def of(cls, command: RunCommand) -> Unit:
+        """Return the unit of a run.
+
+        It is the job file's global batch, the number of ranks if each has its own batch, or one.
+        """
+        if command.progress_batch == "per-rank":
+            return cls(command.world_size, command.world_size, 1)
+        batch = command.global_batch or 0
+        return cls(batch or 1, batch, batch and max(1, batch // command.world_size))
+
+
+class StepMeters:
+    """Last reported step of each run, from which the time of the next steps is measured."""
+
+    def __init__(self) -> None:
+        self._latest: dict[str, Stepped] = {}
+
+    def take(self, run: Run, stepped: Stepped) -> list[Message]:
+        """Return the library's messages for this step. If the run uses the library, return only the values.
+
+        Measurement starts with the first step of a run, because that includes imports and compilation. It
+        starts again with a step below the last one, because the script then counts from the beginning.
+        """
+        if stepped.rank != 0:
+            return []
+        unit = Unit.of(run.command)
+        samples = stepped.step * unit.samples
+        generation, at_s = stepped.generation, stepped.at_s
+        said: list[Message] = []
+        if not run.library:
+            if not run.stepped:
+                said.append(FirstStep(rank=0, generation=generation, at_s=at_s, samples=samples, plain=True))
+            said.append(self._progress(run.name, stepped, unit))
+        if stepped.values:
+            values = stepped.values
+            said.append(
+                Metrics(rank=0, generation=generation, at_s=at_s, epoch=0, samples=samples, values=values)
+            )
+        return said
+
+    def forget(self, run: Run) -> None:
+        """Forget the last step of a finished run."""
+        self._latest.pop(run.name, None)
+
+    def _progress(self, name: str, stepped: Stepped, unit: Unit) -> Progress:
+        before = self._latest.get(name)
+        self._latest[name] = stepped
+        steps, took_s = 0, 0.0
+        if before is not None and stepped.step > before.step and stepped.at_s > before.at_s:
+            steps, took_s = stepped.step - before.step, stepped.at_s - before.at_s
+        return Progress(
+            rank=0,
+            generation=stepped.generation,
+            at_s=stepped.at_s,
+            epoch=0,
+            samples=stepped.step * unit.samples,
+            total_samples=None if stepped.total is None else stepped.total * unit.samples,
+            steps=steps,
+            step_s_sum=took_s,
+            step_s_squares=took_s * took_s / steps if steps else 0.0,
+            global_batch=unit.global_batch,
+            local_batch=unit.local_batch,
+            accumulation=1,
+        )

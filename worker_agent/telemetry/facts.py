@@ -1,0 +1,59 @@
+"""Events on this host, for the agent's metrics and the traces of jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from headway.contract.agents import AnyCommand, AnyEntry
+
+
+@dataclass(frozen=True, slots=True)
+class Noted:
+    """Report entry that was queued for the service."""
+
+    entry: AnyEntry
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """Report that was sent. `lease_until_s` (boot-time clock) is the lease's new end; None after a failure."""
+
+    lease_until_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class CommandRead:
+    """Command that was read from the stream, `age_s` seconds after another host added it, by the clocks of both.
+
+    `command` is None if it cannot be parsed.
+    """
+
+    command: AnyCommand | None
+    age_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """Command that was accepted, or ignored because of a newer one."""
+
+    command: AnyCommand
+    ignored: bool
+
+
+@dataclass(frozen=True, slots=True)
+class OutputShipped:
+    """Output of ranks that has reached the service, and the bytes before it that were left out."""
+
+    kept_bytes: int
+    left_out_bytes: int
+
+
+Fact: TypeAlias = Noted | Sent | CommandRead | Taken | OutputShipped
+Tell: TypeAlias = Callable[[Fact], None]
+"""Function that receives a fact in the thread in which it happens. It must neither raise nor block."""
+
+
+def tell_nobody(_: Fact) -> None:
+    """Ignore the fact; the default without telemetry."""
