@@ -135,7 +135,7 @@ class JobProgress(BaseModel):
     first_samples: int | None = None
     """First step that a script without the library reported; None for others."""
     begun_generation: int = 0
-    """Latest generation in which a script without the library reported a step."""
+    """Latest generation in which rank 0 reported a first step."""
     resumption: Resumption | None = None
     """Evidence that the script resumes after a stop, or does not; None while there is none."""
 
