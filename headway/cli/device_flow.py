@@ -25,9 +25,7 @@ _OTHERWISE = "Sign in with a token instead: headway login --token."
 
 @dataclass(frozen=True, slots=True)
 class Confirmation:
-    """Instructions for the user: open `url` in a browser and type `code`, or open `complete_url`, which
-    contains the code.
-    """
+    """Instructions for the user: open `url` and type `code`, or open `complete_url`, which contains the code."""
 
     url: str
     code: str

@@ -1,6 +1,4 @@
-"""Table of the verbs of `headway`: the module of each, its line in `headway --help` and the panel that lists
-it. Printing the help therefore imports no verb.
-"""
+"""Table of the verbs of `headway`, from which the help is printed without importing any verb."""
 
 from __future__ import annotations
 

@@ -391,8 +391,6 @@ class Client(
         return self._get(f"{_API}/diagnosis", diagnosis_models.DiagnosisView)
 
     def clock_ahead_s(self) -> float:
-        """Return the lead of the service's clock over ours in seconds, to about 1 s; 0 without a `Date`
-        header.
-        """
+        """Return the lead of the service's clock over ours in seconds, to about 1 s; 0 without a `Date` header."""
         date = self._http.request("GET", "/livez").headers.get("Date")
         return parsedate_to_datetime(date).timestamp() - time.time() if date else 0.0

@@ -32,9 +32,7 @@ class ClusterCalls(Calls):
         return decisions.ClusterView.model_validate_json(answer.content)
 
     def rounds(self) -> Iterator[decisions.RoundView]:
-        """Yield the rounds that changed something and the latest round, newest first, fetching pages on
-        demand.
-        """
+        """Yield the rounds that changed something and the latest round, newest first."""
         return self._pages("/api/v1/rounds", Page[decisions.RoundView], {})
 
     def round(self, round_id: str = "latest") -> decisions.RoundView:

@@ -222,9 +222,7 @@ def _rank_first(candidate: tuple[Version, OutputEntry | None]) -> tuple[int, boo
 
 
 def _without_orphans(entries: dict[str, OutputEntry]) -> dict[str, OutputEntry]:
-    """Leave out entries below a path that is a file or a link, because one node made that path a folder and
-    another did not.
-    """
+    """Leave out entries below a path that is a folder on one node and a file or a link on another."""
     leaves = {path for path, entry in entries.items() if entry.kind != "folder"}
     return {
         path: entry

@@ -43,13 +43,9 @@ ENV_PROJECT = "HEADWAY_PROJECT"
 ENV_TRACKERS = "HEADWAY_TRACKERS"
 """Trackers that receive values of `run.report` besides the service: `TrackerName`s separated by commas."""
 ENV_JOINS = "HEADWAY_JOINS"
-"""Set for a new member: `HEADWAY_GENERATION` is the generation that it will join, and training runs without
-it so far.
-"""
+"""Set for a new member, which joins the running training as of `HEADWAY_GENERATION`."""
 ENV_MEMBER = "HEADWAY_MEMBER"
-"""`member_id` of the process. Its child processes inherit it, so the agent can find processes that it left
-behind.
-"""
+"""`member_id` of the process. The agent finds processes that it left behind by it, as children inherit it."""
 
 STORAGE_FILE = "storage.json"
 """File in the control folder with checkpoint keys: `contract.credentials.StorageCredentials` as JSON.
@@ -122,9 +118,7 @@ class Stepped(Envelope):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ready(Envelope):
-    """Message of a new member that reached its training loop and waits to join. `ready_s`: seconds since
-    `headway.init()`.
-    """
+    """A new member waits in its training loop to join, `ready_s` seconds after `headway.init()`."""
 
     TYPE: ClassVar[str] = "ready"
 
@@ -151,9 +145,7 @@ class Switched(Envelope):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Left(Envelope):
-    """Message of a rank that is no member of generation `joined` and ends, as ordered; its peers continue at
-    `samples`.
-    """
+    """A rank that is no member of generation `joined` ends, as ordered; its peers continue at `samples`."""
 
     TYPE: ClassVar[str] = "left"
 
@@ -199,9 +191,7 @@ class Progress(Envelope):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchChanged(Envelope):
-    """A change of the batch: steps take `global_batch` samples, at the learning rate of the script times
-    `lr_factor`.
-    """
+    """A change of the batch to `global_batch` samples, at the script's learning rate times `lr_factor`."""
 
     TYPE: ClassVar[str] = "batch_changed"
 
@@ -224,9 +214,7 @@ class Metrics(Envelope):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpointed(Envelope):
-    """A complete checkpoint, with its manifest written `total_s` after the start, of which `save_s` paused
-    training.
-    """
+    """A complete checkpoint, `total_s` after the start of its save, of which `save_s` paused training."""
 
     TYPE: ClassVar[str] = "checkpointed"
 

@@ -150,9 +150,7 @@ class Goal(SpecPart):
 
 
 class Checkpoint(SpecPart):
-    """Checkpoint settings of a job. `every` is `auto` or a duration; `grace_s` is the time to stop before
-    SIGKILL.
-    """
+    """Checkpoint settings: `every` is `auto` or a duration, `grace_s` the time to stop before SIGKILL."""
 
     every: Literal["auto"] | Annotated[Seconds, Field(ge=0.1, le=7 * 86400)] = "auto"
     keep: Annotated[int, Field(ge=1, le=100)] = 3
@@ -184,9 +182,7 @@ class OutputFolder(SpecPart):
 
 
 class Launch(StrEnum):
-    """The environment of a rank: a single process, or torchrun's (`RANK`, `WORLD_SIZE`, `MASTER_ADDR` and the
-    rest).
-    """
+    """The environment of a rank: that of a single process, or torchrun's (`RANK`, `WORLD_SIZE` and the rest)."""
 
     PLAIN = "plain"
     TORCHRUN = "torchrun"
@@ -258,9 +254,7 @@ class JobSpec(SpecPart):
     output: OutputFolder = OutputFolder()
     retry: Retry = Retry()
     launch: Launch | None = None
-    """Environment of a rank. None: `plain` for a job of one slot that never changes its size, else
-    `torchrun`.
-    """
+    """Environment of a rank. None: `plain` for a job that always has one slot, else `torchrun`."""
     resumes: bool | None = None
     """True if the script continues from its saved state when it is stopped and started again. None: observed.
     """

@@ -138,9 +138,7 @@ class ElasticStrategy(SingleDeviceStrategy):
     def optimizer_step(
         self, optimizer: Any, closure: Callable[[], Any], model: Any = None, **arguments: Any
     ) -> Any:
-        """Compute the gradient before the step: within the step, the loss of a peer would be noticed too
-        late.
-        """
+        """Compute the gradient before the step, because a peer's loss within the step is noticed too late."""
         loss = closure()
         if not self._run.accumulating:
             self.precision_plugin._after_closure(model or self.lightning_module, optimizer)  # noqa: SLF001  # hooks, clipping
@@ -181,9 +179,7 @@ class HeadwayLogger(pl.loggers.Logger):
 
 
 class _Data:
-    """The loader of `run.loader`, empty until training begins, because Lightning requests a first batch long
-    before.
-    """
+    """The loader of `run.loader`, empty until training begins, because Lightning requests a batch long before."""
 
     def __init__(self, loader: Loader) -> None:
         self.loader = loader

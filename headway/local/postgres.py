@@ -156,9 +156,7 @@ class EmbeddedPostgres(Startable):
         return version.read_text().strip() if version.exists() else None
 
     def _initialise(self, binaries: Path, launch: _Launch) -> None:
-        """Create the cluster beside its final path and rename it, so that a crash leaves no incomplete
-        cluster.
-        """
+        """Create the cluster beside its final path and rename it, so that a crash leaves no incomplete one."""
         partial = self.data / "cluster.partial"
         shutil.rmtree(partial, ignore_errors=True)
         command = [
@@ -196,9 +194,7 @@ class EmbeddedPostgres(Startable):
             )
 
     def _socket_folder(self) -> Path:
-        """Return the folder of the socket: in the data folder, or in the temporary folder if that path is too
-        long.
-        """
+        """Return the folder of the socket: in the data folder, or in the temporary folder if the path is too long."""
         near = self.data / "run"
         if len(os.fsencode(near / _SOCKET)) < _SOCKET_LIMIT_BYTES:
             folder = near

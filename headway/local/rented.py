@@ -68,9 +68,7 @@ class LocalOffer(_Part):
 
 
 class Interruption(_Part):
-    """The interruption of a machine, named by its provider's id, `notice_s` after this entry is read. 0 means
-    without notice.
-    """
+    """The interruption of a machine (by its provider's id), `notice_s` after this entry is read."""
 
     machine: str
     notice_s: Annotated[float, Field(ge=0, le=3600)] = 0.0

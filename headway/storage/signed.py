@@ -31,16 +31,12 @@ Answer: TypeAlias = tuple[HTTPMessage, bytearray]
 Tags: TypeAlias = list[tuple[int, str]]
 _PART_BYTES = 16 * 2**20
 _PARTS_OF_A_SIZE = 1000
-"""Number of parts after which the part size grows: a store takes at most 10,000 parts, and objects may have
-880 GB.
-"""
+"""Parts of one size, before it grows: a store takes at most 10,000 parts, and objects may have 880 GB."""
 _AT_ONCE = 4
 _AHEAD = 16
 """Number of parts for which one request fetches signed URLs."""
 _RETRY_FOR_S = 30.0
-"""Retry limit for a store or service that does not answer. Training waits meanwhile; then the checkpoint
-fails.
-"""
+"""Retry limit for a store or service that does not answer. Training waits, then the checkpoint fails."""
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.2, 5.0
 _TIMEOUT_S = 60.0
 _NOT_FOUND = 404
@@ -60,9 +56,7 @@ class _Status(OSError):
 
 
 class SignedStore:
-    """An implementation of `storage.Storage`. `ticket` is the agent's file with
-    `contract.credentials.StorageTicket`.
-    """
+    """A `Storage` whose file `ticket` the agent writes, as `contract.credentials.StorageTicket`."""
 
     def __init__(self, uri: str, ticket: Path) -> None:
         self.uri = uri.rstrip("/")

@@ -79,9 +79,7 @@ class Reporter:
         )
 
     def audit(self, audit: Audit | None, *, is_main: bool) -> None:
-        """Report an ended epoch once. After a loss the audit is sent again, because the first report may be
-        lost.
-        """
+        """Report an ended epoch once, and again after a loss, because the first report may be lost."""
         if audit is None or not is_main or audit.epoch <= self._told_epoch:
             return
         self._told_epoch = audit.epoch

@@ -212,15 +212,15 @@ class Training:
         return self._boundary
 
     def _statement(self, mine: Ledger, order: Order | None) -> Statement:
-        wish = BoundaryRequest.CONTINUE
+        request = BoundaryRequest.CONTINUE
         if self._stop.received:
-            wish = BoundaryRequest.STOP
+            request = BoundaryRequest.STOP
         elif self._present_peers.is_main and self._saver.due():
-            wish = BoundaryRequest.CHECKPOINT
+            request = BoundaryRequest.CHECKPOINT
         ordered, probe = order.generation if order else 0, self.gradients.probe
         norms = (probe.square, probe.squared_mean) if probe else (0.0, 0.0)
         return Statement(
-            wish, ordered, mine.count, mine.total, mine.squares, self.gradients.meter.compute_s, *norms
+            request, ordered, mine.count, mine.total, mine.squares, self.gradients.meter.compute_s, *norms
         )
 
     def _commit(self, step: Step, indices: NDArray[np.int64]) -> bool:
@@ -250,7 +250,7 @@ class Training:
             # A short step at the end of an epoch does not represent the usual step time.
             step_s = self._ended_s - self._began_s
             self._reporter.measure(step_s, max(0.0, step_s - self.gradients.meter.compute_s))
-        self._saver.look()
+        self._saver.report_ended()
         if self._reporter.due():
             self._report()
 
@@ -269,12 +269,12 @@ class Training:
             self.plan += 1
 
     def _act(self, agreement: Agreement) -> None:
-        if agreement.wish is BoundaryRequest.STOP:
+        if agreement.request is BoundaryRequest.STOP:
             self._leave_on_request()
         if agreement.ordered > self._team.generation:
             # Every rank leaves the group at this boundary. A newer order may have arrived meanwhile.
             self._change_members(self._team.due())
-        elif agreement.wish is BoundaryRequest.CHECKPOINT and self._saves:
+        elif agreement.request is BoundaryRequest.CHECKPOINT and self._saves:
             self._saver.begin(self._replica, self.place)
 
     @property

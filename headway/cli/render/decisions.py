@@ -37,9 +37,7 @@ _HIGHLIGHTS = (Mark.SMALLEST, Mark.KNEE, Mark.FASTEST)
 
 
 def explain_page(explained: ExplanationView, now: datetime) -> RenderableType:
-    """Return the page of `headway explain`: the decision, the alternatives, and the value of another slot or
-    dollar.
-    """
+    """Return the page of `headway explain`: the decision, the alternatives, and the value of another slot."""
     over = explained.state in TERMINAL_STATES
     heading = Text.assemble(
         (explained.name, "bold"),

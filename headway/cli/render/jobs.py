@@ -144,9 +144,7 @@ def size(job: JobView) -> str:
 
 
 def progress(done: JobProgress) -> str:
-    """Return the progress as `62% 12,400/20,000`, or only the samples if the script does not report their
-    total.
-    """
+    """Return the progress as `62% 12,400/20,000`, or only the samples if their total is unknown."""
     if done.total_samples:
         share = min(done.samples / done.total_samples, 1.0)
         return f"{int(100 * share)}% {done.samples:,}/{done.total_samples:,}"

@@ -68,9 +68,7 @@ def parse_size_bytes(value: object) -> object:
 
 
 def size_text(size_bytes: float) -> str:
-    """Format bytes as `512 B` or `1.5 GiB`: three digits, in the largest unit in which the value is at least
-    1.
-    """
+    """Format bytes as `512 B` or `1.5 GiB`: three digits, in the largest unit that is not below 1."""
     for unit in ("TiB", "GiB", "MiB", "KiB"):
         units = size_bytes / _BYTES[unit]
         if units >= 1:

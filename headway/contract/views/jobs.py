@@ -343,9 +343,7 @@ class OutputFileView(BaseModel):
 
 
 class OutputPage(Page[OutputFileView]):
-    """Files of a job's output folder, by path. `uri` is their storage location; `note` says what the list cannot
-    show.
-    """
+    """Files of a job's output folder, by path, stored at `uri`. `note` says what the list cannot show."""
 
     uri: str
     saved_at: datetime | None = None

@@ -16,9 +16,7 @@ from headway.contract.views.forecasts import Work
 
 
 class Objective(StrEnum):
-    """Ranking of plans. FLOPP is DeepVM's measure: floating-point operations per dollar at the given hourly
-    budget.
-    """
+    """Ranking of plans. FLOPP is DeepVM's measure: floating-point operations per dollar, at an hourly budget."""
 
     TIME = "time"
     COST = "cost"
@@ -106,9 +104,7 @@ class OfferView(BaseModel):
 
 
 class OfferPage(BaseModel):
-    """Offers by device kind and price. `notes` explain what is missing, such as a provider that does not
-    answer.
-    """
+    """Offers by device kind and price. `notes` explain gaps, such as a provider that does not answer."""
 
     items: list[OfferView]
     notes: list[str] = Field(default_factory=list)

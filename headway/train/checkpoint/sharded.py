@@ -15,6 +15,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -48,7 +49,6 @@ TREE = "#tree"
 """Name, among those of tensors, of the state that is not a tensor."""
 PART_BYTES = 256 * 2**20
 """Size at which a part is closed: reading a part takes as much memory."""
-_PIECE_BYTES = 8 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,17 +163,15 @@ def from_first(group: ProcessGroup, produce: Callable[[], _T]) -> _T:
     return produced
 
 
-class _first_failure:  # noqa: N801  # a context manager
-    """Context manager that raises the error of the first failed rank instead of torch's list of errors."""
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, CheckpointException):
-            rank, (cause, _) = min(error.failures.items())
-            cause.add_note(f"on rank {rank}")
-            raise cause from error
+@contextmanager
+def _first_failure() -> Iterator[None]:
+    """Raise the error of the first failed rank instead of torch's list of errors."""
+    try:
+        yield
+    except CheckpointException as error:
+        rank, (cause, _) = min(error.failures.items())
+        cause.add_note(f"on rank {rank}")
+        raise cause from error
 
 
 class _Saver(DefaultSavePlanner):

@@ -127,9 +127,7 @@ def _even(pairs: Sequence[_Pair], shares: int) -> list[list[_Pair]]:
 
 
 def _encode(value: Any, path: str, tensors: dict[str, torch.Tensor]) -> _Node:
-    """Return `value` with names in place of tensors, as (kind, contents). A value without tensors is
-    unchanged.
-    """
+    """Return `value` as (kind, contents), with names in place of tensors."""
     if isinstance(value, torch.Tensor):
         if value.layout != torch.strided or value.is_quantized or value.is_meta:
             raise TypeError(f"{path or 'the state'} is not a dense tensor; make it one in state_dict()")

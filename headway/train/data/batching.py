@@ -90,9 +90,7 @@ class Batching:
         return self.adaptive and samples // self.split.global_batch % NOISE_EVERY_STEPS == 0
 
     def observe(self, agreement: Agreement, measured: Sequence[int]) -> bool:
-        """Process the ranks' measurements of an earlier whole step, of `measured` samples each. True: the
-        plan changes.
-        """
+        """Process the ranks' measurements of an earlier step of `measured` samples each. True: the plan changes."""
         if len(measured) != len(agreement.statements):
             return False
         if self.split.rank == 0:

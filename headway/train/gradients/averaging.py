@@ -90,9 +90,7 @@ class Gradients:
         self.broken = False
         """True if a peer was lost before the gradient of the current global batch was complete."""
         self.spoiled = False
-        """True if the optimizer took a step with an incomplete gradient, which it computed itself by a
-        closure.
-        """
+        """True if the optimizer stepped with an incomplete gradient that it had computed by a closure."""
         self.meter = DeviceMeter(device)
         """Meter of this rank's own part of the last gradient, forward and backward."""
         self.batch_number = 0

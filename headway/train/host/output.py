@@ -1,6 +1,4 @@
-"""Output of the library to a rank's log. A log that cannot be written, as on a full disk, does not stop
-training.
-"""
+"""Output of the library to a rank's log. Training continues if the log cannot be written."""
 
 from __future__ import annotations
 

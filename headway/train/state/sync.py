@@ -140,9 +140,7 @@ class StateSync:
             self._team.leave_mark(HANDED_OVER, repr(time.time() - still_s), order)
 
     def _signature_with(self, place: Place, batching: Batching) -> int:
-        """Return a number that must be equal on all ranks: for the model, the data and the script's global
-        batch.
-        """
+        """Return a digest of the model, the data and the script's global batch, equal on matching ranks."""
         what = (self._signature, place.dataset_samples, place.seed, batching.bounds.global_batch)
         return zlib.crc32(repr(what).encode())
 

@@ -87,9 +87,7 @@ def _fixed_tensors(objects: Iterable[Stateful]) -> list[torch.Tensor]:
 
 
 def _loose_state(objects: Iterable[Stateful]) -> list[Any]:
-    """Return the remaining state: whole states of other objects, and the values of models that are not
-    tensors.
-    """
+    """Return the remaining state: that of other objects, and the models' values that are not tensors."""
     return [
         {name: value for name, value in one.state_dict().items() if not isinstance(value, torch.Tensor)}
         if isinstance(one, nn.Module)

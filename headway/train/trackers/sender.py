@@ -83,9 +83,7 @@ class Sender:
             self._changed.notify()
 
     def close(self, *, complete: bool, within_s: float = END_WITHIN_S) -> None:
-        """Write the waiting reports within the time limit, and print the number of the remaining ones on
-        stderr.
-        """
+        """Write the waiting reports within the time limit, and print the number of the remaining ones."""
         if self._thread is None:
             return
         with self._changed:

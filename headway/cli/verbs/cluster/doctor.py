@@ -51,9 +51,7 @@ def doctor(context: typer.Context, output: Output = Format.TABLE) -> None:
 
 
 def service_checks(cli: Cli) -> Iterator[Check]:
-    """Yield the checks of the service: its connection, our token, its version and clock, and its own
-    diagnosis.
-    """
+    """Yield the checks of the service: connection, token, version, clock, and its own diagnosis."""
     try:
         with cli.connect() as client:
             yield from _look_at(client)

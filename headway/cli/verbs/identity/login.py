@@ -75,9 +75,7 @@ def _sign_browser_in(cli: Cli) -> None:
 
 
 def _signed_in(cli: Cli, url: str) -> str:
-    """Return a token of the user who signs in at the service's identity provider, or a pasted token if the
-    service has no provider.
-    """
+    """Return a token from the service's identity provider, or a pasted one if the service has no provider."""
     with cli.connect_to(url, "") as client:
         ways = client.sign_in_ways()
         if ways.issuer is None:

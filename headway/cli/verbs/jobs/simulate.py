@@ -1,6 +1,4 @@
-"""The verb `headway simulate`, which replays a list of jobs under several policies in virtual time and writes
-a report for a browser.
-"""
+"""The verb `headway simulate`, which replays a list of jobs under several policies in virtual time."""
 
 from __future__ import annotations
 

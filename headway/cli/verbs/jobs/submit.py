@@ -53,9 +53,7 @@ def submit(
 
 
 def too_large_for(client: Client, spec: JobSpec) -> str:
-    """Return why a job can never start on the nodes in service, or an empty text if it can or they are
-    unknown.
-    """
+    """Return why a job can never start on the nodes in service; empty if it can, or if they are unknown."""
     try:
         kinds = client.cluster().kinds
     except HeadwayError:
