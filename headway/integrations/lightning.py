@@ -22,7 +22,7 @@ from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities import rank_zero_only
 
 from headway.train import Run
-from headway.train.host.output import complain
+from headway.train.host.output import warn
 from headway.train.loader import Loader
 
 __all__ = ["ElasticStrategy", "HeadwayLogger", "elastic_trainer"]
@@ -277,7 +277,7 @@ class _Pace(pl.Callback):
         """End the last epoch with a checkpoint of the result."""
         left = next(self._epochs, None)
         if left is not None:
-            complain(
+            warn(
                 f"training ended before epoch {left} of {trainer.max_epochs}, so its result is in no checkpoint"
             )
 

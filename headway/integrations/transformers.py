@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -130,7 +131,7 @@ class HeadwayCallback(TrainerCallback):
         write_stacks_on_request(environment.control, environment.rank)
         self._mailbox = Mailbox(environment.control, rank=environment.rank, generation=environment.generation)
         self._mailbox.send(Hello)
-        self._teller = ValueSender(self._mailbox, environment)
+        self._value_sender = ValueSender(self._mailbox, environment)
         self._schedule = Schedule(environment.checkpoint_every_s, time.monotonic())
         self._meter = Meter(PROGRESS_EVERY_S)
         self._stopping = False
@@ -225,7 +226,7 @@ class HeadwayCallback(TrainerCallback):
             if name != "epoch" and isinstance(value, int | float)
         }
         if values and self._is_main:
-            self._teller.tell(
+            self._value_sender.send(
                 values,
                 step=state.global_step,
                 first_step=self._first_step or 0,
@@ -242,7 +243,7 @@ class HeadwayCallback(TrainerCallback):
         if self._stopping and state.global_step < state.max_steps:
             self._mailbox.send(Stopped, samples=self._samples(state))
             leave(EXIT_STOPPED)
-        self._teller.complete = True
+        self._value_sender.complete = True
         self._mailbox.send(Completed, samples=self._samples(state))
         self._stop.ignore()
 
@@ -264,16 +265,13 @@ class HeadwayCallback(TrainerCallback):
         return tuple(bool(wish) for wish in wanted.tolist()[:-1])
 
     def _progress(self, state: Any) -> None:
-        times = self._meter.take(time.monotonic())
         batches = self._batches
         self._mailbox.send(
             Progress,
             epoch=state.global_step // batches.steps,
             samples=self._samples(state),
             total_samples=int(state.max_steps) * batches.global_batch,
-            steps=times.steps,
-            step_s_sum=times.step_s_sum,
-            step_s_squares=times.step_s_squares,
+            **asdict(self._meter.take(time.monotonic())),
             global_batch=batches.global_batch,
             local_batch=self._trainer.args.per_device_train_batch_size,
             accumulation=self._trainer.args.gradient_accumulation_steps,

@@ -95,7 +95,7 @@ class Run:
         self._training: Training | None = None
         self._loader: Loader | None = None
         self._entered = False
-        self._teller = ValueSender(mailbox, environment)
+        self._value_sender = ValueSender(mailbox, environment)
 
     @property
     def rank(self) -> int:
@@ -259,7 +259,7 @@ class Run:
             yield epoch
             training.end_epoch(epoch)
         training.complete()
-        self._teller.complete = True
+        self._value_sender.complete = True
 
     @property
     def accumulating(self) -> bool:
@@ -282,7 +282,7 @@ class Run:
         if not self.is_main:
             return
         place = self._training.place if self._training is not None else Place()
-        self._teller.tell(
+        self._value_sender.send(
             {name: _number(value) for name, value in metrics.items()},
             step=place.steps + (self._loader is not None and self._loader.within_step),
             first_step=self._training.first_step if self._training is not None else 0,

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from headway.contract.runtime import Metrics
 from headway.train.host.environment import Environment
-from headway.train.host.output import complain, ending, show
+from headway.train.host.output import exit_actions, show, warn
 from headway.train.membership.control import Mailbox
 from headway.train.trackers import TrackedReport, senders
 
@@ -26,9 +26,9 @@ class ValueSender:
         self._mailbox = mailbox
         self._senders = senders(environment.trackers, environment)
         if self._senders:
-            ending.before(self.close)
+            exit_actions.callback(self.close)
 
-    def tell(
+    def send(
         self,
         values: Mapping[str, float],
         *,
@@ -42,7 +42,7 @@ class ValueSender:
         """Send the values that are finite. For the other arguments see `TrackedReport`."""
         finite = {name: value for name, value in values.items() if math.isfinite(value)}
         for name in values.keys() - finite.keys():
-            complain(f"the metric {name} is {values[name]}, which is not finite, so it is left out")
+            warn(f"the metric {name} is {values[name]}, which is not finite, so it is left out")
         self._mailbox.send(Metrics, epoch=epoch, samples=samples, values=finite)
         if self._senders and finite:
             report = TrackedReport(

@@ -11,7 +11,7 @@ from headway.contract.runtime import Checkpointed, CheckpointFailed
 from headway.train.checkpoint.replica import Place, Replica, random_state, set_random_state
 from headway.train.checkpoint.store import Checkpoints, Failed, Saved, Schedule
 from headway.train.data.position import Position
-from headway.train.host.output import complain
+from headway.train.host.output import warn
 from headway.train.membership.control import Mailbox
 
 
@@ -124,7 +124,7 @@ class Saver:
         if outcome is None:
             return
         if isinstance(outcome, Failed):
-            complain(f"the checkpoint at {outcome.samples} samples could not be saved: {outcome.reason}")
+            warn(f"the checkpoint at {outcome.samples} samples could not be saved: {outcome.reason}")
             self._mailbox.send(CheckpointFailed, samples=outcome.samples, why=_one_line(outcome.reason))
             return
         self._schedule.completed(outcome.total_s)

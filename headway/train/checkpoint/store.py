@@ -38,7 +38,7 @@ from headway.train.checkpoint.parts import get
 from headway.train.checkpoint.schedule import Schedule
 from headway.train.checkpoint.staging import HostCopy, is_sharded, join, split
 from headway.train.data.position import Position
-from headway.train.host.output import complain
+from headway.train.host.output import warn
 
 if TYPE_CHECKING:
     # Functions that use it import it, because the import takes half a second and only checkpoints need it.
@@ -149,7 +149,7 @@ class Checkpoints:
         if group is not None:
             self._settle()
         elif self.busy:
-            complain(f"no checkpoint at {samples} samples: the one before is still being written")
+            warn(f"no checkpoint at {samples} samples: the one before is still being written")
             return False
         self._collect()
         began = time.monotonic()
@@ -275,7 +275,7 @@ class Checkpoints:
             for key in surplus(self.storage.keys(), generation=save.generation, keep=self.keep):
                 self.storage.delete(key)
         except OSError as error:
-            complain(f"old checkpoints could not be deleted: {error}")
+            warn(f"old checkpoints could not be deleted: {error}")
 
     def _remove(self, folder: str) -> None:
         """Delete the objects of a failed save. A later pruning deletes the objects that remain."""
@@ -356,7 +356,7 @@ class Checkpoints:
         return next((verdict for verdict in verdicts if isinstance(verdict, str)), None)
 
     def _report_skipped(self, name: Name, damage: object) -> None:
-        complain(f"checkpoint {self.storage.uri}/{name} is skipped: {damage}")
+        warn(f"checkpoint {self.storage.uri}/{name} is skipped: {damage}")
 
     def _refuse_stale(self, keys: Collection[str], generation: int) -> None:
         newer = [name for name in complete(keys) if name.generation > generation]

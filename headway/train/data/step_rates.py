@@ -11,7 +11,7 @@ RANKS_EVERY_STEP = 32
 """Number of ranks up to which every step is recorded; with twice as many, every second step, and so on."""
 
 
-class Paces:
+class StepRates:
     """Collector of the ranks' measurements between two reports."""
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class Paces:
             for seconds, samples in zip(self._compute_s, self._samples, strict=True)
         )
         self.forget()
-        said = [one for one in sample_s if one > 0.0]
-        if len(said) < 2 or max(said) < NOTABLE * statistics.median(said):
+        known = [one for one in sample_s if one > 0.0]
+        if len(known) < 2 or max(known) < NOTABLE * statistics.median(known):
             return ()
         return sample_s

@@ -116,7 +116,7 @@ class Gradients:
 
     def replicate(self, peers: Peers) -> None:
         """Average with these peers from now on."""
-        self.part()
+        self.detach()
         if self._shards:
             self._peers = peers
             self.model.surround(self._forward_sharded)
@@ -136,7 +136,7 @@ class Gradients:
         self._ddp.register_comm_hook(None, lambda _state, bucket: self._weighted_sum(bucket))
         self.model.surround(self._forward)
 
-    def part(self) -> None:
+    def detach(self) -> None:
         """Average without peers until `replicate`, and discard the present gradient."""
         self.model.surround(None)
         self._ddp = self._peers = None  # removes its hooks from the parameters

@@ -141,7 +141,7 @@ class Peers:
             backend.form(Rendezvous(connect=timeout, timeout=timeout))
         peers = cls(backend, rank=environment.rank, world_size=environment.world_size, timeout=timeout)
         if alone:
-            atexit.register(peers.part)
+            atexit.register(peers.leave)
         return peers
 
     @classmethod
@@ -250,7 +250,7 @@ class Peers:
         with _peers_may_be_lost():
             return self._store.get(name).decode() if self._store.check([name]) else None
 
-    def part(self) -> None:
+    def leave(self) -> None:
         """Leave the group, when no operation with peers is in progress."""
         if self._stuck:
             _abandoned.append((dist.group.WORLD, self._control))
@@ -268,7 +268,7 @@ class Peers:
             promise.keep()
 
 
-def leave_mark(
+def leave_marker(
     order: Order, name: str, mark: str, timeout: timedelta, superseded: Callable[[], bool]
 ) -> None:
     """Store a marker for the members of a generation to which this process does not belong.

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from headway.train.host.output import complain
+from headway.train.host.output import warn
 
 MOST_WAITING = 10_000
 """Most reports that wait for a tracker that does not answer. Beyond it the oldest are dropped."""
@@ -93,7 +93,7 @@ class Sender:
         with self._changed:
             left = len(self._waiting) + len(self._under_way) + self._dropped
         if left:
-            complain(f"{left} reports did not reach {self._name}; `headway describe` shows the newest values")
+            warn(f"{left} reports did not reach {self._name}; `headway describe` shows the newest values")
 
     # Work of the thread
 
@@ -106,7 +106,7 @@ class Sender:
                 self._tracker.write(self._under_way)
             except Exception as error:  # noqa: BLE001  # errors of a tracker must not stop training
                 if pause_s == FIRST_RETRY_S:
-                    complain(
+                    warn(
                         f"{self._name} does not accept reports, so they are retried later: {_one_line(error)}"
                     )
                 if not self._wait(pause_s):
@@ -139,7 +139,7 @@ class Sender:
         try:
             self._tracker.close(complete=self._complete)
         except Exception as error:  # noqa: BLE001  # as above
-            complain(f"{self._name} was not closed: {_one_line(error)}")
+            warn(f"{self._name} was not closed: {_one_line(error)}")
 
 
 def _one_line(error: Exception) -> str:

@@ -56,11 +56,11 @@ def test_what_is_said_can_be_understood(standing: StateOffer) -> None:
 
 @given(standings, standings)
 def test_the_same_place_is_one_that_both_hold(one: StateOffer, other: StateOffer) -> None:
-    if one.same_place(other):
+    if one.matches(other):
         assert (one.holds, one.epoch, one.samples) == (other.holds, other.epoch, other.samples)
-    assert one.same_place(other) == other.same_place(one)
+    assert one.matches(other) == other.matches(one)
     newcomer, holder = StateOffer(False, 1, 8, 7), StateOffer(True, 1, 8, 7)
-    assert not newcomer.same_place(holder)
+    assert not newcomer.matches(holder)
 
 
 class Source:
@@ -112,18 +112,18 @@ class Newcomer(Source):
 
 
 def level(peers: Source, place: Place, *, holds: bool) -> tuple[StateSync, Place | None]:
-    """The leveller after all, and the place, or None when a peer was lost."""
+    """The sync after all, and the place, or None when a peer was lost."""
     model = torch.nn.Linear(4, 2)
     replica = Replica([model, torch.optim.SGD(model.parameters(), lr=0.1)])
     nobody = cast("Any", None)  # is asked here
-    leveller = StateSync(replica, nobody, nobody, nobody)
-    leveller.holds = holds
+    sync = StateSync(replica, nobody, nobody, nobody)
+    sync.holds = holds
     order = Order(generation=2, world_size=2, store="", members={"1.0": 0, "2.1": 1})
     batching = Batching(Bounds(global_batch=8), rank=peers.rank, world_size=2)
     try:
-        return leveller, leveller.level(cast("Any", peers), order, place, batching)
+        return sync, sync.synchronise(cast("Any", peers), order, place, batching)
     except PeersLost:
-        return leveller, None
+        return sync, None
 
 
 def test_a_newcomer_holds_the_state_once_it_knows_the_place_as_well() -> None:
@@ -133,7 +133,7 @@ def test_a_newcomer_holds_the_state_once_it_knows_the_place_as_well() -> None:
     assert level(source, there, holds=True)[1] == there
     begin = Place(dataset_samples=100, seed=0)
     for messages in range(len(source.said)):
-        leveller, place = level(Newcomer(source, messages), begin, holds=False)
-        assert (place, leveller.holds) == (None, False), f"lost after {messages} messages"
-    leveller, place = level(Newcomer(source, len(source.said)), begin, holds=False)
-    assert (place, leveller.holds) == (there, True)
+        sync, place = level(Newcomer(source, messages), begin, holds=False)
+        assert (place, sync.holds) == (None, False), f"lost after {messages} messages"
+    sync, place = level(Newcomer(source, len(source.said)), begin, holds=False)
+    assert (place, sync.holds) == (there, True)
