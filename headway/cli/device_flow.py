@@ -51,18 +51,16 @@ def sign_in(
             the code expires.
     """
     issuer = ways.issuer or ""
-    found = _get(provider, f"{issuer.rstrip('/')}/.well-known/openid-configuration")
+    found = _request(provider, "GET", f"{issuer.rstrip('/')}/.well-known/openid-configuration")
     if found.get("issuer") != issuer:
         raise HeadwayError(f"The identity provider is not {issuer}, but {found.get('issuer')}.", _OTHERWISE)
     if "device_authorization_endpoint" not in found:
         raise HeadwayError(
             f"The identity provider {issuer} does not support sign-in from a terminal.", _OTHERWISE
         )
-    begun = _post(
-        provider,
-        str(found["device_authorization_endpoint"]),
-        {"client_id": ways.client_id or "", "scope": " ".join(dict.fromkeys(("openid", *ways.scopes)))},
-    )
+    scope = " ".join(dict.fromkeys(("openid", *ways.scopes)))
+    body = {"client_id": ways.client_id or "", "scope": scope}
+    begun = _request(provider, "POST", str(found["device_authorization_endpoint"]), data=body)
     if "device_code" not in begun:
         raise HeadwayError(f"The identity provider refuses to start a sign-in: {_reason(begun)}.", _OTHERWISE)
     complete = begun.get("verification_uri_complete")
@@ -89,38 +87,30 @@ def _wait(
     }
     while timer.monotonic() + pause_s < until_s:
         timer.sleep(pause_s)
-        said = _post(provider, endpoint, body)
-        if isinstance(said.get("id_token"), str):
-            return str(said["id_token"])
-        if said.get("error") == "slow_down":
+        answer = _request(provider, "POST", endpoint, data=body)
+        if isinstance(answer.get("id_token"), str):
+            return str(answer["id_token"])
+        if answer.get("error") == "slow_down":
             pause_s += _SLOWER_S
-        elif said.get("error") != "authorization_pending":
-            raise HeadwayError(f"The identity provider refused the sign-in: {_reason(said)}.", "Try again.")
+        elif answer.get("error") != "authorization_pending":
+            raise HeadwayError(f"The identity provider refused the sign-in: {_reason(answer)}.", "Try again.")
     raise HeadwayError("The code expired before it was confirmed.", "Try again: headway login.")
 
 
-def _get(provider: httpx.Client, url: str) -> dict[str, Any]:
-    return _asked(provider, "GET", url)
-
-
-def _post(provider: httpx.Client, url: str, body: Mapping[str, str]) -> dict[str, Any]:
-    return _asked(provider, "POST", url, data=dict(body))
-
-
-def _asked(provider: httpx.Client, method: str, url: str, **arguments: Any) -> dict[str, Any]:
+def _request(provider: httpx.Client, method: str, url: str, **arguments: Any) -> dict[str, Any]:
     parts = urlsplit(url)
     if parts.scheme != "https" and not (parts.scheme == "http" and parts.hostname in _LOOPBACK):
         raise HeadwayError(f"{url!r} of the identity provider is not safe: it must be https.", _OTHERWISE)
     try:
-        said = provider.request(method, url, **arguments).json()
+        answer = provider.request(method, url, **arguments).json()
     except httpx.HTTPError as error:
         raise HeadwayError(f"The identity provider does not answer at {url} ({error}).", _OTHERWISE) from None
     except ValueError:
-        said = None
-    if not isinstance(said, dict):
+        answer = None
+    if not isinstance(answer, dict):
         raise HeadwayError(f"{url} does not answer like an identity provider.", _OTHERWISE)
-    return said
+    return answer
 
 
-def _reason(said: Mapping[str, Any]) -> str:
-    return str(said.get("error_description") or said.get("error") or "no reason was given")[:200]
+def _reason(answer: Mapping[str, Any]) -> str:
+    return str(answer.get("error_description") or answer.get("error") or "no reason was given")[:200]

@@ -12,7 +12,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from headway.cli.render.jobs import columns, kept_text, rate, search_text, state_text, usd
+from headway.cli.render.jobs import columns, facts_grid, kept_text, rate, search_text, state_text, usd
 from headway.contract.values.quantities import duration
 from headway.contract.views.decisions import (
     ClusterView,
@@ -67,9 +67,7 @@ def imposed_text(count: int, cost_s: float) -> str:
 
 
 def _options(options: Sequence[SizeOption]) -> Table:
-    table = columns("SIZE", "KIND", "NODES", "GOODPUT/S", "SPEEDUP", "FROM", "UTILITY", "NOTE")
-    for index in (0, 2, 3, 4, 6):
-        table.columns[index].justify = "right"
+    table = columns(">SIZE", "KIND", ">NODES", ">GOODPUT/S", ">SPEEDUP", "FROM", ">UTILITY", "NOTE")
     for option in options:
         table.add_row(
             str(option.slots),
@@ -128,10 +126,7 @@ def row_name(name: str) -> str:
 
 def rounds_table(rounds: Sequence[RoundView], now: datetime) -> Table:
     """Return the table of `headway rounds`."""
-    table = columns("ROUND", "AGE", "POLICY", "JOBS", "CHANGES", "GAP", "TOOK")
-    for index in (1, 3, 4, 5, 6):
-        table.columns[index].justify = "right"
-    table.add_column("WHAT", overflow="fold")
+    table = columns("ROUND", ">AGE", "POLICY", ">JOBS", ">CHANGES", ">GAP", ">TOOK", fold=["WHAT"])
     for one in rounds:
         table.add_row(
             one.id,
@@ -165,19 +160,16 @@ def round_page(one: RoundView, now: datetime) -> RenderableType:
     times = ", ".join(
         f"{name.removesuffix('_s')} {1000 * value:,.1f} ms" for name, value in one.times.items()
     )
-    facts = Table.grid(padding=(0, 2))
-    facts.add_column(style="dim", no_wrap=True)
-    facts.add_column(overflow="fold")
-    for label, value in (
+    facts = (
         ("policy", f"{one.policy or '-'}{f' ({parameters})' if parameters else ''}"),
         ("jobs", f"{one.jobs}, of which {len(one.changes) + one.other_changes} changed"),
         ("reached", f"{one.objective:.6g} of at most {one.bound:.6g} {one.unit}".rstrip()),
         ("gap", f"{_share(one.gap)}, {one.status}"),
         ("times", times or f"{1000 * one.took_s:,.1f} ms"),
         ("inputs", one.inputs_digest or "-"),
-    ):
-        facts.add_row(label, Text(value))
-    parts: list[RenderableType] = [Text.assemble((f"round {one.id}", "bold"), f"  {age} ago"), facts]
+    )
+    heading = Text.assemble((f"round {one.id}", "bold"), f"  {age} ago")
+    parts: list[RenderableType] = [heading, facts_grid((label, Text(value)) for label, value in facts)]
     if one.prices:
         parts += [Text(""), _prices(one.prices)]
     if one.changes or one.other_changes:
@@ -186,9 +178,7 @@ def round_page(one: RoundView, now: datetime) -> RenderableType:
 
 
 def _prices(prices: Sequence[RowPrice]) -> Table:
-    table = columns("LIMIT", "TAKEN", "OF", "PRICE OF ONE MORE")
-    for index in (1, 2, 3):
-        table.columns[index].justify = "right"
+    table = columns("LIMIT", ">TAKEN", ">OF", ">PRICE OF ONE MORE")
     for row in prices:
         table.add_row(
             row_name(row.name),
@@ -200,9 +190,7 @@ def _prices(prices: Sequence[RowPrice]) -> Table:
 
 
 def _changes(one: RoundView) -> Table:
-    table = columns("JOB", "ACTION", "FROM", "TO")
-    table.columns[2].justify = table.columns[3].justify = "right"
-    table.add_column("WHY", overflow="fold")
+    table = columns("JOB", "ACTION", ">FROM", ">TO", fold=["WHY"])
     for each in one.changes:
         table.add_row(each.job_name, each.action, str(each.from_), str(each.to), Text(each.message))
     if one.other_changes:
@@ -214,9 +202,7 @@ def policy_page(cluster: ClusterView) -> RenderableType:
     """Return the page of `headway policy`: the present policy, and all available ones."""
     parameters = _parameters(cluster.parameters)
     heading = Text.assemble("policy ", (cluster.policy, "bold"), f"  {parameters}" if parameters else "")
-    table = columns("POLICY")
-    table.add_column("WHAT IT DOES", overflow="fold")
-    table.add_column("PARAMETERS", overflow="fold")
+    table = columns("POLICY", fold=["WHAT IT DOES", "PARAMETERS"])
     for one in cluster.policies:
         name = Text(one.name, style="bold" if one.name == cluster.policy else "")
         table.add_row(name, Text(one.summary), Text(_defaults(one)))
@@ -225,8 +211,7 @@ def policy_page(cluster: ClusterView) -> RenderableType:
 
 def parameters_table(policy: PolicyView) -> Table:
     """Return the table of the parameters of one policy."""
-    table = columns("PARAMETER", "DEFAULT", "ACCEPTED")
-    table.add_column("MEANING", overflow="fold")
+    table = columns("PARAMETER", "DEFAULT", "ACCEPTED", fold=["MEANING"])
     for one in policy.parameters:
         table.add_row(one.name, _value(one.default), one.interval or "any number", Text(one.meaning))
     return table
@@ -295,11 +280,8 @@ def configurations_table(configurations: Sequence[ConfigurationForecast]) -> Tab
     It has cost columns if a configuration has a price.
     """
     priced = any(one.usd_per_h for one in configurations)
-    names = ["SIZE", "KIND", "NODES", "BATCH", "GOODPUT/S", "80 % IN", "SPEEDUP", "TIME", "P90"]
-    table = columns(*names, *(["COST", "P90"] if priced else []), "SURE")
-    for index in (0, 2, 3, 4, 5, 6, 7, 8, *((9, 10) if priced else ())):
-        table.columns[index].justify = "right"
-    table.add_column("NOTE", overflow="fold")
+    names = (">SIZE", "KIND", ">NODES", ">BATCH", ">GOODPUT/S", ">80 % IN", ">SPEEDUP", ">TIME", ">P90")
+    table = columns(*names, *([">COST", ">P90"] if priced else []), "SURE", fold=["NOTE"])
     for one in configurations:
         table.add_row(
             str(one.slots),

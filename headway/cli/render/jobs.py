@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
+from typing import Literal
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -34,9 +35,7 @@ _JOB_STYLES = {
 
 def jobs_table(jobs: Sequence[JobView], now: datetime) -> Table:
     """Return the table of `headway ps`."""
-    table = columns("NAME", "STATE", "SIZE", "PROGRESS", "SAMPLES/S", "AGE")
-    table.columns[2].justify = table.columns[4].justify = table.columns[5].justify = "right"
-    table.add_column("WHY", overflow="fold")
+    table = columns("NAME", "STATE", ">SIZE", "PROGRESS", ">SAMPLES/S", ">AGE", fold=["WHY"])
     for job in jobs:
         table.add_row(
             job.name,
@@ -53,9 +52,6 @@ def jobs_table(jobs: Sequence[JobView], now: datetime) -> Table:
 def job_page(job: JobView, events: Sequence[EventView], now: datetime) -> RenderableType:
     """Return the page of `headway describe`."""
     spec, done = job.spec, job.progress
-    facts = Table.grid(padding=(0, 2))
-    facts.add_column(style="dim", no_wrap=True)
-    facts.add_column(overflow="fold")
     pinned = f", fixed by `headway resize {job.name} {job.pinned_size}`" if job.pinned_size else ""
     rows: list[tuple[str, RenderableType]] = [
         ("state", state_text(job.state) + Text(f"  {job.reason}")),
@@ -81,17 +77,10 @@ def job_page(job: JobView, events: Sequence[EventView], now: datetime) -> Render
         ("generation", _generation(job)),
         ("times", _times(job, now)),
     ]
-    for label, value in rows:
-        facts.add_row(label, value)
-    heading = Text(job.name, style="bold")
-    if not events:
-        return Group(heading, facts)
-    return Group(
-        heading,
-        facts,
-        Text("\nlast events", style="dim"),
-        *(event_line(event, short=True) for event in events),
-    )
+    page: list[RenderableType] = [Text(job.name, style="bold"), facts_grid(rows)]
+    if events:
+        page += [Text("\nlast events", style="dim"), *(event_line(event, short=True) for event in events)]
+    return Group(*page)
 
 
 def event_line(event: EventView, *, short: bool = False) -> Text:
@@ -217,12 +206,28 @@ def kept_text(kept: KeptForecast) -> str:
     return f"{text}; it took {duration(kept.took_s)}{was}{off}"
 
 
-def columns(*names: str) -> Table:
-    """Return an empty table with these columns."""
+def columns(*names: str, fold: Sequence[str] = ()) -> Table:
+    """Return an empty table with these columns, followed by those of `fold`, which wrap long texts.
+
+    A `>` before a name aligns its column right.
+    """
     table = Table(box=None, header_style="bold", pad_edge=False)
     for name in names:
-        table.add_column(name, no_wrap=True)
+        justify: Literal["left", "right"] = "right" if name.startswith(">") else "left"
+        table.add_column(name.removeprefix(">"), no_wrap=True, justify=justify)
+    for name in fold:
+        table.add_column(name, overflow="fold")
     return table
+
+
+def facts_grid(rows: Iterable[tuple[str, RenderableType]]) -> Table:
+    """Return rows of a label and a value."""
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="dim", no_wrap=True)
+    grid.add_column(overflow="fold")
+    for label, value in rows:
+        grid.add_row(label, value)
+    return grid
 
 
 def _speed(job: JobView) -> str:

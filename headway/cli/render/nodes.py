@@ -23,10 +23,8 @@ _NODE_STYLES = {
 
 def nodes_table(nodes: Sequence[NodeView]) -> Table:
     """Return the table of `headway nodes`."""
-    table = columns("NAME", "STATE", "ADDRESS", "KIND", "BUSY", "LEASE", "CONTAINERS")
-    table.columns[4].justify = table.columns[5].justify = "right"
-    table.add_column("SLOTS", overflow="fold")
-    table.add_column("WHY", overflow="fold")
+    names = ("NAME", "STATE", "ADDRESS", "KIND", ">BUSY", ">LEASE", "CONTAINERS")
+    table = columns(*names, fold=["SLOTS", "WHY"])
     for node in nodes:
         busy = sum(slot.job_id is not None for slot in node.slots)
         table.add_row(

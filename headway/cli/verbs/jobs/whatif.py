@@ -16,7 +16,7 @@ from headway import jobfile
 from headway.cli.context import Cli, Format, Output, of
 from headway.cli.render import whatif as render_whatif
 from headway.client.client import Client
-from headway.contract.values.quantities import parse_duration_s
+from headway.contract.values.quantities import duration_s
 from headway.contract.views.decisions import PolicyRequest
 from headway.contract.views.simulations import (
     AddJob,
@@ -206,7 +206,7 @@ def _number(option: str, text: str, value: str) -> float:
 
 
 def _seconds(option: str, text: str) -> float:
-    return _parsed(lambda value: float(str(parse_duration_s(value))), option, text, text)
+    return _parsed(duration_s, option, text, text)
 
 
 def _parsed(parse: Callable[[str], float], option: str, text: str, value: str) -> float:
