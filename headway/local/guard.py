@@ -40,8 +40,7 @@ _KEEP = "keep "
 
 
 class Guard:
-    """A guard that marks all processes started while it is open, and has them killed if this process dies
-    first.
+    """A guard that marks all processes started while it is open, and kills them if this process dies first.
 
         with Guard() as guard:
             folder = guard.temporary_folder()
@@ -59,8 +58,7 @@ class Guard:
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
-        # The guard process carries no mark: the guard of an outer starter must not end it before its work is
-        # done.
+        # The guard process carries no mark, so that the guard of an outer starter does not end it.
         env = {name: value for name, value in self._env.items() if name != MARK}
         self._process = subprocess.Popen(
             [sys.executable, "-I", __file__, self.mark, str(os.getpid())],

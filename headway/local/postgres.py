@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from headway.local.processes import LocalError, Startable, birth, end, last_lines, open_log
+from headway.local.processes import LocalError, Startable, birth, end, last_lines, spawn
 
 _USER = "headway"
 _SOCKET = ".s.PGSQL.5432"
@@ -131,24 +131,15 @@ class EmbeddedPostgres(Startable):
         Raises:
             LocalError: the name is taken, the template is in use, or the server is not running.
         """
-        extra = ["--template", template] if template is not None else []
-        self._client("createdb", *extra, name)
-        return self.url(name)
-
-    def drop_database(self, name: str) -> None:
-        """Drop a database if it exists, after disconnecting its users."""
-        self._client("dropdb", "--if-exists", "--force", name)
-
-    def _client(self, program: str, *arguments: str) -> None:
-        if not _NAME.match(arguments[-1]):
-            raise LocalError(f"{arguments[-1]!r} is no database name: use a-z, 0-9 and _.")
-        binary = find_binaries(self._data_version()) / program
+        if not _NAME.match(name):
+            raise LocalError(f"{name!r} is no database name: use a-z, 0-9 and _.")
+        binary = find_binaries(self._data_version()) / "createdb"
         command = [str(binary), "--host", str(self._socket_folder()), "--username", _USER]
-        done = subprocess.run(
-            [*command, "--maintenance-db=postgres", *arguments], capture_output=True, text=True, check=False
-        )
+        command += ["--maintenance-db=postgres", *(["--template", template] if template else []), name]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
-            raise LocalError(f"{program} {arguments[-1]}: {done.stderr.strip()}.")
+            raise LocalError(f"createdb {name}: {done.stderr.strip()}.")
+        return self.url(name)
 
     def _data_version(self) -> str | None:
         """Return the major version that wrote the data, or None for a new folder."""
@@ -159,16 +150,9 @@ class EmbeddedPostgres(Startable):
         """Create the cluster beside its final path and rename it, so that a crash leaves no incomplete one."""
         partial = self.data / "cluster.partial"
         shutil.rmtree(partial, ignore_errors=True)
-        command = [
-            str(binaries / "initdb"),
-            "-D",
-            str(partial),
-            "-U",
-            _USER,
-            "--auth=trust",
-            "--encoding=UTF8",
-        ]
-        command += ["--locale=C", "--no-instructions", *(() if self._durable else ("--no-sync",))]
+        command = [str(binaries / "initdb"), "-D", str(partial), "-U", _USER, "--auth=trust"]
+        command += ["--encoding=UTF8", "--locale=C", "--no-instructions"]
+        command += [] if self._durable else ["--no-sync"]
         launch.check(command)
         single = [str(binaries / "postgres"), "--single", "-D", str(partial), "postgres"]
         launch.check(single, given=b"CREATE DATABASE headway;\n")
@@ -182,10 +166,8 @@ class EmbeddedPostgres(Startable):
         except (OSError, ValueError):
             return
         if birth(pid) is None or not _serves(pid, self._cluster):
-            # The server died, and its process id may be reused: by another program, or by its own zombie
-            # where nothing reaps orphans (a container without init). PostgreSQL would not start then.
-            # Surviving backends are no danger: PostgreSQL detects them by the shared memory of the folder,
-            # not by this file.
+            # The server died. PostgreSQL would not start if another program, or a zombie that nothing reaps,
+            # had this process id. It detects surviving backends by shared memory, without this file.
             pid_file.unlink()
         elif not end(pid, (signal.SIGINT, signal.SIGQUIT, signal.SIGKILL), _STOP_TIMEOUT_S):
             raise LocalError(
@@ -237,8 +219,7 @@ class EmbeddedPostgres(Startable):
 
 
 def find_binaries(version: str | None = None) -> Path:
-    """Return the folder with `postgres` and `initdb`: the one of the wheel, otherwise the newest of the
-    system.
+    """Return the folder with `postgres` and `initdb`: that of the wheel, otherwise the system's newest.
 
     Args:
         version: major version that wrote the data; None accepts any.
@@ -320,18 +301,7 @@ class _Launch:
 
     def popen(self, command: list[str], log: Path) -> subprocess.Popen[bytes]:
         """Start the server in a session of its own, so that Ctrl-C does not reach it before its clients end."""
-        descriptor = open_log(log)
-        try:
-            return subprocess.Popen(
-                [*self._prefix, *command],
-                stdin=subprocess.DEVNULL,
-                stdout=descriptor,
-                stderr=descriptor,
-                start_new_session=True,
-                **self._as_user,
-            )
-        finally:
-            os.close(descriptor)
+        return spawn([*self._prefix, *command], log, start_new_session=True, **self._as_user)
 
     def check(self, command: list[str], *, given: bytes = b"") -> None:
         """Run a command to completion.

@@ -10,10 +10,12 @@ import signal
 import subprocess
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from headway.errors import HeadwayError
+from headway.private_files import write_private
 
 _POLL_S = 0.01
 _LOG_LIMIT_BYTES = 16 * 2**20
@@ -64,9 +66,7 @@ def birth(pid: int) -> str | None:
 
 def write_pid_file(path: Path, pid: int) -> None:
     """Store a process id, so that a later run can find the process if this one is killed."""
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text(json.dumps({"pid": pid, "birth": birth(pid)}))
-    temporary.replace(path)
+    write_private(path, json.dumps({"pid": pid, "birth": birth(pid)}))
 
 
 def read_pid_file(path: Path) -> int | None:
@@ -119,6 +119,16 @@ def open_log(path: Path) -> int:
         if path.stat().st_size > _LOG_LIMIT_BYTES:
             path.replace(path.with_name(path.name + ".1"))
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+
+
+def spawn(argv: Sequence[str], log: Path, **options: Any) -> subprocess.Popen[bytes]:
+    """Start a program whose output is appended to `log`. `options` are those of `Popen`."""
+    descriptor = open_log(log)
+    try:
+        options.setdefault("stdin", subprocess.DEVNULL)
+        return subprocess.Popen(argv, stdout=descriptor, stderr=descriptor, **options)
+    finally:
+        os.close(descriptor)
 
 
 def last_lines(path: Path, count: int = 8, start: int = 0) -> str:

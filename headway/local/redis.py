@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import json
-import os
 import secrets
 import shutil
 import signal
@@ -24,10 +23,11 @@ from headway.local.processes import (
     Startable,
     end,
     last_lines,
-    open_log,
     read_pid_file,
+    spawn,
     write_pid_file,
 )
+from headway.private_files import write_private
 
 _START_TIMEOUT_S = 20.0
 _STOP_TIMEOUT_S = 5.0
@@ -67,18 +67,10 @@ class EmbeddedRedis(Startable):
         self._end_predecessor()
         if self._port is None:
             self._port, self._password = self._identity()
-        log = open_log(self.log)
-        try:
-            self._process = subprocess.Popen(
-                [binary, "-"],  # the configuration comes by stdin: every user may read a command line
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=log,
-                cwd=self.data,
-                start_new_session=True,
-            )
-        finally:
-            os.close(log)
+        # The configuration comes by stdin, because every user may read a command line.
+        self._process = spawn(
+            [binary, "-"], self.log, stdin=subprocess.PIPE, cwd=self.data, start_new_session=True
+        )
         write_pid_file(self._pid_file, self._process.pid)
         self._configure(self._process)
         self._wait_ready(self._process)
@@ -123,10 +115,7 @@ class EmbeddedRedis(Startable):
             port, password = 0, secrets.token_urlsafe(32)
         if port == 0 or not is_free(port):
             port = free_port()
-        temporary = self.data / "redis.json.tmp"
-        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-            json.dump({"port": port, "password": password}, file)
-        temporary.replace(remembered)
+        write_private(remembered, json.dumps({"port": port, "password": password}))
         return port, password
 
     def _configure(self, process: subprocess.Popen[bytes]) -> None:

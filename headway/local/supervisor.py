@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import signal
 import subprocess
 import threading
@@ -14,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from headway.local.processes import LocalError, end, limit_log, open_log, read_pid_file, write_pid_file
+from headway.local.processes import LocalError, end, limit_log, read_pid_file, spawn, write_pid_file
 
 _FIRST_BACKOFF_S = 0.5
 _LONGEST_BACKOFF_S = 30.0
@@ -62,26 +61,15 @@ class Program:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start the program in a session of its own, so that Ctrl-C reaches only us and we stop programs in
-        order.
+        """Start the program in a session of its own, so that Ctrl-C does not reach it.
 
         It runs in the folder of its log, so that no module of the user's folder shadows one of ours.
         """
         if self.alive():
             return
-        log = open_log(self.log)
-        try:
-            self._process = subprocess.Popen(
-                self._argv,
-                env=self._env,
-                cwd=self.log.parent,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
-        finally:
-            os.close(log)
+        self._process = spawn(
+            self._argv, self.log, env=self._env, cwd=self.log.parent, start_new_session=True
+        )
         write_pid_file(self._pid_file, self._process.pid)
 
     def alive(self) -> bool:
@@ -173,12 +161,8 @@ class Supervisor:
                 if now_s - watched.started_at_s > _STEADY_S:
                     watched.backoff_s = _FIRST_BACKOFF_S
                 self._plan(watched, now_s)
-                _log.warning(
-                    "%s ended; restarting it in %.1f s. Its log: %s",
-                    name,
-                    watched.backoff_s,
-                    watched.child.log,
-                )
+                message = "%s ended; restarting it in %.1f s. Its log: %s"
+                _log.warning(message, name, watched.backoff_s, watched.child.log)
 
     def _restart(self, name: str, watched: _Watched, now_s: float) -> None:
         watched.backoff_s = min(2 * watched.backoff_s, _LONGEST_BACKOFF_S)
