@@ -51,12 +51,11 @@ class BadManifest(ValueError):
 
 def _inside(path: str) -> str:
     """Refuse a path that is not a plain relative path inside of the folder."""
-    parts = path.split("/")
     if (
         not path
         or len(path.encode()) > MAX_PATH_BYTES
         or "\0" in path
-        or any(p in {"", ".", ".."} for p in parts)
+        or any(part in {"", ".", ".."} for part in path.split("/"))
     ):
         raise ValueError("not a path inside of the output folder")
     return path

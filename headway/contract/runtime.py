@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import signal
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, TypeAlias, get_args
 
 from headway.contract.values.checks import check_of, is_finite
 
@@ -91,7 +91,7 @@ class FirstStep(Envelope):
     """The end of the first optimizer step of this process. `samples` as in `Progress`.
 
     `live`: from now on the rank follows orders, so its job changes members in place and survives losses of
-    ranks. `plain`: the agent reports the first step of a script without the library in this generation.
+    ranks. `plain`: the message is the agent's, for a script without the library.
     """
 
     TYPE: ClassVar[str] = "first_step"
@@ -103,8 +103,7 @@ class FirstStep(Envelope):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stepped(Envelope):
-    """A step reported by a script without the library (`headway.progress`): `step` of `total`, with metrics
-    in `values`.
+    """A step of a script without the library (`headway.progress`): `step` of `total`, with metrics in `values`.
 
     The agent turns it into `FirstStep`, `Progress` and `Metrics` and does not pass it on.
     """
@@ -298,26 +297,7 @@ Message: TypeAlias = (
     | Completed
 )
 
-_TYPES: dict[str, type[Any]] = {
-    kind.TYPE: kind
-    for kind in (
-        Hello,
-        FirstStep,
-        Stepped,
-        Ready,
-        Switched,
-        Left,
-        Progress,
-        BatchChanged,
-        Metrics,
-        Checkpointed,
-        CheckpointFailed,
-        EpochClosed,
-        Restored,
-        Stopped,
-        Completed,
-    )
-}
+_TYPES: dict[str, type[Any]] = {kind.TYPE: kind for kind in get_args(Message)}
 
 
 def message_file(rank: int) -> str:

@@ -91,9 +91,7 @@ def _sizes_between(low: int, high: int, sizes: str | tuple[int, ...]) -> tuple[i
     if sizes == "any":
         return tuple(range(low, high + 1))
     if sizes == "pow2":
-        powers = {2**exponent for exponent in range(MAX_SLOTS.bit_length())}
-        inside = {size for size in powers if low <= size <= high}
-        return tuple(sorted(inside | {low, high}))
+        sizes = (low, high, *(2**exponent for exponent in range(MAX_SLOTS.bit_length())))
     return tuple(sorted({size for size in sizes if isinstance(size, int) and low <= size <= high}))
 
 
@@ -241,8 +239,7 @@ class JobSpec(SpecPart):
     bundle: Annotated[str, Field(pattern=DIGEST_PATTERN)] | None = None
     env: dict[EnvName, Annotated[GivenText, Field(max_length=32768)]] = Field(default_factory=dict)
     secrets: Annotated[dict[EnvName, SecretName], Field(max_length=100)] = Field(default_factory=dict)
-    """Secrets of the job's project by the name of the environment variable that gives their value to ranks.
-    """
+    """Secrets of the job's project, by the environment variable that gives their value to ranks."""
     image: Annotated[str, Field(pattern=IMAGE_PATTERN, max_length=512)] | None = None
     """Container image that the ranks run in; None: the ranks are processes of the host."""
     resources: Resources = Resources()
@@ -256,8 +253,7 @@ class JobSpec(SpecPart):
     launch: Launch | None = None
     """Environment of a rank. None: `plain` for a job that always has one slot, else `torchrun`."""
     resumes: bool | None = None
-    """True if the script continues from its saved state when it is stopped and started again. None: observed.
-    """
+    """True if the script continues from its saved state after a stop. None: as observed."""
     progress: ProgressRule = ProgressRule()
     trackers: Annotated[list[TrackerName], Field(max_length=10)] = Field(default_factory=list)
     """Trackers that receive values of `run.report` besides the service."""

@@ -36,8 +36,7 @@ class SpeedHint(SpecPart):
 
 
 class RecommendationRequest(SpecPart):
-    """A request for rental plans. Absent fields come from the job file (`goal`, `market`, `resources`,
-    `elastic`).
+    """A request for rental plans. Absent fields come from the job file.
 
     `max_usd_per_h` limits the price of a plan; with FLOPP it is the amount to spend, 3 dollars by default.
     `samples` is the work, used where neither the script nor earlier jobs have reported it. `vcpu_quotas` are
