@@ -140,7 +140,7 @@ class SignedStore:
             place = signed.popleft() if signed else self._sign([call])[0]
             return self._request(method, place, data)
 
-        return _patiently(attempt, key)
+        return _with_retries(attempt, key)
 
     def _sign(self, calls: list[dict[str, Any]]) -> list[str]:
         kept = self._read()
@@ -150,11 +150,11 @@ class SignedStore:
         try:
             _, answer = self._request("POST", place, body, headers)
         except _Status as refused:
-            if refused.status == _NOT_FOUND:  # refers to the run, not to an object
-                raise OSError(
-                    f"the service signs nothing for this run, because the node no longer holds it: {refused}"
-                ) from refused
-            raise
+            if refused.status != _NOT_FOUND:  # a status that is about the run, not about an object
+                raise
+            raise OSError(
+                f"the service signs nothing for this run, because the node no longer holds it: {refused}"
+            ) from refused
         urls: list[str] = json.loads(answer)["urls"]
         return urls
 
@@ -179,7 +179,7 @@ class SignedStore:
             raise _Status(0, f"no answer ({reason})") from None
 
 
-def _patiently(attempt: Callable[[], Answer], key: str) -> Answer:
+def _with_retries(attempt: Callable[[], Answer], key: str) -> Answer:
     """Retry until the call succeeds or the time is up. Raises FileNotFoundError, OSError."""
     until_s = time.monotonic() + _RETRY_FOR_S
     wait_s = _FIRST_WAIT_S

@@ -215,7 +215,7 @@ def test_events_survive_any_split_of_the_bytes(events: list[ServerEvent], sizes:
 
 def test_data_of_several_lines_is_joined():
     lines = ["data: a", "data:b", "", "event: end", ""]
-    assert list(parse_events(lines)) == [ServerEvent("message", "a\nb", None), ServerEvent("end", "", None)]
+    assert list(parse_events(lines)) == [ServerEvent("message", "a\nb"), ServerEvent("end", "")]
 
 
 def test_a_refusal_names_its_fields_unless_it_has_said_the_same_already():
