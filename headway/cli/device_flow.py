@@ -34,7 +34,7 @@ class Confirmation:
 
 def sign_in(
     provider: httpx.Client,
-    ways: SignInView,
+    settings: SignInView,
     ask: Callable[[Confirmation], None],
     timer: Timer = time,
 ) -> str:
@@ -42,7 +42,7 @@ def sign_in(
 
     Args:
         provider: HTTP client for the requests.
-        ways: sign-in settings of the service, which name an identity provider.
+        settings: sign-in settings of the service, which name an identity provider.
         ask: function that tells the user what to do.
         timer: clock for the waits.
 
@@ -50,7 +50,7 @@ def sign_in(
         HeadwayError: the provider does not answer, does not support device authorization or refuses it, or
             the code expires.
     """
-    issuer = ways.issuer or ""
+    issuer = settings.issuer or ""
     found = _request(provider, "GET", f"{issuer.rstrip('/')}/.well-known/openid-configuration")
     if found.get("issuer") != issuer:
         raise HeadwayError(f"The identity provider is not {issuer}, but {found.get('issuer')}.", _OTHERWISE)
@@ -58,8 +58,8 @@ def sign_in(
         raise HeadwayError(
             f"The identity provider {issuer} does not support sign-in from a terminal.", _OTHERWISE
         )
-    scope = " ".join(dict.fromkeys(("openid", *ways.scopes)))
-    body = {"client_id": ways.client_id or "", "scope": scope}
+    scope = " ".join(dict.fromkeys(("openid", *settings.scopes)))
+    body = {"client_id": settings.client_id or "", "scope": scope}
     begun = _request(provider, "POST", str(found["device_authorization_endpoint"]), data=body)
     if "device_code" not in begun:
         raise HeadwayError(f"The identity provider refuses to start a sign-in: {_reason(begun)}.", _OTHERWISE)
@@ -71,11 +71,11 @@ def sign_in(
             complete_url=str(complete) if complete else None,
         )
     )
-    return _wait(provider, str(found.get("token_endpoint", "")), ways, begun, timer)
+    return _wait(provider, str(found.get("token_endpoint", "")), settings, begun, timer)
 
 
 def _wait(
-    provider: httpx.Client, endpoint: str, ways: SignInView, begun: Mapping[str, Any], timer: Timer
+    provider: httpx.Client, endpoint: str, settings: SignInView, begun: Mapping[str, Any], timer: Timer
 ) -> str:
     """Poll the provider, as often as it allows, until the user has confirmed."""
     pause_s = float(begun.get("interval", 5))
@@ -83,7 +83,7 @@ def _wait(
     body = {
         "grant_type": _GRANT,
         "device_code": str(begun["device_code"]),
-        "client_id": ways.client_id or "",
+        "client_id": settings.client_id or "",
     }
     while timer.monotonic() + pause_s < until_s:
         timer.sleep(pause_s)

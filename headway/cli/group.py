@@ -94,7 +94,7 @@ class VerbGroup(TyperGroup):
 def _imported(name: str, place: str, panel: str) -> Any:
     """Import a verb, or a group of verbs, and return its command."""
     module, _, attribute = place.partition(":")
-    with _uncollected():
+    with _without_garbage_collection():
         found = getattr(import_module(f"headway.cli.verbs.{module}"), attribute)
     single = typer.Typer(add_completion=False)
     if isinstance(found, typer.Typer):
@@ -107,7 +107,7 @@ def _imported(name: str, place: str, panel: str) -> Any:
 
 
 @contextmanager
-def _uncollected() -> Iterator[None]:
+def _without_garbage_collection() -> Iterator[None]:
     """Disable garbage collection during an import, which creates many objects that all stay."""
     gc.disable()
     try:

@@ -28,7 +28,7 @@ class AccessCalls(Calls):
         """Return the user of our token, with their roles."""
         return self._get(api_path("whoami"), identity.WhoAmI)
 
-    def sign_in_ways(self) -> identity.SignInView:
+    def sign_in_settings(self) -> identity.SignInView:
         """Return the ways to sign in to the service."""
         return self._get(api_path("sign-in"), identity.SignInView)
 

@@ -44,19 +44,19 @@ def elastic_trainer(run: Run, **arguments: Any) -> pl.Trainer:
             f"{', '.join(sorted(taken))}: decided by Headway; leave it out of elastic_trainer(...)"
         )
     loggers = arguments.pop("logger", None) or []
-    pace = _Pace(run)
+    controller = _LoopController(run)
     return pl.Trainer(
         strategy=ElasticStrategy(run),
         accelerator="gpu" if run.device.type == "cuda" else "cpu",
         devices=[run.device.index or 0] if run.device.type == "cuda" else 1,
         use_distributed_sampler=False,
         logger=[HeadwayLogger(run), *(loggers if isinstance(loggers, list | tuple) else [loggers])],
-        callbacks=[pace, *_listed(arguments.pop("callbacks", None))],
+        callbacks=[controller, *_as_list(arguments.pop("callbacks", None))],
         **{"enable_checkpointing": False, "enable_progress_bar": False, **arguments},
     )
 
 
-def _listed(callbacks: Any) -> list[Any]:
+def _as_list(callbacks: Any) -> list[Any]:
     return list(callbacks) if isinstance(callbacks, list | tuple) else [callbacks] if callbacks else []
 
 
@@ -189,7 +189,7 @@ class _Data:
         return iter(self.loader) if self.begun else iter(())
 
 
-class _OneByOne(_DataFetcher):
+class _SingleFetcher(_DataFetcher):
     """Batches fetched one at a time. Lightning's fetcher fetches one ahead, before the present step is over."""
 
     def __init__(self, run: Run, loader: Loader) -> None:
@@ -207,7 +207,7 @@ class _OneByOne(_DataFetcher):
         self.done = self._loader.ends_epoch
         return batch
 
-    def go_on(self) -> None:
+    def advance(self) -> None:
         """Commit the step if this pass was its last one. Members may change here, and the process may end."""
         steps = self._run.steps
         try:
@@ -219,14 +219,14 @@ class _OneByOne(_DataFetcher):
         self._loader.within_step = steps == self._run.steps
 
 
-class _Pace(pl.Callback):
+class _LoopController(pl.Callback):
     """Callback that makes Lightning's loops follow the remaining epochs and commits each step as it ends."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
         self._on_sigterm = signal.getsignal(signal.SIGTERM)
         self._epochs: Iterator[int] = iter(())
-        self._fetcher: _OneByOne | None = None
+        self._fetcher: _SingleFetcher | None = None
         self._begun = False
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:  # noqa: ARG002
@@ -247,11 +247,11 @@ class _Pace(pl.Callback):
         progress = trainer.fit_loop.epoch_progress.current
         progress.ready = progress.started = progress.processed = progress.completed = epoch
         data.begun = True
-        self._fetcher = _OneByOne(self._run, data.loader)
+        self._fetcher = _SingleFetcher(self._run, data.loader)
         self._fetcher.setup(trainer.fit_loop._combined_loader)  # noqa: SLF001  # Lightning offers no other access
         trainer.fit_loop._data_fetcher = self._fetcher  # noqa: SLF001
         iter(self._fetcher)
-        self._follow(trainer)
+        self._update_counts(trainer)
 
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:  # noqa: ARG002
         """End the epoch before, after everything that the script does at its end."""
@@ -269,9 +269,9 @@ class _Pace(pl.Callback):
     def on_train_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
         """Commit the step if this was its last batch."""
         assert self._fetcher is not None
-        self._fetcher.go_on()
+        self._fetcher.advance()
         trainer.fit_loop.epoch_loop.batch_progress.is_last_batch = self._fetcher.done
-        self._follow(trainer)
+        self._update_counts(trainer)
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:  # noqa: ARG002
         """End the last epoch with a checkpoint of the result."""
@@ -281,7 +281,7 @@ class _Pace(pl.Callback):
                 f"training ended before epoch {left} of {trainer.max_epochs}, so its result is in no checkpoint"
             )
 
-    def _follow(self, trainer: pl.Trainer) -> None:
+    def _update_counts(self, trainer: pl.Trainer) -> None:
         """Update Lightning's step counts after steps of peers, and its notion of rank 0."""
         steps = trainer.fit_loop.epoch_loop.automatic_optimization.optim_progress.optimizer.step.total
         steps.ready = steps.completed = self._run.steps

@@ -88,20 +88,20 @@ class Guard:
 
         Keep the folder.
         """
-        self._tell(f"{_WATCH}{folder.resolve()}")
+        self._send(f"{_WATCH}{folder.resolve()}")
 
     @contextlib.contextmanager
     def temporary_folder(self, prefix: str = "headway-") -> Iterator[Path]:
         """Create a folder that is removed after the block, and also if this process is killed."""
         folder = Path(tempfile.mkdtemp(prefix=prefix)).resolve()
-        self._tell(f"{_REMOVE}{folder}")
+        self._send(f"{_REMOVE}{folder}")
         try:
             yield folder
         finally:
             shutil.rmtree(folder, ignore_errors=True)
-            self._tell(f"{_KEEP}{folder}")  # its name may be used again
+            self._send(f"{_KEEP}{folder}")  # its name may be used again
 
-    def _tell(self, line: str) -> None:
+    def _send(self, line: str) -> None:
         assert self._process is not None, "the guard is open"
         assert self._process.stdin is not None, "it was made with a pipe"
         with contextlib.suppress(BrokenPipeError):  # the guard was killed: its starter continues without it
@@ -145,7 +145,7 @@ def _is_database(pid: int) -> bool:
         return False
 
 
-def _send(pid: int, number: signal.Signals) -> None:
+def _send_signal(pid: int, number: signal.Signals) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.kill(pid, number)
 
@@ -164,7 +164,7 @@ def kill_all(mark: str, temporary: Sequence[str], watched: Sequence[str]) -> boo
             return False
         for pid in pids:
             gently = waited_s < _DATABASE_S and _is_database(pid)
-            _send(pid, signal.SIGQUIT if gently else signal.SIGKILL)
+            _send_signal(pid, signal.SIGQUIT if gently else signal.SIGKILL)
         time.sleep(_PAUSE_S)
         left = set(pids).intersection(processes_of(mark, watched)) if watched else set()
         pids = sorted(left.union(processes_of(mark, temporary)))

@@ -98,7 +98,7 @@ class Host:
         booted_s = time.monotonic() + self._lease.launch_delay_s
         while not self._stop.wait(_LOOK_EVERY_S) and self._folder.ended() is None:
             self._folder.pid_file.touch()  # the time of the end, if this process is killed
-            self._look_for_interruption()
+            self._check_for_interruption()
             limit_log(self._folder.path / "agent.log")
             if self._reclaim_at is not None and datetime.now(UTC) >= self._reclaim_at:
                 self._end("its provider took it away")
@@ -111,7 +111,7 @@ class Host:
                 self._agent.wait(_AGENT_GRACE_S)
         self._end("it was given back")
 
-    def _look_for_interruption(self) -> None:
+    def _check_for_interruption(self) -> None:
         if self._reclaim_at is not None:
             return
         try:

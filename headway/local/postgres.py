@@ -83,7 +83,7 @@ class EmbeddedPostgres(Startable):
             self._initialise(binaries, launch)
         self._end_predecessor()
         sockets = self._socket_folder()
-        launch.hand_over(sockets)
+        launch.change_owner(sockets)
         for rest in sockets.glob(f"{_SOCKET}*"):
             rest.unlink()  # the predecessor's socket and its lock, which names a process id as well
         settings = {**_SETTINGS, "unix_socket_directories": str(sockets)}
@@ -292,9 +292,9 @@ class _Launch:
             self._prefix = prefix
         else:
             self._as_user = {"user": 65534, "group": 65534, "extra_groups": []}
-            self.hand_over(data)
+            self.change_owner(data)
 
-    def hand_over(self, folder: Path) -> None:
+    def change_owner(self, folder: Path) -> None:
         """Give a folder to the user that runs the server."""
         if self._as_user:
             os.chown(folder, 65534, 65534)

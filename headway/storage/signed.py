@@ -113,19 +113,19 @@ class SignedStore:
     def _upload(self, upload: dict[str, Any], pieces: Iterator[Bytes]) -> Tags:
         """Send the parts, a few at once, and return their numbers and ETags. Only these few are in memory."""
         tags: Tags = []
-        under_way: deque[futures.Future[tuple[int, str]]] = deque()
+        in_progress: deque[futures.Future[tuple[int, str]]] = deque()
         urls: deque[str] = deque()
         try:
             for number, piece in enumerate(pieces, 1):
                 if not urls:
                     coming = range(number, min(number + _AHEAD, 10_001))
                     urls.extend(self._sign([{"do": "part", **upload, "part": one} for one in coming]))
-                if len(under_way) == _AT_ONCE:
-                    tags.append(under_way.popleft().result())
-                under_way.append(self._pool.submit(self._send_part, upload, number, urls.popleft(), piece))
-            return tags + [one.result() for one in under_way]
+                if len(in_progress) == _AT_ONCE:
+                    tags.append(in_progress.popleft().result())
+                in_progress.append(self._pool.submit(self._send_part, upload, number, urls.popleft(), piece))
+            return tags + [one.result() for one in in_progress]
         finally:
-            futures.wait(under_way)
+            futures.wait(in_progress)
 
     def _send_part(self, upload: dict[str, Any], number: int, url: str, piece: Bytes) -> tuple[int, str]:
         headers, _ = self._call("PUT", {"do": "part", **upload, "part": number}, piece, url)

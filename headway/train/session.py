@@ -209,10 +209,10 @@ class Run:
             )
         samples = _checked_length(dataset, seed, global_batch, max_global_batch, max_local_batch)
         environment = self._environment
-        mosts = [environment.most_global_batch, max_global_batch, samples]
+        limits = [environment.most_global_batch, max_global_batch, samples]
         bounds = Bounds(
             global_batch=min(environment.global_batch or global_batch, samples),
-            most_global=min(filter(None, mosts)) if environment.most_global_batch else None,
+            most_global=min(filter(None, limits)) if environment.most_global_batch else None,
             start_global=environment.start_global_batch,
             max_local=environment.max_local_batch or max_local_batch,
             rule=environment.lr_rule,

@@ -225,7 +225,7 @@ class Training:
 
     def _commit(self, step: Step, indices: NDArray[np.int64]) -> bool:
         """Commit the step if its gradient is complete. Sets the agreement, None when a peer was lost."""
-        whole = self.gradients.stepped or self.gradients.sound
+        whole = self.gradients.stepped or self.gradients.intact
         self._agreement = None
         with suppress(PeersLost):
             self._agreement = self._at_boundary.agree(len(step.batch))
@@ -306,8 +306,8 @@ class Training:
         self._boundary = None
         batch = self.split.global_batch
         self.gradients.detach()
-        if self.gradients.spoiled:
-            self._state_sync.holds = self.gradients.spoiled = False
+        if self.gradients.stepped_incomplete:
+            self._state_sync.holds = self.gradients.stepped_incomplete = False
         after = self._team.generation
         if lost:
             self._saver.lost()

@@ -113,8 +113,8 @@ def whole(replica: Replica) -> dict[str, Any]:
     model, optimizer, schedule = replica.objects
     states: Any = get_optimizer_state_dict(model, optimizer)  # type: ignore[arg-type]
     tensors = {**model.state_dict()}
-    for name, of_one in states["state"].items():
-        tensors |= {f"{name} {kind}": tensor for kind, tensor in of_one.items()}
+    for name, of_rank in states["state"].items():
+        tensors |= {f"{name} {kind}": tensor for kind, tensor in of_rank.items()}
     return {
         "tensors": {
             name: tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor

@@ -56,7 +56,7 @@ def explain_page(explained: ExplanationView, now: datetime) -> RenderableType:
     if explained.options:
         parts.append(_options(explained.options))
     if not over:
-        parts += [Text(line) for line in _prices_say(explained)]
+        parts += [Text(line) for line in _price_lines(explained)]
     return Group(*parts)
 
 
@@ -82,7 +82,7 @@ def _options(options: Sequence[SizeOption]) -> Table:
     return table
 
 
-def _prices_say(explained: ExplanationView) -> Iterator[str]:
+def _price_lines(explained: ExplanationView) -> Iterator[str]:
     if explained.binding:
         yield f"what limits it: {', '.join(_limit(row) for row in explained.binding)}"
     # A larger size that is worth nothing to the job is omitted.

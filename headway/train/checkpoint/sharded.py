@@ -228,7 +228,7 @@ class _Writer(StorageWriter):
 
     def write_data(self, plan: SavePlan, planner: Any) -> Future[list[WriteResult]]:
         results: list[WriteResult] = []
-        for number, items in enumerate(_bundles(plan.items)):
+        for number, items in enumerate(_group_into_parts(plan.items)):
             results += self._write_part(f"{plan.storage_data}-{number}.safetensors", items, planner)
         future: Future[list[WriteResult]] = Future()
         future.set_result(results)
@@ -277,7 +277,7 @@ def _place(stored: _Stored) -> dict[str, Any]:
     return {"part": stored.part.key, "at": stored.at, "size_bytes": stored.size_bytes}
 
 
-def _bundles(items: Sequence[WriteItem]) -> Iterator[list[WriteItem]]:
+def _group_into_parts(items: Sequence[WriteItem]) -> Iterator[list[WriteItem]]:
     """Divide the items into parts, in their order."""
     bundle: list[WriteItem] = []
     size = 0

@@ -252,7 +252,7 @@ class Checkpoints:
         keys = self.storage.keys()
         self._refuse_stale(keys, save.generation)
         name = Name(save.generation, save.position.epoch, save.position.samples)
-        return str(name.unused(keys) if save.rank_alone is None else name.of_one(save.rank_alone))
+        return str(name.unused(keys) if save.rank_alone is None else name.of_rank(save.rank_alone))
 
     def _seal(
         self, save: _Save, folder: str, manifests: list[Manifest], stored: list[CheckpointPart]

@@ -215,7 +215,7 @@ def doubling(model: ElasticModule) -> ElasticModule:
         with lock:
             return 2 * model.module(x)  # type: ignore[no-any-return]
 
-    model.surround(around)
+    model.set_forward(around)
     return model
 
 
