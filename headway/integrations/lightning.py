@@ -1,5 +1,4 @@
-"""Elastic training with PyTorch Lightning: `elastic_trainer` makes a `Trainer` for a job whose ranks come and
-go.
+"""Elastic training with PyTorch Lightning: `elastic_trainer` makes a `Trainer` for a job of changing size.
 
     run = headway.init()
     trainer = elastic_trainer(run, max_epochs=20)
@@ -258,12 +257,8 @@ class _LoopController(pl.Callback):
         if self._begun:
             epoch = next(self._epochs)
             progress = trainer.fit_loop.epoch_progress.current
-            progress.ready, progress.started, progress.processed, progress.completed = (
-                epoch + 1,
-                epoch,
-                epoch,
-                epoch,
-            )
+            progress.started = progress.processed = progress.completed = epoch
+            progress.ready = epoch + 1
         self._begun = True
 
     def on_train_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:

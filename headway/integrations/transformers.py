@@ -1,5 +1,4 @@
-"""Hugging Face's `Trainer` as a job that is resized by restarts, with a fixed global batch and exact sample
-positions.
+"""Hugging Face's `Trainer` as a job that is resized by restarts, with exact sample positions.
 
     args = TrainingArguments(**elastic_arguments(global_batch=64), num_train_epochs=3, learning_rate=2e-5)
     trainer = Trainer(model=model, args=args, train_dataset=data)
@@ -43,6 +42,7 @@ from headway.train.membership.control import Mailbox, write_stacks_on_request
 from headway.train.meter import Meter
 from headway.train.reporting import PROGRESS_EVERY_S
 from headway.train.state.sync import leave
+from headway.train.trackers.sender import TrackedReport
 from headway.train.value_sender import ValueSender
 
 __all__ = ["HeadwayCallback", "elastic_arguments", "elastic_train"]
@@ -56,8 +56,7 @@ MARK = "headway.json"
 def elastic_arguments(
     *, global_batch: int, max_local_batch: int | None = None, output_dir: str | None = None
 ) -> dict[str, Any]:
-    """Return the `TrainingArguments` with which a step takes `global_batch` samples at the present number of
-    ranks.
+    """Return the `TrainingArguments` with which a step takes `global_batch` samples at the present size.
 
     Args:
         global_batch: samples of one optimizer step, over all ranks. `batch.global` of the job file overrides it.
@@ -226,15 +225,17 @@ class HeadwayCallback(TrainerCallback):
             if name != "epoch" and isinstance(value, int | float)
         }
         if values and self._is_main:
-            self._value_sender.send(
-                values,
+            report = TrackedReport(
                 step=state.global_step,
                 first_step=self._first_step or 0,
                 epoch=state.global_step // self._batches.steps,
                 samples=self._samples(state),
                 generation=self._environment.generation,
                 world_size=self._environment.world_size,
+                at_s=time.time(),
+                values=values,
             )
+            self._value_sender.send(report)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
         """Report the end of training, or exit after the checkpoint of a stop request."""

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from headway.local.processes import LocalError, Startable, birth, end, last_lines, spawn
+from headway.local.processes import LocalError, ServerProcess, birth, end, last_lines, spawn
 
 _USER = "headway"
 _SOCKET = ".s.PGSQL.5432"
@@ -49,7 +49,7 @@ _SETTINGS = {
 }
 
 
-class EmbeddedPostgres(Startable):
+class EmbeddedPostgres(ServerProcess):
     """One PostgreSQL server over one data folder. A restart finds the data of the previous run.
 
     Args:
@@ -64,7 +64,6 @@ class EmbeddedPostgres(Startable):
         self.log = self.data / "postgres.log"
         self._cluster = self.data / "cluster"
         self._durable = durable
-        self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> str:
         """Start the server and return the URL of its database `headway`. Idempotent.
@@ -111,15 +110,6 @@ class EmbeddedPostgres(Startable):
         sockets = self._socket_folder()
         if sockets.parent != self.data:
             shutil.rmtree(sockets, ignore_errors=True)
-
-    def alive(self) -> bool:
-        """Return whether the server that this object started is running."""
-        return self._process is not None and self._process.poll() is None
-
-    @property
-    def pid(self) -> int | None:
-        """Process id of the running server, or None."""
-        return self._process.pid if self._process is not None else None
 
     def url(self, database: str = "headway") -> str:
         """Return the URL of a database, as asyncpg, psycopg and SQLAlchemy accept it."""

@@ -44,6 +44,21 @@ class Startable(ABC):
         self.stop()
 
 
+class ServerProcess(Startable):
+    """A `Startable` that is one process."""
+
+    _process: subprocess.Popen[bytes] | None = None
+
+    def alive(self) -> bool:
+        """Return whether the process that this object started is running."""
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def pid(self) -> int | None:
+        """Process id of the last start, or None."""
+        return self._process.pid if self._process is not None else None
+
+
 def birth(pid: int) -> str | None:
     """Return a text that identifies a process for all time, or None if `pid` is not running.
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from headway.local.ports import HOST, free_port, is_free
 from headway.local.processes import (
     LocalError,
-    Startable,
+    ServerProcess,
     end,
     last_lines,
     read_pid_file,
@@ -34,7 +34,7 @@ _STOP_TIMEOUT_S = 5.0
 _MAX_MEMORY = "256mb"
 
 
-class EmbeddedRedis(Startable):
+class EmbeddedRedis(ServerProcess):
     """One Redis server. Its port and password are stored in `data`, so that its URL survives a restart.
 
     Args:
@@ -47,7 +47,6 @@ class EmbeddedRedis(Startable):
         self.data = data.resolve()
         self.log = self.data / "redis.log"
         self._pid_file = self.data / "redis.pid"
-        self._process: subprocess.Popen[bytes] | None = None
         self._port: int | None = None
         self._password = ""
 
@@ -84,15 +83,6 @@ class EmbeddedRedis(Startable):
         end(process.pid, (signal.SIGTERM, signal.SIGKILL), _STOP_TIMEOUT_S)
         process.wait()
         self._pid_file.unlink(missing_ok=True)
-
-    def alive(self) -> bool:
-        """Return whether the server that this object started is running."""
-        return self._process is not None and self._process.poll() is None
-
-    @property
-    def pid(self) -> int | None:
-        """Process id of the running server, or None."""
-        return self._process.pid if self._process is not None else None
 
     def url(self, database: int = 0) -> str:
         """Return the URL of one of the 16 databases, including the password."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import signal
-import subprocess
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -13,7 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from headway.local.processes import LocalError, end, limit_log, read_pid_file, spawn, write_pid_file
+from headway.local.processes import (
+    LocalError,
+    ServerProcess,
+    end,
+    limit_log,
+    read_pid_file,
+    spawn,
+    write_pid_file,
+)
 
 _FIRST_BACKOFF_S = 0.5
 _LONGEST_BACKOFF_S = 30.0
@@ -40,7 +47,7 @@ class Child(Protocol):
         """End the child and wait until it is gone. Do nothing if it is not running."""
 
 
-class Program:
+class Program(ServerProcess):
     """A program of ours as a child process. It writes to `log`, and its pid file lies beside the log.
 
     Args:
@@ -58,7 +65,6 @@ class Program:
         self._env = dict(env)
         self._pid_file = log.with_suffix(".pid")
         self._grace_s = grace_s
-        self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         """Start the program in a session of its own, so that Ctrl-C does not reach it.
@@ -72,10 +78,6 @@ class Program:
         )
         write_pid_file(self._pid_file, self._process.pid)
 
-    def alive(self) -> bool:
-        """Return whether the process is running."""
-        return self._process is not None and self._process.poll() is None
-
     def stop(self) -> None:
         """Send SIGTERM, and SIGKILL after the grace period."""
         process, self._process = self._process, None
@@ -85,11 +87,6 @@ class Program:
             end(process.pid, (signal.SIGTERM, signal.SIGKILL), self._grace_s)
         process.wait()
         self._pid_file.unlink(missing_ok=True)
-
-    @property
-    def pid(self) -> int | None:
-        """Process id of the last start, or None."""
-        return self._process.pid if self._process is not None else None
 
     @property
     def exit_code(self) -> int | None:

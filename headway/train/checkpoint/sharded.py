@@ -95,8 +95,7 @@ def write(
         with _first_failure():
             save(state, storage_writer=writer, planner=planner, process_group=group)
         return
-    # The same as `save` without a group, except its warning: a warnings filter in a thread would affect other
-    # threads.
+    # `save` without a group, but without its warning, as a warnings filter would affect other threads.
     planner.set_up_planner(state, is_coordinator=True)
     plans, metadata = planner.create_global_plan([planner.create_local_plan()])
     (plan,) = writer.prepare_global_plan(plans)

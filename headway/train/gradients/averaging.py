@@ -33,8 +33,7 @@ from headway.train.gradients.probe import NoiseProbe
 from headway.train.membership.peers import Peers
 
 _NO_SYNC: dict[str, bool] = {
-    # `ElasticModule` sends the buffers, which DDP would send in every forward pass, because it survives a
-    # lost peer.
+    # `ElasticModule` sends the buffers instead, because it survives a lost peer.
     "forward_sync_buffers"
     if "forward_sync_buffers" in inspect.signature(DistributedDataParallel).parameters
     else "broadcast_buffers": False
