@@ -191,11 +191,11 @@ class EmbeddedPostgres(ServerProcess):
         deadline = time.monotonic() + _START_TIMEOUT_S
         while time.monotonic() < deadline:
             if process.poll() is not None:
-                said = last_lines(self.log)
-                if _ORPHANS in said.rpartition("FATAL")[2]:
+                output = last_lines(self.log)
+                if _ORPHANS in output.rpartition("FATAL")[2]:
                     return False
                 raise LocalError(
-                    f"PostgreSQL ended with code {process.returncode} at its start:\n{said}",
+                    f"PostgreSQL ended with code {process.returncode} at its start:\n{output}",
                     f"Its log is {self.log}. {_BRING_YOUR_OWN}",
                 )
             lines = pid_file.read_text().split("\n") if pid_file.exists() else []
@@ -308,9 +308,9 @@ class _Launch:
                 f"{error}.", f"Run `headway up` as a normal user, not root. {_BRING_YOUR_OWN}"
             ) from None
         if done.returncode != 0:
-            said = done.stderr.decode(errors="replace").strip()
+            output = done.stderr.decode(errors="replace").strip()
             raise LocalError(
-                f"{Path(command[0]).name} failed: {said}",
+                f"{Path(command[0]).name} failed: {output}",
                 f"Run it as a normal user, not root. {_BRING_YOUR_OWN}",
             )
 

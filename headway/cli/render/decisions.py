@@ -33,7 +33,11 @@ from headway.contract.views.forecasts import (
 )
 from headway.contract.views.jobs import TERMINAL_STATES, SizeOption
 
-_HIGHLIGHTS = (Mark.SMALLEST, Mark.KNEE, Mark.FASTEST)
+_HIGHLIGHTS = {
+    Mark.SMALLEST: "the smallest",
+    Mark.KNEE: "the best trade of time and cost",
+    Mark.FASTEST: "the fastest",
+}
 
 
 def explain_page(explained: ExplanationView, now: datetime) -> RenderableType:
@@ -260,25 +264,17 @@ def _work(work: Work) -> str:
 
 
 def _highlights(configurations: Sequence[ConfigurationForecast]) -> Iterator[str]:
-    said = {
-        Mark.SMALLEST: "the smallest",
-        Mark.KNEE: "the best trade of time and cost",
-        Mark.FASTEST: "the fastest",
-    }
-    for mark in _HIGHLIGHTS:
+    for mark, name in _HIGHLIGHTS.items():
         for one in configurations:
             if mark in one.marks:
-                what = f"{said[mark]}: {one.slots} {one.device_kind}, {one.speedup:.2f} times one slot"
+                what = f"{name}: {one.slots} {one.device_kind}, {one.speedup:.2f} times one slot"
                 takes = f", about {duration(one.time_s)}" if one.time_s is not None else ""
                 costs = f", {usd(one.cost_usd)}" if one.cost_usd else ""
                 yield f"{what}{takes}{costs}"
 
 
 def configurations_table(configurations: Sequence[ConfigurationForecast]) -> Table:
-    """Return a table with one row for each configuration.
-
-    It has cost columns if a configuration has a price.
-    """
+    """Return a table with a row for each configuration, and cost columns if any of them has a price."""
     priced = any(one.usd_per_h for one in configurations)
     names = (">SIZE", "KIND", ">NODES", ">BATCH", ">GOODPUT/S", ">80 % IN", ">SPEEDUP", ">TIME", ">P90")
     table = columns(*names, *([">COST", ">P90"] if priced else []), "SURE", fold=["NOTE"])

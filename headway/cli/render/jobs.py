@@ -259,21 +259,20 @@ def _generation(job: JobView) -> str:
 
 def _resumes(job: JobView) -> str:
     """Return whether the job resumes after a stop, and the evidence for it."""
-    seen, said = job.progress.resumption, job.spec.resumes
+    evidence, declared = job.progress.resumption, job.spec.resumes
     if job.progress.source is ProgressSource.LIBRARY:
         return "yes: the training library restores its checkpoints"
-    parts = [] if said is None else [f"{'yes' if said else 'no'}, says its job file"]
-    if seen is not None:
-        went = "resumed" if seen.resumes else "started again"
-        parts.append(f"it {went} at step {seen.began_at:,} after a stop at step {seen.stopped_at:,}")
+    parts = [] if declared is None else [f"{'yes' if declared else 'no'}, says its job file"]
+    if evidence is not None:
+        did = "resumed" if evidence.resumes else "started again"
+        parts.append(f"it {did} at step {evidence.began_at:,} after a stop at step {evidence.stopped_at:,}")
     return "; ".join(parts) or "unknown: the job has not been stopped since its first report of a step"
 
 
 def _checkpoint(done: JobProgress) -> str:
     if done.checkpoint_samples is None:
-        return (
-            "none" if done.source is ProgressSource.LIBRARY else "unknown: only the training library says so"
-        )
+        known = done.source is ProgressSource.LIBRARY
+        return "none" if known else "unknown: only the training library says so"
     lost = f"; {done.lost_samples:,} samples were trained twice after failures" if done.lost_samples else ""
     return f"at {done.checkpoint_samples:,} samples{lost}"
 

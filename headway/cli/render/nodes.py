@@ -46,13 +46,9 @@ def _quarantines(slots: Iterable[SlotView]) -> list[str]:
 
 
 def quarantine(one: QuarantineView) -> str:
-    """Return the reason and the end of a quarantine.
-
-    For example `in quarantine since 12:00:05, fatal: Xid 79: ...; until it is released`.
-    """
-    until = (
-        "until it is released" if one.probe_at is None else f"next probe {one.probe_at.astimezone():%H:%M:%S}"
-    )
+    """Return a quarantine as text: `in quarantine since 12-01 12:00:05, fatal: Xid 79; until it is released`."""
+    probe_at = one.probe_at
+    until = "until it is released" if probe_at is None else f"next probe {probe_at.astimezone():%H:%M:%S}"
     return f"in quarantine since {one.since.astimezone():%m-%d %H:%M:%S}, {one.grade}: {one.message}; {until}"
 
 

@@ -115,11 +115,8 @@ def usage(
         if machines:
             bills = client.machine_bills(since=begin)
             none = Text("No machine was rented in this period.")
-            cli.show(
-                output,
-                Page[LeaseBill](items=bills),
-                render_money.bills_table(bills) if bills else none,
-            )
+            table = render_money.bills_table(bills) if bills else none
+            cli.show(output, Page[LeaseBill](items=bills), table)
             return
         view = client.usage(since=begin, by=by, project=project)
     cli.show(output, view, render_money.usage_page(view))

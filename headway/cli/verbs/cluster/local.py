@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
@@ -155,19 +156,22 @@ def _print_summary(cli: Cli, stack: LocalStack, url: str, stop: str) -> None:
         "stop": stop,
     }
     cli.out.print(Text("Headway is up.", style="bold green"))
-    for label, value in rows.items():
-        cli.out.print(Text.assemble((f"  {label:<8} ", "dim"), value), soft_wrap=True)
+    _print_rows(cli, rows.items())
 
 
 def _print_token(cli: Cli, stack: LocalStack) -> None:
     """Print the first admin's token once, and only to a terminal: piped output may end in a file or a log."""
     kept = f"kept in {stack.token_file} for this command line"
-    rows = [f"owner, whose token is {kept}"]
+    rows = [("admin", f"owner, whose token is {kept}")]
     if cli.out.is_terminal:
         token = stack.token_file.read_text().strip()
-        rows = [f"owner, with the token {token}", f"It is shown this once, and {kept}."]
-    for label, row in zip(("admin", ""), rows, strict=False):
-        cli.out.print(Text.assemble((f"  {label:<8} ", "dim"), row), soft_wrap=True)
+        rows = [("admin", f"owner, with the token {token}"), ("", f"It is shown this once, and {kept}.")]
+    _print_rows(cli, rows)
+
+
+def _print_rows(cli: Cli, rows: Iterable[tuple[str, str]]) -> None:
+    for label, value in rows:
+        cli.out.print(Text.assemble((f"  {label:<8} ", "dim"), value), soft_wrap=True)
 
 
 def _log_to(console: Console) -> None:

@@ -42,11 +42,8 @@ def submit(
         if too_large:
             cli.err.print(Text(f"warning: {job.name} {too_large}", style="yellow"), soft_wrap=True)
         if not wait_:
-            cli.show(
-                output,
-                job,
-                Text(f"{job.name} is submitted, id {job.id}. Follow it: headway logs -f {job.name}"),
-            )
+            text = Text(f"{job.name} is submitted, id {job.id}. Follow it: headway logs -f {job.name}")
+            cli.show(output, job, text)
             return
         last = _wait(cli, client, job, output)
     raise typer.Exit(EXIT_CODES[last.state])
@@ -82,6 +79,6 @@ def _wait(cli: Cli, client: Client, job: JobView, output: Format) -> JobView:
     except KeyboardInterrupt:
         cli.err.print(f"\n{job.name} continues. To see it: headway ps. To end it: headway cancel {job.name}")
         raise typer.Exit(130) from None
-    verdict = Text.assemble(f"{last.name} ", render.state_text(last.state), f": {last.message}")
-    cli.show(output, last, verdict)
+    result = Text.assemble(f"{last.name} ", render.state_text(last.state), f": {last.message}")
+    cli.show(output, last, result)
     return last

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -113,10 +113,8 @@ def _request(
     A single policy becomes one of the changes; several policies, including that of a budget, are compared.
     """
     if budget is not None and policies:
-        policies = [
-            *policies,
-            _validated(PolicyRequest, "--budget", policy="budget", parameters={"usd_per_h": budget}),
-        ]
+        parameters = {"usd_per_h": budget}
+        policies = [*policies, _validated(PolicyRequest, "--budget", policy="budget", parameters=parameters)]
     elif budget is not None:
         changes = [*changes, _validated(SetBudget, "--budget", usd_per_h=budget)]
     if len(policies) == 1:
@@ -205,15 +203,11 @@ def _policy(text: str) -> PolicyRequest:
     return _validated(PolicyRequest, "--policy", policy=name.strip(), parameters=parameters)
 
 
-def _number(option: str, text: str, value: str) -> float:
-    return _parsed(float, option, text, value)
-
-
 def _seconds(option: str, text: str) -> float:
-    return _parsed(duration_s, option, text, text)
+    return _number(option, text, text, duration_s)
 
 
-def _parsed(parse: Callable[[str], float], option: str, text: str, value: str) -> float:
+def _number(option: str, text: str, value: str, parse: Callable[[str], float] = float) -> float:
     try:
         return parse(value)
     except ValueError:
@@ -227,12 +221,6 @@ def _validated(model: type[Model], option: str, **fields: Any) -> Model:
     try:
         return model(**fields)
     except ValidationError as error:
-        raise HeadwayError(
-            "\n".join(_problems(option, error)), "Correct the option; see headway whatif --help."
-        ) from None
-
-
-def _problems(option: str, error: ValidationError) -> Iterable[str]:
-    for one in error.errors():
-        where = ".".join(str(part) for part in one["loc"])
-        yield f"{option}: {where}: {one['msg']}".replace(": :", ":")
+        problems = [(".".join(map(str, one["loc"])), one["msg"]) for one in error.errors()]
+        lines = [f"{option}: {where}: {message}".replace(": :", ":") for where, message in problems]
+        raise HeadwayError("\n".join(lines), "Correct the option; see headway whatif --help.") from None
