@@ -43,7 +43,7 @@ class ArchiveEntry:
     """A file, folder or link to create, relative to the folder into which the archive is unpacked."""
 
     path: Parts
-    """Path components without `.`, `..` or links on the way. Empty for the folder itself."""
+    """Path components without `.` and `..`, none of them a link. Empty for the folder itself."""
     kind: Kind
     executable: bool
     modified_s: float

@@ -18,6 +18,7 @@ from headway.errors import HeadwayError
 from headway.private_files import write_private
 
 _POLL_S = 0.01
+_LAST_LINES = 8
 _LOG_LIMIT_BYTES = 16 * 2**20
 
 
@@ -146,7 +147,7 @@ def spawn(argv: Sequence[str], log: Path, **options: Any) -> subprocess.Popen[by
         os.close(descriptor)
 
 
-def last_lines(path: Path, count: int = 8, start: int = 0) -> str:
+def last_lines(path: Path, start: int = 0) -> str:
     """Return the last lines of a log for an error message, but nothing before byte `start`."""
     try:
         with path.open("rb") as log:
@@ -154,4 +155,4 @@ def last_lines(path: Path, count: int = 8, start: int = 0) -> str:
             lines = log.read().decode(errors="replace").splitlines()
     except OSError:
         return ""
-    return "\n".join(lines[-count:])
+    return "\n".join(lines[-_LAST_LINES:])

@@ -307,7 +307,7 @@ class Training:
         batch = self.split.global_batch
         self.gradients.detach()
         if self.gradients.stepped_incomplete:
-            self._state_sync.holds = self.gradients.stepped_incomplete = False
+            self._state_sync.has_state = self.gradients.stepped_incomplete = False
         after = self._team.generation
         if lost:
             self._saver.lost()
@@ -331,7 +331,7 @@ class Training:
     def _meet(self, order: Order) -> Peers:
         """Become a member under the order, with the same state as the others."""
         before = self._team.ranks_before(order)
-        peers = self._team.meet(order, patient=not self._state_sync.holds)
+        peers = self._team.meet(order, patient=not self._state_sync.has_state)
         self._mailbox.set_sender(rank=peers.rank, generation=peers.generation)
         self._present_batching.change_members(before, rank=peers.rank)
         # Before the plan is transferred: new members were started earlier and do not know this order.
@@ -382,7 +382,7 @@ class Training:
 
     def _leave_on_request(self) -> NoReturn:
         """Save the state and stop. If the saving rank may be lost, each rank saves, since all hold the same state."""
-        if not self._state_sync.holds:
+        if not self._state_sync.has_state:
             leave(EXIT_STOPPED)
         peers = self._team.peers
         self._report()

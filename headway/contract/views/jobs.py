@@ -127,7 +127,7 @@ class JobProgress(BaseModel):
     imposed_s: float = 0.0
     """Training time lost to these changes."""
     forecasts: list[KeptForecast] = Field(default_factory=list)
-    """Forecasts made on the way, and the actual results."""
+    """Forecasts made at submit and during training, with the actual results."""
     search: SearchView | None = None
     """The search for the job's configuration, if its job file asks for one."""
     source: ProgressSource | None = None

@@ -34,7 +34,7 @@ _NAMES = {
 
 
 def put(storage: Storage, folder: str, key: str, pieces: Sequence[memoryview | bytes]) -> CheckpointPart:
-    """Store a part, and measure its size and digest on the way.
+    """Store a part, and return its key, size and digest.
 
     Raises:
         OSError: the storage failed.

@@ -113,7 +113,7 @@ class Place:
             raise ValueError(
                 f"the checkpoint is {self.position.samples} samples into an epoch of {self.dataset_samples} "
                 f"samples with seed {self.seed}, but the loader has {dataset_samples} samples and seed {seed}; "
-                "give it the same data, or start anew with another checkpoint URI"
+                "give it the same data, or start again with another checkpoint URI"
             )
         return replace(self, dataset_samples=dataset_samples, seed=seed)
 
@@ -164,7 +164,7 @@ class Replica:
         if len(states) != len(self.objects):
             raise ValueError(
                 f"the checkpoint holds {len(states)} objects, but prepare() was given {len(self.objects)}; "
-                "give it the same objects in the same order, or start anew with another checkpoint URI"
+                "give it the same objects in the same order, or start again with another checkpoint URI"
             )
         for one, its in zip(self.objects, states, strict=True):
             try:
@@ -172,7 +172,7 @@ class Replica:
             except (RuntimeError, ValueError, KeyError) as error:
                 error.add_note(
                     f"The checkpoint does not fit this {type(one).__name__}: the script has changed since it was saved. "
-                    "Change it back, or start anew with another checkpoint URI."
+                    "Change it back, or start again with another checkpoint URI."
                 )
                 raise
         return Place(

@@ -37,7 +37,7 @@ class StepRates:
         self._compute_s, self._samples, self._steps = [], [], 0
 
     def take(self) -> tuple[float, ...]:
-        """Return each rank's seconds per sample since the last report (0: unknown), and start anew.
+        """Return each rank's seconds per sample since the last report (0: unknown), and reset them.
 
         The result is empty while no rank is notably slow.
         """

@@ -259,7 +259,7 @@ class Peers:
         self._control = self._store = None
 
     def abort(self) -> None:
-        """Release all waits for peers in this process. Any thread may call it, even without waits."""
+        """End all waits for peers in this process. Any thread may call it."""
         self.aborted = True
         self._backend.abort()
         _disconnect(self._connections)

@@ -31,9 +31,9 @@ Its value is the time at which training paused.
 
 @dataclass(frozen=True, slots=True)
 class StateOffer:
-    """A rank's contribution to a new generation: its position, and True in `holds` if it has the state."""
+    """A rank's position at the start of a generation, and whether it has the state of that position."""
 
-    holds: bool
+    has_state: bool
     epoch: int
     samples: int
     signature: int
@@ -41,11 +41,11 @@ class StateOffer:
     @property
     def numbers(self) -> tuple[int, int, int, int]:
         """The fields as integers for `Peers.gather`."""
-        return self.holds, self.epoch, self.samples, self.signature
+        return self.has_state, self.epoch, self.samples, self.signature
 
     def matches(self, other: StateOffer) -> bool:
         """Return True if both hold the same state, or neither holds any, at the same position."""
-        return (self.holds, self.epoch, self.samples) == (other.holds, other.epoch, other.samples)
+        return (self.has_state, self.epoch, self.samples) == (other.has_state, other.epoch, other.samples)
 
 
 def choose_source(offers: Sequence[StateOffer]) -> int | None:
@@ -53,7 +53,7 @@ def choose_source(offers: Sequence[StateOffer]) -> int | None:
 
     After a loss, ranks differ by one step if only some of them received the whole last gradient.
     """
-    holders = [rank for rank, one in enumerate(offers) if one.holds]
+    holders = [rank for rank, one in enumerate(offers) if one.has_state]
     return max(holders, key=lambda rank: (offers[rank].epoch, offers[rank].samples), default=None)
 
 
@@ -61,7 +61,7 @@ class StateSync:
     """State synchronisation of this rank with its peers."""
 
     def __init__(self, replica: Replica, team: Team, saver: Saver, mailbox: Mailbox) -> None:
-        self.holds = False
+        self.has_state = False
         """True if this rank has the state of its position."""
         self.sync_bytes = 0
         """Bytes that the last synchronisation sent or received."""
@@ -85,7 +85,7 @@ class StateSync:
                 "kept equal; make the same model on every rank"
             )
         place = self._load(peers, Place())
-        self.holds = True
+        self.has_state = True
         return place
 
     def synchronise(self, peers: Peers, order: Order, place: Place, batching: Batching) -> Place:
@@ -97,8 +97,10 @@ class StateSync:
             PeersLost, Superseded: another membership change is necessary.
         """
         position = place.position
-        mine = StateOffer(self.holds, position.epoch, position.samples, self._signature_with(place, batching))
-        offers = [StateOffer(bool(holds), *rest) for holds, *rest in peers.gather(*mine.numbers)]
+        mine = StateOffer(
+            self.has_state, position.epoch, position.samples, self._signature_with(place, batching)
+        )
+        offers = [StateOffer(bool(has_state), *rest) for has_state, *rest in peers.gather(*mine.numbers)]
         source = choose_source(offers)
         if source is None:
             # The members before this order save the state when they leave, unless they are lost.
@@ -113,7 +115,7 @@ class StateSync:
             place = self._transfer(peers, offers, source, place)
         plan = peers.bytes_from(source, pickle.dumps(batching.state()))
         batching.take_over(pickle.loads(plan))  # noqa: S301  # from a peer with the same job and the same code
-        self.holds = True  # only here: if a peer is lost earlier, the caller keeps its old position
+        self.has_state = True  # only here: if a peer is lost earlier, the caller keeps its old position
         return place
 
     def pause_s(self, idle_s: float) -> float:
@@ -149,7 +151,7 @@ class StateSync:
         receivers = [rank for rank, one in enumerate(offers) if not one.matches(offers[source])]
         self.sync_bytes = 0
         if receivers:
-            self.holds = self.holds and peers.rank not in receivers  # its state is in transition
+            self.has_state = self.has_state and peers.rank not in receivers  # its state is in transition
             place, self.sync_bytes = transfer_state(
                 self._replica.objects, place, peers=peers, source=source, receivers=receivers
             )

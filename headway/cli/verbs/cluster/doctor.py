@@ -40,8 +40,8 @@ def doctor(context: typer.Context, output: Output = Format.TABLE) -> None:
     styles = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "bold red"}
     table = Table.grid(padding=(0, 2))
     for check in report.checks:
-        said = Text(" ".join(filter(None, (check.found, check.why, check.hint))))
-        table.add_row(Text(check.level, style=styles[check.level]), check.name, said)
+        text = Text(" ".join(filter(None, (check.found, check.why, check.hint))))
+        table.add_row(Text(check.level, style=styles[check.level]), check.name, text)
     cli.show(output, report, table)
     if any(check.level is Level.FAIL for check in report.checks):
         raise typer.Exit(1)
