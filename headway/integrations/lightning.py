@@ -42,21 +42,20 @@ def elastic_trainer(run: Run, **arguments: Any) -> pl.Trainer:
         raise ValueError(
             f"{', '.join(sorted(taken))}: decided by Headway; leave it out of elastic_trainer(...)"
         )
-    loggers = arguments.pop("logger", None) or []
     controller = _LoopController(run)
     return pl.Trainer(
         strategy=ElasticStrategy(run),
         accelerator="gpu" if run.device.type == "cuda" else "cpu",
         devices=[run.device.index or 0] if run.device.type == "cuda" else 1,
         use_distributed_sampler=False,
-        logger=[HeadwayLogger(run), *(loggers if isinstance(loggers, list | tuple) else [loggers])],
+        logger=[HeadwayLogger(run), *_as_list(arguments.pop("logger", None))],
         callbacks=[controller, *_as_list(arguments.pop("callbacks", None))],
         **{"enable_checkpointing": False, "enable_progress_bar": False, **arguments},
     )
 
 
-def _as_list(callbacks: Any) -> list[Any]:
-    return list(callbacks) if isinstance(callbacks, list | tuple) else [callbacks] if callbacks else []
+def _as_list(given: Any) -> list[Any]:
+    return list(given) if isinstance(given, list | tuple) else [given] if given else []
 
 
 def refusal(trainer: pl.Trainer, module: pl.LightningModule, optimizers: int) -> str | None:

@@ -88,15 +88,15 @@ def _options(options: Sequence[SizeOption]) -> Table:
 
 def _price_lines(explained: ExplanationView) -> Iterator[str]:
     if explained.binding:
-        yield f"what limits it: {', '.join(_limit(row) for row in explained.binding)}"
+        limits = (
+            f"{row_name(row.name)} ({row.used:,.6g} of {row.capacity:,.6g} taken, price {row.price:.3g})"
+            for row in explained.binding
+        )
+        yield f"what limits it: {', '.join(limits)}"
     # A larger size that is worth nothing to the job is omitted.
     for one in explained.outlook:
         if one.gain is None or one.gain > 0:
             yield _outlook(one, explained.unit)
-
-
-def _limit(row: RowPrice) -> str:
-    return f"{row_name(row.name)} ({row.used:,.6g} of {row.capacity:,.6g} taken, price {row.price:.3g})"
 
 
 def _outlook(one: Outlook, unit: str) -> str:
@@ -209,7 +209,8 @@ def policy_page(cluster: ClusterView) -> RenderableType:
     table = columns("POLICY", fold=["WHAT IT DOES", "PARAMETERS"])
     for one in cluster.policies:
         name = Text(one.name, style="bold" if one.name == cluster.policy else "")
-        table.add_row(name, Text(one.summary), Text(_defaults(one)))
+        defaults = _parameters({parameter.name: parameter.default for parameter in one.parameters})
+        table.add_row(name, Text(one.summary), Text(defaults or "none"))
     return Group(heading, Text(""), table)
 
 
@@ -219,10 +220,6 @@ def parameters_table(policy: PolicyView) -> Table:
     for one in policy.parameters:
         table.add_row(one.name, _value(one.default), one.interval or "any number", Text(one.meaning))
     return table
-
-
-def _defaults(policy: PolicyView) -> str:
-    return ", ".join(f"{one.name}={_value(one.default)}" for one in policy.parameters) or "none"
 
 
 def _parameters(parameters: dict[str, ParameterValue]) -> str:

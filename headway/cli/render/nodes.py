@@ -27,6 +27,7 @@ def nodes_table(nodes: Sequence[NodeView]) -> Table:
     table = columns(*names, fold=["SLOTS", "WHY"])
     for node in nodes:
         busy = sum(slot.job_id is not None for slot in node.slots)
+        why = [f"slot {slot.index}: {quarantine(slot.quarantine)}" for slot in node.slots if slot.quarantine]
         table.add_row(
             node.name,
             Text(node.state, style=_NODE_STYLES[node.state]),
@@ -36,13 +37,9 @@ def nodes_table(nodes: Sequence[NodeView]) -> Table:
             f"{node.lease_remaining_s:.0f}s" if node.lease_remaining_s >= 0 else "over",
             node.container_engine or "-",
             holders(node.slots),
-            Text("\n".join([*([node.message] if node.message else []), *_quarantines(node.slots)])),
+            Text("\n".join(filter(None, (node.message, *why)))),
         )
     return table
-
-
-def _quarantines(slots: Iterable[SlotView]) -> list[str]:
-    return [f"slot {slot.index}: {quarantine(slot.quarantine)}" for slot in slots if slot.quarantine]
 
 
 def quarantine(one: QuarantineView) -> str:

@@ -21,6 +21,7 @@ from headway.contract.views.recommendations import (
     RentalPlan,
 )
 
+_LIMITS = {"max_cost_usd": "budget", "deadline_s": "deadline", "max_usd_per_h": "dollars an hour"}
 _BASIS = {
     "measured": "measured",
     "transferred": "from another kind",
@@ -39,7 +40,7 @@ def recommendation_page(view: RecommendationView) -> RenderableType:
         parts += [*_best(view), Text(), _plans(view.plans, flopp=view.objective is Objective.FLOPP)]
     else:
         parts.append(Text("No plan is within the limits.", style="bold"))
-        parts += [Text(f"  {_limit(one.limit)}: {one.reason}") for one in view.nearest]
+        parts += [Text(f"  {_LIMITS[one.limit]}: {one.reason}") for one in view.nearest]
         if view.nearest:
             parts += [Text(), _plans([one.plan for one in view.nearest], flopp=False)]
     parts += [Text(f"note: {line}", style="dim") for line in view.warnings]
@@ -151,10 +152,6 @@ def _machines(groups: Sequence[GroupView]) -> str:
 
 def _notes(lines: Sequence[str]) -> list[Text]:
     return [Text(f"note: {line}", style="dim") for line in lines]
-
-
-def _limit(name: str) -> str:
-    return {"max_cost_usd": "budget", "deadline_s": "deadline", "max_usd_per_h": "dollars an hour"}[name]
 
 
 def _price(value: float | None) -> str:
