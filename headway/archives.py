@@ -145,9 +145,8 @@ class _Bounded(io.RawIOBase):
 
     def __init__(self, file: BinaryIO, most_bytes: int) -> None:
         self._file = file
-        self._furthest = most_bytes + max(
-            most_bytes // 4, 64 << 20
-        )  # with headers and padding of small files
+        # Headers and padding of small files come on top.
+        self._furthest = most_bytes + max(most_bytes // 4, 64 << 20)
 
     def read(self, size: int = -1, /) -> bytes:
         if size < 0 or size > _LARGEST_READ_BYTES:

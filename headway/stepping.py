@@ -68,10 +68,8 @@ class Stepper:
         message = Stepped(
             rank=0, generation=self._generation, at_s=at_s, step=step, total=total, values=values
         )
-        with (
-            suppress(OSError),
-            self._path.open("ab", buffering=0) as file,
-        ):  # the next report reaches the agent
+        # After an error, the next report reaches the agent.
+        with suppress(OSError), self._path.open("ab", buffering=0) as file:
             file.write(to_line(message).encode())
 
 

@@ -74,9 +74,7 @@ class HostCopy:
         self._fit({name: _local(tensor) for name, tensor in tensors.items()}, touch=True)
 
     def take(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Copy the tensors, or this rank's parts of sharded ones. The copy is valid until the next call.
-        Waits for the device.
-        """
+        """Copy the tensors (of sharded ones, this rank's parts) into a copy that the next call overwrites."""
         local = {name: _local(tensor) for name, tensor in tensors.items()}
         self._fit(local, touch=False)
         pairs = [(self._buffers[name], tensor) for name, tensor in local.items()]

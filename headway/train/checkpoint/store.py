@@ -235,9 +235,8 @@ class Checkpoints:
         finally:
             if save.is_main and folder is not None and not manifests:
                 self._remove(folder)
-        if (
-            save.is_main and save.rank_alone is None
-        ):  # otherwise a folder may belong to a save of another rank
+        # Without knowledge of other ranks, a folder without a manifest may be another rank's save.
+        if save.is_main and save.rank_alone is None:
             self._prune(save)
         return Saved(
             uri=f"{self.storage.uri}/{folder}",
