@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from headway.contract.values.quantities import parse_duration_s
+from headway.contract.values.quantities import duration_s
 from headway.contract.views.jobs import TERMINAL_STATES, JobView, LogChunk, Page
 from service.api.http.context import ApiContext
 from service.api.http.render import sse
@@ -58,9 +58,7 @@ def since_of(text: str | None, now: datetime) -> datetime | None:
     try:
         moment = datetime.fromisoformat(text) if "-" in text else None
         if moment is None:
-            ago_s = parse_duration_s(text)
-            assert isinstance(ago_s, float)
-            return max(now - timedelta(seconds=ago_s), datetime.fromtimestamp(0, UTC))
+            return max(now - timedelta(seconds=duration_s(text)), datetime.fromtimestamp(0, UTC))
     except (ValueError, OverflowError):
         message = "neither a duration such as 10m or 2h, nor a time such as 2026-03-10T12:00:00Z"
         raise InvalidField("since", message) from None
