@@ -1,7 +1,7 @@
 """Command-line program `python -m service.simulation`, which `headway simulate` runs.
 
-It reads files and writes a folder with a report. Exit codes: 0 for success; 2 for invalid input, with one
-sentence on stderr; 130 after Ctrl-C.
+It reads files and writes a folder with a report. Exit codes: 0 for success; 2 for invalid input or a
+policy that fails, with one sentence on stderr; 130 after Ctrl-C.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from service.domain.policies.framework.checked import PolicyFailed
 from service.domain.policies.framework.policy import Policy
 from service.domain.policies.registry import DEFAULT, Policies
 from service.domain.shared.errors import InvalidField
@@ -42,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         world = _world(arguments)
         results = _simulated(world, policies, arguments)
         write(arguments.out, results, render(results))
-    except (BadInput, SettingsError) as error:
+    except (BadInput, PolicyFailed, SettingsError) as error:
         return _refuse(str(error))
     except OSError as error:
         return _refuse(f"{error.filename}: {error.strerror}")

@@ -16,7 +16,8 @@ from service.domain.cluster.contention_rules import RUN_COSTS
 from service.domain.contention.evidence import Evidence
 from service.domain.contention.guaranteed_jobs import Tenure
 from service.domain.contention.rules import contend
-from service.domain.policies.framework.policy import Choices, Policy, RoundInput
+from service.domain.policies.framework.checked import CheckedPolicy
+from service.domain.policies.framework.policy import Policy, RoundInput
 from service.domain.shared.arrays import BoolArray, FloatArray, IntArray
 from service.simulation.model.world import Replay, RoundRows, View, World
 from service.simulation.replay.jobs import ReplayJobs, Tables
@@ -30,10 +31,6 @@ Progress = Callable[[float], None]
 """Callback that receives the share of ended jobs, from 0 to 1, every few rounds. An exception from it ends the replay."""
 _TELL_EVERY = 32
 """Number of rounds between two calls of the progress callback."""
-
-
-class BrokenChoice(Exception):
-    """Error for a policy that assigns more than the capacity, or a configuration that a job may not have."""
 
 
 class SpeedView(Protocol):
@@ -62,7 +59,7 @@ def replay(
 ) -> Replay:
     """Replay until the last job has ended, or until `rules.give_up_s` after the last submission.
 
-    `clock` gives real seconds, only to time decisions. Raise BrokenChoice.
+    `clock` gives real seconds, only to time decisions. Raise PolicyFailed.
     """
     return _Run(world, policy, solve, clock).run(on_progress)
 
@@ -71,7 +68,8 @@ class _Run:
     """Replay of a world under one policy."""
 
     def __init__(self, world: World, policy: Policy, solve: Solve, clock: Callable[[], float]) -> None:
-        self._world, self._policy, self._solve, self._clock = world, policy, solve, clock
+        self._world, self._solve, self._clock = world, solve, clock
+        self._policy = CheckedPolicy(policy)
         self._tables = Tables(world)
         self._jobs = ReplayJobs(world, self._tables)
         self._transitions = Transitions(world, self._jobs)
@@ -173,7 +171,6 @@ class _Run:
         given = contest.given
         choices = policy.choose(given, contest.solver(self._solve))
         decision_s = self._clock() - began_s
-        self._check(given, choices)
         changed = np.flatnonzero(choices.chosen != given.current)
         if len(changed):
             rows, columns = self._free_now(decided[changed], choices.chosen[changed])
@@ -269,17 +266,6 @@ class _Run:
             may[index] = bool((more <= free).all())
             free -= more * may[index]
         return rows[may], columns[may]
-
-    def _check(self, given: RoundInput, choices: Choices) -> None:
-        chosen = choices.chosen
-        has = chosen != NOTHING
-        if not given.allowed[np.flatnonzero(has), chosen[has]].all():
-            raise BrokenChoice(f"{self._policy.name} gave a job what it may not have")
-        for row in given.rows:
-            counts = has if row.jobs is None else has & row.jobs
-            taken = float(row.demand[chosen[counts]].sum())
-            if taken > row.capacity * (1 + 1e-9):
-                raise BrokenChoice(f"{self._policy.name} gave out {taken:g} of {row.capacity:g} {row.name}")
 
     def _note(self, now_s: float, phase: IntArray, decision_s: float, gap: float) -> None:
         jobs, configurations = self._jobs, self._world.configurations
