@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 import structlog
 from fastapi import APIRouter, Request
-from fastapi.responses import HTMLResponse, RedirectResponse, Response
+from fastapi.responses import RedirectResponse, Response
 from pydantic import ValidationError
 
 from headway.contract.agents import NodeState
@@ -27,7 +27,7 @@ from service.api.routes.nodes.nodes import Slot
 from service.console.failures import PageRoute
 from service.console.html.questions import question
 from service.console.pages.submit import EXAMPLE, plan_of, read_job_file
-from service.console.routes import About, Project, TheDesk, frame
+from service.console.routes import About, Console, Project, as_html, frame
 from service.domain.identity.access import Principal
 from service.domain.shared.errors import HeadwayServiceError, InvalidField, NotFound
 from service.usecases.jobs import control
@@ -48,13 +48,13 @@ _WANTED = {"drain": NodeState.DRAINING, "cordon": NodeState.CORDONED, "uncordon"
 
 
 @router.get("/submit")
-async def submit_form(request: Request, caller: Caller, desk: TheDesk) -> Response:
+async def submit_form(request: Request, caller: Caller, console: Console) -> Response:
     """Return the form with an example of a job file."""
-    return _submit_page(request, caller, desk, {"text": EXAMPLE, "plan": None, "problem": ""})
+    return _submit_page(request, caller, console, {"text": EXAMPLE, "plan": None, "problem": ""})
 
 
 @router.post("/submit")
-async def submit_or_plan(request: Request, context: Context, caller: Caller, desk: TheDesk) -> Response:
+async def submit_or_plan(request: Request, context: Context, caller: Caller, console: Console) -> Response:
     """Submit the job file, or forecast its time and cost if `what` is `plan`."""
     form = await form_of(request)
     text = form.get("job", "")
@@ -65,7 +65,7 @@ async def submit_or_plan(request: Request, context: Context, caller: Caller, des
             caller.require(Role.VIEWER, spec.project)
             async with context.transactions.begin() as tx:
                 view = await plan_job(tx, spec, usd_per_slot_h=context.usd_per_slot_h, now=context.now())
-            return _submit_page(request, caller, desk, {**values, "plan": plan_of(view)})
+            return _submit_page(request, caller, console, {**values, "plan": plan_of(view)})
         caller.require(Role.USER, spec.project)
         now = context.now()
         job_id = new_id("j", now)
@@ -76,18 +76,18 @@ async def submit_or_plan(request: Request, context: Context, caller: Caller, des
             )
     except HeadwayError as error:
         return _submit_page(
-            request, caller, desk, {**values, "problem": f"{error.what} {error.hint}".strip()}, 422
+            request, caller, console, {**values, "problem": f"{error.what} {error.hint}".strip()}, 422
         )
     except HeadwayServiceError as error:
-        return _submit_page(request, caller, desk, {**values, "problem": error.message}, 422)
+        return _submit_page(request, caller, console, {**values, "problem": error.message}, 422)
     return RedirectResponse(f"/jobs/{submitted.job.id}?done=submit", 303)
 
 
 def _submit_page(
-    request: Request, caller: Principal, desk: TheDesk, values: Mapping[str, object], status: int = 200
+    request: Request, caller: Principal, console: Console, values: Mapping[str, object], status: int = 200
 ) -> Response:
-    html = desk.templates.page("submit.html", {**frame(request, caller, desk), "page": "submit", **values})
-    return HTMLResponse(html, status, headers={"Cache-Control": "no-store"})
+    values = {**frame(request, caller, console), "page": "submit", **values}
+    return as_html(console.templates.page("submit.html", values), status)
 
 
 @router.post("/jobs/{job}/{verb}")
@@ -95,7 +95,7 @@ async def steer_job(
     request: Request,
     context: Context,
     caller: Caller,
-    desk: TheDesk,
+    console: Console,
     job: About,
     verb: About,
     project: Project = "",
@@ -110,7 +110,7 @@ async def steer_job(
         name = (await tx.job_queries.job(known.id)).name
     form = await form_of(request)
     if not form.get(_CONFIRMED):
-        return _confirm(request, caller, desk, verb, name, form, f"/jobs/{known.id}")
+        return _confirm(request, caller, console, verb, name, form, f"/jobs/{known.id}")
     async with context.transactions.begin() as tx:
         await _steer(tx, context, known.id, verb, form)
     return _back(f"/jobs/{known.id}", verb)
@@ -154,13 +154,13 @@ def _priority(form: Mapping[str, str]) -> int:
 
 
 @router.post("/cluster/policy")
-async def follow_policy(request: Request, context: Context, caller: Caller, desk: TheDesk) -> Response:
+async def follow_policy(request: Request, context: Context, caller: Caller, console: Console) -> Response:
     """Change the policy of the cluster. Parameters that are not given have their defaults."""
     caller.require(Role.OPERATOR)
     form = await form_of(request)
     wanted = PolicyRequest(policy=form.get("policy", ""), parameters=_parameters(form.get("parameters", "")))
     if not form.get(_CONFIRMED):
-        return _confirm(request, caller, desk, "policy", wanted.policy, form, "/rounds")
+        return _confirm(request, caller, console, "policy", wanted.policy, form, "/rounds")
     async with context.transactions.begin() as tx:
         await choose_policy(tx, context.policies, wanted, context.now())
     log.info("policy_chosen", policy=wanted.policy, parameters=wanted.parameters, who=caller.name)
@@ -184,7 +184,7 @@ def _parameters(text: str) -> dict[str, ParameterValue]:
 
 @router.post("/nodes/{node}/{verb}")
 async def steer_node(
-    request: Request, context: Context, caller: Caller, desk: TheDesk, node: About, verb: About
+    request: Request, context: Context, caller: Caller, console: Console, node: About, verb: About
 ) -> Response:
     """Drain, cordon or uncordon a node."""
     if verb not in _WANTED:
@@ -192,7 +192,7 @@ async def steer_node(
     caller.require(Role.OPERATOR)
     form = await form_of(request)
     if not form.get(_CONFIRMED):
-        return _confirm(request, caller, desk, verb, form.get("name", node), form, f"/nodes/{quote(node)}")
+        return _confirm(request, caller, console, verb, form.get("name", node), form, f"/nodes/{quote(node)}")
     async with context.transactions.begin() as tx:
         changed = await set_schedulable(tx, node, _WANTED[verb])
     log.info("node_steered", node=changed.name, verb=verb, who=caller.name)
@@ -201,7 +201,7 @@ async def steer_node(
 
 @router.post("/nodes/{node}/slots/{slot}/{verb}")
 async def steer_slot(
-    request: Request, context: Context, caller: Caller, desk: TheDesk, node: About, slot: Slot, verb: About
+    request: Request, context: Context, caller: Caller, console: Console, node: About, slot: Slot, verb: About
 ) -> Response:
     """Quarantine or release a slot."""
     if verb not in {"quarantine", "release"}:
@@ -210,7 +210,7 @@ async def steer_slot(
     form = await form_of(request)
     if not form.get(_CONFIRMED):
         name = f"{slot} of {form.get('name', node)}"
-        return _confirm(request, caller, desk, verb, name, form, f"/nodes/{quote(node)}")
+        return _confirm(request, caller, console, verb, name, form, f"/nodes/{quote(node)}")
     async with context.transactions.begin() as tx:
         if verb == "quarantine":
             changed = await quarantine_slot(tx, node, slot, _why(form), context.now())
@@ -268,7 +268,7 @@ def _change(form: Mapping[str, str]) -> dict[str, str]:
 def _confirm(
     request: Request,
     caller: Principal,
-    desk: TheDesk,
+    console: Console,
     verb: str,
     name: str,
     form: Mapping[str, str],
@@ -276,7 +276,7 @@ def _confirm(
 ) -> Response:
     """Return the confirmation page, with the values of the form."""
     values = {
-        **frame(request, caller, desk),
+        **frame(request, caller, console),
         "question": question(verb, name),
         "verb": verb,
         "action": request.url.path,
@@ -284,7 +284,7 @@ def _confirm(
         "remark": REMARKS.get(verb, ""),
         "back": back,
     }
-    return HTMLResponse(desk.templates.page("confirm.html", values), headers={"Cache-Control": "no-store"})
+    return as_html(console.templates.page("confirm.html", values))
 
 
 def _back(path: str, verb: str) -> Response:

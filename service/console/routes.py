@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from typing import Annotated, Any
-from urllib.parse import urlencode
 
 from fastapi import APIRouter, Depends, Path, Query, Request
 from fastapi.responses import HTMLResponse, Response
@@ -35,7 +34,7 @@ again."""
 MOST_VIEWERS = 1000
 _CHECKPOINTS = 25
 _STATES = "|".join(["live", "all", *(state.value for state in JobState)])
-TheDesk = Annotated[PageContext, Depends(page_context_of)]
+Console = Annotated[PageContext, Depends(page_context_of)]
 State = Annotated[str, Query(pattern=f"^({_STATES})?$")]
 Project = Annotated[str, Query(pattern=f"^$|{NAME_PATTERN}")]
 Window = Annotated[str, Query(pattern=f"^({'|'.join(WINDOWS_S)})?$")]
@@ -53,16 +52,16 @@ def viewer_of(caller: Principal) -> Viewer:
 
 
 @router.get("/")
-async def cluster(request: Request, caller: Caller, desk: TheDesk) -> Response:
+async def cluster(request: Request, caller: Caller, console: Console) -> Response:
     """Show the cluster: slots and the jobs that hold them."""
-    return await show(request, caller, desk, "cluster.html", Key("cluster", viewer_of(caller)))
+    return await show(request, caller, console, "cluster.html", Key("cluster", viewer_of(caller)))
 
 
 @router.get("/jobs")
 async def jobs(
     request: Request,
     caller: Caller,
-    desk: TheDesk,
+    console: Console,
     state: State = "",
     project: Project = "",
     cursor: Cursor = "",
@@ -71,19 +70,19 @@ async def jobs(
     if project:
         caller.require(Role.VIEWER, project)
     key = Key("jobs", viewer_of(caller), state=state, project=project, cursor=cursor)
-    return await show(request, caller, desk, "jobs.html", key, state=state or "live", project=project)
+    return await show(request, caller, console, "jobs.html", key, state=state or "live", project=project)
 
 
 @router.get("/jobs/{job}")
-async def job(request: Request, context: Context, caller: Caller, desk: TheDesk, job: About) -> Response:
+async def job(request: Request, context: Context, caller: Caller, console: Console, job: About) -> Response:
     """Show one job with its charts and events."""
     key = await key_of_job(context, caller, job)
-    return await show(request, caller, desk, "job.html", key)
+    return await show(request, caller, console, "job.html", key)
 
 
 @router.get("/jobs/{job}/checkpoints")
 async def checkpoints(
-    request: Request, context: Context, caller: Caller, desk: TheDesk, job: About, cursor: Cursor = ""
+    request: Request, context: Context, caller: Caller, console: Console, job: About, cursor: Cursor = ""
 ) -> Response:
     """Show the checkpoints of a job. The page of the job embeds the list of this page."""
     key = await key_of_job(context, caller, job)
@@ -97,14 +96,13 @@ async def checkpoints(
         limit=_CHECKPOINTS,
     )
     values = {
-        **frame(request, caller, desk),
+        **frame(request, caller, console),
         "page": "job",
         "id": view.id,
         "name": view.name,
         "list": checkpoint_list(view.id, found),
     }
-    html = desk.templates.page("checkpoints.html", values)
-    return HTMLResponse(html, headers={"Cache-Control": "no-store"})
+    return as_html(console.templates.page("checkpoints.html", values))
 
 
 async def key_of_job(context: Context, caller: Principal, job: str) -> Key:
@@ -116,44 +114,46 @@ async def key_of_job(context: Context, caller: Principal, job: str) -> Key:
 
 
 @router.get("/nodes/{node}")
-async def node(request: Request, caller: Caller, desk: TheDesk, node: About, window: Window = "") -> Response:
+async def node(
+    request: Request, caller: Caller, console: Console, node: About, window: Window = ""
+) -> Response:
     """Show one node with its slots."""
     key = Key("node", viewer_of(caller), about=node, window=window or DEFAULT_WINDOW)
-    return await show(request, caller, desk, "node.html", key)
+    return await show(request, caller, console, "node.html", key)
 
 
 @router.get("/rounds")
 async def rounds(
-    request: Request, caller: Caller, desk: TheDesk, cursor: Cursor = "", window: Window = ""
+    request: Request, caller: Caller, console: Console, cursor: Cursor = "", window: Window = ""
 ) -> Response:
     """Show slots over time, and the decisions behind their changes."""
     key = Key("rounds", viewer_of(caller), cursor=cursor, window=window or DEFAULT_WINDOW)
-    return await show(request, caller, desk, "rounds.html", key)
+    return await show(request, caller, console, "rounds.html", key)
 
 
 @router.get("/simulations")
-async def simulations(request: Request, caller: Caller, desk: TheDesk, cursor: Cursor = "") -> Response:
+async def simulations(request: Request, caller: Caller, console: Console, cursor: Cursor = "") -> Response:
     """Show the list of what-if simulations."""
     key = Key("simulations", viewer_of(caller), cursor=cursor)
-    kinds = await desk.device_kinds()
-    return await show(request, caller, desk, "simulations.html", key, kinds=kinds)
+    kinds = await console.device_kinds()
+    return await show(request, caller, console, "simulations.html", key, kinds=kinds)
 
 
 @router.get("/simulations/{simulation}")
-async def simulation(request: Request, caller: Caller, desk: TheDesk, simulation: About) -> Response:
+async def simulation(request: Request, caller: Caller, console: Console, simulation: About) -> Response:
     """Show one simulation with its results."""
     key = Key("simulation", viewer_of(caller), about=simulation)
-    return await show(request, caller, desk, "simulation.html", key)
+    return await show(request, caller, console, "simulation.html", key)
 
 
 def _shown(page: LivePage) -> Callable[..., Awaitable[Response]]:
     async def shown(
-        request: Request, caller: Caller, desk: TheDesk, project: Project = "", cursor: Cursor = ""
+        request: Request, caller: Caller, console: Console, project: Project = "", cursor: Cursor = ""
     ) -> Response:
         if project:
             caller.require(Role.VIEWER, project)
         key = Key(page.name, viewer_of(caller), project=project, cursor=cursor)
-        return await show(request, caller, desk, page.template, key, project=project, label=page.label)
+        return await show(request, caller, console, page.template, key, project=project, label=page.label)
 
     return shown
 
@@ -163,27 +163,29 @@ for _page in PAGES.values():
 
 
 async def show(
-    request: Request, caller: Principal, desk: PageContext, template: str, key: Key, **values: Any
+    request: Request, caller: Principal, console: PageContext, template: str, key: Key, **values: Any
 ) -> Response:
     """Return a page with the present HTML of its fragments."""
-    picture = await desk.board.picture(key)
+    page_version = await console.live_pages.current(key)
     stream = f"/live/{key.page}/{key.about}" if key.about else f"/live/{key.page}"
-    query = {"state": key.state, "project": key.project, "cursor": key.cursor, "window": key.window}
-    stream += f"?{urlencode({name: value for name, value in query.items() if value})}"
     values = {
-        **frame(request, caller, desk),
+        **frame(request, caller, console),
         "page": key.page,
         "key": key,
-        "stream": stream,
-        "version": f"{desk.board.epoch}.{picture.version}",
-        "at": desk.now(),
+        "stream": f"{stream}?{key.query}",
+        "version": f"{console.live_pages.epoch}.{page_version.version}",
+        "at": console.now(),
         **values,
     }
-    html = await asyncio.to_thread(desk.templates.page, template, values, picture)
-    return HTMLResponse(html, headers={"Cache-Control": "no-store"})
+    return as_html(await asyncio.to_thread(console.templates.page, template, values, page_version))
 
 
-def frame(request: Request, caller: Principal, desk: PageContext) -> dict[str, Any]:
+def as_html(html: str, status: int = 200) -> Response:
+    """Return a page, which is not cached."""
+    return HTMLResponse(html, status, headers={"Cache-Control": "no-store"})
+
+
+def frame(request: Request, caller: Principal, console: PageContext) -> dict[str, Any]:
     """Return the values that every page has."""
     session = session_of(request)
     return {
@@ -194,7 +196,7 @@ def frame(request: Request, caller: Principal, desk: PageContext) -> dict[str, A
         "done": request.query_params.get("done", ""),
         "stream": "",
         "version": "",
-        "assets": desk.assets,
+        "assets": console.assets,
         "page": "",
         "added": [(name, page.label) for name, page in PAGES.items()],
     }
@@ -204,7 +206,7 @@ def frame(request: Request, caller: Principal, desk: PageContext) -> dict[str, A
 async def live(
     request: Request,
     caller: Caller,
-    desk: TheDesk,
+    console: Console,
     page: About,
     state: State = "",
     project: Project = "",
@@ -216,7 +218,7 @@ async def live(
     if project:
         caller.require(Role.VIEWER, project)
     key = Key(page, viewer_of(caller), state=state, project=project, cursor=cursor, window=window)
-    return stream_of(request, desk, key, since)
+    return stream_of(request, console, key, since)
 
 
 @router.get("/live/{page}/{about}")
@@ -224,7 +226,7 @@ async def live_about(
     request: Request,
     context: Context,
     caller: Caller,
-    desk: TheDesk,
+    console: Console,
     page: About,
     about: About,
     window: Window = "",
@@ -234,19 +236,21 @@ async def live_about(
     key = Key(page, viewer_of(caller), about=about, window=window)
     if page == "job":
         key = await key_of_job(context, caller, about)
-    return stream_of(request, desk, key, since)
+    return stream_of(request, console, key, since)
 
 
-def stream_of(request: Request, desk: PageContext, key: Key, since: str) -> Response:
+def stream_of(request: Request, console: PageContext, key: Key, since: str) -> Response:
     """Stream the changes since a version of this process, or everything.
 
     Raise TooBusy at the limit of viewers.
     """
-    if desk.board.viewers >= MOST_VIEWERS:
+    if console.live_pages.viewers >= MOST_VIEWERS:
         raise TooBusy(f"{MOST_VIEWERS} pages are open, which is as many as this service keeps live", 10.0)
     epoch, _, version = (request.headers.get("last-event-id") or since).partition(".")
-    known = int(version) if epoch == desk.board.epoch and version.isdecimal() and len(version) < 18 else 0
-    return as_stream(_for_a_while(desk.board.follow(key, known)))
+    known = (
+        int(version) if epoch == console.live_pages.epoch and version.isdecimal() and len(version) < 18 else 0
+    )
+    return as_stream(_for_a_while(console.live_pages.follow(key, known)))
 
 
 async def _for_a_while(events: AsyncGenerator[str]) -> AsyncIterator[str]:

@@ -12,7 +12,7 @@ from headway.contract.views.decisions import ClusterView, KindView, RoundView
 from headway.contract.views.jobs import JobState, JobView
 from headway.contract.views.nodes import NodeView, SlotView
 from service.console.html.badges import cell_of, tone_of_job, tone_of_node, words_of_job
-from service.console.html.fragments import Content, Listing, Piece
+from service.console.html.fragments import Content, Fragment, Listing
 from service.console.html.palette import colour_of
 from service.console.html.text import NONE, duration, listed, plural, quality_words, short, usd
 
@@ -64,7 +64,6 @@ class Worker:
 
     id: str
     name: str
-    project: str
     hue: int
     tone: str
     state: str
@@ -72,7 +71,6 @@ class Worker:
     message: str
     since: str
     share: float | None
-    cost: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,14 +89,14 @@ class ClusterPage:
     def contents(self) -> list[Content]:
         """Return the fragments of the page."""
         return [
-            Piece("headline", "headline", self.headline),
-            Piece("figures", "figures", self.figures),
-            Piece("pools", "pools", self.pools),
-            Piece("waiting", "workers", ("waiting", self.waiting)),
-            Piece("working", "workers", ("working", self.working)),
-            Piece("more", "more_jobs", self.more),
-            Piece("no-nodes", "no_nodes", not self.tiles),
-            Listing("tiles", tuple(Piece(f"node-{tile.id}", "tile", tile) for tile in self.tiles)),
+            Fragment("headline", "headline", self.headline),
+            Fragment("figures", "figures", self.figures),
+            Fragment("pools", "pools", self.pools),
+            Fragment("waiting", "workers", ("waiting", self.waiting)),
+            Fragment("working", "workers", ("working", self.working)),
+            Fragment("more", "more_jobs", self.more),
+            Fragment("no-nodes", "no_nodes", not self.tiles),
+            Listing("tiles", tuple(Fragment(f"node-{tile.id}", "tile", tile) for tile in self.tiles)),
         ]
 
 
@@ -231,11 +229,9 @@ def words_of_slots(slots: Sequence[SlotView]) -> str:
 
 def _worker(job: JobView, colours: Mapping[str, int]) -> Worker:
     done = job.progress
-    cost = job.cost.usd if job.cost is not None else None
     return Worker(
         id=job.id,
         name=job.name,
-        project=job.project,
         hue=colour_of(colours, job.id),
         tone=tone_of_job(job.state),
         state=words_of_job(job.state),
@@ -243,7 +239,6 @@ def _worker(job: JobView, colours: Mapping[str, int]) -> Worker:
         message=job.present or job.message,
         since=duration(None) if done.samples_per_s is None else f"{short(done.samples_per_s)} samples/s",
         share=done.samples / done.total_samples if done.total_samples else None,
-        cost=usd(cost),
     )
 
 

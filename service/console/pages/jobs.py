@@ -8,7 +8,7 @@ from datetime import datetime
 
 from headway.contract.views.jobs import JobProgress, JobView, Page
 from service.console.html.badges import has_ended, tone_of_job
-from service.console.html.fragments import Content, Listing, Piece
+from service.console.html.fragments import Content, Fragment, Listing
 from service.console.html.palette import colour_of
 from service.console.html.text import NONE, between, duration, iso, minute, percent, short, stamp, usd
 from service.usecases.ports.jobs import SizeChange
@@ -52,8 +52,8 @@ class JobsPage:
 
     def contents(self) -> list[Content]:
         """Return the fragments of the page."""
-        rows = tuple(Piece(f"job-{row.id}", "job_row", row) for row in self.rows)
-        return [Piece("no-jobs", "no_jobs", not rows), Listing("rows", rows)]
+        rows = tuple(Fragment(f"job-{row.id}", "job_row", row) for row in self.rows)
+        return [Fragment("no-jobs", "no_jobs", not rows), Listing("rows", rows)]
 
 
 def jobs_page(

@@ -9,7 +9,7 @@ from headway.contract.agents import NodeState
 from headway.contract.values.markets import Market
 from headway.contract.views.nodes import NodeView, SlotView
 from service.console.html.badges import cell_of, tone_of_node
-from service.console.html.fragments import Content, Listing, Piece
+from service.console.html.fragments import Content, Fragment, Listing
 from service.console.html.text import NONE, iso, stamp, usd
 from service.console.pages.cluster import words_of_slots
 
@@ -61,8 +61,8 @@ class NodePage:
 
     def contents(self) -> list[Content]:
         """Return the fragments of the page."""
-        rows = tuple(Piece(f"slot-{one.index}", "slot_row", one) for one in self.slots)
-        return [Piece("node-head", "node_head", self.head), Listing("slots", rows)]
+        rows = tuple(Fragment(f"slot-{one.index}", "slot_row", one) for one in self.slots)
+        return [Fragment("node-head", "node_head", self.head), Listing("slots", rows)]
 
 
 def node_page(node: NodeView, *, operates: bool, colours: Mapping[str, int]) -> NodePage:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headway.contract.views.decisions import RoundChange, RoundView, RowPrice
-from service.console.html.fragments import Content, Listing, Piece
+from service.console.html.fragments import Content, Fragment, Listing
 from service.console.html.palette import colour_of
 from service.console.html.text import (
     duration,
@@ -68,9 +68,9 @@ class RoundsPage:
 
     def contents(self) -> list[Content]:
         """Return the fragments of the page."""
-        drawn = [piece for chart in self.charts for piece in chart.pieces()]
-        rows = tuple(Piece(f"round-{row.id}", "round_row", row) for row in self.rows)
-        return [*drawn, Piece("no-rounds", "no_rounds", not rows), Listing("rounds", rows)]
+        drawn = [fragment for chart in self.charts for fragment in chart.fragments()]
+        rows = tuple(Fragment(f"round-{row.id}", "round_row", row) for row in self.rows)
+        return [*drawn, Fragment("no-rounds", "no_rounds", not rows), Listing("rounds", rows)]
 
 
 def rounds_page(rounds: Sequence[RoundView], colours: Mapping[str, int]) -> RoundsPage:

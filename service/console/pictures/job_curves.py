@@ -12,7 +12,7 @@ from typing import Any
 from headway.contract.views.decisions import ExplanationView
 from headway.contract.views.forecasts import ConfigurationForecast, ForecastView, KeptForecast, Mark
 from headway.contract.views.jobs import EventView, JobView
-from service.console.html.fragments import Piece
+from service.console.html.fragments import Fragment
 from service.console.html.text import (
     NONE,
     between,
@@ -49,9 +49,9 @@ class Chart:
     rows: tuple[tuple[str, ...], ...]
     title: str = ""
 
-    def pieces(self) -> tuple[Piece, Piece]:
+    def fragments(self) -> tuple[Fragment, Fragment]:
         """Return the data fragment for the chart script, and the fragment with the sentence and table."""
-        return Piece(f"data-{self.name}", "chart_data", self), Piece(
+        return Fragment(f"data-{self.name}", "chart_data", self), Fragment(
             f"words-{self.name}", "chart_words", self
         )
 

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 from headway.contract.agents import NodeState
 from service.console.html.badges import tone_of_node
-from service.console.html.fragments import Content, Listing, Piece
+from service.console.html.fragments import Content, Fragment, Listing
 from service.console.html.palette import colour_of
 from service.console.html.text import duration, listed, plural
 from service.console.pictures.slot_geometry import DEFAULT_WINDOW, NARROW_SHARE, WINDOW_WORDS, Strip
@@ -133,12 +133,12 @@ class HistoryPicture:
     def contents(self) -> list[Content]:
         """Return the fragments of the chart."""
         return [
-            Piece("history-axis", "history_axis", self.axis),
-            Piece("history-words", "history_words", self.words),
+            Fragment("history-axis", "history_axis", self.axis),
+            Fragment("history-words", "history_words", self.words),
             Listing(
-                "history-names", tuple(Piece(f"names-{one.id}", "lane_names", one) for one in self.nodes)
+                "history-names", tuple(Fragment(f"names-{one.id}", "lane_names", one) for one in self.nodes)
             ),
-            Listing("history-lanes", tuple(Piece(f"lanes-{one.id}", "lanes", one) for one in self.nodes)),
+            Listing("history-lanes", tuple(Fragment(f"lanes-{one.id}", "lanes", one) for one in self.nodes)),
         ]
 
 

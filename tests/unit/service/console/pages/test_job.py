@@ -19,7 +19,7 @@ from headway.contract.views.forecasts import (
     WorkSource,
 )
 from headway.contract.views.jobs import JobCost, JobState, JobView, Page, Reason
-from service.console.html.fragments import Piece
+from service.console.html.fragments import Fragment
 from service.console.pages.job import JobViews, job_page
 from service.console.pages.jobs import jobs_page, sizes_path
 from service.console.pictures.job_curves import MOST_CHARTS, metric_groups, metrics_charts
@@ -212,7 +212,11 @@ def test_a_job_that_never_held_slots_has_no_empty_sections() -> None:
     job = job_view(JobState.PENDING, allocation={}, size=0, cost=None, started_at=None)
     page = job_page(views(job), steers=True, now=NOW)
     templates = Templates()
-    html = {piece.id: templates.piece(piece) for piece in page.contents() if isinstance(piece, Piece)}
+    html = {
+        fragment.id: templates.fragment(fragment)
+        for fragment in page.contents()
+        if isinstance(fragment, Fragment)
+    }
     empty = {name for name, text in html.items() if "data-none" in text}
     assert empty == {
         "begun-checkpoints",
@@ -228,5 +232,9 @@ def test_a_job_that_never_held_slots_has_no_empty_sections() -> None:
     assert [one.label for one in page.facts] == ["Slots", "Submitted", "Priority"]
     running = replace(views(job_view(cost=COST)), sizes=[change(2, 0, None)])
     page = job_page(running, steers=True, now=NOW)
-    html = {piece.id: templates.piece(piece) for piece in page.contents() if isinstance(piece, Piece)}
+    html = {
+        fragment.id: templates.fragment(fragment)
+        for fragment in page.contents()
+        if isinstance(fragment, Fragment)
+    }
     assert {name for name, text in html.items() if "data-none" in text} == {"job-options", "words-goodput"}

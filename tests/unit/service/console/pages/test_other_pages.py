@@ -81,7 +81,8 @@ def test_names_cannot_break_out_of_the_html() -> None:
     drawn = []
     for content in page.contents():
         drawn += [
-            templates.piece(one) for one in (content.pieces if isinstance(content, Listing) else [content])
+            templates.fragment(one)
+            for one in (content.fragments if isinstance(content, Listing) else [content])
         ]
     html = "".join(drawn)
     assert "gpu&lt;1&#34;&gt;" in html
