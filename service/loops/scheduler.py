@@ -197,9 +197,9 @@ class Scheduler:
         """Update the ledger, and send notices about budgets that are nearly or fully spent."""
         async with self.transactions.begin() as tx:
             await accrue(tx, self.usd_per_slot_h, self.now(), history=self.intervals.history)
-        told = await watch_money(self.transactions, self.launch, self.now())
-        if told:
-            log.info("money", told_of=told)
+        notices = await watch_money(self.transactions, self.launch, self.now())
+        if notices:
+            log.info("money", told_of=notices)
 
     async def retain(self) -> None:
         """Delete rows and objects whose retention has ended."""

@@ -47,12 +47,14 @@ def compare(
     for index, (label, picture, setting) in enumerate(cases):
         rows = []
         for seed in range(request.seeds):
-            tell = partial(_tell, on_progress, index * request.seeds + seed, len(cases) * request.seeds)
+            report = partial(
+                _part_done, on_progress, index * request.seeds + seed, len(cases) * request.seeds
+            )
             world = drawn(picture, seed)
             if setting != snapshot.policy:
                 # As in the live cluster, a new policy setting starts without state.
                 world = replace(world, policy_state={})
-            rows.append(_rows(world, policies.of_setting(setting), tell))
+            rows.append(_rows(world, policies.of_setting(setting), report))
         found.append(_runs(label, setting, picture, rows))
     baseline = found[0]
     return SimulationResult(
@@ -73,7 +75,7 @@ def compare(
     )
 
 
-def _tell(on_progress: Callable[[float], None], done: int, runs: int, part: float) -> None:
+def _part_done(on_progress: Callable[[float], None], done: int, runs: int, part: float) -> None:
     """Report progress after `done` runs and a part of the next one."""
     on_progress((done + part) / runs)
 

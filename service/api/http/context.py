@@ -121,19 +121,19 @@ IdempotencyKey: TypeAlias = Annotated[
 ]
 
 
-def _is(credentials: HTTPAuthorizationCredentials | None, token: str) -> bool:
+def _matches(credentials: HTTPAuthorizationCredentials | None, token: str) -> bool:
     given = credentials.credentials if credentials else ""
     return hmac.compare_digest(given.encode(), token.encode())
 
 
 def may_join(context: ApiContext, credentials: HTTPAuthorizationCredentials | None) -> bool:
     """Return True if these credentials are the permanent join token, if the service has one."""
-    return bool(context.join_token) and _is(credentials, context.join_token)
+    return bool(context.join_token) and _matches(credentials, context.join_token)
 
 
 async def require_monitor(context: Context, credentials: Credentials) -> None:
     """Let a monitoring client pass. Without HEADWAY_METRICS_TOKEN every client passes. Raises WrongToken."""
-    if context.http.metrics_token and not _is(credentials, context.http.metrics_token):
+    if context.http.metrics_token and not _matches(credentials, context.http.metrics_token):
         raise WrongToken(
             "the token for the metrics is wrong: send the value of the service's HEADWAY_METRICS_TOKEN."
         )
