@@ -35,6 +35,17 @@ Content = Fragment | Listing
 
 
 @dataclass(frozen=True, slots=True)
+class Fact:
+    """A figure with its name and a note. `share`, from 0 to 1, is drawn as a bar."""
+
+    label: str
+    value: str
+    note: str = ""
+    share: float | None = None
+    tone: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Rendered:
     """The last rendering of a fragment. `since` is the version in which it changed."""
 

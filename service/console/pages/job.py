@@ -10,7 +10,7 @@ from headway.contract.views.decisions import ExplanationView
 from headway.contract.views.forecasts import ForecastView
 from headway.contract.views.jobs import EventView, JobState, JobView
 from service.console.html.badges import has_ended, tone_of_job
-from service.console.html.fragments import Content, Fragment, Listing
+from service.console.html.fragments import Content, Fact, Fragment, Listing
 from service.console.html.text import (
     NONE,
     between,
@@ -52,16 +52,6 @@ class Head:
     tone: str
     reason: str
     outlook: Outlook
-
-
-@dataclass(frozen=True, slots=True)
-class Fact:
-    """A figure with its name and a note."""
-
-    label: str
-    value: str
-    note: str = ""
-    share: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from service.console.html.badges import has_ended, tone_of_job
 from service.console.html.fragments import Content, Fragment, Listing
 from service.console.html.palette import colour_of
 from service.console.html.text import NONE, between, duration, iso, minute, percent, short, stamp, usd
+from service.console.pictures.job_curves import held_periods
 from service.usecases.ports.jobs import SizeChange
 
 _WIDTH, _HEIGHT = 96.0, 18.0
@@ -157,11 +158,9 @@ def sizes_path(sizes: Sequence[SizeChange], most: int, until: datetime) -> str:
         return min(_WIDTH, max(0.0, _WIDTH * (at - begin).total_seconds() / span_s))
 
     parts = [f"M0 {_HEIGHT:g}"]
-    for number, one in enumerate(sizes):
-        following = sizes[number + 1].granted_at if number + 1 < len(sizes) else None
-        ends = one.ended_at if following is None else min(one.ended_at or following, following)
+    for one, ends, stops in held_periods(sizes):
         y = _HEIGHT - (_HEIGHT - 1) * one.size / top
         parts.append(f"H{x(one.granted_at):.1f} V{y:.1f} H{x(ends or until):.1f}")
-        if ends is not None and (following is None or (following - ends).total_seconds() > 1):
+        if stops:
             parts.append(f"V{_HEIGHT:g}")
     return " ".join([*parts, f"V{_HEIGHT:g} Z"])
