@@ -31,7 +31,7 @@ class PolicyFailed(Exception):
         self.problem = problem
 
     def __str__(self) -> str:
-        """Return the message."""
+        """Return the message, which names the policy and its problem."""
         return f"the policy {self.policy} failed: {self.problem}"
 
 
@@ -43,7 +43,7 @@ class CheckedPolicy:
 
     @property
     def name(self) -> str:
-        """Name of the policy."""
+        """Name by which a cluster chooses the policy."""
         return self.policy.name
 
     def advance(self, given: RoundInput, history: RoundHistory) -> tuple[Policy, Mapping[str, Any]]:
@@ -59,7 +59,7 @@ class CheckedPolicy:
         return CheckedPolicy(follows), state
 
     def choose(self, given: RoundInput, solve: Solve) -> Choices:
-        """Return the policy's choices."""
+        """Return the policy's choices, which keep the rules of the interface."""
         try:
             choices = self.policy.choose(given, solve)
             problem = problem_of_choices(given, choices)
