@@ -22,8 +22,10 @@ from service.domain.policies.registry import DEFAULT, Policies
 from service.domain.shared.errors import InvalidField
 from service.environment import SettingsError
 from service.plugins import installed_policies
-from service.simulation.inputs.reading import read_world
-from service.simulation.model.laws import JobDistribution, law_of
+from service.simulation.inputs.reading import world_of
+from service.simulation.inputs.streams import read_stream
+from service.simulation.model.clusters import read_cluster
+from service.simulation.model.laws import law_of
 from service.simulation.model.world import BadInput, ClusterRules, View, World
 from service.simulation.replay.metrics import summary
 from service.simulation.report.page import render
@@ -163,10 +165,12 @@ def _world(arguments: argparse.Namespace) -> World:
         view=View.ORACLE if arguments.oracle else View.LEARNED,
         failures_per_node_h=arguments.failures,
     )
-    return read_world(
+    kinds = read_cluster(arguments.cluster)
+    return world_of(
         arguments.jobs,
-        arguments.cluster,
-        law=JobDistribution(law=law_of(arguments.law)),
+        read_stream(arguments.jobs),
+        kinds,
+        law=law_of(arguments.law),
         profiles=arguments.profiles,
         rules=rules,
         declares_length=not arguments.unknown_lengths,
