@@ -1,7 +1,7 @@
 """Conversion of a snapshot of the live cluster into a world that can be replayed from there.
 
 The beliefs of the service are the truth of this world: its learned speeds, and the remaining work as
-announced by scripts or estimated from ended jobs of the same class. Both are uncertain. `drawn` replaces them
+announced by scripts or estimated from ended jobs of the same class. Both are uncertain. `sampled` replaces them
 with other values from their distributions.
 """
 
@@ -65,7 +65,7 @@ class BelievedWorld:
     warnings: tuple[str, ...]
 
 
-def picture_of(
+def believed_world(
     changed: ChangedSnapshot, ended_samples: Mapping[str, Sequence[float]], *, horizon_s: float
 ) -> BelievedWorld:
     """Return the world that continues from a snapshot until `horizon_s` from now.
@@ -127,13 +127,13 @@ def picture_of(
     )
 
 
-def drawn(picture: BelievedWorld, seed: int) -> World:
-    """Return the world with other values of uncertain quantities, drawn from their distributions. Seed 0
+def sampled(believed: BelievedWorld, seed: int) -> World:
+    """Return the world with other values of uncertain quantities, sampled from their distributions. Seed 0
     keeps the medians.
 
     A job's values depend only on its id and the seed, so that worlds with different changes can be compared.
     """
-    world = picture.world
+    world = believed.world
     if seed == 0:
         return world
     applications = []
@@ -141,8 +141,8 @@ def drawn(picture: BelievedWorld, seed: int) -> World:
         digest = hashlib.blake2b(f"{seed} {arrival.id}".encode(), digest_size=8).digest()
         of_work, of_speed = np.random.default_rng(int.from_bytes(digest)).standard_normal(2)
         # Beyond three standard deviations, an estimate has no meaning.
-        more = math.exp(picture.work_spread[index] * float(np.clip(of_work, -3, 3)))
-        faster = math.exp(picture.speed_spread[index] * float(np.clip(of_speed, -3, 3)))
+        more = math.exp(believed.work_spread[index] * float(np.clip(of_work, -3, 3)))
+        faster = math.exp(believed.speed_spread[index] * float(np.clip(of_speed, -3, 3)))
         applications.append(
             replace(
                 application, boundaries=application.boundaries * more, goodput=application.goodput * faster

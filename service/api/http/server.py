@@ -173,7 +173,7 @@ class Certificate:
     """Files of a certificate, which are read again when they have changed, without a restart.
 
     Args:
-        context: used for handshakes; open connections keep what they have. None: no TLS, nothing to renew.
+        context: TLS context of new connections; None without TLS, when nothing is renewed.
         certificate: file of the certificate with its intermediate certificates.
         key: file of its private key.
     """

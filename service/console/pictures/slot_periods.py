@@ -170,9 +170,7 @@ def _why_left(held: HeldSlot, history: TrainingHistory) -> str:
 
 
 def _generation_at(held: HeldSlot, history: TrainingHistory, at: datetime) -> int:
-    """Return the generation that trains at a time: that of the grant, or the latest one that its job switched
-    to.
-    """
+    """Return the generation that trains at a time: the grant's, or a later one to which the job has switched."""
     switches = [one for one in history.turns if one.kind == "switch" and one.generation > held.generation]
     passed = bisect_right([one.at for one in switches], at)
     if passed:

@@ -24,7 +24,7 @@ from service.simulation.replay.jobs import ReplayJobs, Tables
 from service.simulation.replay.metrics import job_rows
 from service.simulation.replay.nodes import ReplayNodes
 from service.simulation.replay.policy_state import PolicyState
-from service.simulation.replay.seen import LearnedView, Oracle
+from service.simulation.replay.speed_views import LearnedView, Oracle
 from service.simulation.replay.transitions import Transitions
 
 Progress = Callable[[float], None]

@@ -26,8 +26,8 @@ _FIELDS = 9
 def steps_of(application: Application, configurations: Configurations) -> tuple[Steps, float]:
     """Return the steps of an application, and the number of samples in them that equal a reference sample.
 
-    If only its speed is known, a step takes a second on its slowest configuration. It has one fixed batch
-    that can be spread over all slots, whatever a reference sample is.
+    If only its speed is known, a step takes a second on its slowest configuration. Its batch is fixed and can be
+    spread over all slots.
     """
     if application.steps is not None:
         return application.steps, 1.0
@@ -88,7 +88,7 @@ class Measurements:
         self._class_phi = np.full(len(steps), np.nan)
 
     def measure(self, rows: IntArray, phase: IntArray) -> NewMeasurements:
-        """Record the measurements of `rows` (n,), in these phases (n,) and advanced to now, and return the news."""
+        """Record the measurements of `rows` (n,), in these phases (n,) and advanced to now, and return what is new."""
         column, application = self._jobs.column[rows], self._jobs.application[rows]
         at = (application, phase, np.maximum(column, 0))
         step_s = self._step_s[at]

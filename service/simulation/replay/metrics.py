@@ -95,8 +95,8 @@ def _alone_s(world: World, tables: Tables, jobs: ReplayJobs, rounds: RoundRows, 
 
     The share is the cluster's slots divided by the mean number of jobs while the job was present, all of one
     kind. The result is the mean over the kinds it can run on, weighted by their slots. The time on a kind is
-    that of its best configuration within the share. If the share is below its smallest size, the time there
-    is divided by the fraction it has.
+    that of its best configuration within the share. If the share is below the job's smallest size, the time
+    at that size is divided by the part of it that the share covers.
     """
     configurations = world.configurations
     present = np.concatenate([[0.0], np.cumsum(rounds.queued + rounds.running)])

@@ -158,7 +158,7 @@ async def create_sign_in_link(context: Context, caller: Caller) -> Response:
     """Create a link that signs one browser in as the bearer of the token. It works once, within two minutes."""
     now = context.now()
     code, expires_at = await make_link(context.transactions, caller, token_id=new_id("t", now), now=now)
-    # Without TLS the command line knows the address of the service better.
+    # Without TLS, the command line prepends the address by which it reaches the service.
     base = context.http.public_url if context.http.secure else ""
     url = f"{base}/auth/link?code={code}"
     return as_json(SignInLink(url=url, expires_at=expires_at), 201)

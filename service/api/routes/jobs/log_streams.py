@@ -77,7 +77,7 @@ async def filter_of(
 
     Raises:
         InvalidField: both an attempt and a generation are given.
-        NotFound: the job has no such attempt, or its stored history begins later.
+        NotFound: the attempt does not exist, or was deleted.
     """
     if attempt is None:
         return LogFilter(rank=rank, first=generation or 0, last=generation)
