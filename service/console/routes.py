@@ -93,7 +93,7 @@ async def key_of_job(context: Context, caller: Principal, job: str) -> Key:
     async with context.transactions.begin() as tx:
         known = await tx.job_queries.find(job, caller.projects())
     # All viewers with the same rights on the job share one live page, whatever else they may see.
-    return Key("job", Viewer(None, steers=caller.may(Role.USER, known.project)), about=known.id)
+    return Key("job", Viewer(None, may_control=caller.may(Role.USER, known.project)), about=known.id)
 
 
 @router.get("/nodes/{node}")

@@ -149,7 +149,7 @@ class PageReaders:
             sizes=sizes,
             series=memory["series"],
         )
-        return job_page(views, steers=key.sight.steers, now=now).contents()
+        return job_page(views, may_control=key.sight.may_control, now=now).contents()
 
     async def _foresight(
         self, job_id: str, of: tuple[object, ...], memory: Memory, now: datetime
@@ -169,7 +169,7 @@ class PageReaders:
     async def _node(self, key: Key, memory: Memory) -> list[Content]:  # noqa: ARG002
         node = node_of(await self._nodes(key.sight), key.about)
         history, colours = await self._history(key, node.id)
-        return [*node_page(node, operates=key.sight.operates, colours=colours).contents(), *history]
+        return [*node_page(node, may_operate=key.sight.may_operate, colours=colours).contents(), *history]
 
     async def _history(
         self, key: Key, node_id: str | None = None, drawn: Iterable[str] = ()
@@ -199,7 +199,7 @@ class PageReaders:
             )
             changed = {change.job_id for one in page.items for change in one.changes}
         history, colours = await self._history(key, drawn=sorted(changed))
-        policy = policy_fragment(cluster, operates=key.sight.operates)
+        policy = policy_fragment(cluster, may_operate=key.sight.may_operate)
         return [policy, *history, *rounds_page(page.items, colours).contents(), pager(key, page.next_cursor)]
 
     async def _simulations(self, key: Key, memory: Memory) -> list[Content]:  # noqa: ARG002

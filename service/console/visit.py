@@ -33,8 +33,8 @@ class PageVisit:
         """The caller's rights on pages that are not about one job."""
         return Viewer(
             self.caller.projects(),
-            steers=self.caller.projects(Role.USER) != frozenset(),
-            operates=self.caller.may(Role.OPERATOR),
+            may_control=self.caller.projects(Role.USER) != frozenset(),
+            may_operate=self.caller.may(Role.OPERATOR),
         )
 
     async def show(self, template: str, key: Key, **values: Any) -> Response:

@@ -203,27 +203,27 @@ class Scheduler:
 
     async def retain(self) -> None:
         """Delete rows and objects whose retention has ended."""
-        gone = await retain(
+        deleted = await retain(
             self.transactions, self.storage, keep_days=self.intervals.keep_days, now=self.now()
         )
-        if gone.jobs or gone.bundles:
-            log.info("retained", jobs=gone.jobs, bundles=gone.bundles)
-        if gone.problem is not None:
-            log.warning("objects_left", why=gone.problem, what_next="the next sweep deletes them")
+        if deleted.jobs or deleted.bundles:
+            log.info("retained", jobs=deleted.jobs, bundles=deleted.bundles)
+        if deleted.problem is not None:
+            log.warning("objects_left", why=deleted.problem, what_next="the next sweep deletes them")
         forgotten = await forget_gone(self.transactions, self.access)
         if forgotten:
             log.info("access_taken", nodes=forgotten)
 
     async def sweep(self) -> None:
         """Shorten long histories, and delete objects that nothing refers to."""
-        gone = await sweep(
+        deleted = await sweep(
             self.transactions, self.storage, keep_days=self.intervals.keep_days, now=self.now()
         )
-        if gone.did_something:
+        if deleted.did_something:
             log.info(
                 "swept",
-                rows=gone.rows,
-                folders=gone.folders,
-                bundles=gone.bundles,
-                log_pieces=gone.log_pieces,
+                rows=deleted.rows,
+                folders=deleted.folders,
+                bundles=deleted.bundles,
+                log_pieces=deleted.log_pieces,
             )

@@ -104,7 +104,7 @@ class JobPage:
 
     def contents(self) -> list[Content]:
         """Return the fragments of the page."""
-        drawn = [fragment for chart in self.charts for fragment in chart.fragments()]
+        chart_fragments = [fragment for chart in self.charts for fragment in chart.fragments()]
         return [
             Fragment("job-head", "job_head", self.head),
             Fragment("job-facts", "facts", ("job-facts", self.facts)),
@@ -115,7 +115,7 @@ class JobPage:
             Listing(
                 "learning", tuple(Fragment(f"chart-{one.name}", "metric_chart", one) for one in self.metrics)
             ),
-            *drawn,
+            *chart_fragments,
             Fragment("job-kept", "kept", (self.kept, self.prediction)),
             Fragment("job-ledger", "facts", ("job-ledger", self.ledger)),
             Fragment("job-failures", "facts", ("job-failures", self.failures)),
@@ -142,8 +142,8 @@ class JobViews:
     series: Mapping[str, Sequence[tuple[datetime, int, float]]]
 
 
-def job_page(views: JobViews, *, steers: bool, now: datetime) -> JobPage:
-    """Return the page. With `steers`, the viewer may change the job."""
+def job_page(views: JobViews, *, may_control: bool, now: datetime) -> JobPage:
+    """Return the page. With `may_control`, the viewer may change the job."""
     job, forecast = views.job, views.forecast
     begun = job.started_at is not None or bool(views.sizes)
     return JobPage(
@@ -158,7 +158,7 @@ def job_page(views: JobViews, *, steers: bool, now: datetime) -> JobPage:
             outlook=outlook_of(job, views.present, forecast),
         ),
         facts=_facts(job, forecast) if begun else _facts_before(job),
-        actions=_actions(job, steers=steers),
+        actions=_actions(job, may_control=may_control),
         options=option_rows(views.explanation, forecast),
         limits=_limits(views.explanation),
         metrics=metrics_charts(views.series),
@@ -242,9 +242,9 @@ def _batch(job: JobView) -> str:
     return f"batch of {batch:,}" if batch else "samples per second"
 
 
-def _actions(job: JobView, *, steers: bool) -> Actions:
+def _actions(job: JobView, *, may_control: bool) -> Actions:
     verbs: list[str] = []
-    if steers and not has_ended(job) and job.state is not JobState.CANCELLING:
+    if may_control and not has_ended(job) and job.state is not JobState.CANCELLING:
         verbs = ["resume" if job.state is JobState.PAUSED else "pause", "resize", "prioritize", "cancel"]
     low, high = job.spec.elastic.min, job.spec.elastic.max
     size, priority = job.size or low, job.spec.priority

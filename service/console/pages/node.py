@@ -46,7 +46,7 @@ class SlotRow:
     job_id: str | None
     job: str
     health: str
-    trouble: str
+    problem: str
     since: str
     since_iso: str
     verbs: tuple[str, ...]
@@ -65,12 +65,12 @@ class NodePage:
         return [Fragment("node-head", "node_head", self.head), Listing("slots", rows)]
 
 
-def node_page(node: NodeView, *, operates: bool, colours: Mapping[str, int]) -> NodePage:
-    """Return the page. With `operates`, the viewer may drain and cordon the node and release slots."""
+def node_page(node: NodeView, *, may_operate: bool, colours: Mapping[str, int]) -> NodePage:
+    """Return the page. With `may_operate`, the viewer may drain and cordon the node and release slots."""
     verbs: tuple[str, ...] = ()
-    if operates and node.state is NodeState.READY:
+    if may_operate and node.state is NodeState.READY:
         verbs = ("cordon", "drain")
-    elif operates and node.state is not NodeState.LOST:
+    elif may_operate and node.state is not NodeState.LOST:
         verbs = ("uncordon",) if node.state is not NodeState.CORDONED else ("uncordon", "drain")
     head = NodeHead(
         id=node.id,
@@ -88,10 +88,12 @@ def node_page(node: NodeView, *, operates: bool, colours: Mapping[str, int]) -> 
         engine=node.container_engine.capitalize() if node.container_engine else NONE,
         verbs=verbs,
     )
-    return NodePage(head, tuple(_slot(node, one, operates=operates, colours=colours) for one in node.slots))
+    return NodePage(
+        head, tuple(_slot(node, one, may_operate=may_operate, colours=colours) for one in node.slots)
+    )
 
 
-def _slot(node: NodeView, slot: SlotView, *, operates: bool, colours: Mapping[str, int]) -> SlotRow:
+def _slot(node: NodeView, slot: SlotView, *, may_operate: bool, colours: Mapping[str, int]) -> SlotRow:
     ill = slot.quarantine
     parts = []
     if slot.health.temperature_c is not None:
@@ -109,8 +111,8 @@ def _slot(node: NodeView, slot: SlotView, *, operates: bool, colours: Mapping[st
         job_id=slot.job_id,
         job=slot.job_name or "free",
         health=", ".join(parts) or NONE,
-        trouble=f"in quarantine, {ill.grade.replace('_', ' ')}: {ill.message}" if ill is not None else "",
+        problem=f"in quarantine, {ill.grade.replace('_', ' ')}: {ill.message}" if ill is not None else "",
         since=stamp(ill.since) if ill is not None else "",
         since_iso=iso(ill.since) if ill is not None else "",
-        verbs=() if not operates else ("quarantine",) if ill is None else ("release",),
+        verbs=() if not may_operate else ("quarantine",) if ill is None else ("release",),
     )

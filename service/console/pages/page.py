@@ -16,8 +16,8 @@ class Viewer:
     """Rights of a viewer that change a page. `projects` is None for all projects."""
 
     projects: frozenset[str] | None
-    steers: bool = False
-    operates: bool = False
+    may_control: bool = False
+    may_operate: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,8 +29,8 @@ class PolicyPanel:
     choices: tuple[tuple[str, str], ...]
 
 
-def policy_fragment(cluster: ClusterView, *, operates: bool) -> Fragment:
-    """Return the policy of the cluster. With `operates`, the viewer may choose another."""
+def policy_fragment(cluster: ClusterView, *, may_operate: bool) -> Fragment:
+    """Return the policy of the cluster. With `may_operate`, the viewer may choose another."""
     present = next((one for one in cluster.policies if one.name == cluster.policy), None)
     known = present.parameters if present is not None else []
     panel = PolicyPanel(
@@ -46,7 +46,7 @@ def policy_fragment(cluster: ClusterView, *, operates: bool) -> Fragment:
             for one in known
         ),
         given=" ".join(f"{name}={_text(value)}" for name, value in cluster.parameters.items()),
-        choices=tuple((one.name, one.summary) for one in cluster.policies) if operates else (),
+        choices=tuple((one.name, one.summary) for one in cluster.policies) if may_operate else (),
     )
     return Fragment("policy", "policy", panel)
 

@@ -93,9 +93,9 @@ def _applications(
             found.setdefault("", application_of(law, configurations))
         elif name not in found:
             if profiles is None or name not in known:
-                there = f"known are {', '.join(known)}" if known else "give a folder with its profiles"
+                known_names = f"known are {', '.join(known)}" if known else "give a folder with its profiles"
                 raise BadInput(
-                    f"{file}: row {job.row}, column application: {name!r} has no profiles; {there}"
+                    f"{file}: row {job.row}, column application: {name!r} has no profiles; {known_names}"
                 )
             found[name] = read_application(profiles / name, configurations)
     return found

@@ -93,10 +93,10 @@ class ReplayNodes:
             self._place_block(job, piece, self._kind == self._world.configurations.kind[column])
 
     def _place_block(self, job: int, piece: int, of_kind: BoolArray) -> None:
-        there = of_kind & (self._away == 0)
+        present = of_kind & (self._away == 0)
         slots_by_node = self._slots_by_node.setdefault(job, {})
         while piece > 0:
-            free = np.where(there, self._free, 0)
+            free = np.where(present, self._free, 0)
             fits = free >= piece
             node = int(np.where(fits, free, np.iinfo(np.int64).max).argmin() if fits.any() else free.argmax())
             taken = min(piece, int(free[node]))

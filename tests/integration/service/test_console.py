@@ -218,7 +218,7 @@ async def test_a_plan_says_what_it_costs_and_stores_nothing(harness: Harness) ->
 
 async def test_a_stream_says_what_changes(harness: Harness) -> None:
     console: PageContext = harness.client._transport.app.state.console  # type: ignore[attr-defined]
-    key = Key("jobs", Viewer(None, steers=True, operates=True))
+    key = Key("jobs", Viewer(None, may_control=True, may_operate=True))
     first = await console.live_pages.current(key)
     async with aclosing(console.live_pages.follow(key, first.version)) as events:
         assert "event: beat" in await anext(events)

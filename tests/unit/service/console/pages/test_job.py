@@ -103,7 +103,7 @@ def test_a_job_that_waits_says_why_and_what_it_will_cost() -> None:
     job = job_view(JobState.PENDING, reason=Reason.WAITING_FOR_CAPACITY, allocation={}, size=0, cost=None)
     page = job_page(
         views(job, configuration(2, Mark.SMALLEST), message="needs 2 slots, and 1 is free"),
-        steers=True,
+        may_control=True,
         now=NOW,
     )
     assert page.head.outlook.why == f"{job.name} waits: needs 2 slots, and 1 is free."
@@ -114,7 +114,7 @@ def test_a_job_that_waits_says_why_and_what_it_will_cost() -> None:
 
 
 def test_a_job_that_runs_says_what_it_has_cost_and_will() -> None:
-    page = job_page(views(job_view(cost=COST), configuration(2, Mark.PRESENT)), steers=True, now=NOW)
+    page = job_page(views(job_view(cost=COST), configuration(2, Mark.PRESENT)), may_control=True, now=NOW)
     assert page.head.outlook.cost.startswith(
         "It has cost $3.00 so far, and will cost about $4.00 (at most $5.00) more"
     )
@@ -125,21 +125,21 @@ def test_a_job_that_runs_says_what_it_has_cost_and_will() -> None:
 )
 def test_when_it_ends_with_certainty_is_said_where_that_is_later(p90_s: float | None, said: str) -> None:
     ends = configuration(2, Mark.PRESENT, time_s=180.0, time_p90_s=p90_s)
-    page = job_page(views(job_view(cost=COST), ends), steers=True, now=NOW)
+    page = job_page(views(job_view(cost=COST), ends), may_control=True, now=NOW)
     (fact,) = [one for one in page.facts if one.label == "Ends in"]
     assert (fact.value, fact.note) == ("3m00s", said)
 
 
 def test_what_nobody_knows_is_said() -> None:
     unknown = configuration(1, Mark.PRESENT, time_s=None, time_p90_s=None, cost_usd=None, cost_p90_usd=None)
-    page = job_page(views(job_view(cost=COST), unknown), steers=True, now=NOW)
+    page = job_page(views(job_view(cost=COST), unknown), may_control=True, now=NOW)
     assert "its end is not known yet (the script does not say)" in page.head.outlook.cost
-    page = job_page(views(job_view(cost=None)), steers=True, now=NOW)
+    page = job_page(views(job_view(cost=None)), may_control=True, now=NOW)
     assert "there is no forecast" in page.head.outlook.cost
 
 
 @pytest.mark.parametrize(
-    ("state", "steers", "verbs"),
+    ("state", "may_control", "verbs"),
     [
         (JobState.RUNNING, True, ("pause", "resize", "prioritize", "cancel")),
         (JobState.PAUSED, True, ("resume", "resize", "prioritize", "cancel")),
@@ -148,8 +148,8 @@ def test_what_nobody_knows_is_said() -> None:
         (JobState.FAILED, True, ()),
     ],
 )
-def test_only_what_may_be_done_is_offered(state: JobState, steers: bool, verbs: tuple[str, ...]) -> None:
-    page = job_page(views(job_view(state)), steers=steers, now=NOW)
+def test_only_what_may_be_done_is_offered(state: JobState, may_control: bool, verbs: tuple[str, ...]) -> None:
+    page = job_page(views(job_view(state)), may_control=may_control, now=NOW)
     assert page.actions.verbs == verbs
 
 
@@ -210,7 +210,7 @@ def test_metrics_of_different_kinds_or_sizes_have_axes_of_their_own() -> None:
 
 def test_a_job_that_never_held_slots_has_no_empty_sections() -> None:
     job = job_view(JobState.PENDING, allocation={}, size=0, cost=None, started_at=None)
-    page = job_page(views(job), steers=True, now=NOW)
+    page = job_page(views(job), may_control=True, now=NOW)
     templates = Templates()
     html = {
         fragment.id: templates.fragment(fragment)
@@ -231,7 +231,7 @@ def test_a_job_that_never_held_slots_has_no_empty_sections() -> None:
     }
     assert [one.label for one in page.facts] == ["Slots", "Submitted", "Priority"]
     running = replace(views(job_view(cost=COST)), sizes=[change(2, 0, None)])
-    page = job_page(running, steers=True, now=NOW)
+    page = job_page(running, may_control=True, now=NOW)
     html = {
         fragment.id: templates.fragment(fragment)
         for fragment in page.contents()

@@ -91,7 +91,7 @@ def test_names_cannot_break_out_of_the_html() -> None:
 
 
 @pytest.mark.parametrize(
-    ("state", "operates", "verbs"),
+    ("state", "may_operate", "verbs"),
     [
         (NodeState.READY, True, ("cordon", "drain")),
         (NodeState.CORDONED, True, ("uncordon", "drain")),
@@ -101,13 +101,13 @@ def test_names_cannot_break_out_of_the_html() -> None:
     ],
 )
 def test_only_what_may_be_done_with_a_node_is_offered(
-    state: NodeState, operates: bool, verbs: tuple[str, ...]
+    state: NodeState, may_operate: bool, verbs: tuple[str, ...]
 ) -> None:
-    page = node_page(node(state), operates=operates, colours={})
+    page = node_page(node(state), may_operate=may_operate, colours={})
     assert page.head.verbs == verbs
-    assert page.slots[0].verbs == (("quarantine",) if operates else ())
-    assert page.slots[1].verbs == (("release",) if operates else ())
-    assert page.slots[1].trouble == "in quarantine, fatal: Xid 79: it fell off the bus"
+    assert page.slots[0].verbs == (("quarantine",) if may_operate else ())
+    assert page.slots[1].verbs == (("release",) if may_operate else ())
+    assert page.slots[1].problem == "in quarantine, fatal: Xid 79: it fell off the bus"
     assert words_of_slots([]) == "no slots"
     assert page.head.engine == "Podman"
 
