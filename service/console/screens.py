@@ -20,8 +20,8 @@ from service.console.html.fragments import Content, Fragment
 from service.console.html.palette import Palette
 from service.console.pages.cluster import cluster_page
 from service.console.pages.job import JobViews, job_page
-from service.console.pages.jobs import jobs_page
-from service.console.pages.node import node_page
+from service.console.pages.jobs import jobs_fragments
+from service.console.pages.node import node_fragments
 from service.console.pages.page import Key, LivePage, Memory, Viewer
 from service.console.pages.policy import policy_fragment
 from service.console.pages.rounds import rounds_page
@@ -111,8 +111,8 @@ class PageReaders:
             ids = [one.id for one in page.items]
             sizes = await tx.job_queries.sizes(ids)
             colours = await self._colours(tx, ids)
-        rows = jobs_page(page, sizes, context.now(), colours)
-        return [*rows.contents(), pager(key, page.next_cursor)]
+        rows = jobs_fragments(page, sizes, context.now(), colours)
+        return [*rows, pager(key, page.next_cursor)]
 
     async def _colours(self, tx: Transaction, drawn: Iterable[str]) -> dict[str, int]:
         """Return the colours of the jobs of a page. Running jobs differ while there are enough colours."""
@@ -169,7 +169,7 @@ class PageReaders:
     async def _node(self, key: Key, memory: Memory) -> list[Content]:  # noqa: ARG002
         node = node_of(await self._nodes(key.sight), key.about)
         history, colours = await self._history(key, node.id)
-        return [*node_page(node, may_operate=key.sight.may_operate, colours=colours).contents(), *history]
+        return [*node_fragments(node, may_operate=key.sight.may_operate, colours=colours), *history]
 
     async def _history(
         self, key: Key, node_id: str | None = None, drawn: Iterable[str] = ()

@@ -45,30 +45,22 @@ class JobTableRow:
     submitted_iso: str
 
 
-@dataclass(frozen=True, slots=True)
-class JobsPage:
-    """One page of the listing."""
-
-    rows: tuple[JobTableRow, ...]
-
-    def contents(self) -> list[Content]:
-        """Return the fragments of the page."""
-        rows = tuple(Fragment(f"job-{row.id}", "job_row", row) for row in self.rows)
-        return [Fragment("no-jobs", "no_jobs", not rows), Listing("rows", rows)]
-
-
-def jobs_page(
+def jobs_fragments(
     page: Page[JobView],
     sizes: Mapping[str, Sequence[SizeChange]],
     now: datetime,
     colours: Mapping[str, int],
-) -> JobsPage:
-    """Return the rows. `sizes` are the allocations by job id."""
-    rows = (
-        _row(job, sizes.get(job.id, ()), now, colour_of(colours, job.id), job.present or job.message)
+) -> list[Content]:
+    """Return the fragments of one page of the listing. `sizes` are the allocations by job id."""
+    rows = tuple(
+        Fragment(
+            f"job-{job.id}",
+            "job_row",
+            _row(job, sizes.get(job.id, ()), now, colour_of(colours, job.id), job.present or job.message),
+        )
         for job in page.items
     )
-    return JobsPage(tuple(rows))
+    return [Fragment("no-jobs", "no_jobs", not rows), Listing("rows", rows)]
 
 
 def _row(job: JobView, sizes: Sequence[SizeChange], now: datetime, hue: int, message: str) -> JobTableRow:

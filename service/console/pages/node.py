@@ -52,21 +52,8 @@ class SlotRow:
     verbs: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class NodePage:
-    """All contents of the page."""
-
-    head: NodeHead
-    slots: tuple[SlotRow, ...]
-
-    def contents(self) -> list[Content]:
-        """Return the fragments of the page."""
-        rows = tuple(Fragment(f"slot-{one.index}", "slot_row", one) for one in self.slots)
-        return [Fragment("node-head", "node_head", self.head), Listing("slots", rows)]
-
-
-def node_page(node: NodeView, *, may_operate: bool, colours: Mapping[str, int]) -> NodePage:
-    """Return the page. With `may_operate`, the viewer may drain and cordon the node and release slots."""
+def node_fragments(node: NodeView, *, may_operate: bool, colours: Mapping[str, int]) -> list[Content]:
+    """Return the fragments of the page. With `may_operate`, the viewer may drain and cordon the node and release slots."""
     verbs: tuple[str, ...] = ()
     if may_operate and node.state is NodeState.READY:
         verbs = ("cordon", "drain")
@@ -88,9 +75,11 @@ def node_page(node: NodeView, *, may_operate: bool, colours: Mapping[str, int]) 
         engine=node.container_engine.capitalize() if node.container_engine else NONE,
         verbs=verbs,
     )
-    return NodePage(
-        head, tuple(_slot(node, one, may_operate=may_operate, colours=colours) for one in node.slots)
+    rows = tuple(
+        Fragment(f"slot-{one.index}", "slot_row", _slot(node, one, may_operate=may_operate, colours=colours))
+        for one in node.slots
     )
+    return [Fragment("node-head", "node_head", head), Listing("slots", rows)]
 
 
 def _slot(node: NodeView, slot: SlotView, *, may_operate: bool, colours: Mapping[str, int]) -> SlotRow:

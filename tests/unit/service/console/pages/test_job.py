@@ -19,9 +19,9 @@ from headway.contract.views.forecasts import (
     WorkSource,
 )
 from headway.contract.views.jobs import JobCost, JobState, JobView, Page, Reason
-from service.console.html.fragments import Fragment
+from service.console.html.fragments import Fragment, Listing
 from service.console.pages.job import JobViews, job_page
-from service.console.pages.jobs import jobs_page, sizes_path
+from service.console.pages.jobs import jobs_fragments, sizes_path
 from service.console.pictures.job_curves import MOST_CHARTS, metric_groups, metrics_charts
 from service.console.templates import Templates
 from service.usecases.ports.jobs import SizeChange
@@ -174,8 +174,9 @@ def test_sizes_are_steps_and_gaps_are_gaps() -> None:
 
 def test_a_row_says_when_a_job_ends_and_what_it_costs() -> None:
     job = job_view(cost=COST)
-    page = jobs_page(Page[JobView](items=[job]), {job.id: [change(2, 0, None)]}, NOW, {})
-    (row,) = page.rows
+    _, rows = jobs_fragments(Page[JobView](items=[job]), {job.id: [change(2, 0, None)]}, NOW, {})
+    assert isinstance(rows, Listing)
+    row = rows.fragments[0].value
     assert (row.cost, row.cost_note) == ("$3.00", "of $7.00")
     assert row.sizes_words == "2"
 
