@@ -64,7 +64,7 @@ async def _bring_back(service: Service) -> list[str]:
     problem = await schema_problem(service.database.engine)
     if problem is not None:
         raise SettingsError(problem)
-    return [*_said(done), *await _missing_bundles(service, done)]
+    return [*_report(done), *await _missing_bundles(service, done)]
 
 
 async def _empty_streams(service: Service) -> None:
@@ -83,7 +83,7 @@ async def _empty_streams(service: Service) -> None:
         ) from error
 
 
-def _said(done: Restored) -> list[str]:
+def _report(done: Restored) -> list[str]:
     gap = done.at - done.known_until
     return [
         f"{done.stopped} jobs that were running start again from their last checkpoints; {done.waiting} are still waiting.",

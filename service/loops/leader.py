@@ -43,7 +43,7 @@ async def lead(leadership: Leadership, work: Callable[[int], Awaitable[None]]) -
     Work in progress at the end of a term is harmless: transactions of an older term are refused at their
     commit.
     """
-    waiting_told = False
+    logged_waiting = False
     while True:
         try:
             term = await leadership.acquire()
@@ -52,9 +52,9 @@ async def lead(leadership: Leadership, work: Callable[[int], Awaitable[None]]) -
             log.warning("election_waits", reason=error.message)
             term = None
         if term is None:
-            if not waiting_told:
+            if not logged_waiting:
                 log.info("waiting_to_lead")
-                waiting_told = True
+                logged_waiting = True
             await asyncio.sleep(_TRY_AGAIN_S)
             continue
         log.info("leading", term=term)
@@ -63,7 +63,7 @@ async def lead(leadership: Leadership, work: Callable[[int], Awaitable[None]]) -
         finally:
             await leadership.resign()
         log.warning("leadership_lost", term=term, reason=why)
-        waiting_told = False
+        logged_waiting = False
 
 
 async def _work_until_lost(leadership: Leadership, work: Callable[[int], Awaitable[None]], term: int) -> str:

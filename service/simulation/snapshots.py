@@ -1,7 +1,7 @@
 """Conversion of a snapshot of the live cluster into a world that can be replayed from there.
 
 The beliefs of the service are the truth of this world: its learned speeds, and the remaining work as
-announced by scripts or estimated from ended jobs of the same class. Both are uncertain. `drawn` replaces them
+announced by scripts or estimated from ended jobs of the same class. Both are uncertain. `sampled` replaces them
 with other values from their distributions.
 """
 
@@ -65,7 +65,7 @@ class BelievedWorld:
     warnings: tuple[str, ...]
 
 
-def picture_of(
+def believed_world(
     changed: ChangedSnapshot, ended_samples: Mapping[str, Sequence[float]], *, horizon_s: float
 ) -> BelievedWorld:
     """Return the world that continues from a snapshot until `horizon_s` from now.
@@ -73,13 +73,13 @@ def picture_of(
     `ended_samples` are the samples that ended jobs took, by class. No content of the snapshot raises an
     error.
     """
-    calm, left_out = settled(changed.snapshot)
-    round_ = build_round(calm)
+    settled_snapshot, left_out = settled(changed.snapshot)
+    round_ = build_round(settled_snapshot)
     table = _table(round_)
-    left = _left(round_, changed.samples, ended_samples)
+    left = _remaining(round_, changed.samples, ended_samples)
     work, endless = _work(round_, table, left, horizon_s)
     runs = table.goodput.max(axis=1, initial=0.0) > 0
-    submit_s = np.array([changed.after_s.get(job.id, -_age_s(job, calm)) for job in round_.jobs])
+    submit_s = np.array([changed.after_s.get(job.id, -_age_s(job, settled_snapshot)) for job in round_.jobs])
     # Present jobs come first, in the order of their submissions.
     keep = np.flatnonzero(runs)[np.argsort(np.maximum(submit_s[runs], 0.0), kind="stable")]
     world = World(
@@ -115,7 +115,7 @@ def picture_of(
             view=View.ORACLE,
             give_up_s=horizon_s - float(submit_s[keep].max(initial=-np.inf) if len(keep) else 0.0),
         ),
-        policy_state=calm.policy_state,
+        policy_state=settled_snapshot.policy_state,
     )
     return BelievedWorld(
         world=world,
@@ -127,13 +127,13 @@ def picture_of(
     )
 
 
-def drawn(picture: BelievedWorld, seed: int) -> World:
-    """Return the world with other values of uncertain quantities, drawn from their distributions. Seed 0
+def sampled(believed: BelievedWorld, seed: int) -> World:
+    """Return the world with other values of uncertain quantities, sampled from their distributions. Seed 0
     keeps the medians.
 
     A job's values depend only on its id and the seed, so that worlds with different changes can be compared.
     """
-    world = picture.world
+    world = believed.world
     if seed == 0:
         return world
     applications = []
@@ -141,8 +141,8 @@ def drawn(picture: BelievedWorld, seed: int) -> World:
         digest = hashlib.blake2b(f"{seed} {arrival.id}".encode(), digest_size=8).digest()
         of_work, of_speed = np.random.default_rng(int.from_bytes(digest)).standard_normal(2)
         # Beyond three standard deviations, an estimate has no meaning.
-        more = math.exp(picture.work_spread[index] * float(np.clip(of_work, -3, 3)))
-        faster = math.exp(picture.speed_spread[index] * float(np.clip(of_speed, -3, 3)))
+        more = math.exp(believed.work_spread[index] * float(np.clip(of_work, -3, 3)))
+        faster = math.exp(believed.speed_spread[index] * float(np.clip(of_speed, -3, 3)))
         applications.append(
             replace(
                 application, boundaries=application.boundaries * more, goodput=application.goodput * faster
@@ -298,23 +298,23 @@ def _fitting(
     return fitting
 
 
-def _left(
+def _remaining(
     round_: Round, samples: Mapping[str, int], ended_samples: Mapping[str, Sequence[float]]
 ) -> Remaining:
     """Return the remaining work of each job (J,), in samples."""
     classes = sorted({class_of(job.spec) for job in round_.jobs})
-    said = [samples.get(job.id, job.progress.total_samples) for job in round_.jobs]
+    announced = [samples.get(job.id, job.progress.total_samples) for job in round_.jobs]
     # Totals announced by running jobs count like the totals of ended ones.
     ended = [(index, one) for index, name in enumerate(classes) for one in ended_samples.get(name, ())] + [
         (classes.index(class_of(job.spec)), total)
-        for job, total in zip(round_.jobs, said, strict=True)
+        for job, total in zip(round_.jobs, announced, strict=True)
         if total is not None
     ]
     of_class, took = np.array(ended, dtype=np.float64).reshape(len(ended), 2).T
     totals = learn_totals(of_class.astype(np.int64), took, len(classes))
     return remaining_samples(
         np.array([job.progress.samples for job in round_.jobs], dtype=np.float64),
-        np.array([math.nan if total is None else float(total) for total in said], dtype=np.float64),
+        np.array([math.nan if total is None else float(total) for total in announced], dtype=np.float64),
         np.array([classes.index(class_of(job.spec)) for job in round_.jobs], dtype=np.int64),
         totals,
     )
@@ -360,10 +360,12 @@ def _interval_s(work: FloatArray, goodput: FloatArray, horizon_s: float) -> floa
 
 def _rejected(round_: Round, runs: BoolArray) -> tuple[tuple[str, str], ...]:
     """Return the name and reason of each job that cannot run anywhere (J,)."""
-    return tuple((round_.jobs[row].name, _never(round_, row)) for row in np.flatnonzero(~runs).tolist())
+    return tuple(
+        (round_.jobs[row].name, _why_never_runs(round_, row)) for row in np.flatnonzero(~runs).tolist()
+    )
 
 
-def _never(round_: Round, row: int) -> str:
+def _why_never_runs(round_: Round, row: int) -> str:
     """Return the reason why a job can never run on this cluster."""
     job = round_.jobs[row]
     kinds, least = job.spec.resources.devices, min(job.sizes)

@@ -43,13 +43,13 @@ class QuickReports:
         if path is None:
             await self._app(scope, receive, send)
             return
-        came: list[Message] = []
-        while not came or came[-1].get("more_body", False):
-            came.append(await receive())
+        received: list[Message] = []
+        while not received or received[-1].get("more_body", False):
+            received.append(await receive())
         try:
-            report = ReportRequest.model_validate_json(b"".join(one.get("body", b"") for one in came))
+            report = ReportRequest.model_validate_json(b"".join(one.get("body", b"") for one in received))
         except ValidationError:
-            await self._app(scope, _again(came, receive), send)
+            await self._app(scope, _replaying(received, receive), send)
             return
         try:
             reply = await self._take(path[1], digest_token(_token(scope)), report)
@@ -76,9 +76,9 @@ def _token(scope: Scope) -> str:
     return token if scheme.lower() == "bearer" else ""
 
 
-def _again(came: Sequence[Message], receive: Receive) -> Receive:
+def _replaying(received: Sequence[Message], receive: Receive) -> Receive:
     """Return a `receive` that repeats the received messages, then continues with new ones."""
-    left = list(came)
+    left = list(received)
 
     async def next_one() -> Message:
         return left.pop(0) if left else await receive()

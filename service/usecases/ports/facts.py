@@ -91,6 +91,14 @@ class Decided:
     round: RoundView
 
 
+@dataclass(frozen=True, slots=True)
+class PolicyReplaced:
+    """A round that the default policy decided, because the chosen policy failed."""
+
+    policy: str
+    """The policy that failed."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandTaken:
     """The acknowledgement of a command by its node."""
@@ -107,7 +115,7 @@ class CommandTaken:
     acknowledged_at: datetime
 
 
-Fact: TypeAlias = Happened | Accepted | Preempted | Decided | CommandTaken
+Fact: TypeAlias = Happened | Accepted | Preempted | Decided | PolicyReplaced | CommandTaken
 Tell: TypeAlias = Callable[[Fact], None]
 """A receiver of facts. It must neither raise nor wait."""
 

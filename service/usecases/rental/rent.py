@@ -19,9 +19,10 @@ import structlog
 from headway.contract.agents import NodeState
 from headway.contract.values.markets import Market, pool_name
 from service.domain.allocation.knapsack.solver import solve
-from service.domain.cluster.snapshot import Snapshot
+from service.domain.cluster.snapshot import PolicySetting, Snapshot
 from service.domain.life.life import Launch
-from service.domain.policies.registry import Policies
+from service.domain.policies.framework.policy import Policy
+from service.domain.policies.registry import DEFAULT, Policies
 from service.domain.rental.autoscale import decide_rental_targets
 from service.domain.rental.fleet import (
     FleetPlan,
@@ -279,16 +280,24 @@ def _decided(
     renting: Renting,
     memory: Memory,
 ) -> RentalTargets:
-    return decide_rental_targets(
-        replace(snapshot, hazard_per_h={**_offered_hazards(offers), **snapshot.hazard_per_h}),
-        fleet,
-        offers,
-        cooling=cooling(recent, snapshot.now),
-        rules=renting.rules,
-        policy=renting.policies.of_setting(snapshot.policy),
-        solve=partial(solve, gap=_GAP),
-        low_since=memory.low_since,
-    )
+    hazard_per_h = {**_offered_hazards(offers), **snapshot.hazard_per_h}
+
+    def decide(setting: PolicySetting, policy: Policy) -> RentalTargets:
+        return decide_rental_targets(
+            replace(snapshot, hazard_per_h=hazard_per_h, policy=setting),
+            fleet,
+            offers,
+            cooling=cooling(recent, snapshot.now),
+            rules=renting.rules,
+            policy=policy,
+            solve=partial(solve, gap=_GAP),
+            low_since=memory.low_since,
+        )
+
+    targets, failure = renting.policies.run(snapshot.policy, decide)
+    if failure is not None:
+        log.warning("policy_failed", policy=failure.policy, error=failure.problem, instead=DEFAULT)
+    return targets
 
 
 def _offered_hazards(offers: Sequence[Offer]) -> dict[str, float]:

@@ -78,14 +78,14 @@ class LearnedView:
 
     def look(self, rows: IntArray, phase: IntArray) -> tuple[FloatArray, BoolArray]:
         """Measure the jobs and return goodput and allowed columns, as in `engine.SpeedView`."""
-        news = self._measured.measure(rows, phase)
-        if news.classes.size:
+        new = self._measured.measure(rows, phase)
+        if new.classes.size:
             self._class_models = self._fitted(self._measured.of_classes(), len(self._steps), None)
             # A job without measurements of its own uses the model of its class.
             fresh = rows[~self._measured.tried[rows].any(axis=1)]
-            self._fitted_now[fresh[np.isin(self._jobs.application[fresh], news.classes)]] = False
-        self._fitted_now[news.measured] = False
-        self._known_now[news.heard] = False
+            self._fitted_now[fresh[np.isin(self._jobs.application[fresh], new.classes)]] = False
+        self._fitted_now[new.measured] = False
+        self._known_now[new.noise_measured] = False
         stale = rows[~(self._known_now[rows] & self._fitted_now[rows])]
         if len(stale):
             self._learn(stale)
@@ -105,9 +105,9 @@ class LearnedView:
         unfitted = rows[~self._fitted_now[rows]]
         if len(unfitted):
             before = self._class_models[self._jobs.application[unfitted]]
-            news = self._fitted(self._measured.of_jobs(unfitted), len(unfitted), before)
-            for one in fields(news):
-                getattr(self._models, one.name)[unfitted] = getattr(news, one.name)
+            new = self._fitted(self._measured.of_jobs(unfitted), len(unfitted), before)
+            for one in fields(new):
+                getattr(self._models, one.name)[unfitted] = getattr(new, one.name)
         steps = [self._steps[index] for index in self._jobs.application[rows].tolist()]
         reference = np.array([one.reference_batch for one in steps])
         models = JobModels(
