@@ -1,3 +1,5 @@
+"""Tests of the budget policy: the published width, the worth of a dollar, and the controller of mu."""
+
 from __future__ import annotations
 
 import dataclasses

@@ -179,18 +179,25 @@ def test_a_job_keeps_its_column_where_that_fits_although_another_is_faster() -> 
 
 
 @pytest.mark.parametrize(
-    ("blocking", "expected"), [(False, [NOTHING, 1, 0]), (True, [NOTHING, NOTHING, NOTHING])]
+    ("capacity", "order", "blocking", "expected"),
+    [
+        pytest.param(4.0, [2, 0, 1], False, [NOTHING, 1, 0], id="overtaken"),
+        pytest.param(4.0, [2, 0, 1], True, [NOTHING, NOTHING, 0], id="blocks"),
+        pytest.param(3.0, [0, 1, 2], True, [NOTHING, 1, 0], id="too large for the cluster"),
+        pytest.param(5.0, [2, 0, 1], True, [2, NOTHING, 0], id="fits"),
+    ],
 )
-def test_a_waiting_job_is_overtaken_unless_it_blocks(blocking: bool, expected: list[int]) -> None:
-    busy = rigid([4, 2, 1], capacity=4.0)
-    order = np.array([0, 1, 2])
-    less = replace(busy, rows=(replace(busy.rows[0], capacity=3.0),))
-    assert serve_in_order(less, order, blocking=False).tolist() == [NOTHING, 1, 0]
-    held = replace(busy, current=np.array([NOTHING, NOTHING, 0]))
-    first = np.array([2, 0, 1])
-    served_first = [NOTHING, NOTHING, 0] if blocking else [NOTHING, 1, 0]
-    assert serve_in_order(held, first, blocking=blocking).tolist() == served_first
-    assert (expected == served_first) is not blocking
+def test_a_waiting_job_is_overtaken_unless_it_blocks(
+    capacity: float, order: list[int], blocking: bool, expected: list[int]
+) -> None:
+    round_ = rigid([4, 2, 1], capacity=capacity)
+    assert serve_in_order(round_, np.array(order), blocking=blocking).tolist() == expected
+
+
+def test_a_job_that_waits_for_its_own_quota_blocks_nobody() -> None:
+    quota = row(1, 2, 4, capacity=2.0, jobs=[True, True, False])
+    round_ = rigid([2, 1, 1], capacity=4.0, rows=(quota,))
+    assert serve_in_order(round_, np.array([0, 1, 2]), blocking=True).tolist() == [1, NOTHING, 0]
 
 
 def test_the_utility_of_a_turn_falls_from_one() -> None:
