@@ -29,7 +29,7 @@ _MOST_NOISE: Final = 1e30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cells:
-    """Jobs (j) on the configurations (c) of one device kind; every array broadcasts to (j, c).
+    """Jobs (j) on the configurations (c) of one device kind. Arrays broadcast to (j, c); `present` has that shape.
 
     Attributes:
         model: Model of each job (j,) on that kind.
