@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.domain.perf.throughput import ThroughputModel, log_spread, prior, step_time
-from service.domain.perf.transfer import across_kinds, additive, borrow
+from service.domain.perf.throughput import GUESS_SPREAD, ThroughputModel, log_spread, prior, step_time
+from service.domain.perf.transfer import across_kinds, additive, borrow, transfer
 from service.domain.shared.arrays import FloatArray
 
 ELSE = [0, 1, 2, 5, 6]
@@ -170,3 +170,95 @@ def test_additive_finds_rows_and_columns() -> None:
     assert additive(np.where(weights > 0, truth, 99.0), weights, 1e6)[0] == pytest.approx(
         truth[0, 0], abs=0.01
     )
+
+
+def pair(**own: float) -> tuple[ThroughputModel, ThroughputModel]:
+    """The models of one job on a known kind and on a new one, whose times are all 1 s and 7 s."""
+    names = ("alpha_c", "beta_c", *SYNC)
+    one = prior(compute_s=np.ones(1), local_batch=np.full(1, 32.0))
+    known = replace(one, **dict.fromkeys(names, np.ones(1)), gamma=np.array([3.0]))
+    new = replace(one, **dict.fromkeys(names, np.full(1, 7.0)), gamma=np.array([5.0]))
+    return known, replace(new, **{name: np.array([value]) for name, value in own.items()})
+
+
+@pytest.mark.parametrize(
+    ("slots", "nodes", "expected"),
+    [
+        # Within a node twice, across nodes three times, and on two nodes five times the known kind's times.
+        (1.0, 1.0, {"alpha_r": 2.0, "beta_r": 2.0, "alpha_n": 3.0, "beta_n": 3.0, "beta_p": 5.0, "gamma": 3.0}),
+        (4.0, 1.0, {"alpha_r": 7.0, "beta_r": 7.0, "alpha_n": 3.0, "beta_n": 3.0, "beta_p": 5.0, "gamma": 5.0}),
+        (4.0, 2.0, {"alpha_r": 7.0, "beta_r": 7.0, "alpha_n": 7.0, "beta_n": 7.0, "beta_p": 7.0, "gamma": 5.0}),
+    ],
+)  # fmt: skip
+def test_untried_parts_are_scaled_from_the_known_kind(
+    slots: float, nodes: float, expected: dict[str, float]
+) -> None:
+    known, own = pair(slots_tried=slots, nodes_tried=nodes)
+    found = transfer(known, own, np.log(np.array([[2.0], [3.0], [5.0]])))
+    assert {name: getattr(found, name).item() for name in expected} == pytest.approx(expected)
+    for name in ("alpha_c", "beta_c", "spread", "slots_tried", "nodes_tried", "batch_low"):
+        assert getattr(found, name).tolist() == getattr(own, name).tolist(), name
+
+
+@pytest.mark.parametrize(
+    ("spread", "expected"), [(0.05, GUESS_SPREAD), (GUESS_SPREAD, GUESS_SPREAD), (1.5, 1.5)]
+)
+def test_a_borrowed_model_is_at_least_as_unsure_as_a_guess(spread: float, expected: float) -> None:
+    known = replace(cluster(1, compute=[1], links=[1])[:, 0], spread=np.array([spread]))
+    found = borrow(known, 2.0)
+    assert found.spread.tolist() == [expected]
+    assert (found.slots_tried.tolist(), found.nodes_tried.tolist()) == ([0.0], [0.0])
+    assert found.alpha_c == pytest.approx(known.alpha_c / 2)
+    assert found.gamma.tolist() == known.gamma.tolist()
+
+
+def test_relative_speeds_of_several_jobs_are_their_own() -> None:
+    known = cluster(3, compute=[1], links=[1])[:, 0]
+    found = borrow(known, np.array([2.0, math.nan, 0.5]))
+    assert (known.alpha_c / found.alpha_c).tolist() == pytest.approx([2.0, 1.0, 0.5])
+
+
+def test_compute_alone_predicts_the_synchronisation_of_one_job() -> None:
+    """Sia's guess: on a kind with three times the compute, synchronisation takes three times as long, too."""
+    truth = cluster(1, compute=[1, 3], links=[1, 9])
+    found = across_kinds(tried(truth, 0, 1, slots=1, nodes=1))
+    for name in ("alpha_r", "beta_r", "alpha_n", "beta_n"):
+        ratio = getattr(found, name)[0, 1] / getattr(truth, name)[0, 0]
+        assert ratio == pytest.approx(3.0, rel=1e-3), name
+
+
+@pytest.mark.parametrize("others", [1, 4, 16])
+def test_more_jobs_on_both_kinds_bring_the_links_closer_to_the_truth(others: int) -> None:
+    """Links are ten times slower and compute is not; half of the difference is believed from half a job."""
+    truth = cluster(others + 1, compute=[1, 1], links=[1, 10])
+    found = across_kinds(tried(truth, 0, 1, slots=1, nodes=1))
+    ratio = found.alpha_r[0, 1] / truth.alpha_r[0, 0]
+    fewer = across_kinds(tried(truth[:others], 0, 1, slots=1, nodes=1)).alpha_r[0, 1] / truth.alpha_r[0, 0]
+    assert 1.0 - 1e-6 <= fewer < ratio < 10.0
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.integers(0, 10_000), st.integers(2, 4))
+def test_the_order_of_kinds_does_not_matter(seed: int, kinds: int) -> None:
+    random = np.random.default_rng(seed)
+    compute, links = random.uniform(0.5, 4, kinds).tolist(), random.uniform(0.5, 4, kinds).tolist()
+    models = cluster(4, compute=compute, links=links, seed=seed)
+    models = tried(models, 1, 0, slots=1, nodes=1)
+    models = tried(models, 2, kinds - 1, slots=4, nodes=1)
+    order = random.permutation(kinds)
+    mixed, found = across_kinds(models[:, order]), across_kinds(models)[:, order]
+    for field in fields(found):
+        assert getattr(mixed, field.name) == pytest.approx(getattr(found, field.name), rel=1e-6), field.name
+
+
+@pytest.mark.parametrize("doubt", [0.0, 1.0])
+def test_additive_on_nothing_is_zero(doubt: float) -> None:
+    nothing = np.zeros((3, 2))
+    assert additive(np.full((3, 2), 9.0), nothing, doubt).tolist() == nothing.tolist()
+    assert additive(np.zeros((0, 2)), np.zeros((0, 2)), doubt).shape == (0, 2)
+
+
+def test_additive_by_hand() -> None:
+    """Rows of 1 and 5, columns of 0 and 2; the missing value is their sum."""
+    values, weights = np.array([[1.0, 3.0], [5.0, 99.0]]), np.array([[1.0, 1.0], [1.0, 0.0]])
+    assert additive(values, weights, 0.0) == pytest.approx(np.array([[1.0, 3.0], [5.0, 7.0]]), abs=1e-3)
