@@ -13,20 +13,11 @@ from hypothesis import strategies as st
 
 from service.domain.perf.batch_plan import MAX_PASSES, MIN_GAIN
 from service.domain.perf.efficiency import efficiency
-from service.domain.perf.tables import GoodputTable, JobModels, Observed, goodput_table
+from service.domain.perf.tables import GoodputTable, JobModels, goodput_table
 from service.domain.perf.throughput import ThroughputModel, log_spread, prior, step_time
 from service.domain.policies.framework.policy import Configurations
 from tests.unit.service.builders import wild_floats
-
-SLOTS = np.array([1, 2, 3, 8, 16, 1, 4, 64])
-CONFIGURATIONS = Configurations(
-    kinds=("a", "b"),
-    kind=np.array([0, 0, 0, 0, 0, 1, 1, 1]),
-    slots=SLOTS,
-    nodes=np.maximum(1, SLOTS // 4),
-    usd_per_h=np.zeros(8),
-)
-WIDTH = SLOTS.size
+from tests.unit.service.domain.perf.configurations import CONFIGURATIONS, SLOTS, WIDTH, observed
 
 
 def models_of(jobs: int, seed: int = 0, **given: Any) -> JobModels:
@@ -206,17 +197,6 @@ def test_every_job_has_its_own_row_however_many_there_are() -> None:
     few = goodput_table(part, CONFIGURATIONS)
     for one in fields(table):
         np.testing.assert_allclose(getattr(table, one.name)[some], getattr(few, one.name), rtol=1e-6)
-
-
-def observed(*rows: tuple[float, ...]) -> Observed:
-    job, column, speed, batch, steps = np.array(rows, float).reshape(-1, 5).T
-    return Observed(
-        job=job.astype(np.int64),
-        column=column.astype(np.int64),
-        samples_per_s=speed,
-        global_batch=batch,
-        steps=steps,
-    )
 
 
 def test_a_measurement_pulls_its_own_cell_the_more_the_longer_it_is() -> None:
