@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headway.contract.views.jobs import JobProgress, JobState, Reason
@@ -127,6 +127,7 @@ speed_tables = st.dictionaries(
 )
 
 
+@settings(max_examples=50)
 @given(batches, batches, st.integers(0, 4096), st.integers(0, 300), speed_tables, noises)
 def test_any_input_gives_a_batch_within_the_bounds_and_a_reason(
     present: int, reference: int, more: int, fresh: int, speeds: dict[int, BatchSpeed], noise: Noise | None
@@ -146,6 +147,7 @@ def test_any_input_gives_a_batch_within_the_bounds_and_a_reason(
     assert not explores or choice.global_batch <= max(EXPLORE_FACTOR * present, reference)
 
 
+@settings(max_examples=40)
 @given(
     st.floats(0.01, 1e6),
     st.floats(1e-6, 1.0),

@@ -41,13 +41,13 @@ def direct(pairs: list[tuple[float, float]]) -> list[int]:
     return [index for _, _, index in sorted(front)]
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(points)
 def test_the_front_is_what_nothing_beats(pairs: list[tuple[float, float]]) -> None:
     assert pareto_front(*split(pairs)).tolist() == direct(pairs)
 
 
-@settings(max_examples=50)
+@settings(max_examples=25)
 @given(points)
 def test_the_knee_lies_on_the_front(pairs: list[tuple[float, float]]) -> None:
     chosen = knee(*split(pairs))
@@ -103,7 +103,7 @@ def test_the_front_by_hand(time_s: list[float], cost: list[float], expected: lis
     assert pareto_front(np.array(time_s), np.array(cost)).tolist() == expected
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(points)
 def test_the_front_gets_slower_and_cheaper(pairs: list[tuple[float, float]]) -> None:
     time_s, cost = split(pairs)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headway.contract.views.forecasts import KeptForecast
@@ -73,6 +73,7 @@ def test_of_a_job_that_held_nothing_since_nothing_is_said() -> None:
     assert verdict([]) == ""
 
 
+@settings(max_examples=30)
 @given(seconds=wild_floats, slot_s=st.dictionaries(st.sampled_from(["cpu", "h100"]), wild_floats))
 def test_whatever_is_measured_nothing_is_raised(seconds: float, slot_s: dict[str, float]) -> None:
     one = scored(kept(), seconds, slot_s)

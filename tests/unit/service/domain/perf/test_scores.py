@@ -18,7 +18,7 @@ predictions = st.lists(
 )
 
 
-@settings(max_examples=50)
+@settings(max_examples=25)
 @given(predictions)
 def test_scores_of_each_owner_are_those_of_its_own_predictions(
     rows: list[tuple[int, float, float, float, float]],

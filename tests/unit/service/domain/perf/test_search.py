@@ -219,7 +219,7 @@ speeds = st.lists(st.floats(0.3, 1.4), min_size=1, max_size=5)
     mode=st.sampled_from(["full", "partial"]),
     hours=st.floats(0.02, 0.5),
 )
-@settings(max_examples=20)
+@settings(max_examples=12)
 def test_a_search_ends_within_its_bound_on_the_best_that_it_has_seen(
     growth: list[float], error: float, objective: Any, mode: Any, hours: float
 ) -> None:
@@ -243,7 +243,7 @@ def test_a_search_ends_within_its_bound_on_the_best_that_it_has_seen(
 
 
 @given(data=st.data(), objective=st.sampled_from(["time", "cost", "balanced"]))
-@settings(max_examples=80)
+@settings(max_examples=40)
 def test_whatever_is_measured_nothing_is_raised(data: st.DataObject, objective: Any) -> None:
     count = data.draw(st.integers(1, 4))
     wild = st.lists(wild_floats, min_size=count, max_size=count)

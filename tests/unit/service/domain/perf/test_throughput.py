@@ -88,7 +88,7 @@ def written_out(model: ThroughputModel, slots: int, nodes: int, batch: float, pa
     return float(passes * compute + last)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(models(), shapes(), st.floats(0.5, 5000), st.integers(0, 5))
 def test_is_the_formula(model: ThroughputModel, shape: tuple[int, int], batch: float, passes: int) -> None:
     step, sync = one_step(model, *shape, batch, passes)
@@ -97,7 +97,7 @@ def test_is_the_formula(model: ThroughputModel, shape: tuple[int, int], batch: f
     assert step == pytest.approx((passes + 1) * compute + sync, rel=1e-5)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(models(), st.floats(0.5, 5000))
 def test_one_slot_has_nothing_to_synchronise(model: ThroughputModel, batch: float) -> None:
     step, sync = one_step(model, 1, 1, batch)
@@ -105,7 +105,7 @@ def test_one_slot_has_nothing_to_synchronise(model: ThroughputModel, batch: floa
     assert step == pytest.approx(compute_time(model, np.array([batch])).item(), rel=1e-6)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(models(bent=False), shapes(), st.floats(0.5, 5000), st.floats(1.01, 10))
 def test_takes_longer_with_more_samples_and_with_more_slots_of_as_many_nodes(
     model: ThroughputModel, shape: tuple[int, int], batch: float, factor: float
@@ -117,7 +117,7 @@ def test_takes_longer_with_more_samples_and_with_more_slots_of_as_many_nodes(
     assert one_step(model, 2 * slots, nodes, batch)[0] >= step * (1 - 1e-6)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(models(), anything, anything, anything, anything)
 def test_what_cannot_be_takes_for_ever(
     model: ThroughputModel, slots: float, nodes: float, batch: float, passes: float
@@ -182,7 +182,7 @@ def test_the_prior_hopes_and_is_unsure() -> None:
     assert math.exp(spread.item()) > 1.9
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(models(), shapes(), st.floats(0.5, 5000))
 def test_intervals_widen_with_the_distance_from_what_was_tried(
     model: ThroughputModel, shape: tuple[int, int], batch: float
