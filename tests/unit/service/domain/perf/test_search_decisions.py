@@ -319,3 +319,39 @@ def test_no_visit_is_planned_beyond_the_bound(left: float, change_s: float, othe
         visit_s = max(VISIT_S, VISIT_STEPS * 64 / other)
         extra_s = max(visit_s * (1 - other / best), 0.0) + change_s * (1 if other > 100.0 else 2)
         assert extra_s <= BOUND * (left + 3200.0) / best * (1 + 1e-9)
+
+
+def test_a_new_job_makes_the_visits_of_a_partial_search() -> None:
+    aim = SearchGoal(mode="partial", objective="time")
+    found = step([100.0, 190.0, 300.0, 400.0], aim=aim, done=0.0)
+    assert (found.target, found.phase, found.visits) == (0, VISITING, 3)
+
+
+def test_the_first_column_may_be_the_held_one() -> None:
+    """Its kind has a size of four slots left to visit, another kind a size of one."""
+    configurations = Configurations(
+        kinds=("a", "b"),
+        kind=np.array([0, 0, 1]),
+        slots=np.array([2, 4, 1]),
+        nodes=np.ones(3, dtype=np.int64),
+        usd_per_h=np.array([2.0, 4.0, 1.0]),
+    )
+    made = [MEASURED, 0.0, 0.0]
+    assert step([100.0, 190.0, 60.0], made, configurations=configurations, current=0, left=1e9).target == 1
+
+
+def test_a_free_configuration_has_no_share_of_dollars() -> None:
+    """Of two kinds, one has no price: the visits to the other one are no share of a run that costs nothing."""
+    aim = SearchGoal(mode="full", objective="cost")
+    configurations = Configurations(
+        kinds=("free", "paid"),
+        kind=np.array([0, 0, 1]),
+        slots=np.ones(3, dtype=np.int64),
+        nodes=np.ones(3, dtype=np.int64),
+        usd_per_h=np.array([0.0, 0.0, 3.0]),
+    )
+    measured = {"configurations": configurations, "steps": [50.0] * 3, "aim": aim}
+    assert step([100.0, 100.0, 500.0], **measured, current=2).spent.share == 0.0
+    assert step([100.0, 120.0, 500.0], **measured, current=0, settled_on=0).target == 0, (
+        "as cheap as the best"
+    )

@@ -121,3 +121,25 @@ def test_a_measurement_as_expected_only_narrows_the_interval() -> None:
     ratio, spread = corrected((0, 0, 100.0, 100.0, 36.0))
     assert ratio == pytest.approx(1.0)
     assert spread < 0.2
+
+
+def test_a_batch_of_one_sample_fits_one_slot() -> None:
+    table = goodput_table(fixed(samples=1.0), CONFIGURATIONS)
+    assert table.global_batch[0].tolist() == [1, 0, 0, 0, 0, 1, 0, 0]
+    assert table.goodput[0, 0] == pytest.approx(1 / 0.505)
+
+
+@pytest.mark.parametrize("samples_per_s", [1e-9, 1e15])
+def test_the_limits_of_a_measured_speed_are_believed(samples_per_s: float) -> None:
+    ratio, _ = corrected((0, 0, samples_per_s, 100.0, 36.0))
+    assert (ratio > 1) == (samples_per_s > 1)
+
+
+def test_measurements_of_several_cells_correct_each_its_own() -> None:
+    before = goodput_table(fixed(), CONFIGURATIONS).goodput[0]
+    rows = ((0, 0, 200.0, 100.0, 36.0), (0, 7, before[7], 100.0, 36.0), (0, 2, 1.0, 100.0, 36.0))
+    after = goodput_table(fixed(), CONFIGURATIONS, observed(*rows)).goodput[0]
+    changes = after / before
+    assert changes[0] > 1.5
+    assert changes[2] < 0.1
+    assert changes[[1, 3, 4, 5, 6, 7]] == pytest.approx(np.ones(6))
