@@ -143,3 +143,11 @@ def test_measurements_of_several_cells_correct_each_its_own() -> None:
     assert changes[0] > 1.5
     assert changes[2] < 0.1
     assert changes[[1, 3, 4, 5, 6, 7]] == pytest.approx(np.ones(6))
+
+
+def test_a_measurement_of_a_cell_that_cannot_run_changes_nothing() -> None:
+    """Fifty samples are too few for 64 slots."""
+    before = goodput_table(fixed(samples=50.0), CONFIGURATIONS)
+    after = goodput_table(fixed(samples=50.0), CONFIGURATIONS, observed((0, 7, 10.0, 50.0, 36.0)))
+    assert after.goodput.tolist() == before.goodput.tolist()
+    assert (before.goodput[0, 7], after.high[0, 7]) == (0.0, 0.0)

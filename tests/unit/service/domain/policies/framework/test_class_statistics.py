@@ -249,3 +249,16 @@ def test_widths_need_enough_arrivals_a_size_and_a_rate(
     known = ClassStatistics(observed_s=100.0, classes={"a": load})
     found = expected_widths(known, columns([1, 2]), budget_usd_per_h=10.0)
     assert (found is not None) == has_widths
+
+
+def test_a_class_without_a_size_does_not_hold_up_the_others() -> None:
+    known = ClassStatistics(
+        observed_s=100.0,
+        classes={
+            "a": ClassLoad(arrived=20.0, sized=1.0, samples=5.0, rates={"kind0/1/1": 1.0}),
+            "b": ClassLoad(arrived=20.0, rates={"kind0/1/1": 1.0}),
+        },
+    )
+    found = expected_widths(known, columns([1, 2]), budget_usd_per_h=10.0)
+    assert found is not None
+    assert found.share.tolist() == [[1.0, 0.0], [0.0, 0.0]]

@@ -256,3 +256,24 @@ def test_the_first_in_the_order_is_served_whatever_follows(seed: int) -> None:
     orders = [np.array([0, 1, 2, 3]), np.array([0, 3, 2, 1])]
     first = {int(serve_in_order(round_, order, blocking=False)[0]) for order in orders}
     assert len(first) == 1
+
+
+def test_capacity_is_exhausted_when_each_column_fails_one_of_the_rows() -> None:
+    """The first row allows the first column only, and the second row the second column only."""
+    capacity = Capacity((row(1, 2, capacity=1.0), row(2, 1, capacity=1.0)), 1, 2)
+    assert capacity.exhausted(np.array([True, True]))
+    assert not Capacity((row(1, 2, capacity=1.0), row(1, 1, capacity=1.0)), 1, 2).exhausted(np.ones(2, bool))
+
+
+def test_a_job_blocks_if_one_of_its_columns_could_run_in_an_empty_cluster() -> None:
+    """Two slots are too many for the second kind; one of the first kind's two slots is taken."""
+    round_ = a_round(
+        [[1.0, 0.0, 0.0], [0.0, 2.0, 2.0], [1.0, 0.0, 0.0]],
+        [1, 2, 2],
+        kind=[0, 0, 1],
+        capacity=[2, 1],
+        requested_slots=[1, 2, 1],
+    )
+    order = np.array([0, 1, 2])
+    assert serve_in_order(round_, order, blocking=True).tolist() == [0, NOTHING, NOTHING]
+    assert serve_in_order(round_, order, blocking=False).tolist() == [0, NOTHING, 0]
