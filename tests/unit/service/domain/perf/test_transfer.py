@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.domain.perf.throughput import GUESS_SPREAD, ThroughputModel, log_spread, prior, step_time
+from service.domain.perf.throughput import GUESS_SPREAD, KNOTS, ThroughputModel, log_spread, prior, step_time
 from service.domain.perf.transfer import across_kinds, additive, borrow, transfer
 from service.domain.shared.arrays import FloatArray
 
@@ -262,3 +262,79 @@ def test_additive_by_hand() -> None:
     """Rows of 1 and 5, columns of 0 and 2; the missing value is their sum."""
     values, weights = np.array([[1.0, 3.0], [5.0, 99.0]]), np.array([[1.0, 1.0], [1.0, 0.0]])
     assert additive(values, weights, 0.0) == pytest.approx(np.array([[1.0, 3.0], [5.0, 7.0]]), abs=1e-3)
+
+
+def by_hand(*kinds: dict[str, float]) -> ThroughputModel:
+    """One job on these kinds: compute of 1 s at 8 samples, within a node 0.1 s, across nodes 0.2 s on four slots."""
+    usual = {
+        "alpha_c": 0.2, "beta_c": 0.1, "alpha_r": 0.05, "beta_r": 0.05, "alpha_n": 0.1, "beta_n": 0.1, "beta_p": 0.01,
+        "gamma": 2.0, "batch_low": 8.0, "batch_high": 8.0, "spread": 0.1, "slots_tried": 4.0, "nodes_tried": 1.0,
+    }  # fmt: skip
+    values = {name: np.array([[{**usual, **kind}[name] for kind in kinds]]) for name in usual}
+    return ThroughputModel(**values, bend=np.zeros((1, len(kinds), KNOTS)))
+
+
+ONE_SLOT = {"slots_tried": 1.0, "gamma": 9.0}
+MUCH_SYNC = {"alpha_r": 0.5, "beta_r": 0.5, "alpha_n": 0.5, "beta_n": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("kinds", "source"),
+    [
+        pytest.param([{}, MUCH_SYNC], 1, id="one node: where synchronisation shows"),
+        pytest.param([MUCH_SYNC, {}], 0, id="in any order"),
+        pytest.param(
+            [{"nodes_tried": 2.0}, MUCH_SYNC | {"nodes_tried": 2.0}], 1, id="several nodes: where it shows"
+        ),
+        pytest.param([{"nodes_tried": 2.0}, MUCH_SYNC], 0, id="several nodes before one"),
+        pytest.param([MUCH_SYNC | {"slots_tried": 1.0}, {}], 1, id="several slots before one"),
+        pytest.param([{}, {}], 0, id="equal: the first"),
+    ],
+)
+def test_the_source_is_the_kind_on_which_synchronisation_is_known_best(
+    kinds: list[dict[str, float]], source: int
+) -> None:
+    """A kind on which one slot was tried takes the overlap of the source."""
+    models = by_hand(*({**kind, "gamma": 2.0 + index} for index, kind in enumerate(kinds)), ONE_SLOT)
+    assert across_kinds(models).gamma[0, -1] == 2.0 + source
+
+
+def test_times_on_a_kind_of_one_slot_follow_from_compute() -> None:
+    """Compute takes three times as long; across nodes takes 1.1 times as long as within a node."""
+    slow = {**ONE_SLOT, "alpha_c": 0.6, "beta_c": 0.3, "alpha_r": 7.0, "beta_r": 7.0}
+    found = across_kinds(by_hand({}, slow))
+    assert found.alpha_r[0, 1] + found.beta_r[0, 1] == pytest.approx(3 * 0.1)
+    assert found.alpha_n[0, 1] + found.beta_n[0, 1] == pytest.approx(3 * 0.1 * 1.1)
+    assert found.beta_p[0, 1] == pytest.approx(3 * 0.1 * 1.1 * 0.01)
+
+
+def test_compute_is_compared_at_the_middle_of_the_batches_that_ran() -> None:
+    """At 8 samples, the middle of 4 and 16, compute takes 1 s and 8.2 s; the third kind never ran."""
+    batches = {"batch_low": 4.0, "batch_high": 16.0}
+    other = {**batches, **ONE_SLOT, "beta_c": 1.0}
+    never = {"slots_tried": 0.0, "nodes_tried": 0.0, "batch_low": 1e5, "batch_high": 1e5}
+    found = across_kinds(by_hand(batches, other, never))
+    assert found.alpha_r[0, 1] == pytest.approx(8.2 * 0.05)
+
+
+def both(first: ThroughputModel, second: ThroughputModel) -> ThroughputModel:
+    """Two jobs on the same kinds."""
+    names = [one.name for one in fields(ThroughputModel)]
+    return ThroughputModel(
+        **{name: np.concatenate([getattr(first, name), getattr(second, name)]) for name in names}
+    )
+
+
+def test_a_kind_on_which_another_job_never_ran_says_nothing_about_compute() -> None:
+    """The other job's model of the second kind is a guess of one second."""
+    never = by_hand({"alpha_c": 2.0}, {"slots_tried": 0.0, "nodes_tried": 0.0})
+    found = across_kinds(both(never, by_hand({}, {**ONE_SLOT, "alpha_c": 0.6, "beta_c": 0.3})))
+    assert found.alpha_r[1, 1] == pytest.approx(3 * 0.05)
+
+
+def test_another_job_shows_what_nodes_cost_by_its_weight() -> None:
+    """Its synchronisation is not hidden, so that it counts as one job, and the default ratio of 1.1 as half a job."""
+    shows = by_hand({"alpha_r": 50.0, "beta_r": 50.0, "alpha_n": 100.0, "beta_n": 100.0, "nodes_tried": 2.0})
+    found = across_kinds(both(shows, by_hand({})))
+    ratio = math.exp((math.log(2.0) + 0.5 * math.log(1.1)) / 1.5)
+    assert found.alpha_n[1, 0] + found.beta_n[1, 0] == pytest.approx(0.1 * ratio, rel=2e-3)
