@@ -149,3 +149,24 @@ def test_a_job_has_at_most_one_configuration_of_its_requested_size(seed: int) ->
     for size, wanted, sizes in zip(usual, [1, 2, 3, 2], runs, strict=True):
         up_to = [one for one in sizes if one <= wanted]
         assert size in {0, max(up_to) if up_to else min(sizes, default=0)}
+
+
+def test_a_configuration_without_a_share_is_no_choice() -> None:
+    """The first job cannot run on the second kind, and the second one uses it best."""
+    round_ = a_round([[1.0, 0.0], [0.1, 9.0], [0.0, 0.0]], [1, 1], kind=[0, 1], capacity=1, age_s=[1e3] * 3)
+    choices = Gavel().choose(round_, brute_force)
+    assert np.isneginf(choices.utility).tolist() == [[False, True], [True, False], [True, True]]
+    assert choices.chosen.tolist() == [0, 1, NOTHING]
+
+
+def test_a_job_that_does_not_fit_is_passed_over() -> None:
+    """By priority: the third job on one slot, the first one on two of the slot left, the second one on one."""
+    round_ = a_round(
+        [[1.0, 2.0]] * 3,
+        [1, 2],
+        capacity=2,
+        requested_slots=[2, 1, 1],
+        age_s=[1e4] * 3,
+        served_s=[[500.0], [9e3], [0.0]],
+    )
+    assert chosen(round_) == [NOTHING, 0, 0]
