@@ -182,3 +182,8 @@ def test_the_second_step_has_the_capacity_that_the_first_one_left() -> None:
     assert opportunistic.current.tolist() == [-1, 0]
     assert np.isneginf(usual.utility[1]).all()
     assert np.isneginf(opportunistic.utility[0]).all()
+
+
+def test_a_configuration_that_cannot_run_is_no_choice() -> None:
+    round_ = a_round([[10.0, 0.0]], [1, 2], capacity=2, current=[0], change_s=[1.0])
+    assert IdleFill().choose(round_, brute_force).utility[0].tolist() == [10.0, -np.inf]
