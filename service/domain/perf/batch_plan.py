@@ -29,13 +29,12 @@ _MOST_NOISE: Final = 1e30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cells:
-    """Jobs (j) on the configurations (c) of one device kind; every array broadcasts to (j, c).
+    """Jobs (j) on the configurations (c) of one device kind. Arrays broadcast to (j, c); `present` has that shape.
 
     Attributes:
         model: Model of each job (j,) on that kind.
         slots, nodes: Size of the configurations.
         noise_scale: Gradient noise scale in samples, NaN where unknown.
-        batch_effect: Exponent of the efficiency.
         reference, present: Global batch that the user wrote, and the present one.
         least, most: Bounds of the global batch. No batch is possible where `least` exceeds `most`.
         max_local: Samples that a slot can process at once, infinite where unknown.
@@ -45,7 +44,6 @@ class Cells:
     slots: NumberArray
     nodes: NumberArray
     noise_scale: FloatArray
-    batch_effect: FloatArray | float
     reference: FloatArray
     present: FloatArray
     least: FloatArray
@@ -63,9 +61,7 @@ def split(batch: NumberArray, slots: NumberArray, max_local: FloatArray) -> tupl
 def efficiency_of(cells: Cells, batch: FloatArray) -> FloatArray:
     """Return the statistical efficiency of steps of `batch` (j, c) or (j, c, more)."""
     more = (...,) + (None,) * (batch.ndim - 2)
-    effect = cells.batch_effect
-    effect = effect if isinstance(effect, float) else effect[more]
-    return efficiency(batch, cells.reference[more], cells.noise_scale[more], effect)
+    return efficiency(batch, cells.reference[more], cells.noise_scale[more])
 
 
 def goodput_of(cells: Cells, batch: FloatArray) -> FloatArray:
@@ -154,10 +150,8 @@ def _tried(cells: Cells) -> _Trials:
     batch = samples[:, None, :] * cells.slots[..., None]
     # Only the part of `efficiency` that depends on the batch is computed, since this code is hot.
     noise = np.minimum(np.where(cells.noise_scale >= 0, cells.noise_scale, 0.0), _MOST_NOISE)[..., None]
-    effect = cells.batch_effect
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
-        wasted = noise + batch if isinstance(effect, float) else (noise + batch) ** effect[..., None]
-        value = batch / (seconds * wasted)
+        value = batch / (seconds * (noise + batch))
     return _Trials(smallest=smallest, step=step, batch=batch, value=value)
 
 

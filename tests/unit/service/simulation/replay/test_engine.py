@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.domain.allocation.knapsack.problem import NOTHING
-from service.domain.policies.budget import BudgetState, remembered
+from service.domain.policies.budget import BudgetState, stored_state
 from service.domain.policies.framework.checked import PolicyFailed
 from service.domain.policies.framework.policy import RoundInput
 from service.domain.policies.registry import policy
@@ -122,8 +122,8 @@ def test_a_budget_goes_on_with_what_it_remembers() -> None:
     state = {"budget": {"spent_usd": 5.0, "elapsed_s": 3600.0, "mu_h_per_usd": 1.0}}
     scene = world((0.0, STEADY))
     begun, goes_on = PolicyState(scene), PolicyState(replace(scene, policy_state={"state": state}))
-    assert remembered(begun.state)[0] == BudgetState()
-    assert remembered(goes_on.state)[0] == BudgetState(mu_h_per_usd=1.0, spent_usd=5.0, elapsed_s=3600.0)
+    assert stored_state(begun.state)[0] == BudgetState()
+    assert stored_state(goes_on.state)[0] == BudgetState(mu_h_per_usd=1.0, spent_usd=5.0, elapsed_s=3600.0)
 
 
 def test_a_policy_that_gives_nothing_leaves_jobs_unfinished() -> None:
