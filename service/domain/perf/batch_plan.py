@@ -38,6 +38,7 @@ class Cells:
         reference, present: Global batch that the user wrote, and the present one.
         least, most: Bounds of the global batch. No batch is possible where `least` exceeds `most`.
         max_local: Samples that a slot can process at once, infinite where unknown.
+        batch_effect: Exponent of the efficiency.
     """
 
     model: ThroughputModel
@@ -49,6 +50,7 @@ class Cells:
     least: FloatArray
     most: FloatArray
     max_local: FloatArray
+    batch_effect: FloatArray | float = 1.0
 
 
 def split(batch: NumberArray, slots: NumberArray, max_local: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -61,7 +63,9 @@ def split(batch: NumberArray, slots: NumberArray, max_local: FloatArray) -> tupl
 def efficiency_of(cells: Cells, batch: FloatArray) -> FloatArray:
     """Return the statistical efficiency of steps of `batch` (j, c) or (j, c, more)."""
     more = (...,) + (None,) * (batch.ndim - 2)
-    return efficiency(batch, cells.reference[more], cells.noise_scale[more])
+    effect = cells.batch_effect
+    effect = effect if isinstance(effect, float) else effect[more]
+    return efficiency(batch, cells.reference[more], cells.noise_scale[more], effect)
 
 
 def goodput_of(cells: Cells, batch: FloatArray) -> FloatArray:
@@ -150,8 +154,10 @@ def _tried(cells: Cells) -> _Trials:
     batch = samples[:, None, :] * cells.slots[..., None]
     # Only the part of `efficiency` that depends on the batch is computed, since this code is hot.
     noise = np.minimum(np.where(cells.noise_scale >= 0, cells.noise_scale, 0.0), _MOST_NOISE)[..., None]
+    effect = cells.batch_effect
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
-        value = batch / (seconds * (noise + batch))
+        wasted = noise + batch if isinstance(effect, float) else (noise + batch) ** effect[..., None]
+        value = batch / (seconds * wasted)
     return _Trials(smallest=smallest, step=step, batch=batch, value=value)
 
 

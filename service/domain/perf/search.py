@@ -15,7 +15,7 @@ from typing import Final, Literal
 import numpy as np
 
 from headway.contract.views.forecasts import SearchPhase
-from service.domain.perf.frontier import knee
+from service.domain.perf.scavenger import Goal, Grid, choose
 from service.domain.policies.framework.policy import Configurations
 from service.domain.shared.arrays import BoolArray, FloatArray
 
@@ -42,6 +42,7 @@ _MOST_P90_RATIO: Final = 1e6
 """Largest ratio of a run's P90 duration to its median."""
 
 Mode = Literal["full", "partial", "none"]
+_GOALS: Final = {"time": Goal.TIME, "cost": Goal.COST, "balanced": Goal.KNEE}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,16 +224,13 @@ class _View:
         better in the other quantity.
         """
         over = np.where(self.runs, self.over(), np.inf)
-        keeps = (over <= 1.0) & np.isfinite(self.cost_usd)
-        if not keeps.any():
-            return int(over.argmin()), False
-        time_s, cost_usd = (np.where(keeps, one, np.inf) for one in (self.time_s, self.cost_usd))
-        if self.aim.objective == "balanced":
-            best = knee(time_s, cost_usd)
-            assert best is not None  # `keeps` marks at least one finite point
-            return best, True
-        order = (cost_usd, time_s) if self.aim.objective == "time" else (time_s, cost_usd)
-        return int(np.lexsort(order)[0]), True
+        keeps = over <= 1.0
+        grid = Grid(
+            time_s=np.where(keeps, self.time_s, np.inf)[None],
+            cost_usd=np.where(keeps, self.cost_usd, np.inf)[None],
+        )
+        found = choose(grid, _GOALS[self.aim.objective])
+        return (int(over.argmin()), False) if found is None else (found[1], True)
 
     def over(self) -> FloatArray:
         """Return the P90 of time and cost relative to their limits (C,): at most 1 within the limits."""

@@ -25,6 +25,9 @@ from service.domain.shared.arrays import BoolArray, FloatArray, IntArray
 
 _CELLS: Final = 1 << 13
 """Number of (job, configuration) pairs computed at once, so that temporaries stay in the cache."""
+_MOST_EFFECT: Final = 10.0
+"""Largest absolute exponent of the measured batch effect that is believed."""
+
 _MODEL_ERROR: Final = 0.05
 """Smallest standard deviation of the logarithm of a model's error at a single configuration."""
 _MEASURED_ERROR: Final = 0.05
@@ -53,6 +56,8 @@ class JobModels:
         max_global: Upper bound of the global batch (J,). If it is unknown, the batch does not exceed the reference.
         max_local: Samples that a slot can process at once (J, K). If it is unknown, there is no bound.
         adapts: True where the global batch may change (J,).
+        batch_effect: Exponent of efficiency that was observed for larger batches (J,), from `efficiency.batch_effect`.
+            None: the exponent that the gradient noise predicts.
     """
 
     throughput: ThroughputModel
@@ -62,6 +67,7 @@ class JobModels:
     max_global: FloatArray
     max_local: FloatArray
     adapts: BoolArray
+    batch_effect: FloatArray | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,6 +162,7 @@ def _cleaned(models: JobModels) -> JobModels:
     adapts = models.adapts & ~np.isnan(reference)
     most = np.where(adapts, np.fmax(_positive(models.max_global), reference), reference)
     max_local = _positive(models.max_local)
+    effect = models.batch_effect
     return JobModels(
         throughput=models.throughput,
         noise_scale=models.noise_scale,
@@ -164,6 +171,7 @@ def _cleaned(models: JobModels) -> JobModels:
         max_global=most,
         max_local=np.where(np.isnan(max_local), np.inf, max_local),
         adapts=adapts,
+        batch_effect=None if effect is None else np.where(np.abs(effect) <= _MOST_EFFECT, effect, 1.0),
     )
 
 
@@ -196,6 +204,7 @@ def _cells(
         slots=slots,
         nodes=configurations.nodes[None, columns],
         noise_scale=known.noise_scale[rows, None],
+        batch_effect=1.0 if known.batch_effect is None else known.batch_effect[rows, None],
         reference=reference,
         least=least,
         most=most,

@@ -158,6 +158,17 @@ def test_much_noise_makes_large_batches_and_none_the_smallest() -> None:
         assert table.global_batch[0, 4] == pytest.approx(expected, rel=0.15), noise
 
 
+def test_the_effect_of_the_batch_that_was_seen_counts() -> None:
+    models = models_of(20, max_local=np.full((20, 2), np.inf))
+    usual, harmful, harmless = (
+        goodput_table(replace(models, batch_effect=np.full(20, effect)), CONFIGURATIONS)
+        for effect in (1.0, 4.0, -1.0)
+    )
+    assert (usual.global_batch == goodput_table(models, CONFIGURATIONS).global_batch).all()
+    assert harmful.global_batch.sum() < usual.global_batch.sum() < harmless.global_batch.sum()
+    assert (harmful.goodput <= usual.goodput * (1 + 1e-9)).all()
+
+
 def test_a_batch_that_no_size_can_meet_is_worth_nothing() -> None:
     models = models_of(
         1,
