@@ -1,4 +1,4 @@
-"""Configurations of a round: the allocations that each pool can provide, and the rows that limit them."""
+"""Configurations of a round: the allocations that each pool can provide."""
 
 from __future__ import annotations
 
@@ -13,17 +13,14 @@ from service.domain.allocation.configurations.eligibility import Holding
 from service.domain.allocation.configurations.shapes import (
     Shapes,
     SizeGroup,
-    exempt_jobs,
-    packing_rows,
     regular_sizes,
     shapes_of,
     standard_node,
 )
-from service.domain.allocation.knapsack.problem import Row
 from service.domain.cluster.pools import Pool, slots_in
 from service.domain.jobs.job import Job
 from service.domain.policies.framework.policy import Configurations
-from service.domain.shared.arrays import BoolArray, IntArray
+from service.domain.shared.arrays import IntArray
 
 _TOO_MANY_SIZES = 256
 """Number of sizes on a large cluster above which only sizes that the shapes would offer count."""
@@ -146,41 +143,6 @@ def columns_of(
     )
 
 
-def rows_of(
-    columns: Columns,
-    rooms: Mapping[str, PoolCapacity],
-    jobs: Sequence[Job],
-    holdings: Mapping[str, Holding],
-    current: IntArray,
-) -> tuple[tuple[Row, ...], BoolArray]:
-    """Return the rows of the columns, and the jobs (J,) that the packing rows exempt.
-
-    The slots of each pool come first, then the rows that make every choice placeable.
-    """
-    rows = [
-        Row(
-            name=f"slots/{name}",
-            capacity=float(room.room.sum()),
-            demand=columns.demand[:, index].astype(np.float64),
-        )
-        for index, (name, room) in enumerate(rooms.items())
-    ]
-    spared = np.zeros(len(jobs), dtype=np.bool_)
-    for index, (name, room) in enumerate(rooms.items()):
-        shapes, of_column = columns.shapes[index], columns.shape[:, index]
-        holder, held = _held(jobs, holdings, name)
-        exempt = exempt_jobs(
-            shapes,
-            room=room.room,
-            current=np.append(of_column, -1)[current],
-            holder=holder,
-            held=held,
-        )
-        rows += packing_rows(shapes, kind=name, room=room.room, exempt=exempt, of_column=of_column)
-        spared |= exempt
-    return tuple(rows), spared
-
-
 def _by_kind(configurations: Configurations, pools: Sequence[Pool]) -> Configurations:
     kinds = tuple(dict.fromkeys(pool.kind for pool in pools))
     of_pool = np.array([kinds.index(pool.kind) for pool in pools], dtype=np.int64)
@@ -289,21 +251,6 @@ def _private_amounts(holdings: Mapping[str, Holding], pools: Sequence[Pool]) -> 
         return len(held), held[0], amounts
 
     return [np.array(one, dtype=np.int64) for one in sorted((found | alone) - {(0,) * len(pools)}, key=turn)]
-
-
-def _held(jobs: Sequence[Job], holdings: Mapping[str, Holding], pool: str) -> tuple[IntArray, IntArray]:
-    """Return the holders (index in `jobs`) and their numbers of slots in the pool, an entry for each job and
-    node.
-    """
-    holder: list[int] = []
-    held: list[int] = []
-    for index, job in enumerate(jobs):
-        on: dict[str, int] = {}
-        for key in holdings[job.id].by_pool.get(pool, ()):
-            on[key.node_id] = on.get(key.node_id, 0) + 1
-        holder += [index] * len(on)
-        held += on.values()
-    return np.array(holder, dtype=np.int64), np.array(held, dtype=np.int64)
 
 
 def _sizes(job: Job) -> tuple[int, ...]:

@@ -108,7 +108,7 @@ def decide(
     """
     snapshot = round_.snapshot
     began_s = clock_s()
-    shared = choose_within_guarantees(round_, policy, round_.contest.solver(solve))
+    shared = choose_within_guarantees(round_.given, round_.tenancy, policy, round_.contest.solver(solve))
     choices = shared.choices
     solved_s = clock_s()
     chosen = [int(column) for column in choices.chosen]
@@ -269,9 +269,13 @@ def _expected(case: Case) -> Expected | None:
     The result is None for a job that adapts its batch, which is chosen later.
     """
     round_, row, column = case.round, case.row, case.column
-    known = round_.learned.measured[row] or round_.learned.related[row]
-    table = round_.table
-    if not known or case.job.adapts or column == NOTHING or not table.efficiency[row, column] > 0:
+    table = round_.estimates.table
+    if (
+        not round_.estimates.known[row]
+        or case.job.adapts
+        or column == NOTHING
+        or not table.efficiency[row, column] > 0
+    ):
         return None
     return Expected(
         *(

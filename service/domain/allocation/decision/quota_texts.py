@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from headway.contract.spec import Resize
 from headway.contract.views.jobs import Reason
 from service.domain.allocation.decision.reason_texts import ReasonText
 from service.domain.allocation.inputs.round import Round
-from service.domain.allocation.knapsack.problem import NOTHING
+from service.domain.allocation.knapsack.problem import Row
 from service.domain.allocation.limits.tenancy import GuaranteeClaim
 from service.domain.cluster.pools import slots_of
 from service.domain.cluster.snapshot import FIRM_ROWS, Snapshot, Tenant, quota_row
@@ -74,13 +74,9 @@ def why_given_up(claim: GuaranteeClaim) -> str:
     return f"slots return to another project, which has a guarantee of {slots_of(claim.guaranteed, None)}"
 
 
-def quota_use(round_: Round, chosen: IntArray) -> dict[str, float]:
-    """Return the slots that choices (J,) take of each quota row, by its name."""
-    return {
-        one.name: float(one.demand[chosen[one.jobs & (chosen != NOTHING)]].sum())
-        for one in round_.tenancy.rows
-        if one.jobs is not None
-    }
+def quota_use(rows: Iterable[Row], chosen: IntArray) -> dict[str, float]:
+    """Return the slots that choices (J,) take of each row that limits some jobs, by its name."""
+    return {row.name: row.taken(chosen) for row in rows if row.jobs is not None}
 
 
 def why_at_quota(round_: Round, row: int, taken: Mapping[str, float]) -> ReasonText | None:

@@ -70,7 +70,7 @@ def census_of(round_: Round, choices: Choices, left: Iterable[SlotKey]) -> Waiti
         ),
         left=Counter(pool for pool in map(snapshot.pool_of, left) if pool is not None),
         held_by=_held_by(snapshot),
-        quotas=quota_use(round_, choices.chosen),
+        quotas=quota_use(round_.tenancy.rows, choices.chosen),
         standings={project: standing_text(snapshot, project) for project in snapshot.projects},
         caps=tuple((cap, _taken(round_, choices, cap)) for cap in snapshot.caps),
         confined=_confined(sum(len(node.quarantined) for node in nodes if node.takes_jobs)),
@@ -192,7 +192,7 @@ def _elsewhere(job: Job, slots: Mapping[Pool, int]) -> str:
 
 def why_unpaid(case: Case, census: WaitingFacts) -> ReasonText | None:
     """Return the cap that leaves too few dollars for the job's cheapest configuration; None if no cap does."""
-    notes = case.round.notes[case.row]
+    notes = case.round.notes.allowed[case.row]
     usd_per_h = case.round.columns.configurations.usd_per_h
     offered = usd_per_h[(notes == Note.OFFERED) | (notes == Note.CURRENT)]
     if not len(offered):

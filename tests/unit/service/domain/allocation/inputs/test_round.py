@@ -42,7 +42,7 @@ def running(
 def noted(round_: Round, row: int = 0) -> dict[int, Note]:
     """The notes of a job by size."""
     slots = round_.columns.configurations.slots.tolist()
-    return {size: Note(note) for size, note in zip(slots, round_.notes[row].tolist(), strict=True)}
+    return {size: Note(note) for size, note in zip(slots, round_.notes.codes[row].tolist(), strict=True)}
 
 
 def offered(round_: Round, row: int = 0) -> list[int]:
@@ -54,7 +54,7 @@ def test_an_unknown_job_is_offered_its_smallest_size() -> None:
     round_ = build_round(snapshot_of([node_of("n", slots=8)], [job]))
     assert offered(round_) == [2]
     assert noted(round_)[4] is Note.TOO_FAR
-    assert not round_.learned.measured[0]
+    assert not round_.estimates.learned.measured[0]
 
 
 def test_a_rigid_job_is_offered_every_size_since_it_can_never_grow() -> None:
@@ -71,7 +71,8 @@ def test_what_other_jobs_of_its_class_have_shown_guides_a_new_one() -> None:
     plain = snapshot_of([node_of("n", slots=8)], [job])
     shown = {"default/gpt": measured((1, 100.0), (2, 104.0), (4, 105.0))}
     hopeful, guided = (
-        build_round(one).table.goodput[0] for one in (plain, replace(plain, class_measurements=shown))
+        build_round(one).estimates.table.goodput[0]
+        for one in (plain, replace(plain, class_measurements=shown))
     )
     assert hopeful[1] / hopeful[0] > 1.5
     assert guided[1] / guided[0] < 1.2
@@ -87,7 +88,7 @@ def test_a_job_may_start_where_others_of_its_class_have_run_and_grow_from_there(
 def test_beyond_what_was_measured_a_job_goes_by_its_hope() -> None:
     round_ = build_round(running(2))
     slots = round_.columns.configurations.slots
-    given, table = round_.given.goodput[0], round_.table
+    given, table = round_.given.goodput[0], round_.estimates.table
     assert given[slots == 4] == table.high[0, slots == 4] > table.goodput[0, slots == 4]
     assert given[slots == 1] == table.goodput[0, slots == 1]
 
@@ -113,7 +114,7 @@ def test_growing_needs_a_gain() -> None:
 def test_a_difference_that_may_be_noise_is_none() -> None:
     round_ = build_round(running(4, ((2, 103.0), (4, 100.0))))
     two, four = (round_.columns.configurations.slots.tolist().index(size) for size in (2, 4))
-    assert round_.table.goodput[0, two] > round_.table.goodput[0, four]
+    assert round_.estimates.table.goodput[0, two] > round_.estimates.table.goodput[0, four]
     assert round_.given.goodput[0, two] == round_.given.goodput[0, four]
 
 
@@ -312,4 +313,4 @@ def test_the_digest_is_that_of_the_inputs() -> None:
 def test_an_empty_cluster_is_a_round_too() -> None:
     for snapshot in (snapshot_of(), snapshot_of([node_of("n")]), snapshot_of([], [job_of("j")])):
         round_ = build_round(snapshot)
-        assert round_.notes.shape == (len(snapshot.jobs), len(round_.columns.configurations.slots))
+        assert round_.notes.codes.shape == (len(snapshot.jobs), len(round_.columns.configurations.slots))
