@@ -30,10 +30,11 @@ from service.domain.policies.framework.policy import Choices
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A job of a round: its row, and the column that it gets, -1 for none. `gap` is the optimality gap of the
-    round.
+    """A job of a round: its row, and the column that it gets, -1 for none.
 
-    `given_up_for` is the claim whose guarantee leaves the job fewer slots than the policy would give it.
+    `options` are the configurations that the round considered for the job. `given_up_for` is the claim whose
+    guarantee leaves the job fewer slots than the policy would give it. `gap` is the optimality gap of the
+    round.
     """
 
     round: Round
@@ -201,10 +202,10 @@ def why_change(case: Case, current: Allocation, placement: Placement) -> ReasonT
         return ReasonText(forced.reason, f"{change}: {forced.message}")
     if same:
         snapshot = case.round.snapshot
-        heir = snapshot.jobs.get(placement.makes_room_for)
+        successor = snapshot.jobs.get(placement.makes_room_for)
         names = {node.id: node.name for node in snapshot.nodes.values()}
-        whom = named([heir], case.job.spec.project) if heir else ""
-        text = describe_move(current, placement.allocation, heir=whom, node_names=names)
+        heir = named([successor], case.job.spec.project) if successor else ""
+        text = describe_move(current, placement.allocation, heir=heir, node_names=names)
         return ReasonText(Reason.BETTER_ALLOCATION, text)
     barred = _barred(case)
     if barred is not None:
@@ -235,15 +236,12 @@ def _room_for_minimums(case: Case) -> str:
     rows = np.flatnonzero((round_.given.current == NOTHING) & (round_.contest.seats.columns != NOTHING))
     if not len(rows):
         return ""
-    waiting = [round_.jobs[row] for row in rows.tolist()]
-    whom = named(waiting, case.job.spec.project)
-    return f"makes room for the minimum of {whom}"
+    waiting = named([round_.jobs[row] for row in rows.tolist()], case.job.spec.project)
+    return f"makes room for the minimum of {waiting}"
 
 
 def why_back_off(case: Case) -> ReasonText:
-    """Return the reason that a running job gets no new slots although they would be better, or it should
-    leave its own.
-    """
+    """Return the reason that a running job keeps its slots although it should change them: it backs off."""
     job = case.job
     again = f" from {job.grow_after:%H:%M:%S} UTC on" if job.grow_after else ""
     times = "once" if job.growth_failures == 1 else f"{job.growth_failures} times in a row"
@@ -273,7 +271,7 @@ def why_later(case: Case, placement: Placement) -> ReasonText:
 
 
 def why_less(case: Case, slots: int) -> ReasonText:
-    """Return the reason that a running job continues on a part of its slots."""
+    """Return the reason that a running job continues on `slots` of its slots until the chosen ones are free."""
     forced = _forced_out(case)
     why = forced.message if forced is not None else "its next slots are still in use"
     return ReasonText(
@@ -341,10 +339,10 @@ def _forced_out(case: Case) -> ReasonText | None:
     if any(snapshot.kind_of(key) != holding.kind for key in leaving):
         return ReasonText(Reason.BAD_DEVICE, f"{names} no longer has all of its slots")
     reclaimed = [snapshot.nodes[key.node_id].reclaim_at for key in leaving]
-    taken = sorted(at for at in reclaimed if at is not None)
-    if taken:
-        at = f"{taken[0]:%H:%M:%S} UTC"
-        return ReasonText(Reason.SPOT_RECLAIMED, f"{names} is reclaimed by its provider at {at}")
+    reclaim_at = min((at for at in reclaimed if at is not None), default=None)
+    if reclaim_at is not None:
+        text = f"{names} is reclaimed by its provider at {reclaim_at:%H:%M:%S} UTC"
+        return ReasonText(Reason.SPOT_RECLAIMED, text)
     return ReasonText(Reason.NODE_DRAINED, f"{names} is draining")
 
 
