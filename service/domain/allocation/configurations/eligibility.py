@@ -1,4 +1,4 @@
-"""Eligibility of jobs for a round, and of the slots that a job may keep."""
+"""The jobs that a round decides about, and the slots that they may keep."""
 
 from __future__ import annotations
 
