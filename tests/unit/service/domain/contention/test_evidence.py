@@ -75,6 +75,13 @@ def test_one_job_per_node_explores_at_a_time_the_largest_gain_first() -> None:
         assert [job for job in range(3) if not waits(scene, job)] == exploring
 
 
+def test_the_gain_is_relative_to_the_present_speed() -> None:
+    """From 2 to 4 slots at 2 ** 0.9 = 1.87 times the speed, and from 1 to 2 at 2 ** 0.95 = 1.93 times."""
+    rivals = [explorer(2, sizes=(2, 4), scaling=0.9), explorer(sizes=(1, 2), scaling=0.95)]
+    scene = Scene(rivals=rivals, capacity=(8,), nodes=(1,))
+    assert [waits(scene, job) for job in range(2)] == [[4], []]
+
+
 def test_weight_counts_as_much_as_gain() -> None:
     """2 ** 0.5 * 2 = 2.83 exceeds 2 ** 0.9 = 1.87."""
     rivals = [explorer(sizes=(1, 2), scaling=0.5, weight=2.0), explorer(sizes=(1, 2), scaling=0.9)]
@@ -113,7 +120,7 @@ def test_a_newcomer_with_a_claim_of_its_own_may_displace(fields: dict[str, objec
 
 
 def test_a_newcomer_starts_on_free_slots_while_another_minimum_does_not_fit() -> None:
-    rivals = [running(2, sizes=(2,)), waiting(sizes=(1,), known=()), waiting(sizes=(4,))]
+    rivals = [running(2, sizes=(2,)), waiting(sizes=(2,), known=()), waiting(sizes=(4,))]
     scene = Scene(rivals=rivals)
     assert not scene.seats.fit
     assert waits(scene, 1) == []

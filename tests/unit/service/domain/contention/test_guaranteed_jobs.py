@@ -253,3 +253,10 @@ def test_the_bound_on_the_wait_shrinks_as_time_passes(scene: Scene) -> None:
     then_s = latest_turn_s(later, scene.tenure, scene.seats)
     assert (then_s <= now_s).all()
     assert (now_s[scene.given.current != NOTHING] == 0).all()
+
+
+def test_a_job_larger_than_the_cluster_does_not_fit() -> None:
+    scene = Scene(rivals=[waiting(sizes=(4,))], capacity=(2,))
+    assert not scene.seats.fit
+    assert seats(scene) == [0]
+    assert latest_turn_s(scene.given, scene.tenure, scene.seats).tolist() == [np.inf]

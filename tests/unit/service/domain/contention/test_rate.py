@@ -97,6 +97,9 @@ def test_a_running_job_is_at_rest_once_its_allowance_is_used_up(rival: Rival, re
         # From 2 to 4 slots: (2 ** 0.9 - 1) * 600 s = 519.6 s gained, at least twice the cost up to 259.8 s.
         (0.9, 259.0, []),
         (0.9, 260.0, [4]),
+        # Twice the speed gains 600 s, exactly twice the cost.
+        (1.0, 300.0, []),
+        (1.0, 300.1, [4]),
         # No gain at all is never repaid.
         (0.0, 0.5, [4]),
     ],
@@ -133,8 +136,8 @@ def test_a_job_without_a_known_speed_gains_without_bound() -> None:
     ],
 )
 def test_a_job_that_ends_soon_does_not_grow(fields: dict[str, float], sizes: list[int]) -> None:
-    speed = 100.0 * 2**0.9
-    rival = running(2, remaining=fields["left_s"] * speed, change_s=fields.get("change_s", 0.5))
+    speed = 200.0
+    rival = running(2, scaling=1.0, remaining=fields["left_s"] * speed, change_s=fields.get("change_s", 0.5))
     scene = Scene(rivals=[rival])
     assert scene.marked(ending(scene.given)) == sizes
 
