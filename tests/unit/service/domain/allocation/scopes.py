@@ -7,8 +7,14 @@ from typing import Any
 from headway.contract.values.markets import Market
 from headway.contract.views.jobs import JobState
 from service.domain.allocation.configurations.scope import RoundScope
+from service.domain.allocation.decision.explain import Case, all_options
+from service.domain.allocation.decision.plan import Decision, decide
+from service.domain.allocation.inputs.round import build_round
+from service.domain.allocation.knapsack.problem import NOTHING
+from service.domain.allocation.knapsack.solver import solve
 from service.domain.cluster.snapshot import Measurement, Node, Snapshot
 from service.domain.jobs.job import Job
+from service.domain.policies.goodput import Goodput
 from service.domain.shared.arrays import BoolArray
 from tests.unit.service.builders import job_of, node_of, snapshot_of, spec_of
 
@@ -63,3 +69,16 @@ def spot(node_id: str, slots: int = 2, kind: str = "cpu", **fields: Any) -> Node
 def texts(scope: RoundScope, mask: BoolArray) -> list[str]:
     """The columns of a mask (C,) as text for users."""
     return [scope.columns.text_of(column) for column in mask.nonzero()[0].tolist()]
+
+
+def decisions(snapshot: Snapshot) -> dict[str, Decision]:
+    """The decisions of a round by job id, with the goodput policy."""
+    return {one.job_id: one for one in decide(build_round(snapshot), Goodput(), solve).decisions}
+
+
+def case_of(snapshot: Snapshot, row: int = 0, size: int = 0, **fields: Any) -> Case:
+    """The case of a job that gets the column of `size` slots in the first pool, 0 for none."""
+    round_ = build_round(snapshot)
+    column = round_.columns.find(round_.columns.pools[0].name, size) if size else NOTHING
+    choices = Goodput().choose(round_.given, round_.contest.solver(solve))
+    return Case(round_, row, column, all_options(round_, choices)[row], **fields)
