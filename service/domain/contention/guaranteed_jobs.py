@@ -64,7 +64,6 @@ class GuaranteedJobs:
         firm: (J,) running jobs that may not be vacated now for another job's gain.
         fit: True if the minimums of all jobs fit together, now or once jobs in transition return their
             surplus.
-        overdue: (J,) waiting jobs that have reached the maximum wait.
         reserving: index of the waiting job for which slots are kept until it fits; None if there is none.
         smallest: (J,) smallest configuration of each job, `NOTHING` for a job without one.
     """
@@ -72,7 +71,6 @@ class GuaranteedJobs:
     columns: IntArray
     firm: BoolArray
     fit: bool
-    overdue: BoolArray
     reserving: int | None
     smallest: IntArray
 
@@ -94,17 +92,15 @@ def guaranteed_jobs_of(given: RoundInput, tenure: Tenure, solve: Solve) -> Guara
         # No job is stopped for slots that will be free in a moment: running jobs come first, then the others.
         fit = True
         seats = _seated(given, given.rows, smallest, np.where(holds, 2.0 + len(holds), 1.0) * admitted, solve)
-    overdue = ~holds & admitted & (given.waited_s >= tenure.max_wait_s)
     firm = holds & ~tenure.forced & ((tenure.run_s < tenure.min_run_s) | tenure.pinned)
     reserving = None
     if not fit:
         firm &= tenure.priority >= tenure.priority[~holds & admitted].max(initial=-np.inf)
+        overdue = ~holds & admitted & (given.waited_s >= tenure.max_wait_s)
         turns = _turns(given, tenure, firm & admitted, overdue)
         seats = _seated(given, given.rows, smallest, turns, solve)
         reserving = _reserving(given, tenure, smallest, overdue & (seats == NOTHING), firm)
-    return GuaranteedJobs(
-        columns=seats, firm=firm, fit=fit, overdue=overdue, reserving=reserving, smallest=smallest
-    )
+    return GuaranteedJobs(columns=seats, firm=firm, fit=fit, reserving=reserving, smallest=smallest)
 
 
 def _admitted(given: RoundInput, smallest: IntArray, solve: Solve) -> BoolArray:

@@ -38,11 +38,6 @@ class Holding:
     private_by_pool: Mapping[str, int] = field(default_factory=dict)
 
     @property
-    def private(self) -> int:
-        """Number of slots that no other job could have."""
-        return sum(self.private_by_pool.values())
-
-    @property
     def whole(self) -> bool:
         """True if the job may stay exactly as it is."""
         return 0 < self.size == len(self.keepable)

@@ -62,6 +62,7 @@ def waiting_facts(round_: Round, choices: Choices, left: Iterable[SlotKey]) -> W
     """Return the facts of a round that leaves these slots unused."""
     snapshot = round_.snapshot
     nodes = snapshot.nodes.values()
+    quarantined = sum(len(node.quarantined) for node in nodes if node.takes_jobs)
     return WaitingFacts(
         any_node=any(node.state is not NodeState.LOST for node in nodes),
         in_service=Counter(
@@ -72,12 +73,10 @@ def waiting_facts(round_: Round, choices: Choices, left: Iterable[SlotKey]) -> W
         quotas=quota_use(round_.tenancy.rows, choices.chosen),
         guarantee_texts={project: guarantee_text(snapshot, project) for project in snapshot.projects},
         caps=tuple((cap, _taken(round_.given, choices, cap)) for cap in snapshot.caps),
-        quarantine_text=_quarantine_text(sum(len(node.quarantined) for node in nodes if node.takes_jobs)),
+        quarantine_text=f"; {slots_of(quarantined, None)} more in quarantine (`headway nodes`)"
+        if quarantined
+        else "",
     )
-
-
-def _quarantine_text(slots: int) -> str:
-    return f"; {slots_of(slots, None)} more in quarantine (`headway nodes`)" if slots else ""
 
 
 def why_wait(case: Case, facts: WaitingFacts) -> ReasonText:
