@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -50,8 +50,14 @@ def shared(snapshot: Snapshot) -> tuple[Round, Shared]:
     )
 
 
-def sizes(snapshot: Snapshot) -> dict[str, int]:
-    round_, found = shared(snapshot)
+def unprotected(snapshot: Snapshot) -> tuple[Round, Shared]:
+    """The choices with a solver that knows no seats, so that the guarantees alone keep jobs running."""
+    round_ = build_round(snapshot)
+    return round_, choose_within_guarantees(round_.given, round_.tenancy, Goodput(), solve)
+
+
+def sizes(snapshot: Snapshot, choose: Callable[[Snapshot], tuple[Round, Shared]] = shared) -> dict[str, int]:
+    round_, found = choose(snapshot)
     slots = np.append(round_.columns.configurations.slots, 0)[found.choices.chosen].tolist()
     return {job.id: size for job, size in zip(round_.jobs, slots, strict=True)}
 
@@ -133,6 +139,41 @@ def test_a_larger_guarantee_never_gives_fewer_slots(guarantee: int) -> None:
     assert own[1] >= min(guarantee, 7), "the borrower keeps its smallest size of one slot"
 
 
+def test_slots_that_a_claim_cannot_use_stay_with_the_borrower() -> None:
+    """Three slots are guaranteed, and the job takes one, two or four: the third slot is lent again."""
+    own = member("own", "a", elastic={"sizes": [1, 2, 4]}, high=4, priority=0)
+    assert sizes(cluster(8, [member("borrower", "b", 8, priority=100), own], {"a": 3})) == {
+        "borrower": 6,
+        "own": 2,
+    }
+
+
+def test_a_claim_keeps_running_jobs_of_other_projects_that_the_policy_would_stop() -> None:
+    """Without seats the policy gives all slots to the heavy jobs."""
+    members = [
+        member("heavy", "b", 4, low=4, priority=100),
+        member("light", "b", 4, priority=0),
+        member("own", "a", low=2, high=4, priority=100),
+    ]
+    plain = sizes(cluster(8, members, {}), unprotected)
+    assert plain == {"heavy": 4, "light": 0, "own": 4}
+    assert sizes(cluster(8, members, {"a": 2}), unprotected) == {"heavy": 4, "light": 1, "own": 3}
+
+
+def test_of_two_stopped_jobs_the_one_whose_project_used_less_keeps_slots() -> None:
+    """Both have the same priority; six slots are left of eight for two jobs of four."""
+    members = [
+        member("greedy", "b", 4, low=4, high=4),
+        member("modest", "c", 4, low=4, high=4),
+        member("own", "a", low=2, high=2),
+    ]
+    for used, stays in (({"b": 9e6, "c": 1.0}, "modest"), ({"b": 1.0, "c": 9e6}, "greedy")):
+        snapshot = cluster(8, members, {"a": 2})
+        projects = {name: Tenant(ProjectQuota(), used.get(name, 0.0)) for name in "bc"}
+        found = sizes(replace(snapshot, projects={**snapshot.projects, **projects}))
+        assert found == {"own": 2, "greedy": 0, "modest": 0, stays: 4}
+
+
 @st.composite
 def tenants(draw: st.DrawFn) -> Snapshot:
     """Up to five jobs of three projects on one node; guarantees may exceed the cluster."""
@@ -188,3 +229,23 @@ def test_given_up_slots_are_fewer_than_before_and_of_another_project(snapshot: S
         before = max(slots[first[row]], slots[round_.given.current[row]])
         assert slots[found.choices.chosen[row]] < before
         assert claim.project != round_.jobs[row].spec.project
+
+
+@given(tenants())
+@settings(max_examples=30)
+def test_guarantees_hold_with_a_policy_that_stops_jobs(snapshot: Snapshot) -> None:
+    """No running job of a project without a claim is stopped while its smallest size would still fit."""
+    round_, found = unprotected(snapshot)
+    given, chosen = round_.given, found.choices.chosen
+    assert keeps_rows(given, chosen)
+    slots = given.configurations.slots
+    claims = [one for one in round_.tenancy.claims if one.is_raised(given.current, chosen, slots)]
+    guaranteed = sum(tenant.quota.slots or 0 for tenant in snapshot.projects.values())
+    if guaranteed <= sum(int(one.slots.sum()) for one in round_.scope.capacities.values()):
+        assert all(not claim.unmet(chosen, slots) for claim in round_.tenancy.claims)
+    if len(claims) != 1:
+        return
+    left = given.rows[0].capacity - given.rows[0].taken(chosen)
+    for row in np.flatnonzero((chosen == NOTHING) & (given.current != NOTHING) & ~claims[0].members):
+        least = given.rows[0].demand[given.allowed[row]].min(initial=np.inf)
+        assert least > left
