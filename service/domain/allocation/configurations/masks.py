@@ -57,7 +57,7 @@ class MeasuredConfigurations:
 
     @property
     def known(self) -> BoolArray:
-        """(J, C) configurations on which the job or its class was measured."""
+        """Mask (J, C) of the configurations on which the job or its class was measured."""
         return self.tried | self.alike
 
 

@@ -32,7 +32,7 @@ class Estimates:
 
     @property
     def known(self) -> BoolArray:
-        """(J,) True for a job whose speed is known: the job or its class was measured."""
+        """Mask (J,) of the jobs whose speed is known, because the job or its class was measured."""
         return self.learned.measured | self.learned.related
 
 

@@ -77,7 +77,7 @@ class Notes:
 
     @property
     def allowed(self) -> BoolArray:
-        """(J, C) configurations that a policy may choose."""
+        """Mask (J, C) of the configurations that a policy may choose."""
         return np.isin(self.codes, (Note.OFFERED, Note.CURRENT))
 
 

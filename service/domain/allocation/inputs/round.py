@@ -70,7 +70,7 @@ class Round:
 
     @property
     def snapshot(self) -> Snapshot:
-        """State of the cluster."""
+        """State of the cluster on which the round decides."""
         return self.scope.snapshot
 
     @property

@@ -211,3 +211,12 @@ def test_a_project_above_a_lowered_maximum_is_told(most: int | None, held: int, 
     if above:
         assert f"{held} slots" in text
         assert f"maximum of {most}" in text
+
+
+def test_a_maximum_that_is_not_reached_is_not_blamed_for_slots_guaranteed_to_others() -> None:
+    job = elastic_job("w", project="mine", elastic={"resize": "never"})
+    projects = {"other": Tenant(ProjectQuota(slots=4)), "mine": Tenant(ProjectQuota(max_slots=3))}
+    round_ = build_round(replace(snapshot_of([node_of("n", 4)], [job]), projects=projects))
+    why = why_at_quota(round_, 0, quota_use(round_.tenancy.rows, round_.given.current))
+    assert why is not None
+    assert "maximum" not in why.message
