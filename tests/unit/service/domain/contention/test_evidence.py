@@ -141,7 +141,7 @@ def test_exempt_jobs_grow_while_minimums_wait() -> None:
 
 
 @drawn(scenes())
-@settings(max_examples=50)
+@settings(max_examples=25)
 def test_a_job_may_always_keep_shrink_or_take_its_smallest_size(scene: Scene) -> None:
     mask = unproven(scene.given, scene.evidence, scene.tenure, scene.seats)
     assert not (mask & ~scene.given.allowed).any()
@@ -154,7 +154,7 @@ def test_a_job_may_always_keep_shrink_or_take_its_smallest_size(scene: Scene) ->
 
 
 @drawn(scenes(kinds=1))
-@settings(max_examples=50)
+@settings(max_examples=25)
 def test_all_explorations_together_fit_the_free_slots(scene: Scene) -> None:
     """Every job that may explore takes its largest unmeasured size at once."""
     given, found = scene.given, scene.seats
@@ -175,7 +175,7 @@ def test_all_explorations_together_fit_the_free_slots(scene: Scene) -> None:
 
 
 @drawn(scenes())
-@settings(max_examples=30)
+@settings(max_examples=20)
 def test_more_evidence_never_makes_a_job_wait_in_an_uncontended_round(scene: Scene) -> None:
     if not scene.seats.fit:
         return

@@ -207,7 +207,7 @@ def test_the_latest_turn_by_hand(rivals: list[Rival], bounds_s: list[float]) -> 
 
 
 @drawn(scenes())
-@settings(max_examples=40)
+@settings(max_examples=25)
 def test_seats_together_keep_every_row_and_are_smallest_configurations(scene: Scene) -> None:
     found = scene.seats
     assert keeps_rows(scene.given, found.columns)
@@ -216,7 +216,7 @@ def test_seats_together_keep_every_row_and_are_smallest_configurations(scene: Sc
 
 
 @drawn(scenes(kinds=1))
-@settings(max_examples=40)
+@settings(max_examples=25)
 def test_minimums_fit_exactly_if_their_sum_does(scene: Scene) -> None:
     least = sum(min(one.sizes) for one in scene.rivals)
     assert scene.seats.fit == (least <= scene.capacity[0] + scene.tenure.coming[0])
@@ -225,7 +225,7 @@ def test_minimums_fit_exactly_if_their_sum_does(scene: Scene) -> None:
 
 
 @drawn(scenes(kinds=1))
-@settings(max_examples=40)
+@settings(max_examples=25)
 def test_no_other_set_of_jobs_has_more_weight_than_the_seats(scene: Scene) -> None:
     """Compared with every subset: firm jobs first, then overdue ones."""
     found = scene.seats
@@ -244,7 +244,7 @@ def test_no_other_set_of_jobs_has_more_weight_than_the_seats(scene: Scene) -> No
 
 
 @drawn(scenes())
-@settings(max_examples=30)
+@settings(max_examples=20)
 def test_the_bound_on_the_wait_shrinks_as_time_passes(scene: Scene) -> None:
     later = replace(
         scene.given, waited_s=np.where(scene.given.current == NOTHING, scene.given.waited_s + 100.0, 0.0)

@@ -51,7 +51,7 @@ def test_imposed_changes_are_counted_and_older_ones_forgotten() -> None:
 
 
 @drawn(st.lists(st.tuples(st.floats(0, 400), st.floats(0, 10)), max_size=12))
-@settings(max_examples=40)
+@settings(max_examples=25)
 def test_the_window_holds_exactly_the_changes_of_the_last_ten_minutes(
     steps: list[tuple[float, float]],
 ) -> None:
@@ -185,7 +185,7 @@ def test_a_configuration_that_is_not_allowed_is_not_kept() -> None:
 
 
 @drawn(scenes())
-@settings(max_examples=50)
+@settings(max_examples=25)
 def test_kept_slots_and_seats_together_exceed_no_row(scene: Scene) -> None:
     resting = np.array([bool(one.holds) for one in scene.rivals], dtype=np.bool_)
     kept = keeping(scene.given, resting, scene.seats.columns)

@@ -119,7 +119,7 @@ def test_the_latest_turn_is_that_of_the_seats() -> None:
 
 
 @drawn(scenes())
-@settings(max_examples=50)
+@settings(max_examples=25)
 def test_the_rules_only_forbid_and_their_seats_are_possible(scene: Scene) -> None:
     contest = scene.contest
     given = contest.given
@@ -134,7 +134,7 @@ def test_the_rules_only_forbid_and_their_seats_are_possible(scene: Scene) -> Non
 
 
 @drawn(scenes())
-@settings(max_examples=30)
+@settings(max_examples=20)
 def test_a_choice_under_the_rules_gives_every_seat_slots_and_exceeds_no_row(scene: Scene) -> None:
     contest = scene.contest
     choice = Goodput().choose(contest.given, contest.solver(solve)).chosen

@@ -118,7 +118,7 @@ def test_equal_prices_stay_exact() -> None:
 
 
 @given(clusters())
-@settings(max_examples=40)
+@settings(max_examples=25)
 def test_capacity_is_conserved(snapshot: Snapshot) -> None:
     """Every slot of a node that takes jobs counts once, and its room is what is free or may be moved."""
     found = capacities(snapshot)

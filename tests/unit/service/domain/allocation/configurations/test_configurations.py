@@ -163,7 +163,7 @@ def test_a_pool_with_few_sizes_has_a_column_for_each() -> None:
 
 
 @given(clusters())
-@settings(max_examples=40)
+@settings(max_examples=25)
 def test_columns_are_distinct_consistent_and_found_again(snapshot: Snapshot) -> None:
     columns = scope_of(snapshot).columns
     configurations = columns.configurations
@@ -186,7 +186,7 @@ def test_columns_are_distinct_consistent_and_found_again(snapshot: Snapshot) -> 
 
 
 @given(clusters())
-@settings(max_examples=40)
+@settings(max_examples=25)
 def test_groups_hold_every_public_column_once_by_ascending_size(snapshot: Snapshot) -> None:
     columns = scope_of(snapshot).columns
     grouped = [column for group in columns.groups for column in group.columns.tolist()]

@@ -94,7 +94,7 @@ def test_jobs_with_equal_specs_have_equal_masks() -> None:
 
 
 @given(clusters())
-@settings(max_examples=40)
+@settings(max_examples=25)
 def test_every_allowed_column_serves_the_job_at_one_of_its_sizes(snapshot: Snapshot) -> None:
     scope = scope_of(snapshot)
     mask = allowed_by_spec(scope)

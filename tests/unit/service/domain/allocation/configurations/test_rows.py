@@ -92,7 +92,7 @@ def test_the_rows_of_a_pool_do_not_count_jobs_that_are_scattered_in_it() -> None
 
 
 @given(clusters())
-@settings(max_examples=40)
+@settings(max_examples=25)
 def test_every_job_may_stay_as_it_is(snapshot: Snapshot) -> None:
     scope = scope_of(snapshot)
     rows, exempt = rows_of(scope)

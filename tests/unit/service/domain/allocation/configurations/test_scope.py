@@ -96,7 +96,7 @@ def test_held_slots_are_usable_too() -> None:
 
 
 @given(clusters())
-@settings(max_examples=40)
+@settings(max_examples=25)
 def test_every_job_that_may_stay_has_the_column_of_its_slots(snapshot: Snapshot) -> None:
     scope = scope_of(snapshot)
     assert len(scope.current) == len(scope.jobs) == len(scope.holdings)

@@ -196,7 +196,7 @@ def tenants(draw: st.DrawFn) -> Snapshot:
 
 
 @given(tenants())
-@settings(max_examples=40)
+@settings(max_examples=25)
 def test_shared_choices_keep_every_row_and_are_allowed(snapshot: Snapshot) -> None:
     round_, found = shared(snapshot)
     chosen = found.choices.chosen
@@ -207,7 +207,7 @@ def test_shared_choices_keep_every_row_and_are_allowed(snapshot: Snapshot) -> No
 
 
 @given(tenants())
-@settings(max_examples=40)
+@settings(max_examples=25)
 def test_protected_jobs_of_a_raised_claim_have_slots(snapshot: Snapshot) -> None:
     """Unless other protected jobs have taken what is left, which only claims beyond the capacity can cause."""
     round_, found = shared(snapshot)
@@ -220,7 +220,7 @@ def test_protected_jobs_of_a_raised_claim_have_slots(snapshot: Snapshot) -> None
 
 
 @given(tenants())
-@settings(max_examples=30)
+@settings(max_examples=20)
 def test_given_up_slots_are_fewer_than_before_and_of_another_project(snapshot: Snapshot) -> None:
     round_, found = shared(snapshot)
     slots = np.append(round_.columns.configurations.slots, 0)
@@ -232,7 +232,7 @@ def test_given_up_slots_are_fewer_than_before_and_of_another_project(snapshot: S
 
 
 @given(tenants())
-@settings(max_examples=30)
+@settings(max_examples=20)
 def test_guarantees_hold_with_a_policy_that_stops_jobs(snapshot: Snapshot) -> None:
     """No running job of a project without a claim is stopped while its smallest size would still fit."""
     round_, found = unprotected(snapshot)

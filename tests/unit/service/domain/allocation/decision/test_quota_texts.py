@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headway.contract.views.identity import ProjectQuota
@@ -77,6 +77,7 @@ def test_the_usage_of_a_project(
     st.dictionaries(st.sampled_from(PROJECTS), st.integers(0, 8), max_size=3),
     st.dictionaries(st.sampled_from(PROJECTS), st.integers(0, 8), max_size=3),
 )
+@settings(max_examples=30)
 def test_usage_is_consistent(free: int, held: dict[str, int], quotas: dict[str, int]) -> None:
     snapshot = cluster(sum(held.values()) + free, held, quotas)
     usages = {project: quota_usage(snapshot, project) for project in PROJECTS}

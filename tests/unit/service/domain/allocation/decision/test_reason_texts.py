@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.domain.allocation.decision.reason_texts import NAMED, named
@@ -31,6 +31,7 @@ def test_own_jobs_are_named_and_others_counted(own: list[str], foreign: int, tex
 
 
 @given(st.lists(st.tuples(st.sampled_from("abcdefghij"), st.booleans()), max_size=9))
+@settings(max_examples=30)
 def test_no_name_of_another_project_appears(jobs: list[tuple[str, bool]]) -> None:
     made = [
         elastic_job(f"job-{name}-x" if own else f"secret-{name}", project="mine" if own else "theirs")

@@ -291,7 +291,7 @@ def test_a_job_that_waits_although_nothing_excludes_it_has_a_reason() -> None:
 
 
 @given(clusters())
-@settings(max_examples=40)
+@settings(max_examples=25)
 def test_every_wait_has_a_reason_of_waits(snapshot: Snapshot) -> None:
     reasons = {
         Reason.WAITING_FOR_CAPACITY,

@@ -260,7 +260,7 @@ def test_the_rules_for_competing_jobs_note_offered_configurations_only() -> None
 
 
 @given(clusters())
-@settings(max_examples=30)
+@settings(max_examples=20)
 def test_notes_of_any_cluster(snapshot: Snapshot) -> None:
     scope, notes = found(snapshot)
     assert (

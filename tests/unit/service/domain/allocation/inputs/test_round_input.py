@@ -182,7 +182,7 @@ def test_the_digest_does_not_depend_on_the_time_of_a_calm_round() -> None:
 
 
 @given(clusters())
-@settings(max_examples=30)
+@settings(max_examples=20)
 def test_the_input_of_any_cluster_is_well_formed(snapshot: Snapshot) -> None:
     round_ = build_round(snapshot)
     given = round_.given

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headway.contract.views.forecasts import SearchPhase, SearchView
@@ -74,6 +74,7 @@ def test_a_target_of_unknown_speed_changes_nothing() -> None:
 
 
 @given(st.lists(st.integers(-1, 3), min_size=1, max_size=5), st.integers(0, 2**32 - 1))
+@settings(max_examples=30)
 def test_preferred_goodput_is_largest_at_the_target_and_never_above_the_true_one(
     columns: list[int], seed: int
 ) -> None:
