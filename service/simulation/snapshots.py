@@ -228,11 +228,11 @@ def _table(round_: Round) -> _Table:
             node_slots=tuple(slots for slots in room.slots.tolist() if slots),
             usd_per_slot_h=room.usd_per_slot_h,
         )
-        for name, room in round_.rooms.items()
+        for name, room in round_.scope.capacities.items()
         if room.slots.any()
     )
     jobs, current = len(round_.jobs), round_.given.current
-    if not round_.table.goodput.size:
+    if not round_.estimates.table.goodput.size:
         nothing = np.zeros((jobs, 0))
         empty = Configurations(kinds=(), kind=_NONE, slots=_NONE, nodes=_NONE, usd_per_h=np.zeros(0))
         holds = np.full(jobs, NOTHING, dtype=np.int64)
@@ -245,13 +245,13 @@ def _table(round_: Round) -> _Table:
             worth=ones,
             speed_spread=0.0 * ones,
         )
-    possible = round_.notes != Note.NOT_ALLOWED
+    possible = round_.notes.codes != Note.NOT_ALLOWED
     running = np.flatnonzero(current >= 0)
     possible[running, current[running]] = True
-    known = np.where(possible, round_.table.goodput, 0.0)
+    known = np.where(possible, round_.estimates.table.goodput, 0.0)
     column = np.where(current >= 0, current, known.argmax(axis=1))
     at = np.arange(jobs), column
-    low, high, worth = (getattr(round_.table, name)[at] for name in ("low", "high", "efficiency"))
+    low, high, worth = (getattr(round_.estimates.table, name)[at] for name in ("low", "high", "efficiency"))
     sure = (low > 0) & (high >= low)
     configurations = configurations_of(kinds)
     place = _places(round_.columns.configurations, configurations)
@@ -322,7 +322,7 @@ def _remaining(
 
 def _work(round_: Round, table: _Table, left: Remaining, horizon_s: float) -> tuple[FloatArray, BoolArray]:
     """Return the remaining reference samples (J,), and a mask of the jobs for which they are unknown."""
-    known_speed = round_.learned.measured | round_.learned.related
+    known_speed = round_.estimates.known
     endless = ~(np.isfinite(left.samples) & known_speed)
     work = np.maximum(np.where(endless, 1.0, left.samples), 1.0) * table.worth
     fastest = table.goodput.max(axis=1, initial=0.0)
@@ -369,7 +369,7 @@ def _why_never_runs(round_: Round, row: int) -> str:
     """Return the reason why a job can never run on this cluster."""
     job = round_.jobs[row]
     kinds, least = job.spec.resources.devices, min(job.sizes)
-    usable = round_.usable_slots(job.spec)
+    usable = round_.scope.usable_slots(job.spec)
     if not any(usable.values()):
         return f"no node has {' or '.join(kinds) or 'any slot'}"
     return f"it needs at least {least} slots of one kind, and the cluster has {max(usable.values())}"

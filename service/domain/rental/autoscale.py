@@ -173,7 +173,7 @@ def _in_whole_machines(round_: Round, candidates: Sequence[Candidate]) -> FloatA
             for one in candidates
             if (one.offer.device_kind, one.market) == (pool.kind, pool.market)
         ]
-        room = round_.rooms[pool.name]
+        room = round_.scope.capacities[pool.name]
         slots = np.where(parts > 0, parts * room.usd_per_slot_h, 0.0)
         usd += np.min(machines, axis=0) if machines else slots
     return usd
@@ -283,7 +283,7 @@ def _counts(here: _Outcome, candidate: Candidate) -> list[int]:
     """Return the numbers of machines worth trying at once: one, and as many as some job's next size takes."""
     slots = candidate.offer.devices
     counts = {1}
-    held = {job.id: here.round.holdings[job.id].size for job in here.round.jobs}
+    held = {job.id: here.round.scope.holdings[job.id].size for job in here.round.jobs}
     for job in here.round.jobs:
         counts.add(-(-_next_step(job, held[job.id]) // slots))
     return sorted(count for count in counts if count > 0)[:_MOST_COUNTS]

@@ -91,10 +91,10 @@ async def plan_job(
 
 def warnings_of(spec: JobSpec, round_: Round, *, knows_class: bool) -> list[str]:
     """Return warnings that the user should read before submitting."""
-    wanted, usable = spec.resources.devices, round_.usable_slots(spec)
+    wanted, usable = spec.resources.devices, round_.scope.usable_slots(spec)
     found = []
     if not usable:
-        there = ", ".join(round_.rooms) or "none yet"
+        there = ", ".join(round_.scope.capacities) or "none yet"
         found.append(f"no node has {' or '.join(wanted) or 'any slot'}; kinds in this cluster: {there}")
     most = max(usable.values(), default=0)
     low, high = spec.elastic.min, spec.elastic.max

@@ -72,9 +72,9 @@ async def _forecast(
     tx: Transaction, round_: Round, job: Job, at: tuple[int, int], share: float, now: datetime
 ) -> KeptForecast | None:
     row, column = at
-    table, configurations = round_.table, round_.columns.by_kind
+    table, configurations = round_.estimates.table, round_.columns.by_kind
     worth = float(table.efficiency[row, column])
-    if not (round_.learned.measured[row] or round_.learned.related[row]) or not worth > 0:
+    if not round_.estimates.known[row] or not worth > 0:
         return None
     said = job.progress.total_samples is not None
     left = left_of(job, [] if said else await tx.round_queries.ended_samples(class_of(job.spec)))

@@ -242,6 +242,8 @@ def _claims(
         here = int(room[pools].sum())
         # Jobs elsewhere shrink for the whole claim, but are stopped only for its protected part.
         capacity = max(here - fair, min(here - float(least[protected].sum()), float(at_least.sum())), 0.0)
+        # The claim does not extend to the smallest sizes of other jobs, which those keep.
+        fair = min(fair, int(here - capacity))
         claims.append(
             GuaranteeClaim(
                 project=project,

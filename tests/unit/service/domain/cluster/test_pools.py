@@ -100,7 +100,7 @@ def test_a_pool_costs_what_its_nodes_cost() -> None:
     ]
     snapshot = replace(snapshot_of(nodes, [mixed(high=2)]), usd_per_slot_h={"a100": 7.0})
     round_ = build_round(snapshot)
-    assert {name: room.usd_per_slot_h for name, room in round_.rooms.items()} == {
+    assert {name: room.usd_per_slot_h for name, room in round_.scope.capacities.items()} == {
         "a100": 3.0,
         "a100 (spot)": 7.0,
     }
@@ -113,7 +113,7 @@ def test_what_is_learned_of_a_kind_holds_on_every_market() -> None:
     round_ = build_round(snapshot_of(nodes, [mixed(high=4)], measurements={"j": SPEEDS[:2]}))
     goodput = {
         tuple(round_.columns.parts[column].tolist()): goodput
-        for column, goodput in enumerate(round_.table.goodput[0].tolist())
+        for column, goodput in enumerate(round_.estimates.table.goodput[0].tolist())
     }
     assert goodput[(2, 0)] == goodput[(0, 2)]
     assert {(1, 0), (2, 0), (4, 0), (0, 4), (1, 1), (1, 2)} <= offered(round_)
@@ -125,12 +125,12 @@ def test_a_gang_on_spot_counts_for_what_is_left_of_its_speed() -> None:
     round_ = build_round(replace(calm, hazard_per_h={"a100 (spot)": 2.0}))
     share = {
         tuple(round_.columns.parts[column].tolist()): share
-        for column, share in enumerate((round_.given.goodput[0] / round_.table.goodput[0]).tolist())
+        for column, share in enumerate((round_.given.goodput[0] / round_.estimates.table.goodput[0]).tolist())
     }
     assert share[(4, 0)] == 1.0
     assert share[(0, 4)] < share[(0, 2)] < 0.98, "two machines are lost twice as often as one"
     assert share[(1, 3)] > 0.999, "with an anchor a loss is a pause"
-    assert (build_round(calm).given.goodput == build_round(calm).table.goodput).all()
+    assert (build_round(calm).given.goodput == build_round(calm).estimates.table.goodput).all()
 
 
 @pytest.mark.parametrize(("objective", "anchored"), [("cost", True), ("time", False)])
@@ -246,7 +246,9 @@ def feasible(rng: random.Random, round_: Round) -> list[int]:
     rng.shuffle(order)
     for row in order:
         before = chosen[row]
-        options = np.flatnonzero(round_.given.allowed[row] | (round_.notes[row] == Note.NO_GAIN)).tolist()
+        options = np.flatnonzero(
+            round_.given.allowed[row] | (round_.notes.codes[row] == Note.NO_GAIN)
+        ).tolist()
         chosen[row] = rng.choice([NOTHING, *options]) if rng.random() < 0.7 else before
         for limit in rows:
             counts = [

@@ -177,7 +177,7 @@ def test_it_goes_back_only_with_time_for_both_ways() -> None:
     assert parts_in(hurried(3600, at="firm"), decided(hurried(3600, at="firm"))["j"])[SPOT] >= 3
     one = decided(hurried(292, at="firm"))["j"]
     assert one.action is Action.KEEP
-    notes = build_round(hurried(292, at="firm")).notes[0]
+    notes = build_round(hurried(292, at="firm")).notes.codes[0]
     assert Note.DEADLINE in notes
 
 
