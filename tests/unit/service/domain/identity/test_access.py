@@ -10,11 +10,11 @@ from headway.contract.views.identity import EVERYWHERE, Role
 from service.domain.identity.access import (
     Principal,
     allows,
-    bounds_of_own,
     greater,
     lesser,
     may_manage_token,
     narrowed,
+    own_token_bounds,
 )
 from service.domain.shared.errors import Forbidden, NotFound
 
@@ -74,7 +74,7 @@ def test_nobody_makes_a_token_that_may_more_than_the_one_that_they_show(
     """Not now, and not when they have become something else."""
     maker, now = bearer
     try:
-        new_role, new_project = bounds_of_own(maker, role, project)
+        new_role, new_project = own_token_bounds(maker, role, project)
     except NotFound:
         assert maker.role_in(project) is None
         return

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headway.contract.views.jobs import TERMINAL_STATES, JobState, Reason
-from service.domain.jobs.lifecycle import OCCUPYING_STATES, TRANSITIONS, JobEvent, advance, allows, table
+from service.domain.jobs.lifecycle import TRANSITIONS, JobEvent, advance, allows, table
 from service.domain.shared.errors import IllegalTransition
-from tests.unit.service.builders import LIVE_STATES, NOW, job_of
+from tests.unit.service.builders import LIVE_STATES, NOW, OCCUPYING_STATES, job_of
 from tools.pictures import lifecycle
 
 PAGE = Path(__file__).parents[5] / "docs" / "lifecycle.md"

@@ -152,7 +152,7 @@ MOVED = next_members(TWO, {"n2": (0, 1)}, 2)
     ],
 )
 def test_who_may_say_what(crew_: Crew, who: Born, generation: int, rank: int, *, allowed: bool) -> None:
-    assert crew_.may_say(who, generation, rank) is allowed
+    assert crew_.may_report(who, generation, rank) is allowed
 
 
 def test_who_goes_and_who_comes() -> None:

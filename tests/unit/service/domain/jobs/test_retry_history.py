@@ -16,7 +16,7 @@ from service.domain.jobs.retries import (
     TAKEN_DOWN_WITHIN_S,
     Failure,
     gist,
-    has_got_on,
+    has_progressed,
     hung_limits,
     poison,
     with_failure,
@@ -54,7 +54,7 @@ def lost(*nodes: str, **fields: Any) -> Failure:
 def test_only_a_checkpoint_beyond_all_failures_is_getting_on(
     before: list[Failure], now: Failure, *, got_on: bool
 ) -> None:
-    assert has_got_on(before, now) is got_on
+    assert has_progressed(before, now) is got_on
 
 
 @example([(0, 1), *[(0, 0)] * KEPT_FAILURES, (0, 1)])
@@ -67,7 +67,7 @@ def test_a_job_that_dies_at_the_same_place_runs_out_and_one_that_gets_on_does_no
     furthest_saved = -1
     for samples, saved in tries:
         this = at(max(samples, saved), saved)
-        if has_got_on(failures, this):
+        if has_progressed(failures, this):
             assert saved > furthest_saved
             failures = ()
         failures = with_failure(failures, this)

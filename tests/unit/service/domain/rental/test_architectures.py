@@ -1,4 +1,4 @@
-"""Tests of the integer program against a direct search, and of the guarantees of each architecture."""
+"""Tests of the search for plans against an enumeration of all plans, and of the guarantees of each architecture."""
 
 from __future__ import annotations
 

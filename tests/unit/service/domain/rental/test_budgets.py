@@ -19,7 +19,7 @@ from service.domain.rental.budgets import (
     expected_usd,
     notice_due,
     period_of,
-    standing,
+    usage_of,
 )
 
 NOW = datetime(2026, 11, 18, 12, 30, tzinfo=UTC)
@@ -68,28 +68,28 @@ def test_every_moment_is_in_one_period_and_they_follow_each_other(period: Period
 
 
 def test_a_period_says_where_it_will_end() -> None:
-    stands = standing(budget(), spent_usd=40, usd_per_h=4, now=NOW)
+    stands = usage_of(budget(), spent_usd=40, usd_per_h=4, now=NOW)
     assert (stands.remaining_usd, stands.exhausted, stands.over) == (60, False, False)
     assert stands.forecast_usd == 40 + 4 * 11.5
     assert stands.exhausted_at is None
-    faster = standing(budget(), spent_usd=40, usd_per_h=10, now=NOW)
+    faster = usage_of(budget(), spent_usd=40, usd_per_h=10, now=NOW)
     assert faster.exhausted_at == NOW + timedelta(hours=6)
 
 
 def test_small_amounts_are_not_said_as_nothing() -> None:
     cap = budget(kind=BudgetKind.HOURLY_CAP, period=None, usd=0.001)
-    assert "$0.0040 of $0.0010 an hour now" in standing(cap, spent_usd=0, usd_per_h=0.004, now=NOW).message
+    assert "$0.0040 of $0.0010 an hour now" in usage_of(cap, spent_usd=0, usd_per_h=0.004, now=NOW).message
 
 
 def test_what_is_spent_is_spent() -> None:
-    stands = standing(budget(), spent_usd=101, usd_per_h=1, now=NOW)
+    stands = usage_of(budget(), spent_usd=101, usd_per_h=1, now=NOW)
     assert (stands.remaining_usd, stands.exhausted, stands.over) == (0, True, True)
     assert stands.exhausted_at == NOW
     assert "2026-11-19" in stands.message
 
 
 def test_an_hourly_cap_looks_at_now_and_an_average_at_all_time() -> None:
-    cap = standing(
+    cap = usage_of(
         budget(kind=BudgetKind.HOURLY_CAP, period=None, usd=5), spent_usd=1e6, usd_per_h=5, now=NOW
     )
     assert not cap.over
@@ -97,8 +97,8 @@ def test_an_hourly_cap_looks_at_now_and_an_average_at_all_time() -> None:
         kind=BudgetKind.LONG_RUN, period=None, usd=5, hard=False, updated_at=NOW - timedelta(hours=10)
     )
     assert counts_from(average, NOW) == datetime(2026, 11, 18, 2, tzinfo=UTC)
-    assert standing(average, spent_usd=60, usd_per_h=0, now=NOW).over
-    assert not standing(average, spent_usd=50, usd_per_h=50, now=NOW).over
+    assert usage_of(average, spent_usd=60, usd_per_h=0, now=NOW).over
+    assert not usage_of(average, spent_usd=50, usd_per_h=50, now=NOW).over
 
 
 def test_only_hard_budgets_forbid_and_a_period_only_when_it_is_spent() -> None:
@@ -106,7 +106,7 @@ def test_only_hard_budgets_forbid_and_a_period_only_when_it_is_spent() -> None:
     daily, soft = budget(name="daily"), budget(name="soft", hard=False)
 
     def forbids(*budgets: Budget, spent: float) -> tuple[Cap, ...]:
-        return caps_of([(one, standing(one, spent_usd=spent, usd_per_h=1, now=NOW)) for one in budgets])
+        return caps_of([(one, usage_of(one, spent_usd=spent, usd_per_h=1, now=NOW)) for one in budgets])
 
     assert forbids(cap, daily, soft, spent=99) == (Cap("cap", "p", 5),)
     assert forbids(cap, daily, soft, spent=100) == (Cap("cap", "p", 5), Cap("daily", None, 0.0))
@@ -117,7 +117,7 @@ def test_only_hard_budgets_forbid_and_a_period_only_when_it_is_spent() -> None:
 def test_a_standing_is_made_of_finite_numbers_that_agree(
     usd: float, spent: float, rate: float, period: Period, now: datetime
 ) -> None:
-    stands = standing(budget(usd=usd, period=period), spent_usd=spent, usd_per_h=rate, now=now)
+    stands = usage_of(budget(usd=usd, period=period), spent_usd=spent, usd_per_h=rate, now=now)
     assert stands.remaining_usd is not None
     assert stands.forecast_usd is not None
     assert math.isfinite(stands.share)

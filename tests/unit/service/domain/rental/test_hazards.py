@@ -15,9 +15,9 @@ from service.domain.rental.hazards import (
     PRIOR_H,
     REMEMBERED_H,
     HazardCounts,
+    hazard_counts,
     hazard_per_h,
     hazards_by_kind,
-    seen_of,
     with_learned,
 )
 from service.domain.rental.machines import Machine, MachineReason, MachineState
@@ -60,7 +60,7 @@ def lease(
 
 
 def only(*leases: Machine) -> HazardCounts:
-    (seen,) = seen_of(leases, NOW).values()
+    (seen,) = hazard_counts(leases, NOW).values()
     return seen
 
 
@@ -104,7 +104,7 @@ def test_what_was_seen_counts_half_after_its_half_life_and_then_nothing() -> Non
 
 
 def test_places_are_told_apart_and_markets_on_demand_show_nothing() -> None:
-    seen = seen_of(
+    seen = hazard_counts(
         [
             lease(5, 1),
             lease(5, 1, zone="us-east-1b"),
@@ -118,7 +118,7 @@ def test_places_are_told_apart_and_markets_on_demand_show_nothing() -> None:
 
 
 def test_an_offer_takes_the_hazard_of_its_place() -> None:
-    seen = seen_of([lease(3, 1, zone="")] * 10, NOW)
+    seen = hazard_counts([lease(3, 1, zone="")] * 10, NOW)
     learned = {one.instance_type: one.hazard_per_h for one in with_learned(BUILT_IN, seen)}
     known = {one.instance_type: one.hazard_per_h for one in BUILT_IN}
     assert learned["g5.xlarge"] > 2 * known["g5.xlarge"]
@@ -142,7 +142,7 @@ def test_a_hazard_lies_between_the_catalogues_and_what_was_seen(
     prior: float, leases: list[tuple[float, float, MachineReason]]
 ) -> None:
     rows = [lease(ended + hours, ended, reason) for ended, hours, reason in leases]
-    seen = sum(seen_of(rows, NOW).values(), HazardCounts())
+    seen = sum(hazard_counts(rows, NOW).values(), HazardCounts())
     found = hazard_per_h(prior, seen)
     assert found >= 0
     if seen.machine_h > 0:
