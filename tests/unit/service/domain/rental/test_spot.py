@@ -108,8 +108,12 @@ FOUR = Sizing(full=4, most=6, anchors=1)
     [
         (pace(done=1000), 3, 9, False, (0, 0), "done"),
         (pace(elapsed=800), 3, 9, False, (4, 0), "on demand to the end"),
+        (pace(done=300, elapsed=1200), 3, 9, False, (4, 0), "800 s to the deadline, 700 s of work"),
+        (pace(done=300, elapsed=2100), 3, 9, False, (4, 0), ": 0 s to the deadline"),
         (pace(done=200, elapsed=300), 5, 9, False, (1, 5), "are present"),
+        (pace(done=200, elapsed=300), 3, 9, False, (1, 5), "are present"),
         (pace(done=200, elapsed=300), 0, 9, False, (1, 5), "are starting"),
+        (pace(done=100, elapsed=300), 0, 3, False, (1, 3), "are starting"),
         (pace(done=100, elapsed=300), 0, 9, True, (4, 5), "in place of"),
         (pace(done=100, elapsed=300), 1, 1, False, (3, 1), "behind"),
         (pace(done=300, elapsed=300), 1, 1, False, (1, 1), "waits"),
@@ -178,6 +182,7 @@ def test_a_job_grows_as_far_as_a_dollar_goes_as_far_as_on_demand() -> None:
 
 def test_an_anchor_is_kept_where_it_is_a_small_part_of_the_price() -> None:
     speed = [float(n) for n in range(1, 17)]
+    assert sizing(speed, full=1, spot_price=0.95).anchors == 0, "it would be the whole job"
     assert [sizing(speed, full=full, spot_price=0.3).anchors for full in (1, 2, 6, 7, 16)] == [0, 0, 0, 1, 1]
 
 
@@ -192,10 +197,10 @@ def test_eight_machines_by_hand() -> None:
     The fatal rate is 0.45 * 0.2 an hour, so Young's interval is sqrt(2 * 4 / (0.09 / 3600)) = 565.7 s. Of all
     1.6 losses an hour, 0.09 / 1.6 cost half of the interval and the restart, and the others a resize.
     """
-    found = exposure(risky(8), COSTS)
+    found = exposure(risky(8), replace(COSTS, resize_s=3.0))
     interval_s = math.sqrt(2 * 4 / (0.09 / 3600))
     fatal = 0.09 / 1.6
-    loss_s = fatal * (interval_s / 2 + 40) + (1 - fatal) * 1
+    loss_s = fatal * (interval_s / 2 + 40) + (1 - fatal) * 3
     assert found.losses_per_h == pytest.approx(1.6)
     assert found.interval_s == pytest.approx(interval_s)
     assert found.loss_s == pytest.approx(loss_s)
@@ -215,6 +220,7 @@ def test_a_job_that_is_not_live_restarts_whatever_else_stays(machines: int) -> N
     interval_s = best_interval_s(losses_per_h=0.2 * machines, checkpoint_s=4.0)
     assert gang.interval_s == pytest.approx(interval_s)
     assert gang.loss_s == pytest.approx(interval_s / 2 + 40)
+    assert ", each costs" in gang.reason
 
 
 @settings(max_examples=50)
