@@ -157,6 +157,11 @@ def test_a_pause_before_a_switch_is_resize_within_the_training_before_it(
     assert found == [*BEGINS, *trained, *resized, (50, EVER, USEFUL, 2, "")]
 
 
+def test_only_a_switch_ends_a_pause() -> None:
+    stop = mark(4, 50, _E.VACATE, _S.RESIZING, pause_s=5.0)
+    assert rows([*TRAINS, stop]) == [*BEGINS, (15, 50, USEFUL, 1, ""), (50, EVER, RESIZE, 0, "")]
+
+
 def test_a_pause_after_a_loss_is_lost_for_its_cause() -> None:
     found = rows(
         [
