@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -187,3 +188,21 @@ def test_every_shape_has_a_finite_speed_with_a_lower_tenth_percentile(
         tried = any(kind == shape.kind for kind, _, _ in rates)
         expected = Basis.MEASURED if tried else Basis.TRANSFERRED if rates else Basis.ASSUMED
         assert one.basis is expected
+
+
+def test_an_adaptive_batch_counts_in_plain_samples() -> None:
+    """Four slots take 64 samples in 0.29 s, mostly overhead. With so much gradient noise (a scale of 6,400) a
+    batch of 512 pays: it takes more samples a second, each of which makes less progress.
+    """
+    spec = {"batch": {"global": 64, "policy": "adaptive", "max_global": 512}}
+    adaptive = planned(JobSpec.model_validate({"name": "gpt-1", "run": "true", **spec}), JOB.submitted_at)
+    rates = {1: 100.0, 2: 160.0, 4: 220.0}
+    noisy = [
+        replace(measured("t4", slots, rate), gradient_sqr=1.0, gradient_var=6400.0)
+        for slots, rate in rates.items()
+    ]
+    shape = Shape("t4", 4, 1)
+    plain, adapted = (speeds_at(job, noisy, [shape])[shape] for job in (JOB, adaptive))
+    assert plain.goodput == pytest.approx(220, rel=0.02)
+    assert adapted.goodput == pytest.approx(465, rel=0.05)
+    assert adapted.low / adapted.goodput == pytest.approx(plain.low / plain.goodput, rel=0.05)
