@@ -7,10 +7,10 @@
     Z = n * FLOPP(v) * K(n)                                                            value of a plan
 
 The rating spends an hourly budget: within the measured range, up to 32 machines, more machines always have a
-higher value. It considers neither the time nor the cost of a job to its end, nor the cost of interruptions. K(n) is 1 up to b and so hides that two
-machines may be slower than one. The rating serves for comparison only. It differs from the released code in
-two points: a quota may be used up (the ranges of the code stop one short), and plans of equal value are
-ordered by their price.
+higher value. It considers neither the time nor the cost of a job to its end, nor the cost of interruptions.
+K(n) is 1 up to b and so hides that two machines may be slower than one. The rating serves for comparison
+only. It differs from the released code in two points: a quota may be used up (the ranges of the code stop one
+short), and plans of equal value are ordered by their price.
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from hypothesis import given
+import pytest
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.domain.identity.credentials import UNDER_WAY, NodeTokens, TokenState
@@ -12,6 +13,7 @@ from service.domain.identity.credentials import UNDER_WAY, NodeTokens, TokenStat
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
 
 
+@settings(max_examples=60)
 @given(st.lists(st.tuples(st.integers(0, 9), st.sampled_from(["renew", "use"]))))
 def test_at_most_two_tokens_work_and_one_after_the_newest_was_used(steps: list[tuple[int, str]]) -> None:
     """Anybody with any token that was ever made renews or works; `made` are all of them, the oldest first."""
@@ -34,6 +36,7 @@ def test_at_most_two_tokens_work_and_one_after_the_newest_was_used(steps: list[t
         assert tokens.state_of("stranger", now) is TokenState.UNKNOWN
 
 
+@settings(max_examples=60)
 @given(st.integers(0, 10_000))
 def test_a_replaced_token_is_cause_for_alarm_once_no_request_can_be_under_way_with_it(late_s: int) -> None:
     tokens = NodeTokens(newest_sha256="new", previous_sha256="old", used_since=NOW)
@@ -45,3 +48,29 @@ def test_a_replaced_token_is_cause_for_alarm_once_no_request_can_be_under_way_wi
 def test_a_clock_that_was_set_back_makes_no_token_valid() -> None:
     tokens = NodeTokens(newest_sha256="new", previous_sha256="old", used_since=NOW)
     assert not tokens.state_of("old", NOW - timedelta(days=1)).valid
+
+
+@pytest.mark.parametrize(
+    ("shown", "previous", "used_s", "state"),
+    [
+        ("new", None, None, TokenState.CURRENT),
+        ("new", "old", None, TokenState.CURRENT),
+        ("new", "old", 0, TokenState.CURRENT),
+        ("old", "old", None, TokenState.PREVIOUS),
+        ("old", "old", 0, TokenState.REPLACED),
+        ("old", "old", -59, TokenState.REPLACED),
+        ("old", "old", -60, TokenState.OLD),
+        ("old", "old", -86_400, TokenState.OLD),
+        ("old", None, None, TokenState.UNKNOWN),
+        ("older", "old", None, TokenState.UNKNOWN),
+        ("", "old", None, TokenState.UNKNOWN),
+    ],
+)
+def test_the_state_of_a_token(
+    shown: str, previous: str | None, used_s: int | None, state: TokenState
+) -> None:
+    """`used_s` is the time of the first use of the newest token, relative to now."""
+    used = None if used_s is None else NOW + timedelta(seconds=used_s)
+    tokens = NodeTokens(newest_sha256="new", previous_sha256=previous, used_since=used)
+    assert tokens.state_of(shown, NOW) is state
+    assert state.valid is (state in {TokenState.CURRENT, TokenState.PREVIOUS})
