@@ -356,3 +356,27 @@ def test_an_entry_with_a_known_name_belongs_to_its_machine_whatever_its_tag() ->
     plan = plan_of([running()], [found_of(machine_id="another", external_id="i-m1")])
     assert (plan.terminations, plan.found) == ((), ())
     assert plan.changed == ()
+
+
+@pytest.mark.parametrize(
+    ("ended", "billed_to", "state", "paid_until_s"),
+    [
+        (False, None, MachineState.ENDING, None),
+        (True, at(20), MachineState.GONE, 20),
+        (True, None, MachineState.GONE, 30),
+        (True, at(-5), MachineState.GONE, 2),
+    ],
+)
+def test_a_duplicate_has_a_lease_from_its_launch_to_its_end(
+    ended: bool, billed_to: datetime | None, state: MachineState, paid_until_s: float | None
+) -> None:
+    more = found_of(external_id="i-more", billed_from=at(2), ended=ended, billed_to=billed_to)
+    (duplicate,) = plan_of([running()], [found_of(), more], 30).found
+    assert (duplicate.id, duplicate.state, duplicate.billed_from) == ("m1-i-more", state, at(2))
+    assert duplicate.billed_to == (None if paid_until_s is None else at(paid_until_s))
+
+
+def test_a_launch_is_missing_from_its_request_on_even_if_the_list_is_older() -> None:
+    machine = machine_of(state=MachineState.LAUNCHING, external_id=None, state_since=at(200))
+    assert plan_of([machine], [], 499, seen={"m1": NOW}).changed == ()
+    assert only(plan_of([machine], [], 500, seen={"m1": NOW})).state is MachineState.FAILED
