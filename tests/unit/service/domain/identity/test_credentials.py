@@ -13,7 +13,7 @@ from service.domain.identity.credentials import UNDER_WAY, NodeTokens, TokenStat
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(st.lists(st.tuples(st.integers(0, 9), st.sampled_from(["renew", "use"]))))
 def test_at_most_two_tokens_work_and_one_after_the_newest_was_used(steps: list[tuple[int, str]]) -> None:
     """Anybody with any token that was ever made renews or works; `made` are all of them, the oldest first."""
@@ -36,7 +36,7 @@ def test_at_most_two_tokens_work_and_one_after_the_newest_was_used(steps: list[t
         assert tokens.state_of("stranger", now) is TokenState.UNKNOWN
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(st.integers(0, 10_000))
 def test_a_replaced_token_is_cause_for_alarm_once_no_request_can_be_under_way_with_it(late_s: int) -> None:
     tokens = NodeTokens(newest_sha256="new", previous_sha256="old", used_since=NOW)

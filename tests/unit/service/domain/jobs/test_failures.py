@@ -99,7 +99,7 @@ exits_of_any_kind = st.builds(
 )
 
 
-@settings(max_examples=50)
+@settings(max_examples=30)
 @given(st.lists(exits_of_any_kind, max_size=6))
 def test_any_exits_have_a_verdict_with_a_sentence(exits: list[RankExit]) -> None:
     verdict = judge(exits)
@@ -108,7 +108,7 @@ def test_any_exits_have_a_verdict_with_a_sentence(exits: list[RankExit]) -> None
     assert judge(list(reversed(exits))).ending is verdict.ending
 
 
-@settings(max_examples=50)
+@settings(max_examples=30)
 @given(st.lists(exits_of_any_kind, min_size=1, max_size=6))
 def test_a_generation_is_done_only_when_every_rank_is(exits: list[RankExit]) -> None:
     everyone = all(ending_of(one) is Ending.DONE for one in exits)
@@ -233,7 +233,7 @@ def test_the_first_of_several_failed_ranks_is_named() -> None:
 counts = st.integers(0, 1001)
 
 
-@settings(max_examples=50)
+@settings(max_examples=30)
 @given(st.sampled_from(Ending), counts, counts, st.integers(0, 1000), st.integers(0, 100))
 def test_retries_keep_to_their_own_budget(
     ending: Ending, infrastructure: int, user: int, allowed: int, allowed_user: int

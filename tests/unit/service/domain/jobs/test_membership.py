@@ -52,7 +52,7 @@ def histories(draw: st.DrawFn) -> tuple[Members, int]:
     return members, generation
 
 
-@settings(max_examples=50)
+@settings(max_examples=30)
 @given(allocations)
 def test_a_start_has_a_member_for_each_slot(allocation: Allocation) -> None:
     members = started(allocation, 7)
@@ -61,7 +61,7 @@ def test_a_start_has_a_member_for_each_slot(allocation: Allocation) -> None:
     assert {born(one) for one in members} == {(7, one.rank) for one in members}
 
 
-@settings(max_examples=50)
+@settings(max_examples=30)
 @given(histories(), allocations)
 def test_the_next_generation_has_exactly_its_slots_survivors_first(
     history: tuple[Members, int], target: Allocation
@@ -78,7 +78,7 @@ def test_the_next_generation_has_exactly_its_slots_survivors_first(
     assert all(one.node_id in homes for one in following if one.node_id in homes)
 
 
-@settings(max_examples=50)
+@settings(max_examples=30)
 @given(histories(), allocations)
 def test_nodes_start_the_newcomers_and_nobody_else(history: tuple[Members, int], target: Allocation) -> None:
     members, generation = history
@@ -92,7 +92,7 @@ def test_nodes_start_the_newcomers_and_nobody_else(history: tuple[Members, int],
         assert [one.local_rank for one in part.ranks] == list(range(len(part.ranks)))
 
 
-@settings(max_examples=50)
+@settings(max_examples=30)
 @given(histories(), st.data())
 def test_what_is_left_keeps_its_order(history: tuple[Members, int], data: st.DataObject) -> None:
     members, _ = history
@@ -103,7 +103,7 @@ def test_what_is_left_keeps_its_order(history: tuple[Members, int], data: st.Dat
     assert [one.rank for one in left] == list(range(len(left)))
 
 
-@settings(max_examples=50)
+@settings(max_examples=30)
 @given(histories(), st.data())
 def test_a_store_belongs_to_a_member(history: tuple[Members, int], data: st.DataObject) -> None:
     members, _ = history

@@ -15,7 +15,7 @@ allocations = st.dictionaries(
 )
 
 
-@settings(max_examples=50)
+@settings(max_examples=30)
 @given(allocations, st.sampled_from([None, "n1", "n2", "gone"]))
 def test_every_slot_has_one_rank_and_ranks_are_consecutive(
     allocation: dict[str, tuple[int, ...]], previous: str | None
@@ -29,20 +29,20 @@ def test_every_slot_has_one_rank_and_ranks_are_consecutive(
         assert [one.local_rank for one in part.ranks] == list(range(len(part.ranks)))
 
 
-@settings(max_examples=50)
+@settings(max_examples=30)
 @given(allocations, st.sampled_from(["n1", "n2", "n3", "n4"]))
 def test_rank_0_stays_where_it_was(allocation: dict[str, tuple[int, ...]], previous: str) -> None:
     first = layout(allocation, previous_first=previous)[0].node_id
     assert first == previous if previous in allocation else first in allocation
 
 
-@settings(max_examples=50)
+@settings(max_examples=30)
 @given(allocations)
 def test_the_layout_does_not_depend_on_the_order_of_nodes(allocation: dict[str, tuple[int, ...]]) -> None:
     assert layout(dict(reversed(allocation.items()))) == layout(allocation)
 
 
-@settings(max_examples=50)
+@settings(max_examples=30)
 @given(allocations)
 def test_a_new_job_has_rank_0_where_most_of_its_slots_are(allocation: dict[str, tuple[int, ...]]) -> None:
     parts = layout(allocation)
@@ -50,7 +50,7 @@ def test_a_new_job_has_rank_0_where_most_of_its_slots_are(allocation: dict[str, 
     assert sizes == sorted(sizes, reverse=True)
 
 
-@settings(max_examples=50)
+@settings(max_examples=30)
 @given(st.integers(1024, 60_000), st.integers(0, 20), st.integers(0, 2**40), st.data())
 def test_a_free_port_of_the_range_is_found(first: int, span: int, seed: int, data: st.DataObject) -> None:
     last = first + span

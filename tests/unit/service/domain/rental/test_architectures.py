@@ -125,7 +125,7 @@ def _within(plan: MachinePlan, limits: PlanLimits) -> bool:
     return cheap and all(limits.vcpus.get(key, used) >= used for key, used in vcpus.items())
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(world=worlds(), architecture=st.sampled_from(Architecture))
 def test_nothing_within_the_limits_is_better(
     world: tuple[list[Offer], list[WorkerChoice], PlanLimits], architecture: Architecture

@@ -265,7 +265,7 @@ facts = st.lists(
 )
 
 
-@settings(max_examples=50)
+@settings(max_examples=30)
 @given(facts, st.integers(0, 12))
 def test_a_catalogue_does_not_depend_on_the_division_into_sources(offers: list[Offer], at: int) -> None:
     whole = merged(offers)

@@ -225,7 +225,7 @@ reports = st.lists(
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(reports)
 def test_no_slot_is_charged_twice_for_any_time(
     steps: list[tuple[int, dict[int, str], bool, float]],

@@ -172,7 +172,7 @@ def test_a_model_of_several_nodes_precedes_one_of_more_slots() -> None:
     assert found[shapes[0]].goodput / found[shapes[1]].goodput == pytest.approx(70 / 125, rel=0.05)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(
     st.lists(
         st.tuples(st.sampled_from(["t4", "v100"]), st.sampled_from([1, 2, 4]), st.floats(1, 1e4)), max_size=4
