@@ -106,6 +106,7 @@ def test_what_is_no_price_is_refused(amount: float) -> None:
 
 def test_a_price_in_dollars_is_a_price() -> None:
     assert usd(0.5, "usd", of="g5.xlarge") == 0.5
+    assert usd(0.0, "USD", of="g5.xlarge") == 0.0
 
 
 @given(
@@ -321,3 +322,5 @@ def test_a_list_price_has_a_third_of_it_as_its_spot_price() -> None:
     assert prices["p3.2xlarge"] == (3.06, 1.0404)
     assert prices["g4dn.xlarge"] == (0.526, 0.1578), "DeepVM states its own"
     assert len(DEEPVM) == 11
+    assert FACT.device_memory_bytes == 24 * GIB
+    assert FACT.memory_bytes == 16 * GIB

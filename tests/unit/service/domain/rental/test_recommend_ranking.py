@@ -290,3 +290,13 @@ def test_each_market_is_rented_where_it_is_cheapest() -> None:
         for plan in candidates(need_of(market="mixed", sizes=(1,)), [here, there, third], PlanLimits())
     }
     assert regions == {"here", "there"}
+
+
+def test_a_plan_with_more_anchors_than_one_is_not_a_single_anchor() -> None:
+    """The quota allows two machines on spot, so that three of five are anchors."""
+    limits = PlanLimits(vcpus={"g/spot": 8})
+    plans = candidates(need_of(market="mixed", sizes=(5,)), [offer_of()], limits)
+    assert [(plan.architecture, plan.anchored_slots) for plan in plans] == [
+        (Architecture.ANCHORED, 3),
+        (Architecture.ALL_ON_DEMAND, 5),
+    ]
