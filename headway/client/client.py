@@ -72,7 +72,7 @@ __all__ = [
 
 _UPLOAD_TIMEOUT_S = 300.0
 _RECOMMENDATION_TIMEOUT_S = 120.0
-"""Timeout of recommendations: hundreds of small integer programs take 1 or 2 s, more on a busy host."""
+"""Timeout of recommendations: searching hundreds of plans takes up to 2 s, more on a busy host."""
 
 
 class Client(LogCalls, OutputCalls, ClusterCalls, MoneyCalls, AccessCalls, SimulationCalls):

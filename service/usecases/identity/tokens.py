@@ -7,7 +7,7 @@ import secrets
 from datetime import datetime, timedelta
 
 from headway.contract.views.identity import EVERYWHERE, TOKEN_PREFIX, NewToken, Role, TokenRequest
-from service.domain.identity.access import Principal, bounds_of_own, may_manage_token
+from service.domain.identity.access import Principal, may_manage_token, own_token_bounds
 from service.domain.shared.errors import IdempotencyConflict, InvalidField, NotFound
 from service.usecases.identity.projects import require_project
 from service.usecases.nodes.join import digest_token
@@ -54,7 +54,7 @@ async def make_token(
                 f"{maker.name} is not a user and cannot have personal tokens; ask for a robot's token",
             )
         user_id = maker.user_id
-        role, project = bounds_of_own(maker, request.role, request.project)
+        role, project = own_token_bounds(maker, request.role, request.project)
     if project != EVERYWHERE:
         await require_project(tx, project)
     record = TokenRecord(

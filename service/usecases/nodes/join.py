@@ -92,7 +92,7 @@ async def _is_own(tx: Transaction, known: NodeRecord, sha256: str, now: datetime
     tokens = await tx.credentials.of_node(known.id)
     if tokens is None:
         return False
-    standing = tokens.standing(sha256, now)
+    standing = tokens.state_of(sha256, now)
     note_standing(known.id, standing)
     return standing.valid
 

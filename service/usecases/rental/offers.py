@@ -11,7 +11,7 @@ from typing import Final
 from headway.contract.values.markets import Market
 from headway.contract.views.recommendations import OfferPage, OfferView
 from service.domain.rental.catalogue import BUILT_IN, Catalogue, merged, selected
-from service.domain.rental.hazards import REMEMBERED_H, seen_of, with_learned
+from service.domain.rental.hazards import REMEMBERED_H, hazard_counts, with_learned
 from service.domain.rental.offers import Offer
 from service.domain.shared.errors import HeadwayServiceError
 from service.usecases.ports.rental import Provider
@@ -70,7 +70,7 @@ class OfferBook:
 async def with_hazards(tx: Transaction, catalogue: Catalogue, now: datetime) -> Catalogue:
     """Return the catalogue with hazards learned from this cluster's own leases."""
     leases = await tx.machines.requested_since(now - timedelta(hours=REMEMBERED_H))
-    return replace(catalogue, offers=with_learned(catalogue.offers, seen_of(leases, now)))
+    return replace(catalogue, offers=with_learned(catalogue.offers, hazard_counts(leases, now)))
 
 
 async def list_offers(

@@ -109,8 +109,7 @@ async def recommend_job(
         left = left_of(job, await tx.round_queries.ended_samples(job_class))
         catalogue = await with_hazards(tx, catalogue, now)
     question = _question(request, job, measured, left, catalogue, now)
-    # Solving the integer programs takes a second or two. It runs in a thread, so that other requests are
-    # served meanwhile.
+    # The search takes up to a second or two. It runs in a thread, so that other requests are served meanwhile.
     return await asyncio.to_thread(answer, question)
 
 

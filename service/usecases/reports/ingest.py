@@ -203,7 +203,7 @@ async def _after_message(tx: Transaction, node_id: str, life: Life, entry: RankM
         message = from_fields(entry.message)
     except ValueError as error:
         return message_refused(life, str(error))
-    if not life.crew.may_say(who, message.generation, message.rank):
+    if not life.crew.may_report(who, message.generation, message.rank):
         return life
     if isinstance(message, Ready):
         return message_taken(await with_footprint(tx, life), who, message)

@@ -106,7 +106,7 @@ def may_report(crew: Crew, one: ReportedEntry, node_id: str) -> bool:
     assert isinstance(one.entry, RankMessage), "nobody else may_report of training"
     assert one.training is not None
     who = (one.entry.generation, one.entry.rank)
-    return crew.runs_on(who, node_id) and crew.may_say(who, one.training.generation, one.training.rank)
+    return crew.runs_on(who, node_id) and crew.may_report(who, one.training.generation, one.training.rank)
 
 
 @dataclass(frozen=True, slots=True)

@@ -180,7 +180,7 @@ class Cluster:
                 return ranks_hung(life, self.tables.hosts[node], report)
             case Said():
                 knows = crew.runs_on(report.who, node)
-                allowed = crew.may_say(report.who, report.message.generation, report.message.rank)
+                allowed = crew.may_report(report.who, report.message.generation, report.message.rank)
                 return message_taken(life, report.who, report.message) if knows and allowed else life
 
     # The agents
