@@ -29,7 +29,6 @@ class Presigner(Protocol):
 
     def generate_presigned_url(self, operation: str, *, Params: dict[str, Any], ExpiresIn: int) -> str:  # noqa: N803
         """Return a URL that carries its own signature."""
-        ...
 
 
 class S3Signer(StorageSigner):

@@ -25,7 +25,6 @@ class Sts(Protocol):
 
     def assume_role(self, **wanted: Any) -> Mapping[str, Any]:
         """Return temporary keys of a role."""
-        ...
 
 
 class StsKeys(StorageKeys):

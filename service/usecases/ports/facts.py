@@ -40,15 +40,12 @@ class WakeUps(Protocol):
 
     async def wake(self, wake_up: WakeUp, about: str = "") -> None:
         """Send a wake-up in the next batch."""
-        ...
 
     def heard(self, *wake_ups: tuple[WakeUp, str]) -> AbstractAsyncContextManager[asyncio.Event]:
         """Return a context with an event that is set when one of the wake-ups arrives. Its caller clears it."""
-        ...
 
     def is_heard(self, wake_up: WakeUp, about: str) -> bool:
         """Return True if a task in this process waits for the wake-up."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,7 +60,6 @@ class Simulations(Protocol):
 
         `seen` holds the projects that the requester can see (None: all).
         """
-        ...
 
     async def get(self, simulation_id: str, *, seen: frozenset[str] | None) -> SimulationView:
         """Return a simulation with its result.
@@ -68,24 +67,20 @@ class Simulations(Protocol):
         Raise NotFound if there is none, or if its requester could see projects that are not in `seen` (None:
         all are).
         """
-        ...
 
     async def page(
         self, *, limit: int, cursor: str | None, seen: frozenset[str] | None
     ) -> Page[SimulationView]:
         """Return simulations without their results, newest first, restricted to `seen` as in `get`."""
-        ...
 
     async def take(self, now: datetime) -> TakenSimulation | None:
         """Take up the oldest simulation that has not ended and mark it as running.
 
         Return None if there is none. A simulation that was already marked as running has lost its process.
         """
-        ...
 
     async def report(self, taken: TakenSimulation, progress: float) -> bool:
         """Store the progress of a run. Return False if this attempt is no longer wanted."""
-        ...
 
     async def end(
         self,
@@ -96,14 +91,12 @@ class Simulations(Protocol):
         result: SimulationResult | None = None,
     ) -> None:
         """Store the result of a run, unless the run is no longer wanted."""
-        ...
 
     async def cancel(self, simulation_id: str, now: datetime) -> None:
         """End a simulation without a result.
 
         An ended simulation stays as it is. Raise NotFound if there is none.
         """
-        ...
 
 
 class Simulator(Protocol):
@@ -123,4 +116,3 @@ class Simulator(Protocol):
         `ended_samples` are the sample counts of ended jobs, by class. `wanted` is called from time to time
         with the completed share.
         """
-        ...

@@ -52,11 +52,9 @@ class Transaction(Protocol):
 
     def wake(self, wake_up: WakeUp, about: str = "") -> None:
         """Send a wake-up after the commit. `about` names the job that the events or logs belong to."""
-        ...
 
     def tell(self, fact: Fact) -> None:
         """Report a fact to observers (metrics and traces) after the commit."""
-        ...
 
 
 class Transactions(Protocol):
@@ -64,4 +62,3 @@ class Transactions(Protocol):
 
     def begin(self) -> AbstractAsyncContextManager[Transaction]:
         """Begin a transaction that commits when its block ends without an error."""
-        ...

@@ -178,48 +178,38 @@ class Retention(Protocol):
 
     async def accrued_at(self) -> datetime | None:
         """Return the moment up to which the ledger has charged, or None if it never ran."""
-        ...
 
     async def delete_rows(self, doomed: ExpiringRows, before: datetime) -> int:
         """Delete rows of a kind that are older than `before` or exceed their maximum number.
 
         Return the number deleted.
         """
-        ...
 
     async def delete_jobs(self, before: datetime) -> JobsDeleted:
         """Delete jobs that ended before a moment, their dependent rows first."""
-        ...
 
     async def unused_bundles(self, before: datetime) -> list[str]:
         """Return digests of bundles that were uploaded before a moment and that no job refers to, and delete
         their rows.
         """
-        ...
 
     async def thin_metrics(self, tier: Tier, now: datetime) -> bool:
         """Thin a batch of values that have passed the tier's age. Return True if there are more."""
-        ...
 
     async def long_lived(self, submitted_before: datetime) -> list[str]:
         """Return ids of jobs submitted before a moment that have not ended."""
-        ...
 
     async def thin_history(self, job_id: str, horizons: Horizons) -> int:
         """Delete a batch of old history of a job that has not ended. Return the number of rows deleted."""
-        ...
 
     async def existing_jobs(self, job_ids: Collection[str]) -> set[str]:
         """Return the ids of those jobs that exist."""
-        ...
 
     async def existing_bundles(self, digests: Collection[str]) -> set[str]:
         """Return the digests of those bundles that exist."""
-        ...
 
     async def live_jobs(self) -> list[str]:
         """Return the ids of jobs that have not ended."""
-        ...
 
 
 class Monitoring(Protocol):
@@ -227,11 +217,9 @@ class Monitoring(Protocol):
 
     async def figures(self, now: datetime) -> ClusterFigures:
         """Return the figures as of `now`."""
-        ...
 
     async def facts(self, now: datetime) -> Facts:
         """Return facts about nodes, jobs, the leader, and the origin of the database."""
-        ...
 
 
 class Restoration(Protocol):
@@ -239,19 +227,15 @@ class Restoration(Protocol):
 
     async def known_until(self) -> datetime | None:
         """Return the latest moment recorded in the database, or None if it is empty."""
-        ...
 
     async def unended_jobs(self) -> list[str]:
         """Return the ids of the jobs that have not ended."""
-        ...
 
     async def forget_field(self, message: str, terms_left_out: int) -> int:
         """Mark all nodes as LOST, drop all commands, and end the leader's term.
 
         Return the number of nodes.
         """
-        ...
 
     async def restored(self, known_until: datetime, now: datetime) -> None:
         """Release the database for use again."""
-        ...
