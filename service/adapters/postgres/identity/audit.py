@@ -82,7 +82,7 @@ class PostgresAudit(OnSession, Audit):
             query = query.where(audit.c.at < wanted.until)
         if cursor is not None:
             query = query.where(audit.c.id < _id_in(cursor))
-        rows = (await self._session.execute(query)).all()
+        rows = await self._session.rows(query)
         items = [AuditView.model_validate(row, from_attributes=True) for row in rows[:limit]]
         return Page(items=items, next_cursor=str(items[-1].id) if len(rows) > limit else None)
 

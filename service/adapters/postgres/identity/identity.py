@@ -128,7 +128,7 @@ class PostgresTokens(OnSession, Tokens):
 
     async def lock(self, token_id: str) -> TokenRecord:
         query = select(tokens).where(tokens.c.id == token_id).with_for_update()
-        row = (await self._session.execute(query)).first()
+        row = await self._session.first(query)
         if row is None:
             raise NotFound(f"no token has the id {token_id!r}; `headway token ls` lists them.")
         return _token(row)
@@ -149,7 +149,7 @@ class PostgresTokens(OnSession, Tokens):
             .values(sha256=new_sha256, expires_at=func.least(until, shown_until))
             .returning(tokens)
         )
-        row = (await self._session.execute(statement)).first()
+        row = await self._session.first(statement)
         return None if row is None else _token(row)
 
     async def revoke(self, token_id: str, now: datetime, *, family: bool = False) -> None:
@@ -176,12 +176,10 @@ class PostgresUsers(SignIns, Users):
     async def add(self, user: UserRecord) -> bool:
         statement = upsert(users).values(id=user.id, **_user_values(user))
         statement = statement.on_conflict_do_nothing(index_elements=["name"])
-        return (await self._session.execute(statement.returning(users.c.id))).first() is not None
+        return await self._session.first(statement.returning(users.c.id)) is not None
 
     async def lock(self, name: str) -> UserRecord:
-        row = (
-            await self._session.execute(select(users).where(users.c.name == name).with_for_update())
-        ).first()
+        row = await self._session.first(select(users).where(users.c.name == name).with_for_update())
         if row is None:
             raise NotFound(f"no user is called {name!r}; an admin adds them with `headway user add {name}`.")
         return row_to_user(row)
@@ -206,7 +204,7 @@ class PostgresUsers(SignIns, Users):
 
     async def remove_role(self, user_id: str, project: str) -> bool:
         statement = delete(members).where(members.c.user_id == user_id, members.c.project == project)
-        return (await self._session.execute(statement.returning(members.c.user_id))).first() is not None
+        return await self._session.first(statement.returning(members.c.user_id)) is not None
 
     async def lock_admins(self) -> frozenset[str]:
         # The rows of `users` are locked too, because an admin can lose the role or be disabled.
@@ -252,14 +250,14 @@ class PostgresProjects(OnSession, Projects):
         # A submit holds FOR KEY SHARE, so no job can be added between the check for live jobs and the
         # deletion.
         query = select(projects).where(projects.c.name == name).with_for_update()
-        row = (await self._session.execute(query)).first()
+        row = await self._session.first(query)
         return None if row is None else _project(row)
 
     async def exists(self, name: str) -> bool:
         query = (
             select(projects.c.name).where(projects.c.name == name).with_for_update(read=True, key_share=True)
         )
-        return (await self._session.execute(query)).first() is not None
+        return await self._session.first(query) is not None
 
     async def save(self, project: ProjectRecord) -> None:
         values = {
@@ -274,7 +272,7 @@ class PostgresProjects(OnSession, Projects):
 
     async def delete(self, name: str) -> list[str]:
         # The rows go along because a later project of the same name is a different project.
-        needed_by = list((await self._session.execute(_NEEDED_BY, {"name": name})).scalars())
+        needed_by = await self._session.scalars(_NEEDED_BY, {"name": name})
         if needed_by:
             return needed_by
         for statement in _OF_PROJECT:

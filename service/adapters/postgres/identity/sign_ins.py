@@ -33,7 +33,7 @@ class SignIns(OnSession):
 
     async def take_login(self, state_sha256: str) -> Login | None:
         statement = delete(logins).where(logins.c.state_sha256 == state_sha256).returning(logins)
-        row = (await self._session.execute(statement)).first()
+        row = await self._session.first(statement)
         if row is None:
             return None
         return Login(
@@ -55,7 +55,7 @@ class SignIns(OnSession):
             .limit(1)
             .with_for_update()
         )
-        row = (await self._session.execute(query)).first()
+        row = await self._session.first(query)
         if row is None:
             return None
         return Account(

@@ -84,13 +84,13 @@ class PostgresAccessQueries(OnSession, AccessQueries):
             query = query.where(or_(of_user, itself, of_robots))
         if cursor is not None:
             query = query.where(tuple_(tokens.c.created_at, tokens.c.id) < tuple_(*read_cursor(cursor)))
-        rows = (await self._session.execute(query)).all()
+        rows = await self._session.rows(query)
         more = write_cursor(rows[limit - 1].created_at, rows[limit - 1].id) if len(rows) > limit else None
         return Page[TokenView](items=[_token(row) for row in rows[:limit]], next_cursor=more)
 
     async def users(self, *, name: str | None, limit: int, cursor: str | None) -> Page[UserView]:
         values = {"name": name, "after": cursor or "", "limit": limit + 1}
-        rows = (await self._session.execute(_USERS, values)).all()
+        rows = await self._session.rows(_USERS, values)
         more = rows[limit - 1].name if len(rows) > limit else None
         return Page[UserView](items=[_user(row) for row in rows[:limit]], next_cursor=more)
 
@@ -103,10 +103,10 @@ class PostgresAccessQueries(OnSession, AccessQueries):
             "after": cursor or "",
             "limit": limit + 1,
         }
-        rows = (await self._session.execute(_PROJECTS, values)).all()
+        rows = await self._session.rows(_PROJECTS, values)
         more = rows[limit - 1].name if len(rows) > limit else None
         used = await used_slot_s(self._session, now, self._share_half_life_s)
-        weights = {row.name: row.weight for row in (await self._session.execute(_WEIGHTS)).all()}
+        weights = {row.name: row.weight for row in await self._session.rows(_WEIGHTS)}
         due = {name: weight for name, weight in weights.items() if name in used} | {
             row.name: row.weight for row in rows if row.slots_held
         }

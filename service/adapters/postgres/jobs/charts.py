@@ -48,7 +48,7 @@ class JobCharts(OnSession):
     ) -> dict[str, list[SizeChange]]:
         found: dict[str, list[SizeChange]] = {}
         values = {"jobs": list(job_ids), "since": since}
-        for row in (await self._session.execute(_SIZES, values)).all():
+        for row in await self._session.rows(_SIZES, values):
             change = SizeChange(
                 generation=row.generation,
                 size=row.size,
@@ -63,7 +63,7 @@ class JobCharts(OnSession):
 
     async def series(self, job_id: str, points: int) -> dict[str, list[tuple[datetime, int, float]]]:
         found: dict[str, list[tuple[datetime, int, float]]] = {}
-        rows = (await self._session.execute(_SERIES, {"job": job_id, "points": points})).all()
+        rows = await self._session.rows(_SERIES, {"job": job_id, "points": points})
         for row in rows:
             found.setdefault(row.name, []).append((row.at, row.samples, row.value))
         return found

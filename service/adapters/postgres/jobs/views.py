@@ -138,7 +138,7 @@ class PostgresJobQueries(JobCharts, JobQueries):
             .order_by(events.c.sequence)
             .limit(limit + 1)
         )
-        rows = (await self._session.execute(query)).all()
+        rows = await self._session.rows(query)
         items = [
             EventView(
                 sequence=row.sequence,
@@ -159,7 +159,7 @@ class PostgresJobQueries(JobCharts, JobQueries):
         starts = select(events.c.generation).where(
             events.c.job_id == job_id, events.c.kind == JobEvent.ALLOCATE.value
         )
-        return list((await self._session.execute(starts.order_by(events.c.sequence))).scalars())
+        return await self._session.scalars(starts.order_by(events.c.sequence))
 
     async def metrics(self, job_id: str, *, after: int, limit: int) -> Page[MetricPoint]:
         query = (
@@ -168,7 +168,7 @@ class PostgresJobQueries(JobCharts, JobQueries):
             .order_by(metrics.c.id)
             .limit(limit + 1)
         )
-        rows = (await self._session.execute(query)).all()
+        rows = await self._session.rows(query)
         items = [
             MetricPoint(
                 at=row.at,

@@ -24,12 +24,12 @@ class StoredBudgets(OnSession):
     async def budgets(self) -> list[Budget]:
         rows = await self._session.execute(select(budgets).order_by(budgets.c.name))
         quotas = select(projects).where(projects.c.usd_per_month.is_not(None))
-        of_quotas = [_budget_of_quota(row) for row in (await self._session.execute(quotas)).all()]
+        of_quotas = [_budget_of_quota(row) for row in await self._session.rows(quotas)]
         return sorted([*map(_budget, rows.all()), *of_quotas], key=lambda one: one.name)
 
     async def lock_budget(self, name: str) -> Budget | None:
         query = select(budgets).where(budgets.c.name == name).with_for_update()
-        row = (await self._session.execute(query)).first()
+        row = await self._session.first(query)
         return None if row is None else _budget(row)
 
     async def save_budget(self, name: str, request: BudgetRequest, version: int, now: datetime) -> Budget:

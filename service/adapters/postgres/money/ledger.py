@@ -108,10 +108,10 @@ class PostgresLedger(OnSession, Ledger):
             )
             .order_by(machines.c.id)
         )
-        rows = (await self._session.execute(query)).all()
+        rows = await self._session.rows(query)
         ids = [row.id for row in rows]
         known = {one.id: one for one in await self._leases(one_of(leases.c.id, ids))}
-        joined = (await self._session.execute(select(nodes).where(one_of(nodes.c.machine_id, ids)))).all()
+        joined = await self._session.rows(select(nodes).where(one_of(nodes.c.machine_id, ids)))
         hosts = {row.machine_id: _host(row) for row in joined}
         return [MachineDue(row_to_machine(row), hosts.get(row.id), known.get(row.id)) for row in rows]
 
@@ -160,7 +160,7 @@ class PostgresLedger(OnSession, Ledger):
     async def news(self, after: int) -> tuple[int, list[str]]:
         last = (await self._session.execute(select(func.max(events.c.sequence)))).scalar_one()
         fresh = select(events.c.job_id).where(events.c.sequence > after, events.c.kind.in_(MARKS)).distinct()
-        return last or 0, sorted((await self._session.execute(fresh)).scalars())
+        return last or 0, sorted(await self._session.scalars(fresh))
 
     async def marks(self, job_ids: Collection[str], since_us: int | None) -> dict[str, list[TimelineEvent]]:
         query = select(*_MARKS).where(one_of(events.c.job_id, job_ids), events.c.kind.in_(MARKS))
@@ -177,7 +177,7 @@ class PostgresLedger(OnSession, Ledger):
             )
             query = query.where(events.c.sequence >= func.coalesce(first, 0))
         found: dict[str, list[TimelineEvent]] = {}
-        for row in (await self._session.execute(query.order_by(events.c.sequence))).all():
+        for row in await self._session.rows(query.order_by(events.c.sequence)):
             found.setdefault(row.job_id, []).append(_mark(row))
         return found
 
@@ -194,7 +194,7 @@ class PostgresLedger(OnSession, Ledger):
             one_of(allocations.c.job_id, job_ids),
             or_(allocations.c.ended_at.is_(None), allocations.c.ended_at > from_us(since_us)),
         )
-        for row in (await self._session.execute(query)).all():
+        for row in await self._session.rows(query):
             places = frozenset((node, slot) for node, slots in row.slots.items() for slot in slots)
             found[row.job_id][1][row.generation] = places
         return found
@@ -216,7 +216,7 @@ class PostgresLedger(OnSession, Ledger):
                 from_us=to_us(row.granted_at),
                 to_us=None if row.released_at is None else to_us(row.released_at),
             )
-            for row in (await self._session.execute(query)).all()
+            for row in await self._session.rows(query)
         ]
 
     async def store(self, written: Sequence[BilledLease], since_us: int) -> None:

@@ -43,7 +43,7 @@ async def tenants_of(session: Session, now: datetime, half_life_s: float) -> dic
         row.name: ProjectQuota(
             slots=row.slots, max_slots=row.max_slots, usd_per_month=row.usd_per_month, weight=row.weight
         )
-        for row in (await session.execute(_QUOTAS)).all()
+        for row in await session.rows(_QUOTAS)
     }
     if not quotas:
         return {}
@@ -57,5 +57,5 @@ async def tenants_of(session: Session, now: datetime, half_life_s: float) -> dic
 async def used_slot_s(session: Session, now: datetime, half_life_s: float) -> dict[str, float]:
     """Return the slot-seconds of each project, decayed by age."""
     since = now - timedelta(seconds=_HALF_LIVES * half_life_s)
-    rows = (await session.execute(_USED, {"now": now, "since": since, "half_life_s": half_life_s})).all()
+    rows = await session.rows(_USED, {"now": now, "since": since, "half_life_s": half_life_s})
     return {row.project: max(0.0, float(row.slot_s)) for row in rows}

@@ -107,7 +107,7 @@ class PostgresSpending(StoredBudgets, Spending):
         values: dict[str, Any] = {"since": since, "until": until}
         if projects is not None:
             values["projects"] = sorted(projects)
-        rows = (await self._session.execute(text(query), values)).all()
+        rows = await self._session.rows(text(query), values)
         found = [_group(row) for row in rows]
         if by is GroupBy.DAY:
             return sorted(found, key=lambda one: one.key)
@@ -128,7 +128,7 @@ class PostgresSpending(StoredBudgets, Spending):
         return float((await self._session.execute(query, values)).scalar_one())
 
     async def usd_per_h_now(self) -> dict[str | None, float]:
-        rows = (await self._session.execute(_NOW)).all()
+        rows = await self._session.rows(_NOW)
         return {row.project: float(row.usd or 0.0) for row in rows}
 
     async def job_spend(self, job_ids: Collection[str]) -> dict[str, JobSpend]:
@@ -144,7 +144,7 @@ class PostgresSpending(StoredBudgets, Spending):
         }
 
     async def limited_jobs(self) -> list[LimitedJob]:
-        rows = (await self._session.execute(_LIMITED)).all()
+        rows = await self._session.rows(_LIMITED)
         return [LimitedJob(row.id, row.usd, row.on_budget, row.submitted_at) for row in rows]
 
     async def holders(self, project: str | None) -> list[str]:
@@ -152,7 +152,7 @@ class PostgresSpending(StoredBudgets, Spending):
         return list(rows.scalars())
 
     async def machine_bills(self, since: datetime, until: datetime) -> list[LeaseBill]:
-        rows = (await self._session.execute(_BILLS, {"since": since, "until": until})).all()
+        rows = await self._session.rows(_BILLS, {"since": since, "until": until})
         return [
             LeaseBill(
                 machine_id=row.id,
@@ -172,14 +172,14 @@ class PostgresSpending(StoredBudgets, Spending):
             f"SELECT charges.project, leases.market, category, sum({_USD}) AS usd FROM {_FROM}"  # noqa: S608
             " WHERE hour >= :since AND usd_per_slot_h IS NOT NULL GROUP BY 1, 2, 3 ORDER BY 1, 2, 3"
         )
-        rows = (await self._session.execute(query, {"since": since})).all()
+        rows = await self._session.rows(query, {"since": since})
         return {(row.project, row.market, row.category): float(row.usd) for row in rows}
 
     async def slot_s(self, since: datetime) -> dict[Category, float]:
         query = text(
             "SELECT category, sum(slot_us) / 1000000.0 AS seconds FROM charges WHERE hour >= :since GROUP BY category"
         )
-        rows = (await self._session.execute(query, {"since": since})).all()
+        rows = await self._session.rows(query, {"since": since})
         return {Category(row.category): float(row.seconds) for row in rows}
 
     async def lost_slot_s(self, since: datetime) -> dict[str, float]:
@@ -187,7 +187,7 @@ class PostgresSpending(StoredBudgets, Spending):
             "SELECT cause, sum(slot_us) / 1000000.0 AS seconds FROM charges"
             " WHERE category = 'lost' AND hour >= :since GROUP BY cause ORDER BY cause"
         )
-        rows = (await self._session.execute(query, {"since": since})).all()
+        rows = await self._session.rows(query, {"since": since})
         return {row.cause: float(row.seconds) for row in rows}
 
 

@@ -48,7 +48,7 @@ class PostgresNodeCredentials(OnSession, NodeCredentials):
         query = select(*_TOKENS).where(
             or_(nodes.c.token_sha256 == sha256, nodes.c.previous_token_sha256 == sha256)
         )
-        row = (await self._session.execute(query)).first()
+        row = await self._session.first(query)
         return None if row is None else (row.id, _tokens(row))
 
     async def token_used(self, node_id: str, sha256: str, now: datetime) -> None:
@@ -72,7 +72,7 @@ class PostgresNodeCredentials(OnSession, NodeCredentials):
             .values(token_sha256=new_sha256, previous_token_sha256=presented_sha256, token_since=None)
             .returning(nodes.c.id)
         )
-        return (await self._session.execute(statement)).first() is not None
+        return await self._session.first(statement) is not None
 
     async def add_join_token(self, token: JoinTokenView, sha256: str) -> None:
         expired = join_tokens.c.expires_at < token.created_at - _EXPIRED_KEPT
@@ -85,7 +85,7 @@ class PostgresNodeCredentials(OnSession, NodeCredentials):
 
     async def find_join_token(self, sha256: str) -> JoinTokenView | None:
         query = select(join_tokens).where(join_tokens.c.sha256 == sha256)
-        row = (await self._session.execute(query)).first()
+        row = await self._session.first(query)
         return None if row is None else _view(row)
 
     async def take_join_token(self, token_id: str, now: datetime) -> bool:
@@ -96,11 +96,11 @@ class PostgresNodeCredentials(OnSession, NodeCredentials):
             .values(uses_left=join_tokens.c.uses_left - 1)
             .returning(join_tokens.c.id)
         )
-        return (await self._session.execute(statement)).first() is not None
+        return await self._session.first(statement) is not None
 
     async def remove_join_token(self, token_id: str) -> bool:
         statement = delete(join_tokens).where(join_tokens.c.id == token_id).returning(join_tokens.c.id)
-        return (await self._session.execute(statement)).first() is not None
+        return await self._session.first(statement) is not None
 
     async def holds(self, node_id: str, job_id: str, generation: int) -> bool:
         return any(row.now for row in await self._had(node_id, job_id, generation))
@@ -118,7 +118,7 @@ class PostgresNodeCredentials(OnSession, NodeCredentials):
 
     async def known_nodes(self, node_ids: Collection[str]) -> set[str]:
         query = select(nodes.c.id).where(one_of(nodes.c.id, node_ids))
-        return set((await self._session.execute(query)).scalars())
+        return set(await self._session.scalars(query))
 
     async def _had(self, node_id: str, job_id: str, generation: int) -> list[FetchedRow]:
         """Return one row if the run holds or held a slot on the node; its column says if it holds one now."""
@@ -134,7 +134,7 @@ class PostgresNodeCredentials(OnSession, NodeCredentials):
 
     async def find_ticket(self, sha256: str) -> Ticket | None:
         query = select(storage_tickets).where(storage_tickets.c.sha256 == sha256)
-        row = (await self._session.execute(query)).first()
+        row = await self._session.first(query)
         if row is None:
             return None
         return Ticket(

@@ -66,7 +66,7 @@ class PostgresNodes(NodeLeases, NodeQuarantines, Nodes):
 
     async def find(self, name: str) -> NodeRecord | None:
         query = select(nodes).where(nodes.c.name == name).with_for_update(key_share=True)
-        row = (await self._session.execute(query)).first()
+        row = await self._session.first(query)
         return None if row is None else row_to_node(row)
 
     async def save(self, node: NodeRecord) -> None:
@@ -100,7 +100,7 @@ class PostgresNodes(NodeLeases, NodeQuarantines, Nodes):
 
     async def device_kinds(self) -> set[str]:
         query = text("SELECT DISTINCT slot->>'device_kind' FROM nodes, jsonb_array_elements(slots) AS slot")
-        return set((await self._session.execute(query)).scalars())
+        return set(await self._session.scalars(query))
 
     async def many(self, node_ids: Sequence[str]) -> dict[str, NodeRecord]:
         if not node_ids:
@@ -110,12 +110,12 @@ class PostgresNodes(NodeLeases, NodeQuarantines, Nodes):
 
     async def silent_since(self, moment: datetime) -> list[str]:
         query = select(nodes.c.id).where(_silent(moment)).order_by(nodes.c.seen_at)
-        return list((await self._session.execute(query)).scalars())
+        return await self._session.scalars(query)
 
     async def lock_silent(self, node_id: str, moment: datetime) -> NodeRecord | None:
         query = select(nodes).where(nodes.c.id == node_id, _silent(moment))
         locked = query.with_for_update(key_share=True, skip_locked=True)
-        row = (await self._session.execute(locked)).first()
+        row = await self._session.first(locked)
         return None if row is None else row_to_node(row)
 
     async def not_before_its_time(self, now: datetime, slack_s: float) -> None:

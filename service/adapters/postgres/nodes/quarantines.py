@@ -37,7 +37,7 @@ class NodeQuarantines(OnSession):
             )
             .order_by(quarantines.c.since, quarantines.c.id)
         )
-        return [_quarantine(row) for row in (await self._session.execute(query)).all()]
+        return [_quarantine(row) for row in await self._session.rows(query)]
 
     async def open_quarantines(self, node_ids: Sequence[str] | None = None) -> list[Quarantine]:
         wanted = None if node_ids is None else list(node_ids)
@@ -69,7 +69,7 @@ class NodeQuarantines(OnSession):
             .on_conflict_do_nothing(index_elements=["node_id", "slot"], index_where=_OPEN)
             .returning(quarantines.c.id)
         )
-        return (await self._session.execute(insertion)).first() is not None
+        return await self._session.first(insertion) is not None
 
 
 def _quarantine(row: Any) -> Quarantine:

@@ -51,7 +51,7 @@ class PostgresNodeQueries(SlotHistory, NodeQueries):
             .exists()
         )
         query = select(nodes).where(~((nodes.c.state == NodeState.LOST) & over)).order_by(nodes.c.name)
-        rows = (await self._session.execute(query)).all()
+        rows = await self._session.rows(query)
         silence_s = silence.silence_of(sum(row.state != NodeState.LOST for row in rows))
         return [_node_view(row, holders, confined, now, silence_s) for row in rows]
 

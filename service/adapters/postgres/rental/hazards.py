@@ -35,6 +35,6 @@ async def hazards_of_pools(session: Session, kinds: Collection[str], now: dateti
         .order_by(machines.c.requested_at.desc(), machines.c.id.desc())
         .limit(_LEASES)
     )
-    leases = [row_to_machine(row) for row in (await session.execute(query)).all()]
+    leases = [row_to_machine(row) for row in await session.rows(query)]
     found = hazards_by_kind(leases, {kind: hazard_of(kind) for kind in kinds}, now)
     return {pool_name(kind, Market.SPOT): hazard for kind, hazard in found.items()}

@@ -41,7 +41,7 @@ class PostgresMachines(OnSession, Machines):
 
     async def lock(self, machine_id: str) -> Machine:
         query = select(machines).where(machines.c.id == machine_id).with_for_update()
-        row = (await self._session.execute(query)).first()
+        row = await self._session.first(query)
         if row is None:
             raise NotFound(f"no machine has the id {machine_id!r}; `headway machines` lists them.")
         return row_to_machine(row)
@@ -52,7 +52,7 @@ class PostgresMachines(OnSession, Machines):
 
     async def of_token(self, token_sha256: str) -> Machine | None:
         query = select(machines).where(machines.c.join_token_sha256 == token_sha256).with_for_update()
-        row = (await self._session.execute(query)).first()
+        row = await self._session.first(query)
         return None if row is None else row_to_machine(row)
 
     async def open(self) -> list[Machine]:
@@ -77,7 +77,7 @@ class PostgresMachines(OnSession, Machines):
                 empty=not row.held,
                 reclaim_at=row.reclaim_at,
             )
-            for row in (await self._session.execute(query)).all()
+            for row in await self._session.rows(query)
         }
 
     async def known(self, provider: str, names: Collection[str]) -> list[Machine]:
@@ -89,7 +89,7 @@ class PostgresMachines(OnSession, Machines):
 
     async def _all(self, query: Select[Any]) -> list[Machine]:
         ordered = query.order_by(machines.c.requested_at, machines.c.id)
-        return [row_to_machine(row) for row in (await self._session.execute(ordered)).all()]
+        return [row_to_machine(row) for row in await self._session.rows(ordered)]
 
     async def views(
         self, now: datetime, *, open_only: bool, limit: int, cursor: str | None
@@ -104,7 +104,7 @@ class PostgresMachines(OnSession, Machines):
             query = query.where(text(f"NOT (machines.{ENDED_SQL})"))
         if cursor is not None:
             query = query.where(tuple_(machines.c.requested_at, machines.c.id) < tuple_(*read_cursor(cursor)))
-        rows = (await self._session.execute(query)).all()
+        rows = await self._session.rows(query)
         last = rows[limit - 1] if len(rows) > limit else None
         return Page(
             items=[_view(row, now) for row in rows[:limit]],

@@ -91,5 +91,5 @@ class PostgresCommands(OnSession, Commands):
             .values(pushed_at=now, pushes=commands.c.pushes + 1)
             .returning(commands.c.sequence, commands.c.id, commands.c.node_id, commands.c.body)
         )
-        rows = sorted((await self._session.execute(statement)).all(), key=lambda row: row.sequence)
+        rows = sorted(await self._session.rows(statement), key=lambda row: row.sequence)
         return [PendingCommand(row.id, row.node_id, json.dumps(row.body)) for row in rows]

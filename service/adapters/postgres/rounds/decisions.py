@@ -106,7 +106,7 @@ class PostgresRounds(OnSession, Rounds):
         )
 
     async def policy(self) -> PolicySetting:
-        row = (await self._session.execute(select(cluster_settings))).first()
+        row = await self._session.first(select(cluster_settings))
         return PolicySetting() if row is None else PolicySetting(row.policy, row.parameters)
 
     async def choose_policy(self, setting: PolicySetting, now: datetime) -> None:

@@ -132,7 +132,7 @@ async def take_snapshot(
     for one in await NodeQuarantines(session).open_quarantines():
         confined.setdefault(one.node_id, {})[one.slot] = one.message
     job_ids = [row.id for row in job_rows]
-    settings = (await session.execute(select(cluster_settings))).first()
+    settings = await session.first(select(cluster_settings))
     policy = PolicySetting() if settings is None else PolicySetting(settings.policy, settings.parameters)
     policy_state = {} if settings is None else settings.policy_state
     caps, limits = await caps_and_limits(session, now)
@@ -205,12 +205,12 @@ def _slots(slots: str) -> tuple[Mapping[int, str], Mapping[int, str]]:
 
 
 async def _measurements(session: Session, job_ids: Sequence[str]) -> dict[str, tuple[Measurement, ...]]:
-    return _by_owner((await session.execute(_MEASUREMENTS, {"jobs": list(job_ids)})).all())
+    return _by_owner(await session.rows(_MEASUREMENTS, {"jobs": list(job_ids)}))
 
 
 async def measured_of_classes(session: Session, classes: Sequence[str]) -> dict[str, tuple[Measurement, ...]]:
     """Return the measurements of the latest jobs of each class, by class."""
-    return _by_owner((await session.execute(_CLASS_MEASUREMENTS, {"classes": list(classes)})).all())
+    return _by_owner(await session.rows(_CLASS_MEASUREMENTS, {"classes": list(classes)}))
 
 
 def _by_owner(rows: Sequence[Sequence[Any]]) -> dict[str, tuple[Measurement, ...]]:

@@ -91,7 +91,7 @@ class PostgresRoundQueries(OnSession, RoundQueries):
         query = select(rounds).order_by(rounds.c.at.desc(), rounds.c.id.desc()).limit(limit + 1)
         if cursor is not None:
             query = query.where(tuple_(rounds.c.at, rounds.c.id) < tuple_(*read_cursor(cursor)))
-        rows = (await self._session.execute(query)).all()
+        rows = await self._session.rows(query)
         last = rows[limit - 1] if len(rows) > limit else None
         return Page(
             items=await self._seen([_round(row) for row in rows[:limit]], seen),
@@ -102,7 +102,7 @@ class PostgresRoundQueries(OnSession, RoundQueries):
         query = select(rounds).order_by(rounds.c.at.desc(), rounds.c.id.desc()).limit(1)
         if round_id != "latest":
             query = query.where(rounds.c.id == round_id)
-        row = (await self._session.execute(query)).first()
+        row = await self._session.first(query)
         if row is None:
             raise NotFound(
                 "no round has been decided yet; check that a scheduler is running"
@@ -118,11 +118,11 @@ class PostgresRoundQueries(OnSession, RoundQueries):
             return views
         changed = {one.job_id for view in views for one in view.changes}
         query = select(jobs.c.id).where(one_of(jobs.c.id, changed), jobs.c.project.in_(seen))
-        own = set((await self._session.execute(query)).scalars())
+        own = set(await self._session.scalars(query))
         return [seen_round(view, own, seen) for view in views]
 
     async def slots(self) -> list[SlotCount]:
-        rows = (await self._session.execute(_SLOTS)).all()
+        rows = await self._session.rows(_SLOTS)
         return [
             SlotCount(
                 NodeState(row.state),
@@ -137,14 +137,14 @@ class PostgresRoundQueries(OnSession, RoundQueries):
 
     async def nodes(self) -> dict[NodeState, int]:
         query = select(nodes.c.state, func.count()).group_by(nodes.c.state)
-        return {NodeState(state): count for state, count in (await self._session.execute(query)).all()}
+        return {NodeState(state): count for state, count in await self._session.rows(query)}
 
     async def leader(self) -> tuple[int, float]:
-        row = (await self._session.execute(_LEADER)).first()
+        row = await self._session.first(_LEADER)
         return (0, 0.0) if row is None else (row.term, max(0.0, float(row.silent_s)))
 
     async def predictions(self, job_id: str) -> list[ScoredPrediction]:
-        rows = (await self._session.execute(_PREDICTIONS, {"job": job_id})).all()
+        rows = await self._session.rows(_PREDICTIONS, {"job": job_id})
         return [
             ScoredPrediction(
                 generation=row.generation,
@@ -175,7 +175,7 @@ class PostgresRoundQueries(OnSession, RoundQueries):
         return PredictionErrors(row.number, tuple(row.ratios), float(row.coverage or 0.0))
 
     async def used_since(self, job_id: str, since: datetime, now: datetime) -> tuple[float, dict[str, float]]:
-        rows = (await self._session.execute(SERVED, {"jobs": [job_id], "now": now, "since": since})).all()
+        rows = await self._session.rows(SERVED, {"jobs": [job_id], "now": now, "since": since})
         return sum(float(row.seconds) for row in rows), {row.device_kind: float(row.slot_s) for row in rows}
 
     async def measured_of_class(self, job_class: str) -> tuple[Measurement, ...]:
@@ -190,7 +190,7 @@ class PostgresRoundQueries(OnSession, RoundQueries):
         query = select(jobs.c.state, func.count()).where(text(f"NOT ({TERMINAL_SQL})")).group_by(jobs.c.state)
         if seen is not None:
             query = query.where(jobs.c.project.in_(seen))
-        return {JobState(state): count for state, count in (await self._session.execute(query)).all()}
+        return {JobState(state): count for state, count in await self._session.rows(query)}
 
 
 def _round(row: Row[Any]) -> RoundView:

@@ -49,7 +49,7 @@ class PostgresSimulations(OnSession, Simulations):
             "created_at": now,
         }
         statement = insert(simulations).values(**values).on_conflict_do_nothing().returning(simulations)
-        row = (await self._session.execute(statement)).first()
+        row = await self._session.first(statement)
         if row is not None:
             return AskedSimulation(_view(row), request_digest, created=True)
         query = select(*_LISTED).where(simulations.c.idempotency_key == idempotency_key)
@@ -69,7 +69,7 @@ class PostgresSimulations(OnSession, Simulations):
         query = select(*_LISTED).where(_within(seen)).order_by(*newest_first).limit(limit + 1)
         if cursor is not None:
             query = query.where(tuple_(*order) < tuple_(*read_cursor(cursor)))
-        rows = (await self._session.execute(query)).all()
+        rows = await self._session.rows(query)
         last = rows[limit - 1] if len(rows) > limit else None
         return Page(
             items=[_view(row) for row in rows[:limit]],
@@ -97,7 +97,7 @@ class PostgresSimulations(OnSession, Simulations):
             )
             .returning(simulations.c.id, simulations.c.request, simulations.c.attempt, simulations.c.projects)
         )
-        row = (await self._session.execute(statement)).first()
+        row = await self._session.first(statement)
         if row is None:
             return None
         seen = None if row.projects is None else frozenset(row.projects)
@@ -130,7 +130,7 @@ class PostgresSimulations(OnSession, Simulations):
         )
 
     async def _find(self, query: Any, simulation_id: str) -> Row[Any]:
-        row: Row[Any] | None = (await self._session.execute(query)).first()
+        row: Row[Any] | None = await self._session.first(query)
         if row is None:
             raise NotFound(
                 f"no simulation has the id {simulation_id!r}; simulations are deleted after some days."

@@ -44,11 +44,11 @@ class DiagnosisFacts(OnSession):
             )
             .group_by(commands.c.node_id)
         )
-        waiting = {row.node_id: int(row.waiting) for row in (await self._session.execute(late)).all()}
+        waiting = {row.node_id: int(row.waiting) for row in await self._session.rows(late)}
         # An agent withholds either all of its slots or none.
         withheld = func.coalesce(nodes.c.slots[0]["withheld"].astext, "").label("withheld")
         columns = (nodes.c.id, nodes.c.name, nodes.c.state, nodes.c.seen_at, nodes.c.agent_version, withheld)
-        rows = (await self._session.execute(select(*columns, quarantined.label("quarantined")))).all()
+        rows = await self._session.rows(select(*columns, quarantined.label("quarantined")))
         return [
             NodeFacts(
                 name=row.name,
@@ -84,5 +84,5 @@ class DiagnosisFacts(OnSession):
                 blocked_by_budget=row.reason == Reason.BUDGET
                 and row.state in {JobState.PENDING, JobState.PAUSED},
             )
-            for row in (await self._session.execute(query)).all()
+            for row in await self._session.rows(query)
         ]

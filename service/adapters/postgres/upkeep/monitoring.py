@@ -57,9 +57,9 @@ class PostgresMonitoring(DiagnosisFacts, Monitoring):
 
     async def figures(self, now: datetime) -> ClusterFigures:
         since = {"since": now - WITHIN}
-        jobs = (await self._session.execute(_JOBS)).all()
-        nodes = (await self._session.execute(_NODES)).all()
-        slots = (await self._session.execute(_SLOTS, {"lost": NodeState.LOST})).all()
+        jobs = await self._session.rows(_JOBS)
+        nodes = await self._session.rows(_NODES)
+        slots = await self._session.rows(_SLOTS, {"lost": NodeState.LOST})
         commands = (await self._session.execute(_COMMANDS)).one()
         rounds = (await self._session.execute(_ROUNDS, since)).one()
         waiting = [row.since for row in jobs if row.state == JobState.PENDING]

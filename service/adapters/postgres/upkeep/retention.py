@@ -79,7 +79,7 @@ class PostgresRetention(Thinning, Retention):
 
     async def delete_jobs(self, before: datetime) -> JobsDeleted:
         query = select(jobs.c.id).where(jobs.c.finished_at < before).limit(_JOBS_AT_ONCE)
-        old = list((await self._session.execute(query)).scalars())
+        old = await self._session.scalars(query)
         left = BATCH if old else 0
         for table in _OF_JOBS if old else ():
             left -= await delete_batch(self._session, table, "job_id = ANY(:ids)", left, ids=old)
@@ -94,8 +94,8 @@ class PostgresRetention(Thinning, Retention):
         query = (
             select(bundles.c.digest).where(bundles.c.created_at < before).with_for_update(skip_locked=True)
         )
-        old = list((await self._session.execute(query)).scalars())
-        return list((await self._session.execute(_UNUSED_BUNDLES, {"digests": old})).scalars())
+        old = await self._session.scalars(query)
+        return await self._session.scalars(_UNUSED_BUNDLES, {"digests": old})
 
     async def _delete_nodes(self, before: datetime, *, rented: bool) -> int:
         """Delete a batch of LOST nodes without grants, open leases or open machines, and their commands."""
@@ -117,7 +117,7 @@ class PostgresRetention(Thinning, Retention):
             .limit(BATCH)
             .with_for_update(skip_locked=True)
         )
-        gone = list((await self._session.execute(query)).scalars())
+        gone = await self._session.scalars(query)
         if not gone:
             return 0
         if await delete_batch(self._session, "commands", "node_id = ANY(:ids)", ids=gone) == BATCH:
@@ -127,12 +127,12 @@ class PostgresRetention(Thinning, Retention):
 
     async def existing_jobs(self, job_ids: Collection[str]) -> set[str]:
         query = select(jobs.c.id).where(one_of(jobs.c.id, job_ids))
-        return set((await self._session.execute(query)).scalars())
+        return set(await self._session.scalars(query))
 
     async def existing_bundles(self, digests: Collection[str]) -> set[str]:
         query = select(bundles.c.digest).where(one_of(bundles.c.digest, digests))
-        return set((await self._session.execute(query)).scalars())
+        return set(await self._session.scalars(query))
 
     async def live_jobs(self) -> list[str]:
         query = select(jobs.c.id).where(text(f"NOT ({TERMINAL_SQL})"), jobs.c.started_at.is_not(None))
-        return list((await self._session.execute(query)).scalars())
+        return await self._session.scalars(query)

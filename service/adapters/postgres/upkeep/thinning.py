@@ -117,7 +117,7 @@ class Thinning(OnSession):
             select(metrics.c.id, metrics.c.at).where(metrics.c.id > after).order_by(metrics.c.id).limit(BATCH)
         )
         upto, young = after, False
-        for row in (await self._session.execute(query)).all():
+        for row in await self._session.rows(query):
             young = row.at >= now - tier.age
             if young:
                 break
@@ -138,7 +138,7 @@ class Thinning(OnSession):
         query = select(jobs.c.id).where(
             text(f"NOT ({TERMINAL_SQL})"), jobs.c.submitted_at < submitted_before, jobs.c.generation > 0
         )
-        return list((await self._session.execute(query.order_by(jobs.c.id))).scalars())
+        return await self._session.scalars(query.order_by(jobs.c.id))
 
     async def thin_history(self, job_id: str, horizons: Horizons) -> int:
         values = {"job": job_id, "before": horizons.history}
