@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import fields
 from typing import Any
 
 from sqlalchemy import select, text
 
 from headway.contract.views.identity import AuditView
 from headway.contract.views.jobs import Page
+from service.adapters.postgres.engine.records import values_of
 from service.adapters.postgres.engine.session import OnSession, Session
 from service.adapters.postgres.tables.core import TERMINAL_SQL
 from service.adapters.postgres.tables.identity import audit
@@ -96,31 +98,8 @@ def _id_in(cursor: str) -> int:
 
 
 def _row(entry: AuditEntry) -> dict[str, Any]:
-    return {
-        "audit_at": entry.at,
-        "audit_actor": entry.actor,
-        "audit_token_id": entry.token_id,
-        "audit_action": entry.action,
-        "audit_target": entry.target,
-        "audit_project": entry.project,
-        "audit_job": entry.job,
-        "audit_status": entry.status,
-        "audit_address": entry.address,
-        "audit_request_id": entry.request_id,
-        "audit_detail": json.dumps(dict(entry.detail)),
-    }
+    values = {f"audit_{name}": value for name, value in values_of(entry).items()}
+    return {**values, "audit_detail": json.dumps(dict(entry.detail))}
 
 
-_NAMES = (
-    "audit_at",
-    "audit_actor",
-    "audit_token_id",
-    "audit_action",
-    "audit_target",
-    "audit_project",
-    "audit_job",
-    "audit_status",
-    "audit_address",
-    "audit_request_id",
-    "audit_detail",
-)
+_NAMES = tuple(f"audit_{field.name}" for field in fields(AuditEntry))

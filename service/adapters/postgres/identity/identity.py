@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from datetime import datetime
-from typing import Any
 
-from sqlalchemy import Row, bindparam, delete, func, literal, select, text, update
+from sqlalchemy import and_, bindparam, delete, func, literal, select, text, update
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.types import DateTime, Text
 
 from headway.contract.views.identity import EVERYWHERE, ProjectQuota, Role
 from service.adapters.postgres.engine.expressions import one_of
+from service.adapters.postgres.engine.records import record_of, values_of
 from service.adapters.postgres.engine.session import OnSession
 from service.adapters.postgres.identity.sign_ins import SignIns
 from service.adapters.postgres.tables.core import TERMINAL_SQL
-from service.adapters.postgres.tables.identity import members, projects, tokens, users
+from service.adapters.postgres.tables.identity import members, projects, secrets, tokens, users
 from service.domain.shared.errors import NotFound
 from service.usecases.ports.identity import (
     Bearer,
@@ -77,15 +77,9 @@ class PostgresTokens(OnSession, Tokens):
         return (await self.of_digests([token_sha256])).get(token_sha256)
 
     async def of_digests(self, tokens_sha256: Collection[str]) -> dict[str, Bearer]:
-        rows = await self._session.execute(_BEARERS, {"digests": list(tokens_sha256)})
         return {
-            row.sha256: Bearer(
-                token=_token(row),
-                user_name=row.user_name,
-                disabled_at=row.disabled_at,
-                roles={project: Role(role) for project, role in (row.roles or {}).items()},
-            )
-            for row in rows.all()
+            row.sha256: record_of(Bearer, row, token=record_of(TokenRecord, row), roles=row.roles or {})
+            for row in await self._session.rows(_BEARERS, {"digests": list(tokens_sha256)})
         }
 
     async def used(self, at: Mapping[str, datetime], at_most_every_s: float) -> None:
@@ -102,36 +96,25 @@ class PostgresTokens(OnSession, Tokens):
             await self._session.execute(_USED, {"ids": ids, "moments": moments, "every_s": at_most_every_s})
 
     async def add(self, token: TokenRecord, token_sha256: str) -> bool:
-        same = {
-            "name": token.name,
-            "user_id": token.user_id,
-            "role": token.role,
-            "project": token.project,
-            "session": token.session,
-            "parent_id": token.parent_id,
-            "created_by": token.created_by,
-        }
-        statement = upsert(tokens).values(
-            id=token.id,
-            sha256=token_sha256,
-            created_at=token.created_at,
-            expires_at=token.expires_at,
-            **same,
-        )
+        fields = values_of(token)
+        equal = [
+            tokens.c[name].is_not_distinct_from(fields[name])
+            for name in ("name", "user_id", "role", "project", "session", "parent_id", "created_by")
+        ]
+        statement = upsert(tokens).values(sha256=token_sha256, **fields)
         statement = statement.on_conflict_do_update(
             index_elements=["id"],
             set_={"sha256": token_sha256, "expires_at": token.expires_at},
-            where=tokens.c.last_used_at.is_(None) & tokens.c.revoked_at.is_(None) & _all_same(same),
+            where=and_(tokens.c.last_used_at.is_(None), tokens.c.revoked_at.is_(None), *equal),
         )
-        stored = await self._session.execute(statement.returning(tokens.c.id))
-        return stored.first() is not None
+        return await self._session.first(statement.returning(tokens.c.id)) is not None
 
     async def lock(self, token_id: str) -> TokenRecord:
         query = select(tokens).where(tokens.c.id == token_id).with_for_update()
         row = await self._session.first(query)
         if row is None:
             raise NotFound(f"no token has the id {token_id!r}; `headway token ls` lists them.")
-        return _token(row)
+        return record_of(TokenRecord, row)
 
     async def renew(
         self, old_sha256: str, new_sha256: str, *, now: datetime, until: datetime
@@ -150,7 +133,7 @@ class PostgresTokens(OnSession, Tokens):
             .returning(tokens)
         )
         row = await self._session.first(statement)
-        return None if row is None else _token(row)
+        return None if row is None else record_of(TokenRecord, row)
 
     async def revoke(self, token_id: str, now: datetime, *, family: bool = False) -> None:
         if family:
@@ -163,18 +146,11 @@ class PostgresTokens(OnSession, Tokens):
         )
 
 
-def _all_same(values: Mapping[str, Any]) -> Any:
-    same: Any = True
-    for name, value in values.items():
-        same = tokens.c[name].is_not_distinct_from(value) & same
-    return same
-
-
 class PostgresUsers(SignIns, Users):
     """Users and their roles in PostgreSQL."""
 
     async def add(self, user: UserRecord) -> bool:
-        statement = upsert(users).values(id=user.id, **_user_values(user))
+        statement = upsert(users).values(values_of(user))
         statement = statement.on_conflict_do_nothing(index_elements=["name"])
         return await self._session.first(statement.returning(users.c.id)) is not None
 
@@ -182,19 +158,19 @@ class PostgresUsers(SignIns, Users):
         row = await self._session.first(select(users).where(users.c.name == name).with_for_update())
         if row is None:
             raise NotFound(f"no user is called {name!r}; an admin adds them with `headway user add {name}`.")
-        return row_to_user(row)
+        return record_of(UserRecord, row)
 
     async def save(self, user: UserRecord) -> None:
-        await self._session.execute(update(users).where(users.c.id == user.id).values(_user_values(user)))
+        await self._session.execute(
+            update(users).where(users.c.id == user.id).values(values_of(user, without={"id"}))
+        )
 
     async def delete(self, user_id: str) -> None:
         await self._session.execute(delete(users).where(users.c.id == user_id))
 
     async def roles(self, user_id: str) -> dict[str, Role]:
-        rows = await self._session.execute(
-            select(members.c.project, members.c.role).where(members.c.user_id == user_id)
-        )
-        return {row.project: Role(row.role) for row in rows.all()}
+        query = select(members.c.project, members.c.role).where(members.c.user_id == user_id)
+        return {row.project: Role(row.role) for row in await self._session.rows(query)}
 
     async def put_role(self, user_id: str, project: str, role: Role) -> None:
         statement = upsert(members).values(user_id=user_id, project=project, role=role)
@@ -215,32 +191,8 @@ class PostgresUsers(SignIns, Users):
             .order_by(members.c.user_id)
             .with_for_update()
         )
-        rows = await self._session.execute(query)
-        return frozenset(row.user_id for row in rows.all() if row.disabled_at is None)
-
-
-def row_to_user(row: Row[Any]) -> UserRecord:
-    """Return the user in a row of `users`."""
-    return UserRecord(
-        id=row.id,
-        name=row.name,
-        issuer=row.issuer,
-        subject=row.subject,
-        created_at=row.created_at,
-        last_seen_at=row.last_seen_at,
-        disabled_at=row.disabled_at,
-    )
-
-
-def _user_values(user: UserRecord) -> dict[str, Any]:
-    return {
-        "name": user.name,
-        "issuer": user.issuer,
-        "subject": user.subject,
-        "created_at": user.created_at,
-        "last_seen_at": user.last_seen_at,
-        "disabled_at": user.disabled_at,
-    }
+        rows = await self._session.rows(query)
+        return frozenset(row.user_id for row in rows if row.disabled_at is None)
 
 
 class PostgresProjects(OnSession, Projects):
@@ -251,7 +203,7 @@ class PostgresProjects(OnSession, Projects):
         # deletion.
         query = select(projects).where(projects.c.name == name).with_for_update()
         row = await self._session.first(query)
-        return None if row is None else _project(row)
+        return None if row is None else record_of(ProjectRecord, row, quota=record_of(ProjectQuota, row))
 
     async def exists(self, name: str) -> bool:
         query = (
@@ -260,13 +212,7 @@ class PostgresProjects(OnSession, Projects):
         return await self._session.first(query) is not None
 
     async def save(self, project: ProjectRecord) -> None:
-        values = {
-            "description": project.description,
-            "slots": project.quota.slots,
-            "max_slots": project.quota.max_slots,
-            "usd_per_month": project.quota.usd_per_month,
-            "weight": project.quota.weight,
-        }
+        values = {"description": project.description, **project.quota.model_dump()}
         statement = upsert(projects).values(name=project.name, created_at=project.created_at, **values)
         await self._session.execute(statement.on_conflict_do_update(index_elements=["name"], set_=values))
 
@@ -275,45 +221,7 @@ class PostgresProjects(OnSession, Projects):
         needed_by = await self._session.scalars(_NEEDED_BY, {"name": name})
         if needed_by:
             return needed_by
-        for statement in _OF_PROJECT:
-            await self._session.execute(statement, {"name": name})
+        for table in (members, tokens, secrets):
+            await self._session.execute(delete(table).where(table.c.project == name))
+        await self._session.execute(delete(projects).where(projects.c.name == name))
         return []
-
-
-_OF_PROJECT = tuple(
-    text(sql)
-    for sql in (
-        "DELETE FROM members WHERE project = :name",
-        "DELETE FROM tokens WHERE project = :name",
-        "DELETE FROM secrets WHERE project = :name",
-        "DELETE FROM projects WHERE name = :name",
-    )
-)
-
-
-def _project(row: Row[Any]) -> ProjectRecord:
-    return ProjectRecord(
-        name=row.name,
-        description=row.description,
-        quota=ProjectQuota(
-            slots=row.slots, max_slots=row.max_slots, usd_per_month=row.usd_per_month, weight=row.weight
-        ),
-        created_at=row.created_at,
-    )
-
-
-def _token(row: Row[Any]) -> TokenRecord:
-    return TokenRecord(
-        id=row.id,
-        name=row.name,
-        user_id=row.user_id,
-        role=None if row.role is None else Role(row.role),
-        project=row.project,
-        session=row.session,
-        parent_id=row.parent_id,
-        created_by=row.created_by,
-        created_at=row.created_at,
-        expires_at=row.expires_at,
-        revoked_at=row.revoked_at,
-        last_used_at=row.last_used_at,
-    )

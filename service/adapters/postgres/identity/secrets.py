@@ -8,6 +8,7 @@ from datetime import datetime
 from sqlalchemy import delete, select, text, update
 
 from headway.contract.views.identity import SecretView
+from service.adapters.postgres.engine.records import record_of
 from service.adapters.postgres.engine.session import OnSession
 from service.adapters.postgres.tables.identity import secrets
 from service.domain.shared.errors import NotFound
@@ -46,16 +47,7 @@ class PostgresSecrets(OnSession, Secrets):
     async def of_project(self, project: str) -> list[SecretView]:
         query = select(secrets).where(secrets.c.project == project).order_by(secrets.c.name)
         rows = await self._session.rows(query)
-        return [
-            SecretView(
-                project=row.project,
-                name=row.name,
-                created_by=row.created_by,
-                created_at=row.created_at,
-                updated_at=row.updated_at,
-            )
-            for row in rows
-        ]
+        return [record_of(SecretView, row) for row in rows]
 
     async def delete(self, project: str, name: str) -> None:
         gone = await self._session.execute(

@@ -9,6 +9,7 @@ from sqlalchemy import case, delete, insert, or_, select, text
 from sqlalchemy.dialects.postgresql import insert as upsert
 
 from headway.contract.views.identity import Role
+from service.adapters.postgres.engine.records import record_of, values_of
 from service.adapters.postgres.engine.session import OnSession
 from service.adapters.postgres.tables.identity import logins, members, users
 from service.domain.identity.sign_in import Account, Claims
@@ -21,28 +22,12 @@ class SignIns(OnSession):
     """Mixin for sign-ins, and the accounts that they lead to."""
 
     async def begin_login(self, login: Login) -> None:
-        await self._session.execute(
-            insert(logins).values(
-                state_sha256=login.state_sha256,
-                verifier=login.verifier,
-                nonce=login.nonce,
-                return_to=login.return_to,
-                expires_at=login.expires_at,
-            )
-        )
+        await self._session.execute(insert(logins).values(values_of(login)))
 
     async def take_login(self, state_sha256: str) -> Login | None:
         statement = delete(logins).where(logins.c.state_sha256 == state_sha256).returning(logins)
         row = await self._session.first(statement)
-        if row is None:
-            return None
-        return Login(
-            state_sha256=row.state_sha256,
-            verifier=row.verifier,
-            nonce=row.nonce,
-            return_to=row.return_to,
-            expires_at=row.expires_at,
-        )
+        return None if row is None else record_of(Login, row)
 
     async def account(self, claims: Claims) -> Account | None:
         # Two browsers in which one person signs in for the first time would both find no user.
@@ -56,15 +41,7 @@ class SignIns(OnSession):
             .with_for_update()
         )
         row = await self._session.first(query)
-        if row is None:
-            return None
-        return Account(
-            id=row.id,
-            name=row.name,
-            issuer=row.issuer,
-            subject=row.subject,
-            disabled=row.disabled_at is not None,
-        )
+        return None if row is None else record_of(Account, row, disabled=row.disabled_at is not None)
 
     async def admit(self, account: Account, roles: Mapping[str, Role], now: datetime) -> None:
         bound = {"issuer": account.issuer, "subject": account.subject}

@@ -13,6 +13,7 @@ from headway.contract.views.identity import ProjectQuota, ProjectView, Role, Tok
 from headway.contract.views.jobs import Page
 from headway.contract.views.money import Period
 from service.adapters.postgres.engine.cursors import read_cursor, write_cursor
+from service.adapters.postgres.engine.records import record_of
 from service.adapters.postgres.engine.session import OnSession, Session
 from service.adapters.postgres.money.tenants import SHARE_HALF_LIFE_S, used_slot_s
 from service.adapters.postgres.tables.identity import tokens, users
@@ -86,13 +87,16 @@ class PostgresAccessQueries(OnSession, AccessQueries):
             query = query.where(tuple_(tokens.c.created_at, tokens.c.id) < tuple_(*read_cursor(cursor)))
         rows = await self._session.rows(query)
         more = write_cursor(rows[limit - 1].created_at, rows[limit - 1].id) if len(rows) > limit else None
-        return Page[TokenView](items=[_token(row) for row in rows[:limit]], next_cursor=more)
+        return Page[TokenView](items=[_token_view(row) for row in rows[:limit]], next_cursor=more)
 
     async def users(self, *, name: str | None, limit: int, cursor: str | None) -> Page[UserView]:
         values = {"name": name, "after": cursor or "", "limit": limit + 1}
         rows = await self._session.rows(_USERS, values)
         more = rows[limit - 1].name if len(rows) > limit else None
-        return Page[UserView](items=[_user(row) for row in rows[:limit]], next_cursor=more)
+        return Page[UserView](
+            items=[record_of(UserView, row, roles=_roles(row.roles)) for row in rows[:limit]],
+            next_cursor=more,
+        )
 
     async def projects(
         self, names: frozenset[str] | None, now: datetime, *, limit: int, cursor: str | None
@@ -126,50 +130,21 @@ def _shares(name: str, used: Mapping[str, float], due: Mapping[str, float]) -> t
     )
 
 
-def _token(row: Row[Any]) -> TokenView:
-    return TokenView(
-        id=row.id,
-        name=row.name,
-        user=row.user_name,
-        role=None if row.role is None else Role(row.role),
-        project=row.project,
-        created_by=row.created_by,
-        created_at=row.created_at,
-        expires_at=row.expires_at,
-        revoked_at=row.revoked_at,
-        last_used_at=row.last_used_at,
-        made_with=row.parent_id,
-    )
+def _token_view(row: Row[Any]) -> TokenView:
+    return record_of(TokenView, row, user=row.user_name, made_with=row.parent_id)
 
 
 def _roles(found: dict[str, str] | None) -> dict[str, Role]:
     return {name: Role(role) for name, role in sorted((found or {}).items())}
 
 
-def _user(row: Row[Any]) -> UserView:
-    return UserView(
-        id=row.id,
-        name=row.name,
-        roles=_roles(row.roles),
-        created_at=row.created_at,
-        last_seen_at=row.last_seen_at,
-        disabled_at=row.disabled_at,
-    )
-
-
 def _project(row: Row[Any], used_slot_s: float, share_used: float, share_due: float) -> ProjectView:
-    return ProjectView(
-        name=row.name,
-        description=row.description,
-        quota=ProjectQuota(
-            slots=row.slots, max_slots=row.max_slots, usd_per_month=row.usd_per_month, weight=row.weight
-        ),
+    return record_of(
+        ProjectView,
+        row,
+        quota=record_of(ProjectQuota, row),
         members=_roles(row.members),
-        slots_held=row.slots_held,
-        slots_borrowed=row.slots_borrowed,
         usd_this_month=float(row.usd),
-        created_at=row.created_at,
-        slots_lent=row.slots_lent,
         used_slot_h=used_slot_s / 3600,
         share_used=share_used,
         share_due=share_due,

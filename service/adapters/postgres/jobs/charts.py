@@ -9,6 +9,7 @@ from sqlalchemy import bindparam, text
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.types import DateTime, Text
 
+from service.adapters.postgres.engine.records import record_of
 from service.adapters.postgres.engine.session import OnSession, Statement
 from service.usecases.ports.jobs import SizeChange
 
@@ -49,16 +50,7 @@ class JobCharts(OnSession):
         found: dict[str, list[SizeChange]] = {}
         values = {"jobs": list(job_ids), "since": since}
         for row in await self._session.rows(_SIZES, values):
-            change = SizeChange(
-                generation=row.generation,
-                size=row.size,
-                device_kind=row.device_kind,
-                reason=row.reason,
-                message=row.message,
-                granted_at=row.granted_at,
-                ended_at=row.ended_at,
-            )
-            found.setdefault(row.job_id, []).append(change)
+            found.setdefault(row.job_id, []).append(record_of(SizeChange, row))
         return found
 
     async def series(self, job_id: str, points: int) -> dict[str, list[tuple[datetime, int, float]]]:

@@ -11,7 +11,8 @@ from asyncpg import UniqueViolationError
 from pydantic import TypeAdapter
 
 from headway.contract.spec import JobSpec
-from headway.contract.views.jobs import JobProgress, JobState, Reason
+from headway.contract.views.jobs import JobProgress
+from service.adapters.postgres.engine.records import record_of, values_of
 from service.adapters.postgres.engine.session import FetchedRow, Session, Statement
 from service.adapters.postgres.identity.audit import COLUMNS as AUDIT_COLUMNS
 from service.adapters.postgres.identity.audit import VALUES as AUDIT_VALUES
@@ -41,7 +42,7 @@ _INSERT = Statement(
     ), event AS (
         INSERT INTO events (job_id, at, kind, state, reason, message, generation)
         SELECT id, :now, 'submit', :state, :reason, :message, 0 FROM job
-    ), told AS (
+    ), audited AS (
         INSERT INTO audit ({columns}) SELECT {values} FROM job WHERE CAST(:audit_at AS timestamptz) IS NOT NULL
     )
     SELECT project.name AS project, job.id FROM project LEFT JOIN job ON true
@@ -109,40 +110,8 @@ def spec_of(stored: str) -> JobSpec:
 
 def row_to_job(row: FetchedRow) -> Job:
     """Return the job in a row with `COLUMNS`."""
-    return Job(
-        id=row.id,
-        spec=spec_of(row.spec),
-        state=JobState(row.state),
-        reason=Reason(row.reason),
-        message=row.message,
-        generation=row.generation,
-        newest_generation=row.newest_generation,
-        attempt=row.attempt,
-        allocation=_allocation(row.allocation),
-        target=None if row.target is None else _allocation(row.target),
-        live=row.live,
-        switch=None if row.switch is None else _SWITCH.validate_python(row.switch),
-        pinned_size=row.pinned_size,
-        pause_requested=row.pause_requested,
-        preemptions=row.preemptions,
-        infrastructure_failures=row.infrastructure_failures,
-        user_errors=row.user_errors,
-        failures=_FAILURES.validate_python(row.failures) if row.failures else (),
-        retry_at=row.retry_at,
-        samples_at_loss=row.samples_at_loss,
-        growth_failures=row.growth_failures,
-        grow_after=row.grow_after,
-        progress=JobProgress.model_validate_json(row.progress),
-        traceparent=row.traceparent,
-        submitted_at=row.submitted_at,
-        state_since=row.state_since,
-        started_at=row.started_at,
-        finished_at=row.finished_at,
-    )
-
-
-def _allocation(value: dict[str, list[int]]) -> dict[str, tuple[int, ...]]:
-    return {node: tuple(slots) for node, slots in value.items()}
+    progress = JobProgress.model_validate_json(row.progress)
+    return record_of(Job, row, spec=spec_of(row.spec), progress=progress)
 
 
 async def find_row(
@@ -168,9 +137,9 @@ async def find_row(
 class PostgresJobs(StoredHistory, Jobs):
     """Jobs in PostgreSQL."""
 
-    def __init__(self, session: Session, told: PostgresAudit) -> None:
+    def __init__(self, session: Session, audit: PostgresAudit) -> None:
         super().__init__(session)
-        self._told = told
+        self._audit = audit
 
     async def insert(
         self, job: Job, *, idempotency_key: str | None, request_digest: str, last: bool = False
@@ -189,7 +158,7 @@ class PostgresJobs(StoredHistory, Jobs):
             "message": job.message,
             "traceparent": job.traceparent,
             "now": job.submitted_at,
-            **self._told.take(),
+            **self._audit.take(),
         }
         try:
             stored = await (self._session.fetch_alone if last else self._session.fetch)(_INSERT, **values)
@@ -254,29 +223,12 @@ class PostgresJobs(StoredHistory, Jobs):
     async def save(self, job: Job) -> None:
         await self._session.fetch(
             _SAVE,
-            id=job.id,
-            state=job.state,
-            reason=job.reason,
-            message=job.message,
-            generation=job.generation,
-            newest_generation=job.newest_generation,
-            attempt=job.attempt,
-            allocation=json.dumps(job.allocation),
-            target=None if job.target is None else json.dumps(job.target),
-            live=job.live,
-            switch=None if job.switch is None else _SWITCH.dump_json(job.switch).decode(),
-            pinned_size=job.pinned_size,
-            pause_requested=job.pause_requested,
-            preemptions=job.preemptions,
-            infrastructure_failures=job.infrastructure_failures,
-            user_errors=job.user_errors,
-            failures=_FAILURES.dump_json(job.failures).decode(),
-            retry_at=job.retry_at,
-            samples_at_loss=job.samples_at_loss,
-            growth_failures=job.growth_failures,
-            grow_after=job.grow_after,
-            progress=job.progress.model_dump_json(),
-            state_since=job.state_since,
-            started_at=job.started_at,
-            finished_at=job.finished_at,
+            **{
+                **values_of(job),
+                "allocation": json.dumps(job.allocation),
+                "target": None if job.target is None else json.dumps(job.target),
+                "switch": None if job.switch is None else _SWITCH.dump_json(job.switch).decode(),
+                "failures": _FAILURES.dump_json(job.failures).decode(),
+                "progress": job.progress.model_dump_json(),
+            },
         )

@@ -21,15 +21,12 @@ from headway.contract.views.jobs import (
     SizeOption,
 )
 from service.adapters.postgres.engine.cursors import read_cursor, write_cursor
+from service.adapters.postgres.engine.records import record_of
 from service.adapters.postgres.engine.session import FetchedRow, Statement
 from service.adapters.postgres.jobs.charts import JobCharts
 from service.adapters.postgres.jobs.jobs import COLUMNS, find_row, spec_of
 from service.adapters.postgres.money.job_costs import costs_of_jobs
-from service.adapters.postgres.tables.core import (
-    TERMINAL_SQL,
-    events,
-    metrics,
-)
+from service.adapters.postgres.tables.core import TERMINAL_SQL, events, metrics
 from service.domain.jobs.lifecycle import JobEvent
 from service.domain.jobs.status import LastDecision, present_reason
 from service.usecases.ports.jobs import JobFilter, JobQueries, JobRef
@@ -140,17 +137,7 @@ class PostgresJobQueries(JobCharts, JobQueries):
         )
         rows = await self._session.rows(query)
         items = [
-            EventView(
-                sequence=row.sequence,
-                job_id=row.job_id,
-                at=row.at,
-                kind=row.kind,
-                state=JobState(row.state) if row.state else None,
-                reason=Reason(row.reason) if row.reason else None,
-                message=row.message,
-                generation=row.generation,
-                data=row.data,
-            )
+            record_of(EventView, row, state=row.state or None, reason=row.reason or None)
             for row in rows[:limit]
         ]
         return Page(items=items, next_cursor=str(items[-1].sequence) if len(rows) > limit else None)
@@ -170,14 +157,7 @@ class PostgresJobQueries(JobCharts, JobQueries):
         )
         rows = await self._session.rows(query)
         items = [
-            MetricPoint(
-                at=row.at,
-                generation=row.generation,
-                epoch=row.epoch,
-                samples=row.samples,
-                name=row.name,
-                value=row.value if math.isfinite(row.value) else 0.0,
-            )
+            record_of(MetricPoint, row, value=row.value if math.isfinite(row.value) else 0.0)
             for row in rows[:limit]
         ]
         return Page(items=items, next_cursor=str(rows[limit - 1].id) if len(rows) > limit else None)
@@ -186,25 +166,12 @@ class PostgresJobQueries(JobCharts, JobQueries):
 def _view(row: FetchedRow, names: Mapping[str, str], decided: LastDecision | None) -> JobView:
     spec, state = spec_of(row.spec), JobState(row.state)
     size = sum(len(slots) for slots in row.allocation.values())
-    return JobView(
-        id=row.id,
-        name=row.name,
-        project=row.project,
-        state=state,
-        reason=Reason(row.reason),
-        message=row.message,
-        generation=row.generation,
-        attempt=row.attempt,
+    return record_of(
+        JobView,
+        row,
         size=size,
         allocation={names.get(node, node): slots for node, slots in row.allocation.items()},
-        pinned_size=row.pinned_size,
         progress=JobProgress.model_validate_json(row.progress),
-        preemptions=row.preemptions,
-        infrastructure_failures=row.infrastructure_failures,
-        user_errors=row.user_errors,
-        submitted_at=row.submitted_at,
-        started_at=row.started_at,
-        finished_at=row.finished_at,
         spec=spec,
         present=present_reason(
             spec=spec, state=state, size=size, pinned=row.pinned_size, message=row.message, last=decided

@@ -10,6 +10,7 @@ from sqlalchemy import Row, delete, select
 from sqlalchemy.dialects.postgresql import insert as upsert
 
 from headway.contract.views.money import BudgetKind, BudgetRequest, Period, Scope
+from service.adapters.postgres.engine.records import record_of
 from service.adapters.postgres.engine.session import OnSession
 from service.adapters.postgres.tables.identity import projects
 from service.adapters.postgres.tables.ledger import budget_notices, budgets
@@ -22,24 +23,20 @@ class StoredBudgets(OnSession):
     """Mixin for budgets and their notices."""
 
     async def budgets(self) -> list[Budget]:
-        rows = await self._session.execute(select(budgets).order_by(budgets.c.name))
+        stored = [record_of(Budget, row) for row in await self._session.rows(select(budgets))]
         quotas = select(projects).where(projects.c.usd_per_month.is_not(None))
         of_quotas = [_budget_of_quota(row) for row in await self._session.rows(quotas)]
-        return sorted([*map(_budget, rows.all()), *of_quotas], key=lambda one: one.name)
+        return sorted([*stored, *of_quotas], key=lambda one: one.name)
 
     async def lock_budget(self, name: str) -> Budget | None:
         query = select(budgets).where(budgets.c.name == name).with_for_update()
         row = await self._session.first(query)
-        return None if row is None else _budget(row)
+        return None if row is None else record_of(Budget, row)
 
     async def save_budget(self, name: str, request: BudgetRequest, version: int, now: datetime) -> Budget:
         values = {
+            **dict(request),
             "scope": Scope.CLUSTER if request.project is None else Scope.PROJECT,
-            "project": request.project,
-            "kind": request.kind,
-            "usd": request.usd,
-            "period": request.period,
-            "hard": request.hard,
             "version": version,
             "updated_at": now,
         }
@@ -50,7 +47,7 @@ class StoredBudgets(OnSession):
             .returning(budgets)
         )
         try:
-            return _budget((await self._session.execute(statement)).one())
+            return record_of(Budget, (await self._session.execute(statement)).one())
         except UniqueViolationError as error:
             if error.constraint_name != "uq_budgets_long_run":
                 raise
@@ -65,8 +62,8 @@ class StoredBudgets(OnSession):
         await self._session.execute(delete(budget_notices).where(budget_notices.c.subject == subject))
 
     async def notices(self) -> dict[str, tuple[datetime, float]]:
-        rows = await self._session.execute(select(budget_notices))
-        return {row.subject: (row.since, row.share) for row in rows.all()}
+        rows = await self._session.rows(select(budget_notices))
+        return {row.subject: (row.since, row.share) for row in rows}
 
     async def add_notice(self, subject: str, since: datetime, share: float, now: datetime) -> None:
         values = {"since": since, "share": share, "given_at": now}
@@ -90,19 +87,4 @@ def _budget_of_quota(row: Row[Any]) -> Budget:
         version=1,
         created_at=row.created_at,
         updated_at=row.created_at,
-    )
-
-
-def _budget(row: Row[Any]) -> Budget:
-    return Budget(
-        name=row.name,
-        scope=Scope(row.scope),
-        project=row.project,
-        kind=BudgetKind(row.kind),
-        usd=row.usd,
-        period=None if row.period is None else Period(row.period),
-        hard=row.hard,
-        version=row.version,
-        created_at=row.created_at,
-        updated_at=row.updated_at,
     )

@@ -14,12 +14,13 @@ from headway.contract.agents import NodeState
 from headway.contract.values.markets import Market
 from headway.contract.views.jobs import JobState
 from service.adapters.postgres.engine.expressions import one_of
+from service.adapters.postgres.engine.records import record_of, values_of
 from service.adapters.postgres.engine.session import OnSession, Statement
-from service.adapters.postgres.rental.machines import row_to_machine
 from service.adapters.postgres.tables.core import allocations, events, jobs, nodes, slot_grants
 from service.adapters.postgres.tables.ledger import charges, leases, ledger_state
 from service.adapters.postgres.tables.rental import machines
 from service.domain.rental.ledger import BilledLease, Held, Lease, Place, from_us, hour_of, to_us
+from service.domain.rental.machines import Machine
 from service.domain.rental.paid import Host
 from service.domain.rental.timeline import MARKS, PHASE_MARKS, UNKNOWN_RATE, TimelineEvent
 from service.usecases.ports.money import Ledger, LedgerState, MachineDue
@@ -113,18 +114,16 @@ class PostgresLedger(OnSession, Ledger):
         known = {one.id: one for one in await self._leases(one_of(leases.c.id, ids))}
         joined = await self._session.rows(select(nodes).where(one_of(nodes.c.machine_id, ids)))
         hosts = {row.machine_id: _host(row) for row in joined}
-        return [MachineDue(row_to_machine(row), hosts.get(row.id), known.get(row.id)) for row in rows]
+        return [MachineDue(record_of(Machine, row), hosts.get(row.id), known.get(row.id)) for row in rows]
 
     async def hosts(self) -> list[tuple[Host, list[Lease]]]:
-        rows = await self._session.execute(
-            select(nodes).where(nodes.c.machine_id.is_(None)).order_by(nodes.c.id)
-        )
+        query = select(nodes).where(nodes.c.machine_id.is_(None)).order_by(nodes.c.id)
         found = await self._leases(leases.c.open, leases.c.machine_id.is_(None))
         by_node: dict[str | None, list[Lease]] = {}
         for one in found:
             by_node.setdefault(one.node_id, []).append(one)
         # The lease of a node ends when a machine has taken over the node.
-        hosts = [(_host(row), by_node.pop(row.id, [])) for row in rows.all()]
+        hosts = [(_host(row), by_node.pop(row.id, [])) for row in await self._session.rows(query)]
         return hosts + [(_gone(node or ""), leased) for node, leased in by_node.items()]
 
     async def unsettled(self, after_us: int) -> list[Lease]:
@@ -139,22 +138,16 @@ class PostgresLedger(OnSession, Ledger):
         return await self._leases(one_of(leases.c.node_id, node_ids), leases.c.to_at > from_us(after_us))
 
     async def _leases(self, *where: Any) -> list[Lease]:
-        rows = await self._session.execute(select(leases, _SETTLED).where(*where).order_by(leases.c.id))
+        query = select(leases, _SETTLED).where(*where).order_by(leases.c.id)
         return [
-            Lease(
-                id=row.id,
-                node_id=row.node_id,
-                machine_id=row.machine_id,
-                slots=tuple(row.slots),
-                device_kind=row.device_kind,
-                market=Market(row.market),
-                usd_per_slot_h=row.usd_per_slot_h,
+            record_of(
+                Lease,
+                row,
                 from_us=to_us(row.from_at),
                 to_us=to_us(row.to_at),
-                open=row.open,
                 settled_us=_settled(row),
             )
-            for row in rows.all()
+            for row in await self._session.rows(query)
         ]
 
     async def news(self, after: int) -> tuple[int, list[str]]:
@@ -222,7 +215,7 @@ class PostgresLedger(OnSession, Ledger):
     async def store(self, written: Sequence[BilledLease], since_us: int) -> None:
         if not written:
             return
-        values = [{"id": one.lease.id, **_values(one.lease)} for one in written]
+        values = [_values(one.lease) for one in written]
         statement = upsert(leases)
         changed = {name: statement.excluded[name] for name in values[0] if name != "id"}
         await self._session.execute(
@@ -263,15 +256,10 @@ def _settled(row: SqlRow[Any]) -> int | None:
 
 def _values(lease: Lease) -> dict[str, Any]:
     return {
-        "node_id": lease.node_id,
-        "machine_id": lease.machine_id,
+        **values_of(lease, without={"from_us", "to_us", "settled_us"}),
         "slots": list(lease.slots),
-        "device_kind": lease.device_kind,
-        "market": lease.market,
-        "usd_per_slot_h": lease.usd_per_slot_h,
         "from_at": from_us(lease.from_us),
         "to_at": from_us(lease.to_us),
-        "open": lease.open,
         "settled_at": None if lease.settled_us is None else from_us(lease.settled_us),
     }
 

@@ -13,6 +13,7 @@ from typing import Any
 from sqlalchemy import Row, text
 
 from headway.contract.views.money import Category, GroupBy, LeaseBill, UsageGroup
+from service.adapters.postgres.engine.records import record_of
 from service.adapters.postgres.engine.session import Statement
 from service.adapters.postgres.money.budgets import StoredBudgets
 from service.adapters.postgres.tables.core import TERMINAL_SQL
@@ -25,6 +26,7 @@ _SUMS = ", ".join(
     f"coalesce(sum(slot_us) FILTER (WHERE category = '{one}'), 0) AS {one}_us"
     for one in Category
 )
+_US_PER_H = 3_600_000_000
 _FROM = "charges JOIN leases ON leases.id = charges.lease_id"
 _KEYS = {
     GroupBy.JOB: "charges.job_id",
@@ -64,7 +66,7 @@ _NOW = text(
 
 _LIMITED = text(
     f"""
-    SELECT id, CAST(spec->'goal'->>'max_cost_usd' AS float) AS usd,
+    SELECT id AS job_id, CAST(spec->'goal'->>'max_cost_usd' AS float) AS max_usd,
            coalesce(spec->'goal'->>'on_budget', 'shrink') AS on_budget, submitted_at
     FROM jobs WHERE NOT ({TERMINAL_SQL}) AND spec->'goal'->>'max_cost_usd' IS NOT NULL ORDER BY id
     """  # noqa: S608
@@ -118,8 +120,7 @@ class PostgresSpending(StoredBudgets, Spending):
             f"SELECT DISTINCT leases.device_kind FROM {_FROM} WHERE usd_per_slot_h IS NULL"  # noqa: S608
             " AND charges.hour >= :since AND charges.hour < :until ORDER BY 1"
         )
-        rows = await self._session.execute(query, {"since": since, "until": until})
-        return list(rows.scalars())
+        return await self._session.scalars(query, {"since": since, "until": until})
 
     async def spent_usd(self, since: datetime, *, project: str | None) -> float:
         only = "AND charges.project = :project" if project is not None else ""
@@ -133,39 +134,19 @@ class PostgresSpending(StoredBudgets, Spending):
 
     async def job_spend(self, job_ids: Collection[str]) -> dict[str, JobSpend]:
         return {
-            row.job_id: JobSpend(
-                useful_usd=float(row.useful_usd),
-                unknown_usd=float(row.unknown_usd),
-                resize_usd=float(row.resize_usd),
-                lost_usd=float(row.lost_usd),
-                unpriced=bool(row.unpriced),
-            )
+            row.job_id: record_of(JobSpend, row)
             for row in await self._session.fetch(_JOB_SPEND, jobs=list(job_ids))
         }
 
     async def limited_jobs(self) -> list[LimitedJob]:
-        rows = await self._session.rows(_LIMITED)
-        return [LimitedJob(row.id, row.usd, row.on_budget, row.submitted_at) for row in rows]
+        return [record_of(LimitedJob, row) for row in await self._session.rows(_LIMITED)]
 
     async def holders(self, project: str | None) -> list[str]:
-        rows = await self._session.execute(_HOLDERS, {"project": project})
-        return list(rows.scalars())
+        return await self._session.scalars(_HOLDERS, {"project": project})
 
     async def machine_bills(self, since: datetime, until: datetime) -> list[LeaseBill]:
         rows = await self._session.rows(_BILLS, {"since": since, "until": until})
-        return [
-            LeaseBill(
-                machine_id=row.id,
-                instance_type=row.instance_type,
-                market=row.market,
-                billed_from=row.billed_from,
-                billed_to=row.billed_to,
-                paid_s=float(row.paid_s),
-                charged_s=float(row.charged_s),
-                usd=float(row.usd),
-            )
-            for row in rows
-        ]
+        return [record_of(LeaseBill, row, machine_id=row.id) for row in rows]
 
     async def spend_by_label(self, since: datetime) -> dict[tuple[str, str, str], float]:
         query = text(
@@ -193,21 +174,13 @@ class PostgresSpending(StoredBudgets, Spending):
 
 def _group(row: Row[Any]) -> UsageGroup:
     usd = {one: Decimal(getattr(row, f"{one}_usd")) for one in Category}
-    hours = {one: Decimal(getattr(row, f"{one}_us")) / 3_600_000_000 for one in Category}
+    hours = {one: Decimal(getattr(row, f"{one}_us")) / _US_PER_H for one in Category}
     return UsageGroup(
         key=row.key,
         label=row.label,
         usd=float(sum(usd.values())),
         slot_h=float(sum(hours.values())),
-        unpriced_slot_h=float(Decimal(row.unpriced_us) / 3_600_000_000),
-        useful_usd=float(usd[Category.USEFUL]),
-        resize_usd=float(usd[Category.RESIZE]),
-        lost_usd=float(usd[Category.LOST]),
-        idle_usd=float(usd[Category.IDLE]),
-        useful_slot_h=float(hours[Category.USEFUL]),
-        resize_slot_h=float(hours[Category.RESIZE]),
-        lost_slot_h=float(hours[Category.LOST]),
-        idle_slot_h=float(hours[Category.IDLE]),
-        unknown_usd=float(usd[Category.UNKNOWN]),
-        unknown_slot_h=float(hours[Category.UNKNOWN]),
+        unpriced_slot_h=float(Decimal(row.unpriced_us) / _US_PER_H),
+        **{f"{one}_usd": float(dollars) for one, dollars in usd.items()},
+        **{f"{one}_slot_h": float(slot_h) for one, slot_h in hours.items()},
     )

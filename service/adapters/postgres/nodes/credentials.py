@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -12,6 +11,7 @@ from sqlalchemy.sql.elements import ColumnElement
 
 from headway.contract.views.identity import JoinTokenView
 from service.adapters.postgres.engine.expressions import one_of
+from service.adapters.postgres.engine.records import record_of, values_of
 from service.adapters.postgres.engine.session import FetchedRow, OnSession, Statement
 from service.adapters.postgres.tables.core import jobs, nodes, slot_grants
 from service.adapters.postgres.tables.identity import join_tokens, storage_tickets
@@ -81,12 +81,12 @@ class PostgresNodeCredentials(OnSession, NodeCredentials):
 
     async def join_tokens(self) -> list[JoinTokenView]:
         query = select(join_tokens).order_by(join_tokens.c.created_at.desc(), join_tokens.c.id.desc())
-        return [_view(row) for row in await self._session.execute(query)]
+        return [record_of(JoinTokenView, row) for row in await self._session.execute(query)]
 
     async def find_join_token(self, sha256: str) -> JoinTokenView | None:
         query = select(join_tokens).where(join_tokens.c.sha256 == sha256)
         row = await self._session.first(query)
-        return None if row is None else _view(row)
+        return None if row is None else record_of(JoinTokenView, row)
 
     async def take_join_token(self, token_id: str, now: datetime) -> bool:
         usable = and_(join_tokens.c.uses_left > 0, join_tokens.c.expires_at > now)
@@ -130,24 +130,9 @@ class PostgresNodeCredentials(OnSession, NodeCredentials):
 
     async def add_ticket(self, sha256: str, ticket: Ticket, now: datetime) -> None:
         await self._session.execute(delete(storage_tickets).where(storage_tickets.c.expires_at < now))
-        await self._session.execute(insert(storage_tickets).values(sha256=sha256, **asdict(ticket)))
+        await self._session.execute(insert(storage_tickets).values(sha256=sha256, **values_of(ticket)))
 
     async def find_ticket(self, sha256: str) -> Ticket | None:
         query = select(storage_tickets).where(storage_tickets.c.sha256 == sha256)
         row = await self._session.first(query)
-        if row is None:
-            return None
-        return Ticket(
-            node_id=row.node_id, job_id=row.job_id, generation=row.generation, expires_at=row.expires_at
-        )
-
-
-def _view(row: Any) -> JoinTokenView:
-    return JoinTokenView(
-        id=row.id,
-        name=row.name,
-        uses_left=row.uses_left,
-        created_by=row.created_by,
-        created_at=row.created_at,
-        expires_at=row.expires_at,
-    )
+        return None if row is None else record_of(Ticket, row)

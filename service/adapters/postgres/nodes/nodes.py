@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import Any
 
 from sqlalchemy import ColumnElement, and_, case, func, or_, select, text, update
 from sqlalchemy.dialects.postgresql import insert as upsert
 
-from headway.contract.agents import NodeState, SlotInfo
-from headway.contract.values.markets import Market
+from headway.contract.agents import NodeState
+from service.adapters.postgres.engine.records import record_of, values_of
 from service.adapters.postgres.engine.session import Statement, columns_of
 from service.adapters.postgres.nodes.leases import NodeLeases
 from service.adapters.postgres.nodes.quarantines import NodeQuarantines
@@ -24,33 +23,6 @@ _MANY = Statement(f"SELECT {_COLUMNS} FROM nodes WHERE id = ANY(:nodes)")  # noq
 _SEEN = Statement("UPDATE nodes SET seen_at = :seen_at, last_sequence = :last_sequence WHERE id = :node")
 
 
-def row_to_node(row: Any) -> NodeRecord:
-    """Return the node in a row of `nodes`."""
-    return NodeRecord(
-        id=row.id,
-        name=row.name,
-        instance=row.instance,
-        token_sha256=row.token_sha256,
-        state=NodeState(row.state),
-        wanted_state=NodeState(row.wanted_state),
-        message=row.message,
-        address=row.address,
-        first_port=row.first_port,
-        last_port=row.last_port,
-        slots=tuple(SlotInfo.model_validate(slot) for slot in row.slots),
-        agent_version=row.agent_version,
-        joined_at=row.joined_at,
-        seen_at=row.seen_at,
-        last_sequence=row.last_sequence,
-        market=Market(row.market),
-        machine_id=row.machine_id,
-        usd_per_slot_h=row.usd_per_slot_h,
-        reclaim_at=row.reclaim_at,
-        join_token_id=row.join_token_id,
-        container_engine=row.container_engine,
-    )
-
-
 class PostgresNodes(NodeLeases, NodeQuarantines, Nodes):
     """Nodes in PostgreSQL.
 
@@ -62,41 +34,22 @@ class PostgresNodes(NodeLeases, NodeQuarantines, Nodes):
         rows = await self._session.fetch(_LOCK, node=node_id)
         if not rows:
             raise NotFound(f"no node has the id or name {node_id!r}; `headway nodes` lists them.")
-        return row_to_node(rows[0])
+        return record_of(NodeRecord, rows[0])
 
     async def find(self, name: str) -> NodeRecord | None:
         query = select(nodes).where(nodes.c.name == name).with_for_update(key_share=True)
         row = await self._session.first(query)
-        return None if row is None else row_to_node(row)
+        return None if row is None else record_of(NodeRecord, row)
 
     async def save(self, node: NodeRecord) -> None:
-        values = {
-            "instance": node.instance,
-            "token_sha256": node.token_sha256,
-            "state": node.state,
-            "wanted_state": node.wanted_state,
-            "message": node.message,
-            "address": node.address,
-            "first_port": node.first_port,
-            "last_port": node.last_port,
-            "slots": [slot.model_dump(mode="json") for slot in node.slots],
-            "agent_version": node.agent_version,
-            "last_sequence": node.last_sequence,
-            "joined_at": node.joined_at,
-            "seen_at": node.seen_at,
-            "market": node.market,
-            "machine_id": node.machine_id,
-            "usd_per_slot_h": node.usd_per_slot_h,
-            "reclaim_at": node.reclaim_at,
-            "join_token_id": node.join_token_id,
-            "container_engine": node.container_engine,
-        }
+        # An update of the key would take a stronger lock than FOR NO KEY UPDATE.
+        slots = [slot.model_dump(mode="json") for slot in node.slots]
+        values = {**values_of(node, without={"id", "name"}), "slots": slots}
         statement = upsert(nodes).values(id=node.id, name=node.name, **values)
         await self._session.execute(statement.on_conflict_do_update(index_elements=["id"], set_=values))
 
     async def seen(self, node: NodeRecord) -> None:
-        values = {"node": node.id, "seen_at": node.seen_at, "last_sequence": node.last_sequence}
-        await self._session.fetch(_SEEN, **values)
+        await self._session.fetch(_SEEN, node=node.id, seen_at=node.seen_at, last_sequence=node.last_sequence)
 
     async def device_kinds(self) -> set[str]:
         query = text("SELECT DISTINCT slot->>'device_kind' FROM nodes, jsonb_array_elements(slots) AS slot")
@@ -106,7 +59,7 @@ class PostgresNodes(NodeLeases, NodeQuarantines, Nodes):
         if not node_ids:
             return {}
         rows = await self._session.fetch(_MANY, nodes=list(node_ids))
-        return {row.id: row_to_node(row) for row in rows}
+        return {row.id: record_of(NodeRecord, row) for row in rows}
 
     async def silent_since(self, moment: datetime) -> list[str]:
         query = select(nodes.c.id).where(_silent(moment)).order_by(nodes.c.seen_at)
@@ -116,7 +69,7 @@ class PostgresNodes(NodeLeases, NodeQuarantines, Nodes):
         query = select(nodes).where(nodes.c.id == node_id, _silent(moment))
         locked = query.with_for_update(key_share=True, skip_locked=True)
         row = await self._session.first(locked)
-        return None if row is None else row_to_node(row)
+        return None if row is None else record_of(NodeRecord, row)
 
     async def not_before_its_time(self, now: datetime, slack_s: float) -> None:
         late = nodes.c.seen_at > now + timedelta(seconds=slack_s)
@@ -125,9 +78,9 @@ class PostgresNodes(NodeLeases, NodeQuarantines, Nodes):
     async def heard_since(self, now: datetime, gap_s: float) -> datetime | None:
         api = api_processes.c
         query = select(func.min(api.up_since), func.max(api.late_at)).where(_fresh(now, gap_s))
-        row = (await self._session.execute(query)).one()
-        up_since: datetime | None = row[0]
-        late_at: datetime | None = row[1]
+        up_since: datetime | None
+        late_at: datetime | None
+        up_since, late_at = (await self._session.execute(query)).one()
         return up_since if late_at is None or up_since is None else max(up_since, late_at)
 
     async def beat(self, process_id: str, now: datetime, gap_s: float, *, late: bool = False) -> None:

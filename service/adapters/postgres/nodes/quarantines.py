@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
 
 from sqlalchemy import or_, select, update
 from sqlalchemy.dialects.postgresql import insert as upsert
 
-from headway.contract.health import FaultCause, FaultGrade
+from service.adapters.postgres.engine.records import record_of, values_of
 from service.adapters.postgres.engine.session import OnSession, Statement, columns_of
 from service.adapters.postgres.tables.reliability import quarantines
 from service.domain.cluster.snapshot import SlotKey
@@ -37,53 +36,22 @@ class NodeQuarantines(OnSession):
             )
             .order_by(quarantines.c.since, quarantines.c.id)
         )
-        return [_quarantine(row) for row in await self._session.rows(query)]
+        return [record_of(Quarantine, row) for row in await self._session.rows(query)]
 
     async def open_quarantines(self, node_ids: Sequence[str] | None = None) -> list[Quarantine]:
         wanted = None if node_ids is None else list(node_ids)
-        return [_quarantine(row) for row in await self._session.fetch(_OPEN_ON, nodes=wanted)]
+        return [record_of(Quarantine, row) for row in await self._session.fetch(_OPEN_ON, nodes=wanted)]
 
     async def save_quarantine(self, quarantine: Quarantine) -> bool:
-        values = {
-            "grade": quarantine.grade,
-            "cause": quarantine.cause,
-            "message": quarantine.message,
-            "probe_at": quarantine.probe_at,
-            "probes": quarantine.probes,
-            "released_at": quarantine.released_at,
-            "release_message": quarantine.release_message,
-        }
+        values = values_of(quarantine, without={"id"})
         if quarantine.id is not None:
-            statement = update(quarantines).where(quarantines.c.id == quarantine.id).values(**values)
+            statement = update(quarantines).where(quarantines.c.id == quarantine.id).values(values)
             await self._session.execute(statement)
             return True
         insertion = (
             upsert(quarantines)
-            .values(
-                node_id=quarantine.node_id,
-                slot=quarantine.slot,
-                device=quarantine.device,
-                since=quarantine.since,
-                **values,
-            )
+            .values(values)
             .on_conflict_do_nothing(index_elements=["node_id", "slot"], index_where=_OPEN)
             .returning(quarantines.c.id)
         )
         return await self._session.first(insertion) is not None
-
-
-def _quarantine(row: Any) -> Quarantine:
-    return Quarantine(
-        id=row.id,
-        node_id=row.node_id,
-        slot=row.slot,
-        device=row.device,
-        grade=FaultGrade(row.grade),
-        cause=FaultCause(row.cause),
-        message=row.message,
-        since=row.since,
-        probe_at=row.probe_at,
-        probes=row.probes,
-        released_at=row.released_at,
-        release_message=row.release_message,
-    )

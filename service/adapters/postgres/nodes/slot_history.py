@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from headway.contract.agents import NodeState
+from service.adapters.postgres.engine.records import record_of
 from service.adapters.postgres.engine.session import OnSession, Statement
 from service.adapters.postgres.tables.rental import ENDED_SQL
 from service.usecases.ports.nodes import HeldSlot, JobTurn, NodeSlots, QuarantinePeriod
 
-_FOREIGN = "another project"
+_FOREIGN = {"job_id": "", "job_name": "another project", "generation": 0}
+"""Fields shown of a grant whose job the reader may not see."""
 _NODES = Statement(
     f"""
     SELECT id, name, state, message, coalesce(slots->0->>'device_kind', '') AS device_kind,
-           jsonb_path_query_array(slots, '$[*].index') AS indices
+           jsonb_path_query_array(slots, '$[*].index') AS slots
     FROM nodes
     WHERE NOT (state = 'LOST' AND EXISTS (
         SELECT FROM machines WHERE machines.id = nodes.machine_id AND machines.{ENDED_SQL}
@@ -70,12 +71,7 @@ class SlotHistory(OnSession):
     """Mixin for the holders of slots over time."""
 
     async def slots(self) -> list[NodeSlots]:
-        return [
-            NodeSlots(
-                row.id, row.name, NodeState(row.state), row.message, row.device_kind, tuple(row.indices)
-            )
-            for row in await self._session.fetch(_NODES)
-        ]
+        return [record_of(NodeSlots, row) for row in await self._session.fetch(_NODES)]
 
     async def releases(self, node_ids: Sequence[str], since: datetime) -> dict[str, int]:
         rows = await self._session.fetch(_RELEASES, nodes=list(node_ids), since=since)
@@ -91,25 +87,12 @@ class SlotHistory(OnSession):
             seen=None if seen is None else sorted(seen),
             limit=limit,
         )
-        return [
-            HeldSlot(
-                node_id=row.node_id,
-                slot=row.slot,
-                job_id=row.job_id if row.own else "",
-                job_name=row.job_name if row.own else _FOREIGN,
-                generation=row.generation if row.own else 0,
-                granted_at=row.granted_at,
-                released_at=row.released_at,
-            )
-            for row in rows
-        ]
+        return [record_of(HeldSlot, row, **({} if row.own else _FOREIGN)) for row in rows]
 
     async def turns(self, job_ids: Sequence[str], since: datetime) -> list[JobTurn]:
         rows = await self._session.fetch(_TURNS, jobs=list(job_ids), since=since)
-        return [JobTurn(row.job_id, row.at, row.kind, row.generation, row.message) for row in rows]
+        return [record_of(JobTurn, row) for row in rows]
 
     async def quarantined(self, node_ids: Sequence[str], since: datetime) -> list[QuarantinePeriod]:
         rows = await self._session.fetch(_QUARANTINED, nodes=list(node_ids), since=since)
-        return [
-            QuarantinePeriod(row.node_id, row.slot, row.since, row.released_at, row.message) for row in rows
-        ]
+        return [record_of(QuarantinePeriod, row) for row in rows]

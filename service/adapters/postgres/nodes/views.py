@@ -8,17 +8,13 @@ from typing import Any
 
 from sqlalchemy import select, text
 
-from headway.contract.agents import NodeState, SlotInfo
+from headway.contract.agents import NodeState
 from headway.contract.health import QuarantineView
-from headway.contract.values.markets import Market
 from headway.contract.views.nodes import NodeView, SlotView
+from service.adapters.postgres.engine.records import record_of, values_of
 from service.adapters.postgres.nodes.quarantines import NodeQuarantines
 from service.adapters.postgres.nodes.slot_history import SlotHistory
-from service.adapters.postgres.tables.core import (
-    jobs,
-    nodes,
-    slot_grants,
-)
+from service.adapters.postgres.tables.core import jobs, nodes, slot_grants
 from service.adapters.postgres.tables.rental import ENDED_SQL, machines
 from service.domain.cluster.snapshot import SlotKey
 from service.domain.nodes.health import Quarantine
@@ -35,14 +31,14 @@ class PostgresNodeQueries(SlotHistory, NodeQueries):
     async def list_nodes(
         self, now: datetime, silence: SilenceRule, *, seen: frozenset[str] | None
     ) -> list[NodeView]:
-        held = await self._session.execute(
+        held = (
             select(slot_grants.c.node_id, slot_grants.c.slot, jobs.c.id, jobs.c.name, jobs.c.project)
             .join(jobs, jobs.c.id == slot_grants.c.job_id)
             .where(slot_grants.c.released_at.is_(None))
         )
         holders = {
             (row.node_id, row.slot): (row.id, row.name) if seen is None or row.project in seen else _FOREIGN
-            for row in held.all()
+            for row in await self._session.rows(held)
         }
         confined = {one.key: one for one in await NodeQuarantines(self._session).open_quarantines()}
         over = (
@@ -54,20 +50,6 @@ class PostgresNodeQueries(SlotHistory, NodeQueries):
         rows = await self._session.rows(query)
         silence_s = silence.silence_of(sum(row.state != NodeState.LOST for row in rows))
         return [_node_view(row, holders, confined, now, silence_s) for row in rows]
-
-
-def _quarantine_view(one: Quarantine | None) -> QuarantineView | None:
-    if one is None:
-        return None
-    return QuarantineView(
-        slot=one.slot,
-        grade=one.grade,
-        cause=one.cause,
-        message=one.message,
-        since=one.since,
-        probe_at=one.probe_at,
-        probes=one.probes,
-    )
 
 
 def _message(said: str, slots: Sequence[SlotView]) -> str:
@@ -84,30 +66,15 @@ def _node_view(
     silence_s: float,
 ) -> NodeView:
     slots = []
-    for info in (SlotInfo.model_validate(slot) for slot in row.slots):
-        job_id, job_name = holders.get((row.id, info.index), (None, None))
-        slots.append(
-            SlotView(
-                index=info.index,
-                device_kind=info.device_kind,
-                job_id=job_id,
-                job_name=job_name,
-                health=info.health,
-                quarantine=_quarantine_view(confined.get(SlotKey(row.id, info.index))),
-                withheld=info.withheld,
-            )
-        )
-    return NodeView(
-        id=row.id,
-        name=row.name,
-        state=NodeState(row.state),
+    for slot in row.slots:
+        job_id, job_name = holders.get((row.id, slot["index"]), (None, None))
+        quarantine = confined.get(SlotKey(row.id, slot["index"]))
+        view = None if quarantine is None else record_of(QuarantineView, values_of(quarantine))
+        slots.append(record_of(SlotView, slot, job_id=job_id, job_name=job_name, quarantine=view))
+    return record_of(
+        NodeView,
+        row,
         message=_message(row.message, slots),
-        address=row.address,
         slots=slots,
         lease_remaining_s=silence_s - (now - row.seen_at).total_seconds(),
-        joined_at=row.joined_at,
-        agent_version=row.agent_version,
-        market=Market(row.market),
-        usd_per_slot_h=row.usd_per_slot_h,
-        container_engine=row.container_engine,
     )

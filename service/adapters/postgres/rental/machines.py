@@ -3,31 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Row, Select, and_, insert, or_, select, text, tuple_, update
 
-from headway.contract.agents import NodeState
-from headway.contract.values.markets import Market
 from headway.contract.views.jobs import Page
 from headway.contract.views.machines import MachineView
 from service.adapters.postgres.engine.cursors import read_cursor, write_cursor
 from service.adapters.postgres.engine.expressions import one_of
+from service.adapters.postgres.engine.records import record_of, values_of
 from service.adapters.postgres.engine.session import OnSession
 from service.adapters.postgres.tables.core import nodes, slot_grants
 from service.adapters.postgres.tables.rental import ENDED_SQL, machines
 from service.domain.rental.fleet import Joined
-from service.domain.rental.machines import Machine, MachineState, billed_s, cost_usd
+from service.domain.rental.machines import Machine, billed_s, cost_usd
 from service.domain.shared.errors import NotFound
 from service.usecases.ports.rental import Machines
-
-
-def row_to_machine(row: Row[Any]) -> Machine:
-    """Return the machine in a row of `machines`."""
-    fields = {column.name: getattr(row, column.name) for column in machines.columns}
-    return Machine(**{**fields, "market": Market(row.market), "state": MachineState(row.state)})
 
 
 class PostgresMachines(OnSession, Machines):
@@ -37,23 +29,23 @@ class PostgresMachines(OnSession, Machines):
         await self._session.execute(text("SELECT pg_advisory_xact_lock(hashtext('headway-renting'))"))
 
     async def insert(self, machine: Machine) -> None:
-        await self._session.execute(insert(machines).values(asdict(machine)))
+        await self._session.execute(insert(machines).values(values_of(machine)))
 
     async def lock(self, machine_id: str) -> Machine:
         query = select(machines).where(machines.c.id == machine_id).with_for_update()
         row = await self._session.first(query)
         if row is None:
             raise NotFound(f"no machine has the id {machine_id!r}; `headway machines` lists them.")
-        return row_to_machine(row)
+        return record_of(Machine, row)
 
     async def save(self, machine: Machine) -> None:
-        values = asdict(machine)
-        await self._session.execute(update(machines).where(machines.c.id == values.pop("id")).values(values))
+        values = values_of(machine, without={"id"})
+        await self._session.execute(update(machines).where(machines.c.id == machine.id).values(values))
 
     async def of_token(self, token_sha256: str) -> Machine | None:
         query = select(machines).where(machines.c.join_token_sha256 == token_sha256).with_for_update()
         row = await self._session.first(query)
-        return None if row is None else row_to_machine(row)
+        return None if row is None else record_of(Machine, row)
 
     async def open(self) -> list[Machine]:
         return await self._all(select(machines).where(text(f"NOT ({ENDED_SQL})")))
@@ -70,13 +62,7 @@ class PostgresMachines(OnSession, Machines):
             .where(text(f"NOT (machines.{ENDED_SQL})"))
         )
         return {
-            row.machine_id: Joined(
-                node_id=row.id,
-                state=NodeState(row.state),
-                seen_at=row.seen_at,
-                empty=not row.held,
-                reclaim_at=row.reclaim_at,
-            )
+            row.machine_id: record_of(Joined, row, node_id=row.id, empty=not row.held)
             for row in await self._session.rows(query)
         }
 
@@ -89,7 +75,7 @@ class PostgresMachines(OnSession, Machines):
 
     async def _all(self, query: Select[Any]) -> list[Machine]:
         ordered = query.order_by(machines.c.requested_at, machines.c.id)
-        return [row_to_machine(row) for row in await self._session.rows(ordered)]
+        return [record_of(Machine, row) for row in await self._session.rows(ordered)]
 
     async def views(
         self, now: datetime, *, open_only: bool, limit: int, cursor: str | None
@@ -113,9 +99,5 @@ class PostgresMachines(OnSession, Machines):
 
 
 def _view(row: Row[Any], now: datetime) -> MachineView:
-    machine = row_to_machine(row)
-    fields = asdict(machine)
-    del fields["join_token_sha256"]
-    return MachineView(
-        **fields, node=row.node, billed_s=billed_s(machine, now), cost_usd=cost_usd(machine, now)
-    )
+    machine = record_of(Machine, row)
+    return record_of(MachineView, row, billed_s=billed_s(machine, now), cost_usd=cost_usd(machine, now))

@@ -261,10 +261,10 @@ def _measurement(row: Sequence[Any]) -> Measurement:
 
 
 async def _served(session: Session, job_ids: Sequence[str], now: datetime) -> dict[str, Served]:
-    rows = await session.execute(SERVED, {"jobs": list(job_ids), "now": now, "since": None})
+    rows = await session.rows(SERVED, {"jobs": list(job_ids), "now": now, "since": None})
     seconds: dict[str, dict[str, float]] = {}
     slot_s: dict[str, float] = {}
-    for row in rows.all():
+    for row in rows:
         seconds.setdefault(row.job_id, {})[row.device_kind] = float(row.seconds)
         slot_s[row.job_id] = slot_s.get(row.job_id, 0.0) + float(row.slot_s)
     return {job_id: Served(by_kind, slot_s[job_id]) for job_id, by_kind in seconds.items()}

@@ -17,6 +17,7 @@ from headway.contract.views.simulations import (
     SimulationView,
 )
 from service.adapters.postgres.engine.cursors import read_cursor, write_cursor
+from service.adapters.postgres.engine.records import record_of
 from service.adapters.postgres.engine.session import OnSession
 from service.adapters.postgres.tables.core import simulations
 from service.domain.shared.errors import NotFound
@@ -51,15 +52,15 @@ class PostgresSimulations(OnSession, Simulations):
         statement = insert(simulations).values(**values).on_conflict_do_nothing().returning(simulations)
         row = await self._session.first(statement)
         if row is not None:
-            return AskedSimulation(_view(row), request_digest, created=True)
+            return AskedSimulation(record_of(SimulationView, row), request_digest, created=True)
         query = select(*_LISTED).where(simulations.c.idempotency_key == idempotency_key)
         before = (await self._session.execute(query)).one()
-        return AskedSimulation(_view(before), before.request_digest, created=False)
+        return AskedSimulation(record_of(SimulationView, before), before.request_digest, created=False)
 
     async def get(self, simulation_id: str, *, seen: frozenset[str] | None) -> SimulationView:
         query = select(simulations).where(simulations.c.id == simulation_id, _within(seen))
         row = await self._find(query, simulation_id)
-        return _view(row)
+        return record_of(SimulationView, row)
 
     async def page(
         self, *, limit: int, cursor: str | None, seen: frozenset[str] | None
@@ -72,7 +73,7 @@ class PostgresSimulations(OnSession, Simulations):
         rows = await self._session.rows(query)
         last = rows[limit - 1] if len(rows) > limit else None
         return Page(
-            items=[_view(row) for row in rows[:limit]],
+            items=[record_of(SimulationView, row) for row in rows[:limit]],
             next_cursor=write_cursor(last.created_at, last.id) if last is not None else None,
         )
 
@@ -164,10 +165,3 @@ def _request(stored: dict[str, Any]) -> SimulationRequest | None:
         return SimulationRequest.model_validate(stored)
     except ValidationError:
         return None
-
-
-def _view(row: Row[Any]) -> SimulationView:
-    values = row._mapping  # noqa: SLF001 - SQLAlchemy's public name for it
-    return SimulationView.model_validate(
-        {name: values[name] for name in SimulationView.model_fields if name in values}
-    )

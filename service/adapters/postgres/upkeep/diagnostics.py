@@ -6,8 +6,8 @@ from datetime import datetime, timedelta
 
 from sqlalchemy import func, select, text
 
-from headway.contract.agents import NodeState
 from headway.contract.views.jobs import JobState, Reason
+from service.adapters.postgres.engine.records import record_of
 from service.adapters.postgres.engine.session import OnSession
 from service.adapters.postgres.tables.core import TERMINAL_SQL, commands, jobs, nodes
 from service.adapters.postgres.tables.reliability import leadership, quarantines
@@ -49,18 +49,7 @@ class DiagnosisFacts(OnSession):
         withheld = func.coalesce(nodes.c.slots[0]["withheld"].astext, "").label("withheld")
         columns = (nodes.c.id, nodes.c.name, nodes.c.state, nodes.c.seen_at, nodes.c.agent_version, withheld)
         rows = await self._session.rows(select(*columns, quarantined.label("quarantined")))
-        return [
-            NodeFacts(
-                name=row.name,
-                state=NodeState(row.state),
-                seen_at=row.seen_at,
-                agent_version=row.agent_version,
-                quarantined=row.quarantined,
-                withheld=row.withheld,
-                unacknowledged=waiting.get(row.id, 0),
-            )
-            for row in rows
-        ]
+        return [record_of(NodeFacts, row, unacknowledged=waiting.get(row.id, 0)) for row in rows]
 
     async def _jobs(self) -> list[JobFacts]:
         """Return the jobs that may be in trouble, oldest first.
@@ -77,10 +66,9 @@ class DiagnosisFacts(OnSession):
             .limit(_MOST_JOBS)
         )
         return [
-            JobFacts(
-                name=row.name,
-                state=JobState(row.state),
-                state_since=row.state_since,
+            record_of(
+                JobFacts,
+                row,
                 blocked_by_budget=row.reason == Reason.BUDGET
                 and row.state in {JobState.PENDING, JobState.PAUSED},
             )

@@ -31,8 +31,7 @@ class PostgresRestoration(OnSession, Restoration):
         return max((moment for moment in moments if moment is not None), default=None)
 
     async def unended_jobs(self) -> list[str]:
-        found = await self._session.execute(select(jobs.c.id).where(text(f"NOT ({TERMINAL_SQL})")))
-        return list(found.scalars())
+        return await self._session.scalars(select(jobs.c.id).where(text(f"NOT ({TERMINAL_SQL})")))
 
     async def forget_field(self, message: str, terms_left_out: int) -> int:
         await self._session.execute(

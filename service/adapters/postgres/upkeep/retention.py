@@ -85,8 +85,8 @@ class PostgresRetention(Thinning, Retention):
             left -= await delete_batch(self._session, table, "job_id = ANY(:ids)", left, ids=old)
             if left <= 0:
                 return JobsDeleted((), more=True)
-        gone = await self._session.execute(delete(jobs).where(one_of(jobs.c.id, old)).returning(jobs.c.id))
-        return JobsDeleted(list(gone.scalars()), more=len(old) == _JOBS_AT_ONCE)
+        statement = delete(jobs).where(one_of(jobs.c.id, old)).returning(jobs.c.id)
+        return JobsDeleted(await self._session.scalars(statement), more=len(old) == _JOBS_AT_ONCE)
 
     async def unused_bundles(self, before: datetime) -> list[str]:
         # The rows are locked before the check. A submit that found its bundle holds that row's lock until
