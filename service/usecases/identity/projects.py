@@ -32,7 +32,7 @@ def version_of(project: ProjectRecord | ProjectView) -> str:
 
 async def project_view(tx: Transaction, name: str, now: datetime) -> ProjectView:
     """Return a project as the API shows it. Raise NotFound if it does not exist."""
-    page = await tx.access_queries.projects(frozenset({name}), now, limit=1, cursor=None)
+    page = await tx.projects.page(frozenset({name}), now, limit=1, cursor=None)
     if not page.items:
         raise NotFound(f"{no_project(name)}.")
     return page.items[0]

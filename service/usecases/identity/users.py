@@ -88,7 +88,7 @@ async def make_admin(
 
 async def user_view(tx: Transaction, name: str) -> UserView:
     """Return a user as the API shows them. Raise NotFound if there is none of that name."""
-    page = await tx.access_queries.users(name=name, limit=1, cursor=None)
+    page = await tx.users.page(name=name, limit=1, cursor=None)
     if not page.items:
         raise NotFound(f"no user is called {name!r}; `headway user ls` lists them.")
     return page.items[0]

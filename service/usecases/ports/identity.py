@@ -145,6 +145,11 @@ class Tokens(Protocol):
         False, and store nothing, if a different token has the id.
         """
 
+    async def page(
+        self, seen: TokensSeen, *, now: datetime, limit: int, cursor: str | None
+    ) -> Page[TokenView]:
+        """Return the valid tokens that the reader may list, newest first."""
+
     async def lock(self, token_id: str) -> TokenRecord:
         """Return a token, locked. Raise NotFound if it does not exist."""
 
@@ -170,6 +175,9 @@ class Users(Protocol):
 
     async def add(self, user: UserRecord) -> bool:
         """Store a user. Return False, and store nothing, if the name is taken."""
+
+    async def page(self, *, name: str | None, limit: int, cursor: str | None) -> Page[UserView]:
+        """Return users by name; only the user called `name`, if given."""
 
     async def lock(self, name: str) -> UserRecord:
         """Return a user, locked. Raise NotFound if there is none of that name."""
@@ -212,7 +220,14 @@ class Users(Protocol):
 
 
 class Projects(Protocol):
-    """Project rows of the database."""
+    """Projects with their quotas."""
+
+    async def page(
+        self, names: frozenset[str] | None, now: datetime, *, limit: int, cursor: str | None
+    ) -> Page[ProjectView]:
+        """Return projects by name, those in `names` (None: all), with the slots that they hold and their
+        spending in the month of `now`.
+        """
 
     async def lock(self, name: str) -> ProjectRecord | None:
         """Return a project, locked for a change, or None if it does not exist."""
@@ -227,23 +242,4 @@ class Projects(Protocol):
         """Remove a locked project with its members, robots' tokens and secrets.
 
         If it has live jobs or budgets, remove nothing and return their names.
-        """
-
-
-class AccessQueries(Protocol):
-    """Users, tokens and projects as the API shows them."""
-
-    async def tokens(
-        self, seen: TokensSeen, *, now: datetime, limit: int, cursor: str | None
-    ) -> Page[TokenView]:
-        """Return the valid tokens that the reader may list, newest first."""
-
-    async def users(self, *, name: str | None, limit: int, cursor: str | None) -> Page[UserView]:
-        """Return users by name; only the user called `name`, if given."""
-
-    async def projects(
-        self, names: frozenset[str] | None, now: datetime, *, limit: int, cursor: str | None
-    ) -> Page[ProjectView]:
-        """Return projects by name, those in `names` (None: all), with the slots that they hold and their
-        spending in the month of `now`.
         """

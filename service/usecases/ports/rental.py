@@ -45,7 +45,7 @@ class Provider(Protocol):
         A repeated call with the same `machine.id` returns the same machine.
 
         Raises:
-            NoCapacity: the provider has none now; another place or time may have one.
+            NoCapacity: the provider has none now, or a quota is used up; another place or time may have one.
             ProviderRefused: the request can never succeed as it stands.
         """
 

@@ -176,9 +176,6 @@ class ClusterFigures:
 class Retention(Protocol):
     """Deletion and thinning of old rows. Every table is bounded. Each call handles at most `BATCH` rows."""
 
-    async def accrued_at(self) -> datetime | None:
-        """Return the moment up to which the ledger has charged, or None if it never ran."""
-
     async def delete_rows(self, doomed: ExpiringRows, before: datetime) -> int:
         """Delete rows of a kind that are older than `before` or exceed their maximum number.
 

@@ -50,7 +50,7 @@ async def retain(
         Unavailable: the database does not answer.
     """
     async with transactions.begin() as tx:
-        kept = horizons(now, keep_days, await tx.retention.accrued_at())
+        kept = horizons(now, keep_days, await tx.spending.accrued_at())
     job_ids = await _delete_jobs(transactions, kept)
     for doomed in ExpiringRows:
         await _in_batches(transactions, _rows(doomed, kept))

@@ -57,7 +57,7 @@ async def sweep(
             goes on.
     """
     async with transactions.begin() as tx:
-        kept = horizons(now, keep_days, await tx.retention.accrued_at())
+        kept = horizons(now, keep_days, await tx.spending.accrued_at())
     rows = await _shorten_histories(transactions, kept)
     folders = 0
     for root in ("logs/", "checkpoints/"):

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from sqlalchemy import bindparam, text
-from sqlalchemy.dialects.postgresql import ARRAY
-from sqlalchemy.types import DateTime, Text
+from sqlalchemy import text
 
 from service.adapters.postgres.engine.records import record_of
 from service.adapters.postgres.engine.session import OnSession, Statement
@@ -16,10 +14,10 @@ from service.usecases.ports.jobs import SizeChange
 _SIZES = text(
     """
     SELECT job_id, generation, size, device_kind, reason, message, granted_at, ended_at FROM allocations
-    WHERE job_id = ANY(:jobs) AND (CAST(:since AS timestamptz) IS NULL OR ended_at IS NULL OR ended_at > :since)
+    WHERE job_id = ANY(CAST(:jobs AS text[])) AND (CAST(:since AS timestamptz) IS NULL OR ended_at IS NULL OR ended_at > :since)
     ORDER BY job_id, generation
     """
-).bindparams(bindparam("jobs", type_=ARRAY(Text)), bindparam("since", type_=DateTime(timezone=True)))
+)
 _SERIES = text(
     """
     SELECT name, max(at) AS at, max(samples) AS samples, avg(value) AS value

@@ -20,7 +20,7 @@ from headway.contract.views.jobs import (
     Reason,
     SizeOption,
 )
-from service.adapters.postgres.engine.cursors import read_cursor, write_cursor
+from service.adapters.postgres.engine.cursors import cursor_after, read_cursor
 from service.adapters.postgres.engine.records import record_of
 from service.adapters.postgres.engine.session import FetchedRow, Statement
 from service.adapters.postgres.jobs.charts import JobCharts
@@ -78,10 +78,8 @@ class PostgresJobQueries(JobCharts, JobQueries):
         if after is not None:
             values |= {"after_at": after[0], "after_id": after[1]}
         rows = await self._session.fetch(_listing(by), most=limit + 1, **values)
-        last = rows[limit - 1] if len(rows) > limit else None
         return Page(
-            items=await self._views(rows[:limit]),
-            next_cursor=write_cursor(last.submitted_at, last.id) if last is not None else None,
+            items=await self._views(rows[:limit]), next_cursor=cursor_after(rows, limit, "submitted_at")
         )
 
     async def job(self, job_id: str) -> JobView:

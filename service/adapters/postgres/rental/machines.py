@@ -6,11 +6,11 @@ from collections.abc import Collection
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Row, Select, and_, insert, or_, select, text, tuple_, update
+from sqlalchemy import Row, Select, and_, insert, or_, select, text, update
 
 from headway.contract.views.jobs import Page
 from headway.contract.views.machines import MachineView
-from service.adapters.postgres.engine.cursors import read_cursor, write_cursor
+from service.adapters.postgres.engine.cursors import cursor_after, newest_first
 from service.adapters.postgres.engine.expressions import one_of
 from service.adapters.postgres.engine.records import record_of, values_of
 from service.adapters.postgres.engine.session import OnSession
@@ -80,21 +80,17 @@ class PostgresMachines(OnSession, Machines):
     async def views(
         self, now: datetime, *, open_only: bool, limit: int, cursor: str | None
     ) -> Page[MachineView]:
-        query = (
-            select(machines, nodes.c.name.label("node"))
-            .outerjoin(nodes, nodes.c.machine_id == machines.c.id)
-            .order_by(machines.c.requested_at.desc(), machines.c.id.desc())
-            .limit(limit + 1)
+        query = select(machines, nodes.c.name.label("node")).outerjoin(
+            nodes, nodes.c.machine_id == machines.c.id
         )
         if open_only:
             query = query.where(text(f"NOT (machines.{ENDED_SQL})"))
-        if cursor is not None:
-            query = query.where(tuple_(machines.c.requested_at, machines.c.id) < tuple_(*read_cursor(cursor)))
-        rows = await self._session.rows(query)
-        last = rows[limit - 1] if len(rows) > limit else None
+        rows = await self._session.rows(
+            newest_first(query, machines.c.requested_at, machines.c.id, limit=limit, cursor=cursor)
+        )
         return Page(
             items=[_view(row, now) for row in rows[:limit]],
-            next_cursor=write_cursor(last.requested_at, last.id) if last is not None else None,
+            next_cursor=cursor_after(rows, limit, "requested_at"),
         )
 
 

@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Literal
 
-from sqlalchemy import TextClause, func, select, text, tuple_
+from sqlalchemy import TextClause, func, select, text
 
 from headway.contract.agents import NodeState
 from headway.contract.views.decisions import RoundView
 from headway.contract.views.forecasts import ScoredPrediction
 from headway.contract.views.jobs import JobState, Page
-from service.adapters.postgres.engine.cursors import read_cursor, write_cursor
+from service.adapters.postgres.engine.cursors import cursor_after, newest_first
 from service.adapters.postgres.engine.expressions import one_of
 from service.adapters.postgres.engine.records import record_of
 from service.adapters.postgres.engine.session import OnSession
@@ -88,14 +88,11 @@ class PostgresRoundQueries(OnSession, RoundQueries):
     """Views of rounds and the cluster in PostgreSQL."""
 
     async def rounds(self, *, limit: int, cursor: str | None, seen: frozenset[str] | None) -> Page[RoundView]:
-        query = select(rounds).order_by(rounds.c.at.desc(), rounds.c.id.desc()).limit(limit + 1)
-        if cursor is not None:
-            query = query.where(tuple_(rounds.c.at, rounds.c.id) < tuple_(*read_cursor(cursor)))
+        query = newest_first(select(rounds), rounds.c.at, rounds.c.id, limit=limit, cursor=cursor)
         rows = await self._session.rows(query)
-        last = rows[limit - 1] if len(rows) > limit else None
         return Page(
             items=await self._seen([record_of(RoundView, row) for row in rows[:limit]], seen),
-            next_cursor=write_cursor(last.at, last.id) if last is not None else None,
+            next_cursor=cursor_after(rows, limit, "at"),
         )
 
     async def round(self, round_id: str, *, seen: frozenset[str] | None) -> RoundView:

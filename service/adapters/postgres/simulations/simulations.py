@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from pydantic import ValidationError
-from sqlalchemy import ColumnElement, Row, select, true, tuple_, update
+from sqlalchemy import ColumnElement, Row, select, true, update
 from sqlalchemy.dialects.postgresql import insert
 
 from headway.contract.views.jobs import Page
@@ -16,7 +16,7 @@ from headway.contract.views.simulations import (
     SimulationStatus,
     SimulationView,
 )
-from service.adapters.postgres.engine.cursors import read_cursor, write_cursor
+from service.adapters.postgres.engine.cursors import cursor_after, newest_first
 from service.adapters.postgres.engine.records import record_of
 from service.adapters.postgres.engine.session import OnSession
 from service.adapters.postgres.tables.core import simulations
@@ -65,16 +65,13 @@ class PostgresSimulations(OnSession, Simulations):
     async def page(
         self, *, limit: int, cursor: str | None, seen: frozenset[str] | None
     ) -> Page[SimulationView]:
-        order = simulations.c.created_at, simulations.c.id
-        newest_first = (one.desc() for one in order)
-        query = select(*_LISTED).where(_within(seen)).order_by(*newest_first).limit(limit + 1)
-        if cursor is not None:
-            query = query.where(tuple_(*order) < tuple_(*read_cursor(cursor)))
-        rows = await self._session.rows(query)
-        last = rows[limit - 1] if len(rows) > limit else None
+        query = select(*_LISTED).where(_within(seen))
+        rows = await self._session.rows(
+            newest_first(query, simulations.c.created_at, simulations.c.id, limit=limit, cursor=cursor)
+        )
         return Page(
             items=[record_of(SimulationView, row) for row in rows[:limit]],
-            next_cursor=write_cursor(last.created_at, last.id) if last is not None else None,
+            next_cursor=cursor_after(rows, limit, "created_at"),
         )
 
     async def take(self, now: datetime) -> TakenSimulation | None:

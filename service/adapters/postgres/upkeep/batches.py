@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import ARRAY, Text, bindparam, text
+from sqlalchemy import text
 
 from service.adapters.postgres.engine.session import Session
 from service.usecases.ports.upkeep import BATCH
@@ -18,7 +18,4 @@ async def delete_batch(session: Session, table: str, where: str, limit: int = BA
     statement = (
         f"DELETE FROM {table} WHERE ctid = ANY(ARRAY(SELECT ctid FROM {table} WHERE {where} LIMIT :limit))"  # noqa: S608
     )
-    query = text(statement)
-    if "ids" in values:
-        query = query.bindparams(bindparam("ids", type_=ARRAY(Text)))
-    return (await session.execute(query, {"limit": limit, **values})).rowcount
+    return (await session.execute(text(statement), {"limit": limit, **values})).rowcount

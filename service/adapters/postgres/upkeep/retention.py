@@ -6,12 +6,12 @@ from collections.abc import Collection
 from datetime import datetime
 from typing import Final
 
-from sqlalchemy import ARRAY, Text, bindparam, delete, literal, select, text
+from sqlalchemy import delete, literal, select, text
 
 from headway.contract.agents import NodeState
 from service.adapters.postgres.engine.expressions import one_of
 from service.adapters.postgres.tables.core import TERMINAL_SQL, bundles, jobs, nodes, slot_grants
-from service.adapters.postgres.tables.ledger import leases, ledger_state
+from service.adapters.postgres.tables.ledger import leases
 from service.adapters.postgres.tables.rental import ENDED_SQL, machines
 from service.adapters.postgres.upkeep.batches import delete_batch
 from service.adapters.postgres.upkeep.thinning import Thinning
@@ -57,20 +57,15 @@ _ROWS: Final[dict[ExpiringRows, tuple[str, str]]] = {
 
 _UNUSED_BUNDLES = text(
     """
-    DELETE FROM bundles WHERE digest = ANY(:digests)
+    DELETE FROM bundles WHERE digest = ANY(CAST(:digests AS text[]))
         AND NOT EXISTS (SELECT 1 FROM jobs WHERE jobs.spec->>'bundle' = bundles.digest)
     RETURNING digest
     """
-).bindparams(bindparam("digests", type_=ARRAY(Text)))
+)
 
 
 class PostgresRetention(Thinning, Retention):
     """Retention in PostgreSQL."""
-
-    async def accrued_at(self) -> datetime | None:
-        query = select(ledger_state.c.accrued_at)
-        found: datetime | None = (await self._session.execute(query)).scalar_one_or_none()
-        return found
 
     async def delete_rows(self, doomed: ExpiringRows, before: datetime) -> int:
         if doomed in {ExpiringRows.RENTED_NODES, ExpiringRows.NODES}:
@@ -82,7 +77,9 @@ class PostgresRetention(Thinning, Retention):
         old = await self._session.scalars(query)
         left = BATCH if old else 0
         for table in _OF_JOBS if old else ():
-            left -= await delete_batch(self._session, table, "job_id = ANY(:ids)", left, ids=old)
+            left -= await delete_batch(
+                self._session, table, "job_id = ANY(CAST(:ids AS text[]))", left, ids=old
+            )
             if left <= 0:
                 return JobsDeleted((), more=True)
         statement = delete(jobs).where(one_of(jobs.c.id, old)).returning(jobs.c.id)
@@ -120,7 +117,10 @@ class PostgresRetention(Thinning, Retention):
         gone = await self._session.scalars(query)
         if not gone:
             return 0
-        if await delete_batch(self._session, "commands", "node_id = ANY(:ids)", ids=gone) == BATCH:
+        if (
+            await delete_batch(self._session, "commands", "node_id = ANY(CAST(:ids AS text[]))", ids=gone)
+            == BATCH
+        ):
             return BATCH
         await self._session.execute(delete(nodes).where(one_of(nodes.c.id, gone)))
         return len(gone)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ARRAY, Text, bindparam, select, text
+from sqlalchemy import select, text
 from sqlalchemy.dialects.postgresql import insert as upsert
 
 from service.adapters.postgres.engine.session import OnSession
@@ -100,8 +100,8 @@ _CUT = text(
 The time of a first step comes from the clock of its node and may be wrong, so it does not count.
 """
 _LAST_PHASE = text(
-    "SELECT max(sequence) FROM events WHERE job_id = :job AND sequence <= :cut AND kind = ANY(:kinds)"
-).bindparams(bindparam("kinds", type_=ARRAY(Text)))
+    "SELECT max(sequence) FROM events WHERE job_id = :job AND sequence <= :cut AND kind = ANY(CAST(:kinds AS text[]))"
+)
 
 
 class Thinning(OnSession):

@@ -1,4 +1,4 @@
-"""Queries for tokens, users and projects as the API returns them."""
+"""Rows of projects."""
 
 from __future__ import annotations
 
@@ -6,28 +6,20 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Row, Text, and_, bindparam, or_, select, text, tuple_
-from sqlalchemy.dialects.postgresql import ARRAY
+from sqlalchemy import Row, delete, select, text
+from sqlalchemy.dialects.postgresql import insert as upsert
 
-from headway.contract.views.identity import ProjectQuota, ProjectView, Role, TokenView, UserView
+from headway.contract.views.identity import ProjectQuota, ProjectView
 from headway.contract.views.jobs import Page
 from headway.contract.views.money import Period
-from service.adapters.postgres.engine.cursors import read_cursor, write_cursor
 from service.adapters.postgres.engine.records import record_of
 from service.adapters.postgres.engine.session import OnSession, Session
 from service.adapters.postgres.money.tenants import SHARE_HALF_LIFE_S, used_slot_s
-from service.adapters.postgres.tables.identity import tokens, users
+from service.adapters.postgres.tables.core import TERMINAL_SQL
+from service.adapters.postgres.tables.identity import members, projects, secrets, tokens
 from service.domain.rental.budgets import period_of
-from service.usecases.ports.identity import AccessQueries, TokensSeen
+from service.usecases.ports.identity import ProjectRecord, Projects
 
-_USERS = text(
-    """
-    SELECT id, name, created_at, last_seen_at, disabled_at,
-           (SELECT jsonb_object_agg(project, role) FROM members WHERE user_id = users.id) AS roles
-    FROM users WHERE (CAST(:name AS text) IS NULL OR name = :name) AND name > :after
-    ORDER BY name LIMIT :limit
-    """
-)
 _PROJECTS = text(
     """
     SELECT projects.*, coalesce(held.slots, 0) AS slots_held,
@@ -52,53 +44,28 @@ _PROJECTS = text(
         FROM charges JOIN leases ON leases.id = charges.lease_id
         WHERE charges.hour >= :month AND leases.usd_per_slot_h IS NOT NULL GROUP BY charges.project
     ) AS spent ON spent.project = projects.name
-    WHERE (:names IS NULL OR projects.name = ANY(:names)) AND projects.name > :after
+    WHERE (CAST(:names AS text[]) IS NULL OR projects.name = ANY(:names)) AND projects.name > :after
     ORDER BY projects.name LIMIT :limit
     """
-).bindparams(bindparam("names", type_=ARRAY(Text)))
+)
 _WEIGHTS = text("SELECT name, weight FROM projects")
+_NEEDED_BY = text(
+    f"""
+    SELECT 'job ' || name FROM jobs WHERE project = :name AND NOT ({TERMINAL_SQL})
+    UNION ALL SELECT 'budget ' || name FROM budgets WHERE project = :name
+    ORDER BY 1 LIMIT 10
+    """  # noqa: S608 - constants of this file
+)
 
 
-class PostgresAccessQueries(OnSession, AccessQueries):
-    """Views of users, tokens and projects in PostgreSQL. Slot use that is `share_half_life_s` old counts half."""
+class PostgresProjects(OnSession, Projects):
+    """Projects in PostgreSQL. Slot use that is `share_half_life_s` old counts half."""
 
     def __init__(self, session: Session, share_half_life_s: float = SHARE_HALF_LIFE_S) -> None:
         super().__init__(session)
         self._share_half_life_s = share_half_life_s
 
-    async def tokens(
-        self, seen: TokensSeen, *, now: datetime, limit: int, cursor: str | None
-    ) -> Page[TokenView]:
-        query = (
-            select(tokens, users.c.name.label("user_name"))
-            .join(users, users.c.id == tokens.c.user_id, isouter=True)
-            .where(tokens.c.revoked_at.is_(None))
-            .where(or_(tokens.c.expires_at.is_(None), tokens.c.expires_at > now))
-            .order_by(tokens.c.created_at.desc(), tokens.c.id.desc())
-            .limit(limit + 1)
-        )
-        if seen.projects is not None:
-            of_robots = and_(tokens.c.user_id.is_(None), tokens.c.project.in_(seen.projects))
-            # Not `==`: with None it would match the tokens of all service accounts.
-            of_user = tokens.c.user_id.in_([seen.user_id] if seen.user_id else [])
-            itself = tokens.c.id.in_([seen.token_id] if seen.token_id else [])
-            query = query.where(or_(of_user, itself, of_robots))
-        if cursor is not None:
-            query = query.where(tuple_(tokens.c.created_at, tokens.c.id) < tuple_(*read_cursor(cursor)))
-        rows = await self._session.rows(query)
-        more = write_cursor(rows[limit - 1].created_at, rows[limit - 1].id) if len(rows) > limit else None
-        return Page[TokenView](items=[_token_view(row) for row in rows[:limit]], next_cursor=more)
-
-    async def users(self, *, name: str | None, limit: int, cursor: str | None) -> Page[UserView]:
-        values = {"name": name, "after": cursor or "", "limit": limit + 1}
-        rows = await self._session.rows(_USERS, values)
-        more = rows[limit - 1].name if len(rows) > limit else None
-        return Page[UserView](
-            items=[record_of(UserView, row, roles=_roles(row.roles)) for row in rows[:limit]],
-            next_cursor=more,
-        )
-
-    async def projects(
+    async def page(
         self, names: frozenset[str] | None, now: datetime, *, limit: int, cursor: str | None
     ) -> Page[ProjectView]:
         values = {
@@ -115,10 +82,38 @@ class PostgresAccessQueries(OnSession, AccessQueries):
             row.name: row.weight for row in rows if row.slots_held
         }
         shares = {row.name: _shares(row.name, used, due) for row in rows}
-        return Page[ProjectView](
+        return Page(
             items=[_project(row, used.get(row.name, 0.0), *shares[row.name]) for row in rows[:limit]],
             next_cursor=more,
         )
+
+    async def lock(self, name: str) -> ProjectRecord | None:
+        # A submit holds FOR KEY SHARE, so no job can be added between the check for live jobs and the
+        # deletion.
+        query = select(projects).where(projects.c.name == name).with_for_update()
+        row = await self._session.first(query)
+        return None if row is None else record_of(ProjectRecord, row, quota=record_of(ProjectQuota, row))
+
+    async def exists(self, name: str) -> bool:
+        query = (
+            select(projects.c.name).where(projects.c.name == name).with_for_update(read=True, key_share=True)
+        )
+        return await self._session.first(query) is not None
+
+    async def save(self, project: ProjectRecord) -> None:
+        values = {"description": project.description, **project.quota.model_dump()}
+        statement = upsert(projects).values(name=project.name, created_at=project.created_at, **values)
+        await self._session.execute(statement.on_conflict_do_update(index_elements=["name"], set_=values))
+
+    async def delete(self, name: str) -> list[str]:
+        # The rows go along because a later project of the same name is a different project.
+        needed_by = await self._session.scalars(_NEEDED_BY, {"name": name})
+        if needed_by:
+            return needed_by
+        for table in (members, tokens, secrets):
+            await self._session.execute(delete(table).where(table.c.project == name))
+        await self._session.execute(delete(projects).where(projects.c.name == name))
+        return []
 
 
 def _shares(name: str, used: Mapping[str, float], due: Mapping[str, float]) -> tuple[float, float]:
@@ -130,20 +125,12 @@ def _shares(name: str, used: Mapping[str, float], due: Mapping[str, float]) -> t
     )
 
 
-def _token_view(row: Row[Any]) -> TokenView:
-    return record_of(TokenView, row, user=row.user_name, made_with=row.parent_id)
-
-
-def _roles(found: dict[str, str] | None) -> dict[str, Role]:
-    return {name: Role(role) for name, role in sorted((found or {}).items())}
-
-
 def _project(row: Row[Any], used_slot_s: float, share_used: float, share_due: float) -> ProjectView:
     return record_of(
         ProjectView,
         row,
         quota=record_of(ProjectQuota, row),
-        members=_roles(row.members),
+        members=dict(sorted((row.members or {}).items())),
         usd_this_month=float(row.usd),
         used_slot_h=used_slot_s / 3600,
         share_used=share_used,
