@@ -24,13 +24,11 @@ from service.domain.identity.sign_in import (
     safe_return,
 )
 from service.domain.shared.errors import WrongToken
+from service.usecases.identity.tokens import new_token, token_made
 from service.usecases.nodes.join import digest_token
 from service.usecases.ports.facts import WakeUp
 from service.usecases.ports.identity import IdentityProvider, Login, TokenRecord, session_of_token
 from service.usecases.ports.transactions import Transaction, Transactions
-
-PREFIX = "hw_"
-"""Prefix of every token for people, so that scanners and log redaction recognise it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +111,8 @@ async def finish_login(
     id_token = await provider.redeem(code, verifier=login.verifier, redirect_uri=redirect_uri)
     claims = await provider.verify(id_token, nonce=login.nonce, now=now)
     async with transactions.begin() as tx:
-        account = await _let_in(tx, claims, rules, ids.user, now)
-        token, record = _session(account, ids.token, name="browser", how="provider", now=now)
+        account = await _admit(tx, claims, rules, ids.user, now)
+        token, record = _session(account, ids.token, name="browser", method="provider", now=now)
         tx.audit.by(account.name, record.id)
         await tx.tokens.add(record, digest_token(token))
     return SignedIn(token, now + SESSION, login.return_to)
@@ -139,21 +137,11 @@ async def exchange(
     """
     claims = await provider.verify(id_token, nonce=None, now=now)
     async with transactions.begin() as tx:
-        account = await _let_in(tx, claims, rules, ids.user, now)
-        token, record = _session(account, ids.token, name=name, how=None, now=now)
+        account = await _admit(tx, claims, rules, ids.user, now)
+        token, record = _session(account, ids.token, name=name, method=None, now=now)
         tx.audit.by(account.name, record.id)
         await tx.tokens.add(record, digest_token(token))
-    return NewToken(
-        id=record.id,
-        name=record.name,
-        user=account.name,
-        role=None,
-        project=EVERYWHERE,
-        created_by=record.created_by,
-        created_at=now,
-        expires_at=record.expires_at,
-        token=token,
-    )
+    return token_made(record, token, user=account.name)
 
 
 async def sign_in_with_token(
@@ -163,7 +151,7 @@ async def sign_in_with_token(
 
     The bearer of the service's own token becomes a robot with its role.
     """
-    token = PREFIX + secrets.token_urlsafe(32)
+    token = new_token()
     expires_at = min(now + SESSION, principal.expires_at or now + SESSION)
     async with transactions.begin() as tx:
         record = await _session_with_token(tx, principal, token_id, now=now, expires_at=expires_at)
@@ -181,7 +169,7 @@ async def make_link(
     The session is stored at once, under a digest that no token has. No browser can use it before the link is
     used.
     """
-    code = PREFIX + secrets.token_urlsafe(32)
+    code = new_token()
     expires_at = min(now + LINK, principal.expires_at or now + LINK)
     async with transactions.begin() as tx:
         record = await _session_with_token(tx, principal, token_id, now=now, expires_at=expires_at)
@@ -195,7 +183,7 @@ async def use_link(transactions: Transactions, code: str, now: datetime) -> Sign
     Raises:
         WrongToken: the link is unknown, used, revoked or too old.
     """
-    token = PREFIX + secrets.token_urlsafe(32)
+    token = new_token()
     async with transactions.begin() as tx:
         record = await tx.tokens.renew(_digest_link(code), digest_token(token), now=now, until=now + SESSION)
         if record is None or record.expires_at is None or record.expires_at <= now:
@@ -253,7 +241,7 @@ async def sign_out(transactions: Transactions, token: str, now: datetime) -> Non
             tx.wake(WakeUp.ACCESS)
 
 
-async def _let_in(
+async def _admit(
     tx: Transaction, claims: Claims, rules: AdmissionRules, new_user_id: str, now: datetime
 ) -> Account:
     known = await tx.users.account(claims)
@@ -270,7 +258,7 @@ async def _let_in(
 
 
 def _session(
-    account: Account, token_id: str, *, name: str, how: str | None, now: datetime
+    account: Account, token_id: str, *, name: str, method: str | None, now: datetime
 ) -> tuple[str, TokenRecord]:
     """Return a new token and its record for a user who has just authenticated."""
     record = TokenRecord(
@@ -278,9 +266,9 @@ def _session(
         name=name,
         user_id=account.id,
         role=None,
-        session=how,
+        session=method,
         created_by=account.name,
         created_at=now,
         expires_at=now + SESSION,
     )
-    return PREFIX + secrets.token_urlsafe(32), record
+    return new_token(), record

@@ -12,20 +12,10 @@ from headway.contract.agents import AnyCommand, NodeState
 from headway.contract.values.markets import Market
 from headway.contract.views.decisions import RoundView
 from headway.contract.views.forecasts import ScoredPrediction
-from headway.contract.views.jobs import JobState, Page, Reason, SizeOption
+from headway.contract.views.jobs import JobState, Page
+from service.domain.allocation.decision.plan import Decision
 from service.domain.cluster.snapshot import Measurement, PolicySetting, Snapshot
 from service.usecases.ports.facts import CommandTaken
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DecisionRecord:
-    """The decision of a round about a job, with its reason."""
-
-    job_id: str
-    action: str
-    reason: Reason
-    message: str
-    options: Sequence[SizeOption]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +65,7 @@ class Rounds(Protocol):
         It must be the first statement of its transaction.
         """
 
-    async def store_decisions(
-        self, decisions: Sequence[DecisionRecord], round_id: str, now: datetime
-    ) -> None:
+    async def store_decisions(self, decisions: Sequence[Decision], round_id: str, now: datetime) -> None:
         """Store the latest decision about each of these jobs."""
 
     async def store_round(self, round_: RoundView) -> None:

@@ -111,8 +111,9 @@ class Simulator(Protocol):
     ) -> SimulationResult:
         """Return the result of a simulation.
 
-        Raise SimulationEnded if there is none.
-
         `ended_samples` are the sample counts of ended jobs, by class. `wanted` is called from time to time
         with the completed share.
+
+        Raises:
+            SimulationEnded: it failed, was refused, took too long, or its result is no longer wanted.
         """

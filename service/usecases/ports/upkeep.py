@@ -105,7 +105,7 @@ class Horizons:
     capped: datetime
     money: datetime
 
-    def of(self, doomed: ExpiringRows) -> datetime:
+    def of(self, kind: ExpiringRows) -> datetime:
         """Return the moment before which rows of a kind are deleted."""
         return {
             ExpiringRows.COMMANDS: self.now - COMMANDS_KEPT,
@@ -120,7 +120,7 @@ class Horizons:
             ExpiringRows.TOKENS: self.now - TOKENS_KEPT,
             ExpiringRows.JOIN_TOKENS: self.now - TOKENS_KEPT,
             ExpiringRows.LOGINS: self.now - LOGINS_KEPT,
-        }.get(doomed, self.money)
+        }.get(kind, self.money)
 
 
 def horizons(now: datetime, keep_days: int, accrued_at: datetime | None) -> Horizons:
@@ -176,7 +176,7 @@ class ClusterFigures:
 class Retention(Protocol):
     """Deletion and thinning of old rows. Every table is bounded. Each call handles at most `BATCH` rows."""
 
-    async def delete_rows(self, doomed: ExpiringRows, before: datetime) -> int:
+    async def delete_rows(self, kind: ExpiringRows, before: datetime) -> int:
         """Delete rows of a kind that are older than `before` or exceed their maximum number.
 
         Return the number deleted.

@@ -29,7 +29,6 @@ from service.usecases.jobs.life import apply, load_life, load_waiting
 from service.usecases.jobs.marks import chosen_columns, keep_forecast, mark_to_keep
 from service.usecases.jobs.search import note_search, search_news
 from service.usecases.ports.facts import WakeUp
-from service.usecases.ports.rounds import DecisionRecord
 from service.usecases.ports.transactions import Transaction, Transactions
 from service.usecases.rounds.views import change_view
 
@@ -57,7 +56,7 @@ class Applying:
             decision.action not in {Action.WAIT, Action.KEEP}
             or search_news(self.plan.round, job) is not None
             or mark_to_keep(decision, job, self.columns.get(job.id)) is not None
-            or _saying_why_it_waits(job, decision) is not job
+            or _with_wait_reason(job, decision) is not job
         )
 
 
@@ -68,21 +67,20 @@ async def apply_plan(
     launch: Launch,
     round_id: str,
     now: Callable[[], datetime],
-) -> tuple[list[RoundChange], list[DecisionRecord]]:
+) -> tuple[list[RoundChange], list[Decision]]:
     """Apply the plan of a round.
 
-    Return the changes, and the records of decisions that leave their jobs unchanged and are still to be
-    stored.
+    Return the changes, and the decisions that leave their jobs unchanged and are still to be stored.
     """
     applying = Applying(snapshot, plan, launch, round_id, now(), chosen_columns(plan))
     changing: list[Decision] = []
-    others: list[DecisionRecord] = []
+    others: list[Decision] = []
     for decision in plan.decisions:
         if applying.changes(decision):
             changing.append(decision)
         else:
-            others.append(_told(decision))
-    changing.sort(key=_leaves_nothing)
+            others.append(decision)
+    changing.sort(key=_frees_no_slots)
     changes: list[RoundChange] = []
     for first in range(0, len(changing), PIECE):
         async with transactions.begin() as tx:
@@ -91,29 +89,29 @@ async def apply_plan(
     return changes, others
 
 
-def _leaves_nothing(decision: Decision) -> bool:
+def _frees_no_slots(decision: Decision) -> bool:
     """Return the sort key that puts decisions first that free slots."""
     return decision.action not in {Action.VACATE, Action.CHANGE}
 
 
 async def _apply_piece(tx: Transaction, applying: Applying, piece: Sequence[Decision]) -> list[RoundChange]:
     jobs = await tx.jobs.lock_many(sorted(one.job_id for one in piece))
-    gone = await _gone(tx, piece)
+    unusable = await _unusable_slots(tx, piece)
     changes: list[RoundChange] = []
-    told: list[DecisionRecord] = []
+    decided: list[Decision] = []
     for decision in piece:
         job = jobs.get(decision.job_id)
         if job is None or not _unchanged(job, applying.snapshot.jobs[decision.job_id]):
             continue
-        if await _apply_one(tx, applying, job, decision, gone):
+        if await _apply_one(tx, applying, job, decision, unusable):
             changes.append(change_view(job, decision))
-        told.append(_told(decision))
-    await tx.rounds.store_decisions(told, applying.round_id, applying.now)
+        decided.append(decision)
+    await tx.rounds.store_decisions(decided, applying.round_id, applying.now)
     return changes
 
 
 async def _apply_one(
-    tx: Transaction, applying: Applying, locked: Job, decision: Decision, gone: frozenset[SlotKey]
+    tx: Transaction, applying: Applying, locked: Job, decision: Decision, unusable: frozenset[SlotKey]
 ) -> bool:
     """Carry out a decision on a locked job.
 
@@ -124,29 +122,19 @@ async def _apply_one(
     plan, now = applying.plan, applying.now
     job = await note_search(tx, plan.round, locked, now)
     job = await keep_forecast(tx, plan, decision, job, applying.columns.get(job.id), now)
-    in_reach = decision.action not in _TAKES_SLOTS or gone.isdisjoint(_slots(decision.allocation))
-    after = await _carry_out(tx, applying, job, decision) if in_reach else None
+    is_possible = decision.action not in _TAKES_SLOTS or unusable.isdisjoint(_slots(decision.allocation))
+    after = await _carry_out(tx, applying, job, decision) if is_possible else None
     if after is not None:
         await apply(tx, locked, after)
         return True
-    job = _saying_why_it_waits(job, decision)
+    job = _with_wait_reason(job, decision)
     if job != locked:
         await tx.jobs.save(job)
         tx.wake(WakeUp.EVENTS, job.id)
     return False
 
 
-def _told(decision: Decision) -> DecisionRecord:
-    return DecisionRecord(
-        job_id=decision.job_id,
-        action=decision.action,
-        reason=decision.reason,
-        message=decision.message,
-        options=decision.options,
-    )
-
-
-def _saying_why_it_waits(job: Job, decision: Decision) -> Job:
+def _with_wait_reason(job: Job, decision: Decision) -> Job:
     """Return the job; if it is waiting, with the decision's reason and message."""
     waits = decision.action is Action.WAIT and job.state is JobState.PENDING
     if not waits or (job.reason, job.message) == (decision.reason, decision.message):
@@ -193,9 +181,11 @@ async def _carry_out(tx: Transaction, applying: Applying, job: Job, decision: De
         case Action.ADAPT:
             return prepare(life, _change(applying, decision, job.allocation))
         case Action.CHANGE:
-            return await _moved(tx, applying, _charged(life, decision), decision)
+            return await _with_new_slots(tx, applying, _with_imposed_change(life, decision), decision)
         case Action.VACATE:
-            return vacate(_charged(life, decision), None, reason=decision.reason, message=decision.message)
+            return vacate(
+                _with_imposed_change(life, decision), None, reason=decision.reason, message=decision.message
+            )
 
 
 def _change(applying: Applying, decision: Decision, target: Allocation) -> ChangeInPlace:
@@ -209,7 +199,7 @@ def _change(applying: Applying, decision: Decision, target: Allocation) -> Chang
     )
 
 
-def _charged(life: Life, decision: Decision) -> Life:
+def _with_imposed_change(life: Life, decision: Decision) -> Life:
     """Return the life, with the change counted in the job's record if it is imposed on the job."""
     if decision.reason not in IMPOSED:
         return life
@@ -217,7 +207,7 @@ def _charged(life: Life, decision: Decision) -> Life:
     return life.with_job(replace(life.job, progress=progress))
 
 
-async def _moved(tx: Transaction, applying: Applying, life: Life, decision: Decision) -> Life | None:
+async def _with_new_slots(tx: Transaction, applying: Applying, life: Life, decision: Decision) -> Life | None:
     """Return the life after a change of the job's slots: in place if its ranks follow orders, else by a
     restart. Return None if the slots are not free any more.
     """
@@ -230,7 +220,7 @@ async def _moved(tx: Transaction, applying: Applying, life: Life, decision: Deci
     return in_place or vacate(life, target, reason=decision.reason, message=decision.message)
 
 
-async def _gone(tx: Transaction, decisions: Sequence[Decision]) -> frozenset[SlotKey]:
+async def _unusable_slots(tx: Transaction, decisions: Sequence[Decision]) -> frozenset[SlotKey]:
     """Return slots that decisions need but that have become unusable since the snapshot.
 
     Their node is LOST, so no ranks would start there; or they are in quarantine, or their agent withholds

@@ -13,14 +13,14 @@ from sqlalchemy import and_, delete, insert, select, text
 from sqlalchemy.dialects.postgresql import insert as upsert
 
 from headway.contract.views.decisions import RoundView
-from service.adapters.postgres.engine.records import values_of
 from service.adapters.postgres.engine.session import OnSession, Session, Statement
 from service.adapters.postgres.money.tenants import SHARE_HALF_LIFE_S
 from service.adapters.postgres.rounds.snapshot import take_snapshot
 from service.adapters.postgres.tables.core import cluster_settings, rounds
+from service.domain.allocation.decision.plan import Decision
 from service.domain.cluster.contention_rules import USUAL, ContentionRules
 from service.domain.cluster.snapshot import PolicySetting, Snapshot
-from service.usecases.ports.rounds import DecisionRecord, Rounds
+from service.usecases.ports.rounds import Rounds
 
 _STORE = Statement(
     """
@@ -65,12 +65,16 @@ class PostgresRounds(OnSession, Rounds):
             contention=self._contention,
         )
 
-    async def store_decisions(
-        self, decisions: Sequence[DecisionRecord], round_id: str, now: datetime
-    ) -> None:
+    async def store_decisions(self, decisions: Sequence[Decision], round_id: str, now: datetime) -> None:
         # Only changed decisions are written.
         rows = [
-            {**values_of(one), "options": [option.model_dump(mode="json") for option in one.options]}
+            {
+                "job_id": one.job_id,
+                "action": one.action,
+                "reason": one.reason,
+                "message": one.message,
+                "options": [option.model_dump(mode="json") for option in one.options],
+            }
             for one in sorted(decisions, key=lambda one: one.job_id)
         ]
         if rows:

@@ -67,10 +67,10 @@ _UNUSED_BUNDLES = text(
 class PostgresRetention(Thinning, Retention):
     """Retention in PostgreSQL."""
 
-    async def delete_rows(self, doomed: ExpiringRows, before: datetime) -> int:
-        if doomed in {ExpiringRows.RENTED_NODES, ExpiringRows.NODES}:
-            return await self._delete_nodes(before, rented=doomed is ExpiringRows.RENTED_NODES)
-        return await delete_batch(self._session, *_ROWS[doomed], before=before)
+    async def delete_rows(self, kind: ExpiringRows, before: datetime) -> int:
+        if kind in {ExpiringRows.RENTED_NODES, ExpiringRows.NODES}:
+            return await self._delete_nodes(before, rented=kind is ExpiringRows.RENTED_NODES)
+        return await delete_batch(self._session, *_ROWS[kind], before=before)
 
     async def delete_jobs(self, before: datetime) -> JobsDeleted:
         query = select(jobs.c.id).where(jobs.c.finished_at < before).limit(_JOBS_AT_ONCE)
