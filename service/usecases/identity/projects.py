@@ -48,9 +48,7 @@ async def put_project(
     only_new: bool,
     now: datetime,
 ) -> bool:
-    """Create a project, or change its settings.
-
-    Return True if it is new.
+    """Create a project, or change its settings. Return True if it is new.
 
     Equal settings change nothing. With `if_version`, change only an existing project in this version (`*`: in
     any).

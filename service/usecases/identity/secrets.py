@@ -51,9 +51,7 @@ async def set_secret(
     by: str,
     now: datetime,
 ) -> tuple[SecretView, bool]:
-    """Encrypt and store a secret.
-
-    Return its view, and True if the name is new.
+    """Encrypt and store a secret. Return its view, and True if the name is new.
 
     Raises:
         NoSecretsKey, Unavailable: see `KeyRing`.
@@ -122,9 +120,7 @@ async def opened(
 
 
 async def rotate(transactions: Transactions, keys: KeyRing) -> int:
-    """Encrypt every secret again with the newest key.
-
-    Return the number of secrets.
+    """Encrypt every secret again with the newest key. Return the number of secrets.
 
     Raises:
         SecretUnreadable, Unavailable: see `KeyRing`. Secrets done before the error stay done, and a

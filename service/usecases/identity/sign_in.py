@@ -56,9 +56,7 @@ async def begin_login(
     redirect_uri: str,
     now: datetime,
 ) -> tuple[str, str]:
-    """Begin a sign-in at the provider.
-
-    Return its URL and the state that the browser must bring back.
+    """Begin a sign-in at the provider. Return its URL and the state that the browser must bring back.
 
     The browser's cookie must hold the same state. Otherwise an attacker could make a victim finish the
     attacker's own login.
@@ -94,9 +92,7 @@ async def finish_login(
     ids: Ids,
     now: datetime,
 ) -> SignedIn:
-    """Finish a sign-in when the browser is back from the provider.
-
-    Return the session.
+    """Finish a sign-in when the browser is back from the provider. Return the session.
 
     Raises:
         WrongToken: the state is unknown, used or too old; the provider refuses the code; its token is not
@@ -162,9 +158,7 @@ async def sign_in_with_token(
 async def make_link(
     transactions: Transactions, principal: Principal, *, token_id: str, now: datetime
 ) -> tuple[str, datetime]:
-    """Create the code of a link that signs a browser in as the bearer of a token.
-
-    Return the code and its expiry.
+    """Create the code of a link that signs a browser in as the bearer of a token. Return the code and its expiry.
 
     The session is stored at once, under a digest that no token has. No browser can use it before the link is
     used.

@@ -27,9 +27,7 @@ _TAKEN = "admin"
 
 
 async def add_user(tx: Transaction, request: UserRequest, *, user_id: str, now: datetime) -> bool:
-    """Add a user to the service.
-
-    Return True if the user is new. A repetition changes nothing.
+    """Add a user to the service. Return True if the user is new. A repetition changes nothing.
 
     Raises:
         NameTaken: a user of that name has another role.

@@ -15,10 +15,7 @@ _DOLLARS = "usd_per_h"
 
 
 async def explain_job(tx: Transaction, job_id: str) -> ExplanationView:
-    """Return the last decision about a job with the latest prices.
-
-    Raise NotFound if the job does not exist.
-    """
+    """Return the last decision about a job with the latest prices. Raise NotFound if the job does not exist."""
     explained = await tx.job_queries.explain(job_id)
     project = (await tx.job_queries.find(explained.job_id, None)).project
     try:

@@ -41,9 +41,7 @@ async def accrue(
     *,
     history: timedelta = HISTORY_KEPT,
 ) -> int:
-    """Run one pass over the ledger.
-
-    Return the number of leases that were written.
+    """Run one pass over the ledger. Return the number of leases that were written.
 
     `usd_per_slot_h` are prices by device kind for hosts that are not rented. Hours older than `history` are
     not reopened, since their events are not kept in full.

@@ -67,9 +67,7 @@ async def put_budget(
     if_version: int | None,
     now: datetime,
 ) -> bool:
-    """Set a budget from the next round on.
-
-    Return True if it is new. A repetition changes nothing.
+    """Set a budget from the next round on. Return True if it is new. A repetition changes nothing.
 
     Raises:
         ChangedMeanwhile: it has another version than `if_version` and other settings than requested. A

@@ -27,9 +27,7 @@ LATE_SHARE = 1 / 3
 async def expire_nodes(
     transactions: Transactions, *, silence: SilenceRule, launch: Launch, now: datetime
 ) -> list[str]:
-    """Mark nodes as LOST that were silent for too long while an API process could receive reports.
-
-    Return their names.
+    """Mark nodes as LOST that were silent for too long while an API process could receive reports. Return their names.
 
     Silence does not count while no API process is up or one is late with reports, or just after that. Neither
     a restart of the service nor overload may stop training.
@@ -53,9 +51,7 @@ async def expire_nodes(
 
 
 async def expire_switches(tx: Transaction, *, launch: Launch, now: datetime) -> list[str]:
-    """End changes in place that take too long.
-
-    Return the names of their jobs.
+    """End changes in place that take too long. Return the names of their jobs.
 
     Deadlines do not count while no API process could receive reports, or just after that.
     """

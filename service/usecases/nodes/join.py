@@ -106,9 +106,7 @@ async def join(
     token: str,
     now: datetime,
 ) -> NodeRecord:
-    """Store the node with `token` as its new token.
-
-    Return the node.
+    """Store the node with `token` as its new token. Return the node.
 
     An agent that comes back keeps its node's id, state and machine. The node's token that it presented works
     until the new one is used.

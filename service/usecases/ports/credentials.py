@@ -46,10 +46,7 @@ class NodeCredentials(Protocol):
         """
 
     async def replace_token(self, node_id: str, presented_sha256: str, new_sha256: str) -> bool:
-        """Make a new token the newest in exchange for a valid one.
-
-        Return False if the presented token is not valid.
-        """
+        """Make a new token the newest in exchange for a valid one. Return False if the presented token is not valid."""
 
     async def add_join_token(self, token: JoinTokenView, sha256: str) -> None:
         """Store a new join token, and delete those that expired long ago."""

@@ -185,10 +185,7 @@ class JobQueries(Protocol):
     """Jobs and their history as the API and the console show them."""
 
     async def find(self, job: str, projects: frozenset[str] | None) -> JobRef:
-        """Return the job of this id or name in one of the projects (None: in any).
-
-        Raise NotFound if there is none.
-        """
+        """Return the job of this id or name in one of the projects (None: in any). Raise NotFound if there is none."""
 
     async def list_jobs(self, filters: JobFilter, *, limit: int, cursor: str | None) -> Page[JobView]:
         """Return the jobs that match the filters, newest first."""

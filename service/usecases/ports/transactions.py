@@ -28,10 +28,7 @@ class Leadership(Protocol):
     """The leadership among schedulers, which one process holds at a time, for a term."""
 
     async def acquire(self) -> int | None:
-        """Return the term in which this process now leads, or None while another process leads.
-
-        Raise Unavailable.
-        """
+        """Return the term in which this process now leads, or None while another process leads. Raise Unavailable."""
 
     async def lost(self) -> str:
         """Renew the term until that fails, and return the reason."""

@@ -229,10 +229,7 @@ class Restoration(Protocol):
         """Return the ids of the jobs that have not ended."""
 
     async def forget_field(self, message: str, terms_left_out: int) -> int:
-        """Mark all nodes as LOST, drop all commands, and end the leader's term.
-
-        Return the number of nodes.
-        """
+        """Mark all nodes as LOST, drop all commands, and end the leader's term. Return the number of nodes."""
 
     async def restored(self, known_until: datetime, now: datetime) -> None:
         """Release the database for use again."""

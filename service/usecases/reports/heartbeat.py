@@ -69,9 +69,7 @@ class Heartbeats:
         return self._silence.slower_s(self._nodes, self._usual_s)
 
     async def take(self, news: QuickNews) -> bool:
-        """Process a report with its batch.
-
-        Return False if the report must go to `ingest`.
+        """Process a report with its batch. Return False if the report must go to `ingest`.
 
         That is so if the node or its jobs require another action, or if another transaction has them locked.
 

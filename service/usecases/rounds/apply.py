@@ -113,9 +113,7 @@ async def _apply_piece(tx: Transaction, applying: Applying, piece: Sequence[Deci
 async def _apply_one(
     tx: Transaction, applying: Applying, locked: Job, decision: Decision, unusable: frozenset[SlotKey]
 ) -> bool:
-    """Carry out a decision on a locked job.
-
-    Return True if it was carried out and the job was saved.
+    """Carry out a decision on a locked job. Return True if it was carried out and the job was saved.
 
     Otherwise the job keeps the round's other results about it.
     """

@@ -77,9 +77,7 @@ async def run_next(
     usd_per_slot_h: Mapping[str, float],
     now: Callable[[], datetime],
 ) -> TakenSimulation | None:
-    """Run the oldest simulation on the present cluster.
-
-    Return it, or None if there is none.
+    """Run the oldest simulation on the present cluster. Return it, or None if there is none.
 
     A simulation that is already marked as running has lost its process, since only one runs at a time. It
     starts again.
