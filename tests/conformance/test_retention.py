@@ -90,7 +90,14 @@ async def live_a_whole_life(tx: Transaction, job_id: str, at: datetime) -> None:
     await tx.jobs.add_event(Event(job_id=job_id, at=at, kind="k", message="m", generation=1))
     await tx.jobs.add_measured([Measured(job_id, allocation, progress)], at)
     await tx.jobs.add_reported([Reported(job_id, Metrics(**head, values={"loss": 1.0}), at)])  # type: ignore[arg-type]
-    decided = Decision(job_id, Action.KEEP, {}, Reason.PROGRESSING, "m", (option,))
+    decided = Decision(
+        job_id=job_id,
+        action=Action.KEEP,
+        allocation={},
+        reason=Reason.PROGRESSING,
+        message="m",
+        options=(option,),
+    )
     await tx.rounds.store_decisions([decided], "r", at)
     await tx.rounds.store_round(round_of(f"r-{job_id}", at))
     await tx.nodes.beat(f"api-{job_id}", at, 6.0)
