@@ -47,7 +47,7 @@ from service.cancellation import heed_cancellation
 from service.domain.cluster.contention_rules import USUAL, ContentionRules
 from service.domain.shared.connections import CONNECTIONS
 from service.domain.shared.errors import Unavailable
-from service.usecases.ports.facts import Fact, Tell, WakeUp, tell_nobody
+from service.usecases.ports.facts import Fact, Tell, WakeUp, ignore_fact
 from service.usecases.ports.transactions import Transaction, Transactions
 
 SendWakeUp = Callable[[WakeUp, str], Awaitable[None]]
@@ -146,7 +146,7 @@ class Database:
         holder: str = "headway",
         share_half_life_s: float = SHARE_HALF_LIFE_S,
         contention: ContentionRules = USUAL,
-        tell: Tell = tell_nobody,
+        tell: Tell = ignore_fact,
     ) -> None:
         self.pool: AsyncEngine = create_async_engine(
             sqlalchemy_url(url),

@@ -26,8 +26,8 @@ async def require_project(tx: Transaction, name: str) -> None:
 
 def version_of(project: ProjectRecord | ProjectView) -> str:
     """Return the version of a project's settings, a digest of them."""
-    said = ProjectRequest(description=project.description, quota=project.quota).model_dump_json()
-    return hashlib.sha256(said.encode()).hexdigest()[:16]
+    settings = ProjectRequest(description=project.description, quota=project.quota).model_dump_json()
+    return hashlib.sha256(settings.encode()).hexdigest()[:16]
 
 
 async def project_view(tx: Transaction, name: str, now: datetime) -> ProjectView:

@@ -213,15 +213,15 @@ async def _session_with_token(
     )
     if principal.token_id is None:
         return session
-    shown = await tx.tokens.lock(principal.token_id)
-    if shown.revoked_at is not None:
+    presented = await tx.tokens.lock(principal.token_id)
+    if presented.revoked_at is not None:
         raise WrongToken("this token was revoked; `headway login` gets another one.")
     return replace(
         session,
-        user_id=shown.user_id,
-        role=shown.role,
-        project=shown.project,
-        session=session_of_token(shown.id),
+        user_id=presented.user_id,
+        role=presented.role,
+        project=presented.project,
+        session=session_of_token(presented.id),
     )
 
 

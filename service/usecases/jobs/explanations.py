@@ -53,7 +53,7 @@ def _binding(
         and (
             row.name == f"quota/{project}"
             or _is_money(row, project)
-            or (_head(row) in names and _pool(row) in pools)
+            or (_row_kind(row) in names and _pool(row) in pools)
         )
     ]
 
@@ -66,7 +66,7 @@ def _is_better(one: SizeOption, present: SizeOption | None) -> bool:
     return one.utility > present.utility
 
 
-def _head(row: RowPrice) -> str:
+def _row_kind(row: RowPrice) -> str:
     return row.name.split("/")[0]
 
 
@@ -76,7 +76,7 @@ def _pool(row: RowPrice) -> str:
 
 def _is_money(row: RowPrice, project: str) -> bool:
     """Return True if a row limits the dollars per hour of the project's jobs."""
-    return row.name == _DOLLARS or (_head(row) == "budget" and row.project in {None, project})
+    return row.name == _DOLLARS or (_row_kind(row) == "budget" and row.project in {None, project})
 
 
 def _outlook(
@@ -90,9 +90,9 @@ def _outlook(
     """
     found = []
     for row in prices:
-        if _head(row) == "slots":
-            pool, held = _pool(row), _parts(present)
-            within = [one for one in options if _reached(_parts(one), held, pool)]
+        if _row_kind(row) == "slots":
+            pool, held = _pool(row), _slots_by_pool(present)
+            within = [one for one in options if _is_within_reach(_slots_by_pool(one), held, pool)]
         elif _is_money(row, project):
             spent = present.usd_per_h if present is not None else 0.0
             within = [one for one in options if one.usd_per_h <= spent + 1.0]
@@ -118,14 +118,14 @@ def _outlook(
     return found
 
 
-def _parts(option: SizeOption | None) -> dict[str, int]:
+def _slots_by_pool(option: SizeOption | None) -> dict[str, int]:
     """Return the slots of an option, by pool."""
     if option is None:
         return {}
-    rest = {option.pool: option.slots - option.anchor}
-    return {**rest, option.device_kind: option.anchor} if option.anchor else rest
+    slots = {option.pool: option.slots - option.anchor}
+    return {**slots, option.device_kind: option.anchor} if option.anchor else slots
 
 
-def _reached(wanted: Mapping[str, int], held: Mapping[str, int], pool: str) -> bool:
+def _is_within_reach(wanted: Mapping[str, int], held: Mapping[str, int], pool: str) -> bool:
     """Return True if the option uses the pool and fits into the held slots plus one more slot of that pool."""
     return pool in wanted and all(slots <= held.get(one, 0) + (one == pool) for one, slots in wanted.items())

@@ -77,8 +77,8 @@ async def plan_job(
     job, job_class = planned(spec, now), class_of(spec)
     measured = await tx.round_queries.measured_of_class(job_class)
     left = left_of(job, await tx.round_queries.ended_samples(job_class))
-    shown = replace(snapshot, class_measurements={job_class: measured})
-    round_ = await asyncio.to_thread(build_round, alone(shown, job))
+    with_class = replace(snapshot, class_measurements={job_class: measured})
+    round_ = await asyncio.to_thread(build_round, alone(with_class, job))
     return PlanView(
         name=spec.name,
         at=now,
@@ -94,8 +94,8 @@ def warnings_of(spec: JobSpec, round_: Round, *, knows_class: bool) -> list[str]
     wanted, usable = spec.resources.devices, round_.usable_slots(spec)
     found = []
     if not usable:
-        there = ", ".join(round_.rooms) or "none yet"
-        found.append(f"no node has {' or '.join(wanted) or 'any slot'}; kinds in this cluster: {there}")
+        known = ", ".join(round_.rooms) or "none yet"
+        found.append(f"no node has {' or '.join(wanted) or 'any slot'}; kinds in this cluster: {known}")
     most = max(usable.values(), default=0)
     low, high = spec.elastic.min, spec.elastic.max
     if usable and low > most:

@@ -37,8 +37,8 @@ async def expire_nodes(
     """
     async with transactions.begin() as tx:
         horizon = now - timedelta(seconds=silence.silence_of(await tx.nodes.count()))
-        await tx.nodes.not_before_its_time(now, API_FRESH_S)
-        since = await tx.nodes.heard_since(now, API_FRESH_S)
+        await tx.nodes.reset_future_contacts(now, API_FRESH_S)
+        since = await tx.nodes.reachable_since(now, API_FRESH_S)
         silent = [] if since is None or since > horizon else await tx.nodes.silent_since(horizon)
     lost = []
     for node_id in silent:
@@ -55,7 +55,7 @@ async def expire_switches(tx: Transaction, *, launch: Launch, now: datetime) -> 
 
     Deadlines do not count while no API process could receive reports, or just after that.
     """
-    since = await tx.nodes.heard_since(now, API_FRESH_S)
+    since = await tx.nodes.reachable_since(now, API_FRESH_S)
     if since is None or since > now - timedelta(seconds=HEARD_WITHIN_S):
         return []
     return await end_overdue_switches(tx, launch, now)

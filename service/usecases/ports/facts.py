@@ -109,5 +109,5 @@ Tell: TypeAlias = Callable[[Fact], None]
 """A receiver of facts. It must neither raise nor wait."""
 
 
-def tell_nobody(_: Fact) -> None:
+def ignore_fact(_: Fact) -> None:
     """Ignore a fact, in processes without observers."""

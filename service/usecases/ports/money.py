@@ -74,7 +74,7 @@ class Ledger(Protocol):
     async def leases_on(self, node_ids: Collection[str], after_us: int) -> list[Lease]:
         """Return leases of these nodes that ended after a moment or are open."""
 
-    async def news(self, after: int) -> tuple[int, list[str]]:
+    async def new_events(self, after: int) -> tuple[int, list[str]]:
         """Return the number of the last event, and the jobs that have timeline events after number `after`."""
 
     async def marks(self, job_ids: Collection[str], since_us: int | None) -> dict[str, list[TimelineEvent]]:

@@ -154,12 +154,12 @@ class Nodes(Protocol):
     async def lock_silent(self, node_id: str, moment: datetime) -> NodeRecord | None:
         """Return the node, locked, if `silent_since` still lists it and no other transaction has locked it; else None."""
 
-    async def not_before_its_time(self, now: datetime, slack_s: float) -> None:
+    async def reset_future_contacts(self, now: datetime, slack_s: float) -> None:
         """Set the last contact of a node to `now` if it lies more than `slack_s` in the future because a clock was set back.
         Otherwise the silence of that node would go unnoticed for as long.
         """
 
-    async def heard_since(self, now: datetime, gap_s: float) -> datetime | None:
+    async def reachable_since(self, now: datetime, gap_s: float) -> datetime | None:
         """Return the moment since which an API process has been up without a break and none was late with reports. Return None
         if none is up. Up means a beat within `gap_s`; a later beat than `now` comes from another clock and does not count.
         """

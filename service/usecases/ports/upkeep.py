@@ -228,7 +228,7 @@ class Restoration(Protocol):
     async def unended_jobs(self) -> list[str]:
         """Return the ids of the jobs that have not ended."""
 
-    async def forget_field(self, message: str, terms_left_out: int) -> int:
+    async def disconnect_nodes(self, message: str, terms_left_out: int) -> int:
         """Mark all nodes as LOST, drop all commands, and end the leader's term. Return the number of nodes."""
 
     async def restored(self, known_until: datetime, now: datetime) -> None:

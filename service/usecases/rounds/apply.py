@@ -26,8 +26,8 @@ from service.domain.life.changes import ChangeInPlace, has_begun_to_end, prepare
 from service.domain.life.life import Launch, Life
 from service.domain.life.starts import start_generation, vacate
 from service.usecases.jobs.life import apply, load_life, load_waiting
-from service.usecases.jobs.marks import chosen_columns, keep_forecast, mark_to_keep
-from service.usecases.jobs.search import note_search, search_news
+from service.usecases.jobs.marks import chosen_columns, due_milestone, keep_forecast
+from service.usecases.jobs.search import changed_search, record_search
 from service.usecases.ports.facts import WakeUp
 from service.usecases.ports.transactions import Transaction, Transactions
 from service.usecases.rounds.views import change_view
@@ -54,8 +54,8 @@ class Applying:
         job = self.snapshot.jobs[decision.job_id]
         return (
             decision.action not in {Action.WAIT, Action.KEEP}
-            or search_news(self.plan.round, job) is not None
-            or mark_to_keep(decision, job, self.columns.get(job.id)) is not None
+            or changed_search(self.plan.round, job) is not None
+            or due_milestone(decision, job, self.columns.get(job.id)) is not None
             or _with_wait_reason(job, decision) is not job
         )
 
@@ -118,7 +118,7 @@ async def _apply_one(
     Otherwise the job keeps the round's other results about it.
     """
     plan, now = applying.plan, applying.now
-    job = await note_search(tx, plan.round, locked, now)
+    job = await record_search(tx, plan.round, locked, now)
     job = await keep_forecast(tx, plan, decision, job, applying.columns.get(job.id), now)
     is_possible = decision.action not in _TAKES_SLOTS or unusable.isdisjoint(_slots(decision.allocation))
     after = await _carry_out(tx, applying, job, decision) if is_possible else None

@@ -49,7 +49,7 @@ async def bring_back(tx: Transaction, restoration: Restoration, launch: Launch, 
     """
     known_until = await restoration.known_until() or now
     message = f"the database was restored as of {known_until:%Y-%m-%d %H:%M:%S} UTC"
-    nodes = await restoration.forget_field(f"{message}; waiting for its agent", GENERATIONS_LEFT_OUT)
+    nodes = await restoration.disconnect_nodes(f"{message}; waiting for its agent", GENERATIONS_LEFT_OUT)
     jobs = await tx.jobs.lock_many(sorted(await restoration.unended_jobs()))
     stopped = 0
     for job in jobs.values():

@@ -152,9 +152,9 @@ class PostgresLeadership(Leadership):
         The age of the row counts up to the query (`asked_s`). Time that this process itself spent hanging
         since then does not count.
         """
-        said = None if row is None else (row["term"], row["renewed_at"])
-        if self._seen is None or self._seen[0] != said:
-            self._seen = (said, self._clock_s())
+        content = None if row is None else (row["term"], row["renewed_at"])
+        if self._seen is None or self._seen[0] != content:
+            self._seen = (content, self._clock_s())
         if asked_s - self._seen[1] < self._bound_s:
             return
         for holder in await connection.fetch(_LOCK_HOLDER, _LOCK):

@@ -126,17 +126,17 @@ class PostgresTokens(OnSession, Tokens):
     async def renew(
         self, old_sha256: str, new_sha256: str, *, now: datetime, until: datetime
     ) -> TokenRecord | None:
-        shown = tokens.alias("shown")
-        shown_until = (
-            select(shown.c.expires_at)
-            .where(tokens.c.session == literal(session_of_token("")) + shown.c.id)
+        presented = tokens.alias("presented")
+        presented_until = (
+            select(presented.c.expires_at)
+            .where(tokens.c.session == literal(session_of_token("")) + presented.c.id)
             .scalar_subquery()
         )
         works = tokens.c.revoked_at.is_(None) & (tokens.c.expires_at > now)
         statement = (
             update(tokens)
             .where(tokens.c.sha256 == old_sha256, works)
-            .values(sha256=new_sha256, expires_at=func.least(until, shown_until))
+            .values(sha256=new_sha256, expires_at=func.least(until, presented_until))
             .returning(tokens)
         )
         row = await self._session.first(statement)
@@ -147,7 +147,7 @@ class PostgresTokens(OnSession, Tokens):
             session = session_of_token("")
             await self._session.execute(_END_FAMILY, {"id": token_id, "now": now, "session": session})
             return
-        of_it = (tokens.c.id == token_id) | (tokens.c.session == session_of_token(token_id))
+        tokens_and_sessions = (tokens.c.id == token_id) | (tokens.c.session == session_of_token(token_id))
         await self._session.execute(
-            update(tokens).where(of_it, tokens.c.revoked_at.is_(None)).values(revoked_at=now)
+            update(tokens).where(tokens_and_sessions, tokens.c.revoked_at.is_(None)).values(revoked_at=now)
         )

@@ -149,22 +149,22 @@ def _is_finite(row: Mapping[str, Any]) -> bool:
 
 
 def _row(one: Measured) -> dict[str, Any]:
-    said = one.progress
+    progress = one.progress
     return {
         "job_id": one.job_id,
         "generation": one.allocation.generation,
-        "global_batch": said.global_batch,
+        "global_batch": progress.global_batch,
         "device_kind": one.allocation.device_kind,
         "slots": size_of(one.allocation.slots),
         "nodes": len(one.allocation.slots),
-        "steps": said.steps,
-        "step_s_sum": said.step_s_sum,
-        "step_s_squares": said.step_s_squares,
-        "sync_s_sum": said.sync_s_sum,
-        "local_batch": said.local_batch,
-        "accumulation": said.accumulation,
-        "gradient_sqr": said.gradient_sqr,
-        "gradient_var": said.gradient_var,
+        "steps": progress.steps,
+        "step_s_sum": progress.step_s_sum,
+        "step_s_squares": progress.step_s_squares,
+        "sync_s_sum": progress.sync_s_sum,
+        "local_batch": progress.local_batch,
+        "accumulation": progress.accumulation,
+        "gradient_sqr": progress.gradient_sqr,
+        "gradient_var": progress.gradient_var,
     }
 
 

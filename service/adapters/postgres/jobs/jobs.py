@@ -57,8 +57,8 @@ _SAVE_PRIORITY = Statement(
 )
 _SAVE_PROGRESS = Statement(
     """
-    UPDATE jobs SET progress = said.progress
-    FROM jsonb_to_recordset(CAST(:said AS jsonb)) AS said(id text, progress jsonb) WHERE jobs.id = said.id
+    UPDATE jobs SET progress = reported.progress
+    FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS reported(id text, progress jsonb) WHERE jobs.id = reported.id
     """
 )
 _AS_TEXT = ("spec", "progress")
@@ -129,8 +129,8 @@ async def find_row(
     for row in await session.fetch(statement, job=job_id, projects=seen):
         return row
     names = dict.fromkeys(row.name for row in await session.fetch(_NAMES, projects=seen))
-    near = get_close_matches(job_id[:_LONGEST_NAME], names, n=1)
-    hint = f"did you mean {near[0]}? " if near else ""
+    similar = get_close_matches(job_id[:_LONGEST_NAME], names, n=1)
+    hint = f"did you mean {similar[0]}? " if similar else ""
     raise NotFound(f"no job has the id or name {job_id!r}; {hint}`headway ps -a` lists them.")
 
 
@@ -209,10 +209,10 @@ class PostgresJobs(StoredHistory, Jobs):
         return {row.id: row_to_job(row) for row in rows}
 
     async def save_progress(self, jobs: Sequence[Job]) -> None:
-        said = [
+        rows = [
             f'{{"id": {json.dumps(job.id)}, "progress": {job.progress.model_dump_json()}}}' for job in jobs
         ]
-        await self._session.fetch(_SAVE_PROGRESS, said=f"[{', '.join(said)}]")
+        await self._session.fetch(_SAVE_PROGRESS, rows=f"[{', '.join(rows)}]")
 
     async def switching(self) -> list[Job]:
         return [row_to_job(row) for row in await self._session.fetch(_SWITCHING)]

@@ -150,7 +150,7 @@ class PostgresLedger(OnSession, Ledger):
             for row in await self._session.rows(query)
         ]
 
-    async def news(self, after: int) -> tuple[int, list[str]]:
+    async def new_events(self, after: int) -> tuple[int, list[str]]:
         last = (await self._session.execute(select(func.max(events.c.sequence)))).scalar_one()
         fresh = select(events.c.job_id).where(events.c.sequence > after, events.c.kind.in_(MARKS)).distinct()
         return last or 0, sorted(await self._session.scalars(fresh))

@@ -11,18 +11,18 @@ from headway.contract.agents import NodeState
 from service.adapters.postgres.engine.session import OnSession, Statement
 from service.usecases.ports.nodes import Heartbeat
 
-_SAID = """
-    said AS MATERIALIZED (
-        SELECT * FROM jsonb_to_recordset(CAST(:said AS jsonb))
+_REPORTED = """
+    reported AS MATERIALIZED (
+        SELECT * FROM jsonb_to_recordset(CAST(:reported AS jsonb))
             AS one(id text, token text, instance text, holding jsonb, slots jsonb, sequence bigint)
     )
 """
 _ORDINARY = f"""
-    nodes JOIN said USING (id)
-    WHERE token_sha256 = said.token AND (token_since IS NOT NULL OR previous_token_sha256 IS NULL)
-        AND nodes.instance = said.instance AND state <> '{NodeState.LOST}'
+    nodes JOIN reported USING (id)
+    WHERE token_sha256 = reported.token AND (token_since IS NOT NULL OR previous_token_sha256 IS NULL)
+        AND nodes.instance = reported.instance AND state <> '{NodeState.LOST}'
         AND NOT EXISTS (
-            SELECT FROM jsonb_to_recordset(said.holding) AS held(job text, generation int)
+            SELECT FROM jsonb_to_recordset(reported.holding) AS held(job text, generation int)
             WHERE NOT EXISTS (
                 SELECT FROM slot_grants WHERE node_id = nodes.id AND released_at IS NULL
                     AND job_id = held.job AND slot_grants.generation = held.generation
@@ -40,18 +40,18 @@ nobody waits. Nodes that use a new token for the first time, or the token before
 """
 _RENEW = Statement(
     f"""
-    WITH {_SAID}, due AS MATERIALIZED (SELECT nodes.id, said.slots FROM {_ORDINARY})
+    WITH {_REPORTED}, due AS MATERIALIZED (SELECT nodes.id, reported.slots FROM {_ORDINARY})
     UPDATE nodes SET seen_at = :now, slots = coalesce(due.slots, nodes.slots)
     FROM due WHERE nodes.id = due.id
     RETURNING nodes.id
     """  # noqa: S608
 )
-_LOCK = Statement(f"WITH {_SAID} SELECT nodes.id, nodes.last_sequence FROM {_ORDINARY}")  # noqa: S608
+_LOCK = Statement(f"WITH {_REPORTED} SELECT nodes.id, nodes.last_sequence FROM {_ORDINARY}")  # noqa: S608
 _KEEP = Statement(
     f"""
-    WITH {_SAID}
-    UPDATE nodes SET seen_at = :now, slots = coalesce(said.slots, nodes.slots), last_sequence = said.sequence
-    FROM said WHERE nodes.id = said.id
+    WITH {_REPORTED}
+    UPDATE nodes SET seen_at = :now, slots = coalesce(reported.slots, nodes.slots), last_sequence = reported.sequence
+    FROM reported WHERE nodes.id = reported.id
     """  # noqa: S608
 )
 _COUNT = Statement(f"SELECT count(*) AS number FROM nodes WHERE state <> '{NodeState.LOST}'")  # noqa: S608
@@ -61,24 +61,24 @@ class NodeLeases(OnSession):
     """Mixin for leases of nodes, renewed in batches."""
 
     async def renew_leases(self, heartbeats: Sequence[Heartbeat], now: datetime) -> frozenset[str]:
-        said = json.dumps([_said(one) for one in heartbeats])
-        return frozenset(row.id for row in await self._session.fetch(_RENEW, said=said, now=now))
+        reported = json.dumps([_reported(one) for one in heartbeats])
+        return frozenset(row.id for row in await self._session.fetch(_RENEW, reported=reported, now=now))
 
     async def lock_renewable(self, heartbeats: Sequence[Heartbeat]) -> dict[str, int]:
-        said = json.dumps([_said(one) for one in heartbeats])
-        return {row.id: row.last_sequence for row in await self._session.fetch(_LOCK, said=said)}
+        reported = json.dumps([_reported(one) for one in heartbeats])
+        return {row.id: row.last_sequence for row in await self._session.fetch(_LOCK, reported=reported)}
 
     async def keep_leases(self, heartbeats: Sequence[tuple[Heartbeat, int]], now: datetime) -> None:
         if heartbeats:
-            said = json.dumps([{**_said(one), "sequence": sequence} for one, sequence in heartbeats])
-            await self._session.fetch(_KEEP, said=said, now=now)
+            reported = json.dumps([{**_reported(one), "sequence": sequence} for one, sequence in heartbeats])
+            await self._session.fetch(_KEEP, reported=reported, now=now)
 
     async def count(self) -> int:
         (row,) = await self._session.fetch(_COUNT)
         return int(row.number)
 
 
-def _said(one: Heartbeat) -> dict[str, Any]:
+def _reported(one: Heartbeat) -> dict[str, Any]:
     return {
         "id": one.node_id,
         "token": one.token_sha256,

@@ -71,11 +71,11 @@ class PostgresNodes(NodeLeases, NodeQuarantines, Nodes):
         row = await self._session.first(locked)
         return None if row is None else record_of(NodeRecord, row)
 
-    async def not_before_its_time(self, now: datetime, slack_s: float) -> None:
+    async def reset_future_contacts(self, now: datetime, slack_s: float) -> None:
         late = nodes.c.seen_at > now + timedelta(seconds=slack_s)
         await self._session.execute(update(nodes).where(late).values(seen_at=now))
 
-    async def heard_since(self, now: datetime, gap_s: float) -> datetime | None:
+    async def reachable_since(self, now: datetime, gap_s: float) -> datetime | None:
         api = api_processes.c
         query = select(func.min(api.up_since), func.max(api.late_at)).where(_fresh(now, gap_s))
         up_since: datetime | None

@@ -33,7 +33,7 @@ class PostgresRestoration(OnSession, Restoration):
     async def unended_jobs(self) -> list[str]:
         return await self._session.scalars(select(jobs.c.id).where(text(f"NOT ({TERMINAL_SQL})")))
 
-    async def forget_field(self, message: str, terms_left_out: int) -> int:
+    async def disconnect_nodes(self, message: str, terms_left_out: int) -> int:
         await self._session.execute(
             update(commands).where(commands.c.acknowledged_at.is_(None)).values(acknowledged_at=func.now())
         )
