@@ -15,12 +15,13 @@ from typing import Any, Self, TypeVar
 from botocore.exceptions import BotoCoreError, ClientError
 
 from headway.contract.values.markets import Market
-from service.adapters.providers.ec2_client import Ec2Clients, connect
-from service.adapters.providers.ec2_errors import (
+from service.adapters.providers.ec2_client import (
     NOT_FOUND,
     SAME_TOKEN_OTHER_REQUEST,
+    Ec2Clients,
     answered,
     code_of,
+    connect,
     unanswered,
 )
 from service.adapters.providers.ec2_offers import Ec2Prices

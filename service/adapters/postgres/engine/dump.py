@@ -25,7 +25,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 from sqlalchemy.pool import NullPool
 
 from service.adapters.postgres.engine.schema import current_revision, head_revision, migrate
-from service.adapters.postgres.tables.schema import database_state
+from service.adapters.postgres.tables.upkeep import database_state
 from service.domain.shared.errors import InvalidField, Unavailable
 
 FORMAT = 1

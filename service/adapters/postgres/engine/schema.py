@@ -22,7 +22,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool
 
-from service.adapters.postgres.tables.schema import database_state
+from service.adapters.postgres.tables.upkeep import database_state
 from service.domain.shared.errors import Unavailable
 
 log = structlog.get_logger()

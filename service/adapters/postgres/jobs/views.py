@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from functools import cache
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import select, text
 
 from headway.contract.views.jobs import (
     EventView,
@@ -22,14 +23,13 @@ from headway.contract.views.jobs import (
 )
 from service.adapters.postgres.engine.cursors import cursor_after, read_cursor
 from service.adapters.postgres.engine.records import record_of
-from service.adapters.postgres.engine.session import FetchedRow, Statement
-from service.adapters.postgres.jobs.charts import JobCharts
+from service.adapters.postgres.engine.session import FetchedRow, OnSession, Statement
 from service.adapters.postgres.jobs.jobs import COLUMNS, find_row, spec_of
 from service.adapters.postgres.money.job_costs import costs_of_jobs
 from service.adapters.postgres.tables.core import TERMINAL_SQL, events, metrics
 from service.domain.jobs.lifecycle import JobEvent
 from service.domain.jobs.status import LastDecision, present_reason
-from service.usecases.ports.jobs import JobFilter, JobQueries, JobRef
+from service.usecases.ports.jobs import JobFilter, JobQueries, JobRef, SizeChange
 
 _DECIDED_ABOUT = frozenset({JobState.PENDING, JobState.RUNNING})
 _LISTED = {
@@ -47,6 +47,32 @@ _LAST_DECISIONS = Statement(
     "SELECT job_id, action, message FROM decisions WHERE job_id = ANY(CAST(:jobs AS text[]))"
 )
 _NODE_NAMES = Statement("SELECT id, name FROM nodes WHERE id = ANY(CAST(:nodes AS text[]))")
+_SIZES = text(
+    """
+    SELECT job_id, generation, size, device_kind, reason, message, granted_at, ended_at FROM allocations
+    WHERE job_id = ANY(CAST(:jobs AS text[])) AND (CAST(:since AS timestamptz) IS NULL OR ended_at IS NULL OR ended_at > :since)
+    ORDER BY job_id, generation
+    """
+)
+_SERIES = text(
+    """
+    SELECT name, max(at) AS at, max(samples) AS samples, avg(value) AS value
+    FROM (
+        SELECT name, at, samples, value, ntile(:points) OVER (PARTITION BY name ORDER BY id) AS part
+        FROM metrics WHERE job_id = :job AND value NOT IN ('NaN', 'Infinity', '-Infinity')
+    ) AS parts
+    GROUP BY name, part ORDER BY name, part
+    """
+)
+
+_HOLDING = Statement(
+    """
+    SELECT id FROM jobs
+    WHERE id IN (SELECT job_id FROM slot_grants WHERE released_at IS NULL GROUP BY job_id ORDER BY job_id LIMIT :limit)
+    ORDER BY submitted_at, id
+    """
+)
+"""Query of jobs that hold slots. It groups along the index of held slots, so it stops after `limit` jobs."""
 
 
 @cache
@@ -57,7 +83,7 @@ def _listing(by: frozenset[str]) -> Statement:
     return Statement(f"SELECT {COLUMNS} FROM jobs WHERE {where} {order}")  # noqa: S608 - constants
 
 
-class PostgresJobQueries(JobCharts, JobQueries):
+class PostgresJobQueries(OnSession, JobQueries):
     """Views of jobs in PostgreSQL."""
 
     async def find(self, job: str, projects: frozenset[str] | None) -> JobRef:
@@ -159,6 +185,25 @@ class PostgresJobQueries(JobCharts, JobQueries):
             for row in rows[:limit]
         ]
         return Page(items=items, next_cursor=str(rows[limit - 1].id) if len(rows) > limit else None)
+
+    async def sizes(
+        self, job_ids: Sequence[str], since: datetime | None = None
+    ) -> dict[str, list[SizeChange]]:
+        found: dict[str, list[SizeChange]] = {}
+        values = {"jobs": list(job_ids), "since": since}
+        for row in await self._session.rows(_SIZES, values):
+            found.setdefault(row.job_id, []).append(record_of(SizeChange, row))
+        return found
+
+    async def series(self, job_id: str, points: int) -> dict[str, list[tuple[datetime, int, float]]]:
+        found: dict[str, list[tuple[datetime, int, float]]] = {}
+        rows = await self._session.rows(_SERIES, {"job": job_id, "points": points})
+        for row in rows:
+            found.setdefault(row.name, []).append((row.at, row.samples, row.value))
+        return found
+
+    async def holding(self, limit: int) -> list[str]:
+        return [row.id for row in await self._session.fetch(_HOLDING, limit=limit)]
 
 
 def _view(row: FetchedRow, names: Mapping[str, str], decided: LastDecision | None) -> JobView:

@@ -1,4 +1,4 @@
-"""Sums over charges for the API.
+"""Sums over charges for the API, and rows of budgets.
 
 Dollars are summed as exact decimals, so that groups add up to the total.
 """
@@ -10,14 +10,28 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
-from sqlalchemy import Row, text
+from asyncpg import UniqueViolationError
+from sqlalchemy import Row, delete, select, text
+from sqlalchemy.dialects.postgresql import insert as upsert
 
-from headway.contract.views.money import Category, GroupBy, LeaseBill, UsageGroup
+from headway.contract.views.money import (
+    BudgetKind,
+    BudgetRequest,
+    Category,
+    GroupBy,
+    LeaseBill,
+    Period,
+    Scope,
+    UsageGroup,
+)
 from service.adapters.postgres.engine.records import record_of
-from service.adapters.postgres.engine.session import Statement
-from service.adapters.postgres.money.budgets import StoredBudgets
+from service.adapters.postgres.engine.session import OnSession, Statement
 from service.adapters.postgres.tables.core import TERMINAL_SQL
-from service.domain.rental.budgets import JobSpend
+from service.adapters.postgres.tables.identity import projects
+from service.adapters.postgres.tables.ledger import budget_notices, budgets
+from service.domain.cluster.snapshot import QUOTA_ROWS
+from service.domain.rental.budgets import Budget, JobSpend, subject_of_budget
+from service.domain.shared.errors import InvalidField
 from service.usecases.ports.money import LimitedJob, Spending
 
 _USD = "charges.slot_us * leases.usd_per_slot_h::numeric / 3600000000"
@@ -85,7 +99,7 @@ _JOB_SPEND = Statement(
 )
 
 
-class PostgresSpending(StoredBudgets, Spending):
+class PostgresSpending(OnSession, Spending):
     """Spending and budgets in PostgreSQL."""
 
     async def accrued_at(self) -> datetime | None:
@@ -171,6 +185,54 @@ class PostgresSpending(StoredBudgets, Spending):
         rows = await self._session.rows(query, {"since": since})
         return {row.cause: float(row.seconds) for row in rows}
 
+    async def budgets(self) -> list[Budget]:
+        stored = [record_of(Budget, row) for row in await self._session.rows(select(budgets))]
+        quotas = select(projects).where(projects.c.usd_per_month.is_not(None))
+        of_quotas = [_budget_of_quota(row) for row in await self._session.rows(quotas)]
+        return sorted([*stored, *of_quotas], key=lambda one: one.name)
+
+    async def lock_budget(self, name: str) -> Budget | None:
+        query = select(budgets).where(budgets.c.name == name).with_for_update()
+        row = await self._session.first(query)
+        return None if row is None else record_of(Budget, row)
+
+    async def save_budget(self, name: str, request: BudgetRequest, version: int, now: datetime) -> Budget:
+        values = {
+            **dict(request),
+            "scope": Scope.CLUSTER if request.project is None else Scope.PROJECT,
+            "version": version,
+            "updated_at": now,
+        }
+        statement = (
+            upsert(budgets)
+            .values(name=name, created_at=now, **values)
+            .on_conflict_do_update(index_elements=["name"], set_=values)
+            .returning(budgets)
+        )
+        try:
+            return record_of(Budget, (await self._session.execute(statement)).one())
+        except UniqueViolationError as error:
+            if error.constraint_name != "uq_budgets_long_run":
+                raise
+            raise InvalidField(
+                "kind",
+                "a cluster has at most one long-run average, and this one has it already; change the existing budget",
+            ) from error
+
+    async def delete_budget(self, name: str) -> None:
+        await self._session.execute(delete(budgets).where(budgets.c.name == name))
+        subject = subject_of_budget(name)
+        await self._session.execute(delete(budget_notices).where(budget_notices.c.subject == subject))
+
+    async def notices(self) -> dict[str, tuple[datetime, float]]:
+        rows = await self._session.rows(select(budget_notices))
+        return {row.subject: (row.since, row.share) for row in rows}
+
+    async def add_notice(self, subject: str, since: datetime, share: float, now: datetime) -> None:
+        values = {"since": since, "share": share, "given_at": now}
+        statement = upsert(budget_notices).values(subject=subject, **values)
+        await self._session.execute(statement.on_conflict_do_update(index_elements=["subject"], set_=values))
+
 
 def _group(row: Row[Any]) -> UsageGroup:
     usd = {one: Decimal(getattr(row, f"{one}_usd")) for one in Category}
@@ -183,4 +245,23 @@ def _group(row: Row[Any]) -> UsageGroup:
         unpriced_slot_h=float(Decimal(row.unpriced_us) / _US_PER_H),
         **{f"{one}_usd": float(dollars) for one, dollars in usd.items()},
         **{f"{one}_slot_h": float(slot_h) for one, slot_h in hours.items()},
+    )
+
+
+def _budget_of_quota(row: Row[Any]) -> Budget:
+    """Return the hard monthly budget that a project's quota of dollars stands for.
+
+    It changes only with the project.
+    """
+    return Budget(
+        name=f"{QUOTA_ROWS}{row.name}",
+        scope=Scope.PROJECT,
+        project=row.name,
+        kind=BudgetKind.PERIOD,
+        usd=row.usd_per_month,
+        period=Period.MONTH,
+        hard=True,
+        version=1,
+        created_at=row.created_at,
+        updated_at=row.created_at,
     )

@@ -1,4 +1,4 @@
-"""Views of nodes."""
+"""Views of nodes, and of the holders of their slots over time."""
 
 from __future__ import annotations
 
@@ -12,20 +12,73 @@ from headway.contract.agents import NodeState
 from headway.contract.health import QuarantineView
 from headway.contract.views.nodes import NodeView, SlotView
 from service.adapters.postgres.engine.records import record_of, values_of
-from service.adapters.postgres.nodes.quarantines import NodeQuarantines
-from service.adapters.postgres.nodes.slot_history import SlotHistory
+from service.adapters.postgres.engine.session import OnSession, Statement
+from service.adapters.postgres.nodes.nodes import PostgresNodes
 from service.adapters.postgres.tables.core import jobs, nodes, slot_grants
 from service.adapters.postgres.tables.rental import ENDED_SQL, machines
 from service.domain.cluster.snapshot import SlotKey
 from service.domain.nodes.health import Quarantine
 from service.domain.nodes.silence import SilenceRule
-from service.usecases.ports.nodes import NodeQueries
+from service.usecases.ports.nodes import HeldSlot, JobTurn, NodeQueries, NodeSlots, QuarantinePeriod
 
-_FOREIGN = ("", "another project")
-"""Job id and name shown for a slot whose holder the reader may not see."""
+_FOREIGN = "another project"
+"""Name shown for a job that the reader may not see."""
+_NODES = Statement(
+    f"""
+    SELECT id, name, state, message, coalesce(slots->0->>'device_kind', '') AS device_kind,
+           jsonb_path_query_array(slots, '$[*].index') AS slots
+    FROM nodes
+    WHERE NOT (state = 'LOST' AND EXISTS (
+        SELECT FROM machines WHERE machines.id = nodes.machine_id AND machines.{ENDED_SQL}
+    ))
+    ORDER BY name
+    """  # noqa: S608 - constants
+)
+_RELEASES = Statement(
+    """
+    SELECT wanted.id, ended.number
+    FROM unnest(CAST(:nodes AS text[])) AS wanted(id)
+    CROSS JOIN LATERAL (
+        SELECT count(*) AS number FROM slot_grants WHERE node_id = wanted.id AND released_at > :since
+    ) AS ended
+    WHERE ended.number > 0
+    """
+)
+"""Number of ended grants per node. The index begins with the node, so each node needs one short range of it.
+"""
+
+_HELD = Statement(
+    """
+    SELECT held.node_id, held.slot, held.job_id, jobs.name AS job_name, held.generation, held.granted_at, held.released_at,
+           CAST(:seen AS text[]) IS NULL OR jobs.project = ANY(:seen) AS own
+    FROM (
+        SELECT * FROM slot_grants WHERE node_id = ANY(:nodes) AND released_at IS NULL
+        UNION ALL
+        SELECT * FROM slot_grants WHERE node_id = ANY(:nodes) AND released_at > :since
+    ) AS held
+    JOIN jobs ON jobs.id = held.job_id
+    ORDER BY held.released_at DESC NULLS FIRST LIMIT :limit
+    """
+)
+_TURNS = Statement(
+    """
+    SELECT job_id, at, kind, generation, message FROM events
+    WHERE job_id = ANY(:jobs) AND at >= :since AND kind IN (
+        'cancel', 'fail_rank', 'first_step', 'give_up', 'prepare', 'start', 'succeed', 'switch', 'vacate'
+    )
+    ORDER BY sequence
+    """
+)
+_QUARANTINED = Statement(
+    """
+    SELECT node_id, slot, since, released_at, message FROM quarantines
+    WHERE node_id = ANY(:nodes) AND (released_at IS NULL OR released_at > :since)
+    ORDER BY since
+    """
+)
 
 
-class PostgresNodeQueries(SlotHistory, NodeQueries):
+class PostgresNodeQueries(OnSession, NodeQueries):
     """Views of nodes in PostgreSQL."""
 
     async def list_nodes(
@@ -37,10 +90,12 @@ class PostgresNodeQueries(SlotHistory, NodeQueries):
             .where(slot_grants.c.released_at.is_(None))
         )
         holders = {
-            (row.node_id, row.slot): (row.id, row.name) if seen is None or row.project in seen else _FOREIGN
+            (row.node_id, row.slot): (row.id, row.name)
+            if seen is None or row.project in seen
+            else ("", _FOREIGN)
             for row in await self._session.rows(held)
         }
-        confined = {one.key: one for one in await NodeQuarantines(self._session).open_quarantines()}
+        confined = {one.key: one for one in await PostgresNodes(self._session).open_quarantines()}
         over = (
             select(machines.c.id)
             .where(machines.c.id == nodes.c.machine_id, text(f"machines.{ENDED_SQL}"))
@@ -50,6 +105,34 @@ class PostgresNodeQueries(SlotHistory, NodeQueries):
         rows = await self._session.rows(query)
         silence_s = silence.silence_of(sum(row.state != NodeState.LOST for row in rows))
         return [_node_view(row, holders, confined, now, silence_s) for row in rows]
+
+    async def slots(self) -> list[NodeSlots]:
+        return [record_of(NodeSlots, row) for row in await self._session.fetch(_NODES)]
+
+    async def releases(self, node_ids: Sequence[str], since: datetime) -> dict[str, int]:
+        rows = await self._session.fetch(_RELEASES, nodes=list(node_ids), since=since)
+        return {row.id: row.number for row in rows}
+
+    async def held(
+        self, node_ids: Sequence[str], since: datetime, *, seen: frozenset[str] | None, limit: int
+    ) -> list[HeldSlot]:
+        rows = await self._session.fetch(
+            _HELD,
+            nodes=list(node_ids),
+            since=since,
+            seen=None if seen is None else sorted(seen),
+            limit=limit,
+        )
+        hidden = {"job_id": "", "job_name": _FOREIGN, "generation": 0}
+        return [record_of(HeldSlot, row, **({} if row.own else hidden)) for row in rows]
+
+    async def turns(self, job_ids: Sequence[str], since: datetime) -> list[JobTurn]:
+        rows = await self._session.fetch(_TURNS, jobs=list(job_ids), since=since)
+        return [record_of(JobTurn, row) for row in rows]
+
+    async def quarantined(self, node_ids: Sequence[str], since: datetime) -> list[QuarantinePeriod]:
+        rows = await self._session.fetch(_QUARANTINED, nodes=list(node_ids), since=since)
+        return [record_of(QuarantinePeriod, row) for row in rows]
 
 
 def _message(said: str, slots: Sequence[SlotView]) -> str:

@@ -16,7 +16,7 @@ from headway.contract.values.markets import Market
 from service.adapters.postgres.engine.session import FetchedRow, Session, Statement
 from service.adapters.postgres.jobs.jobs import COLUMNS, row_to_job
 from service.adapters.postgres.money.tenants import tenants_of
-from service.adapters.postgres.nodes.quarantines import NodeQuarantines
+from service.adapters.postgres.nodes.nodes import PostgresNodes
 from service.adapters.postgres.rental.hazards import hazards_of_pools
 from service.adapters.postgres.rounds.money_snapshot import caps_and_limits, spent_for
 from service.adapters.postgres.tables.core import TERMINAL_SQL, cluster_settings
@@ -129,7 +129,7 @@ async def take_snapshot(
     node_rows = await session.fetch(_NODES)
     held = {SlotKey(node, slot): job for node, slot, job in await session.fetch(_HELD)}
     confined: dict[str, dict[int, str]] = {}
-    for one in await NodeQuarantines(session).open_quarantines():
+    for one in await PostgresNodes(session).open_quarantines():
         confined.setdefault(one.node_id, {})[one.slot] = one.message
     job_ids = [row.id for row in job_rows]
     settings = await session.first(select(cluster_settings))

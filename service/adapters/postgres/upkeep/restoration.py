@@ -9,8 +9,7 @@ from sqlalchemy import func, select, text, update
 from headway.contract.agents import NodeState
 from service.adapters.postgres.engine.session import OnSession
 from service.adapters.postgres.tables.core import TERMINAL_SQL, api_processes, commands, events, jobs, nodes
-from service.adapters.postgres.tables.reliability import leadership
-from service.adapters.postgres.tables.schema import database_state
+from service.adapters.postgres.tables.upkeep import database_state, leadership
 from service.usecases.ports.upkeep import Restoration
 
 
