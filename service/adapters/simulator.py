@@ -13,7 +13,7 @@ from headway.contract.views.simulations import SimulationRequest, SimulationResu
 from service.domain.cluster.snapshot import Snapshot
 from service.domain.shared.errors import SimulationEnded
 from service.simulation.worker import Question, WorkerMessage
-from service.usecases.ports.simulations import Simulator, Wanted
+from service.usecases.ports.simulations import OnProgress, Simulator
 
 _CHECK_EVERY_S = 1.0
 """Interval in seconds of the check that the result is still wanted."""
@@ -32,7 +32,7 @@ class ProcessSimulator(Simulator):
         snapshot: Snapshot,
         request: SimulationRequest,
         ended_samples: Mapping[str, Sequence[float]],
-        wanted: Wanted,
+        wanted: OnProgress,
     ) -> SimulationResult:
         question = Question(snapshot=snapshot, request=request, ended_samples=ended_samples)
         pickled = await asyncio.to_thread(pickle.dumps, question)
@@ -98,7 +98,7 @@ class _Answer:
             self.done, self.refused, self.result = line.progress, line.refused or "", line.result
 
 
-async def _watch(answer: _Answer, wanted: Wanted) -> None:
+async def _watch(answer: _Answer, wanted: OnProgress) -> None:
     """Return as soon as the result is no longer wanted."""
     while True:
         if not await wanted(answer.done):

@@ -142,19 +142,13 @@ def _remove_folder(folder: Path) -> None:
 
 def _remove_half_written(root: Path, before_s: float) -> int:
     removed = 0
-    for path in _half_written(root):
-        try:
-            if path.stat().st_mtime < before_s:
-                path.unlink()
-                removed += 1
-        except FileNotFoundError:
-            continue  # finished, or gone
-    return removed
-
-
-def _half_written(root: Path) -> Iterator[Path]:
     for folder, _, names in os.walk(root):
-        yield from (Path(folder) / name for name in names if _HALF_WRITTEN.search(name))
+        for path in (Path(folder) / name for name in names if _HALF_WRITTEN.search(name)):
+            with suppress(FileNotFoundError):  # finished, or deleted
+                if path.stat().st_mtime < before_s:
+                    path.unlink()
+                    removed += 1
+    return removed
 
 
 @contextmanager

@@ -1,4 +1,7 @@
-"""Requests of users about existing jobs, each on the locked row of its job."""
+"""Requests of users about existing jobs, each on the locked row of its job.
+
+Every function raises NotFound if there is no such job.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,6 @@ async def cancel(
     """Stop the job for good: after a last checkpoint, or at once with `force`.
 
     Raises:
-        NotFound: no such job.
         IllegalTransition: the job has ended in another way.
     """
     life = await _locked(tx, job_id, launch, now)
@@ -47,7 +49,6 @@ async def pause(
     """Checkpoint and stop the job, and keep it until it is resumed.
 
     Raises:
-        NotFound: no such job.
         IllegalTransition: the job is ending or has ended.
     """
     life = await _locked(tx, job_id, launch, now)
@@ -58,7 +59,6 @@ async def resume(tx: Transaction, job_id: str, *, launch: Launch, now: datetime)
     """Let a paused job wait for slots again.
 
     Raises:
-        NotFound: no such job.
         IllegalTransition: the job is ending or has ended.
     """
     life = await load_outline(tx, await tx.jobs.lock(job_id), launch, now)
@@ -69,7 +69,6 @@ async def resize(tx: Transaction, job_id: str, slots: int | None, *, launch: Lau
     """Fix the job's size at `slots`, or (None) let the scheduler choose it again.
 
     Raises:
-        NotFound: no such job.
         InvalidField: the spec does not allow this size.
         IllegalTransition: the job has ended, or never changes size.
     """
@@ -81,7 +80,6 @@ async def prioritize(tx: Transaction, job_id: str, priority: int, *, launch: Lau
     """Change the job's priority from the next round on.
 
     Raises:
-        NotFound: no such job.
         IllegalTransition: the job has ended, or is about to.
     """
     life = await load_outline(tx, await tx.jobs.lock(job_id), launch, now)

@@ -85,18 +85,18 @@ class Jobs(Protocol):
     async def insert(
         self, job: Job, *, idempotency_key: str | None, request_digest: str, last: bool = False
     ) -> Submitted:
-        """Store a new job and its first event. With `last`, nothing after this call may undo the insert. Raise NameTaken, or
-        InvalidField if the project does not exist.
+        """Store a new job and its first event. With `last`, this is the last write of the transaction and may commit at once.
+        Raise NameTaken, or InvalidField if the project does not exist.
         """
 
     async def lock(self, job_id: str) -> Job:
         """Return the job, locked until the transaction ends. `job_id` may be a name. Raise NotFound if it does not exist."""
 
     async def save(self, job: Job) -> None:
-        """Store all fields of a locked job."""
+        """Store all fields of a locked job that can change, except its priority."""
 
     async def save_priority(self, job: Job) -> None:
-        """Store the priority of a locked job. The rest of its spec stays as submitted."""
+        """Store the priority of a locked job."""
 
     async def save_progress(self, jobs: Sequence[Job]) -> None:
         """Store the progress of locked jobs, and nothing else."""
@@ -113,7 +113,7 @@ class Jobs(Protocol):
         """Append an event to the job's history."""
 
     async def vacated_at(self, job_id: str) -> datetime | None:
-        """Return when the job was asked to move to other slots, if it has not trained, failed or waited since; else None."""
+        """Return the time of the order to move to other slots; None if the job has trained, failed or waited since."""
 
     async def output_lost(self, job_id: str) -> str | None:
         """Return why the last save of the job's output folder failed, or None if it did not fail."""
@@ -141,7 +141,7 @@ class Grants(Protocol):
         """Return the slots that the job holds, by the generation that they are granted to."""
 
     async def on_node(self, node_id: str) -> set[tuple[str, int]]:
-        """Return (job id, generation) of every start that holds slots on the node."""
+        """Return the job id and generation of every grant of a slot of the node."""
 
     async def release(
         self,
@@ -169,7 +169,7 @@ class Grants(Protocol):
         """Read the allocations of these jobs and generations at once, so that `get` needs no further statement for them."""
 
     async def stores(self, job_id: str) -> dict[tuple[str, int], int]:
-        """Return the ports of the stores that nodes now keep for the job, by node id and generation of the start."""
+        """Return the ports of the rendezvous stores of the job, by node id and by the generation that started them."""
 
     async def node_started(self, job_id: str, generation: int) -> int:
         """Count another node that has started its ranks. Return the number of nodes that have."""
@@ -178,7 +178,7 @@ class Grants(Protocol):
         """Store that the generation has stopped training."""
 
     async def ports_in_use(self, node_ids: Sequence[str]) -> dict[str, set[int]]:
-        """Return the ports on which nodes keep stores of jobs, by node id."""
+        """Return the ports that rendezvous stores of jobs use, by node id."""
 
 
 class JobQueries(Protocol):

@@ -50,7 +50,7 @@ class NodeRecord:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """The part common to all reports: the sender, the ranks that it runs, and its slots if it states them."""
+    """The part common to all reports: the node, the job ids and generations that it runs, and its slots if it reports them."""
 
     node_id: str
     token_sha256: str
@@ -124,7 +124,7 @@ class Nodes(Protocol):
         """Insert or update a node row."""
 
     async def seen(self, node: NodeRecord) -> None:
-        """Store when a locked node was last seen and the last of its entries that was processed, and nothing else."""
+        """Store only `seen_at` and `last_sequence` of a locked node."""
 
     async def device_kinds(self) -> set[str]:
         """Return the device kinds of the slots of all nodes."""
@@ -155,18 +155,18 @@ class Nodes(Protocol):
         """Return the node, locked, if `silent_since` still lists it and no other transaction has locked it; else None."""
 
     async def reset_future_contacts(self, now: datetime, slack_s: float) -> None:
-        """Set the last contact of a node to `now` if it lies more than `slack_s` in the future because a clock was set back.
-        Otherwise the silence of that node would go unnoticed for as long.
+        """Set the last contact of nodes to `now` if it lies more than `slack_s` in the future because a clock was set back.
+        Otherwise their silence would go unnoticed until that time.
         """
 
     async def reachable_since(self, now: datetime, gap_s: float) -> datetime | None:
-        """Return the moment since which an API process has been up without a break and none was late with reports. Return None
-        if none is up. Up means a beat within `gap_s`; a later beat than `now` comes from another clock and does not count.
+        """Return the moment since which agents could report without delay: an API process has been up ever since, and none was
+        late. Return None if none is up now. A process is up if its last beat is at most `gap_s` from `now`.
         """
 
     async def beat(self, process_id: str, now: datetime, gap_s: float, *, late: bool = False) -> None:
-        """Store that this API process is up. A gap over `gap_s` since its last beat, in either direction, restarts its uptime.
-        `late`: the process was late with reports, or refused some, since its last beat.
+        """Store that this API process is up. If its last beat is more than `gap_s` from `now`, its uptime starts again. `late`
+        says that it delayed or refused reports since its last beat.
         """
 
     async def quarantines_of(self, slot: SlotKey, since: datetime) -> list[Quarantine]:

@@ -62,8 +62,8 @@ class Provider(Protocol):
 class Machines(Protocol):
     """Machine rows of the database."""
 
-    async def take_turn(self) -> None:
-        """Serialise rental decisions: other callers wait until the transaction ends."""
+    async def lock_decisions(self) -> None:
+        """Lock rental decisions: other callers wait until this transaction ends."""
 
     async def insert(self, machine: Machine) -> None:
         """Store a new machine, as requested."""

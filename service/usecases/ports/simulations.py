@@ -16,7 +16,7 @@ from headway.contract.views.simulations import (
 )
 from service.domain.cluster.snapshot import Snapshot
 
-Wanted: TypeAlias = Callable[[float], Awaitable[bool]]
+OnProgress: TypeAlias = Callable[[float], Awaitable[bool]]
 """A callback that takes the completed share, from 0 to 1, and returns whether to go on."""
 
 
@@ -107,7 +107,7 @@ class Simulator(Protocol):
         snapshot: Snapshot,
         request: SimulationRequest,
         ended_samples: Mapping[str, Sequence[float]],
-        wanted: Wanted,
+        wanted: OnProgress,
     ) -> SimulationResult:
         """Return the result of a simulation.
 

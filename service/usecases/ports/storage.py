@@ -37,7 +37,7 @@ class Bundles(Protocol):
         """
 
     async def uploaded(self, digest: str, uploader: Principal) -> None:
-        """Store that this principal has proved to have the bundle's bytes."""
+        """Record the principal as an uploader of the bundle, who may read it."""
 
     async def add(self, bundle: BundleRecord, now: datetime) -> None:
         """Store an upload. Uploading the same bundle again refreshes its upload time."""
@@ -47,16 +47,13 @@ class StoredObjects(Protocol):
     """Object storage. Every method raises Unavailable if the storage does not answer."""
 
     async def put(self, key: str, data: bytes) -> None:
-        """Store a whole object. Raise Unavailable if the storage does not answer."""
+        """Store a whole object."""
 
     async def get(self, key: str) -> bytes:
-        """Return the bytes of an object. Raise NotFound or Unavailable."""
+        """Return the bytes of an object. Raise NotFound if it does not exist."""
 
     def entries(self, prefix: str, *, after: str | None = None) -> AsyncIterator[Stored]:
-        """Yield the objects under `prefix` in key order, after the key `after` if given.
-
-        Raise Unavailable if the storage does not answer.
-        """
+        """Yield the objects under `prefix` in key order, after the key `after` if given."""
 
     async def delete(self, key: str) -> None:
         """Remove an object. A missing object is not an error."""

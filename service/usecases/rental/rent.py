@@ -244,7 +244,7 @@ async def _wanted(
     wanted = [_machine_of(target, renting, now()) for target in targets.rent]
     if wanted or targets.release:
         async with transactions.begin() as tx:
-            await tx.machines.take_turn()
+            await tx.machines.lock_decisions()
             known = {machine.id for machine in machines}
             if any(machine.id not in known for machine in await tx.machines.open()):
                 return targets, []  # another process leads as well and has rented for the same jobs

@@ -80,18 +80,14 @@ async def apply_plan(
             changing.append(decision)
         else:
             others.append(decision)
-    changing.sort(key=_frees_no_slots)
+    # Decisions that free slots come first.
+    changing.sort(key=lambda one: one.action not in {Action.VACATE, Action.CHANGE})
     changes: list[RoundChange] = []
     for first in range(0, len(changing), PIECE):
         async with transactions.begin() as tx:
             applying = replace(applying, now=now())
             changes += await _apply_piece(tx, applying, changing[first : first + PIECE])
     return changes, others
-
-
-def _frees_no_slots(decision: Decision) -> bool:
-    """Return the sort key that puts decisions first that free slots."""
-    return decision.action not in {Action.VACATE, Action.CHANGE}
 
 
 async def _apply_piece(tx: Transaction, applying: Applying, piece: Sequence[Decision]) -> list[RoundChange]:

@@ -53,7 +53,7 @@ async def bring_back(tx: Transaction, restoration: Restoration, launch: Launch, 
     jobs = await tx.jobs.lock_many(sorted(await restoration.unended_jobs()))
     stopped = 0
     for job in jobs.values():
-        if _may_run(job):
+        if job.state not in {JobState.PENDING, JobState.PAUSED} and job.allocation:  # it may have processes
             stopped += 1
             job = await _stopped(tx, job, launch, message, known_until)  # noqa: PLW2901
         if job.finished_at is None:
@@ -68,11 +68,6 @@ async def bring_back(tx: Transaction, restoration: Restoration, launch: Launch, 
         nodes=nodes,
         bundles=tuple(sorted({job.spec.bundle for job in jobs.values() if job.spec.bundle is not None})),
     )
-
-
-def _may_run(job: Job) -> bool:
-    """Return True if, according to the database, processes of the job exist."""
-    return job.state not in {JobState.PENDING, JobState.PAUSED} and bool(job.allocation)
 
 
 async def _stopped(tx: Transaction, job: Job, launch: Launch, message: str, at: datetime) -> Job:

@@ -75,7 +75,11 @@ async def dump(engine: AsyncEngine, folder: Path) -> Manifest:
     async with _without_time_limit(engine) as own, own.connect() as connection:
         await connection.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
         at: datetime = (await connection.execute(select(func.now()))).scalar_one()
-        tables = [await _dump_table(connection, table, folder) for table in await _tables(connection)]
+        tables = [
+            await _dump_table(connection, table, folder)
+            for table in await connection.run_sync(_reflected)
+            if table.name not in _OWN_TABLES
+        ]
     manifest = Manifest(
         at=at.isoformat(), revision=revision, version=version("headway"), tables=tuple(tables)
     )
@@ -160,10 +164,6 @@ def _make_new(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     if any(folder.iterdir()):
         raise InvalidField("folder", f"{folder} is not empty; name a new folder for each backup.")
-
-
-async def _tables(connection: AsyncConnection) -> list[Table]:
-    return [table for table in await connection.run_sync(_reflected) if table.name not in _OWN_TABLES]
 
 
 def _reflected(connection: Connection) -> list[Table]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import fields
 from difflib import get_close_matches
 from functools import lru_cache
 
@@ -71,11 +72,7 @@ COLUMNS = ", ".join(
 _LOCK_MANY = f"SELECT {COLUMNS} FROM jobs WHERE id = ANY(:jobs) ORDER BY id FOR UPDATE"  # noqa: S608 - constants
 _LOCKED = Statement(_LOCK_MANY)
 _LOCKED_OF_FREE = Statement(f"{_LOCK_MANY} SKIP LOCKED")
-_SAVED = (
-    "state", "reason", "message", "generation", "newest_generation", "attempt", "allocation", "target", "live", "switch",
-    "pinned_size", "pause_requested", "preemptions", "infrastructure_failures", "user_errors", "failures", "retry_at",
-    "samples_at_loss", "growth_failures", "grow_after", "progress", "state_since", "started_at", "finished_at",
-)  # fmt: skip
+_SAVED = [one.name for one in fields(Job) if one.name not in {"id", "spec", "traceparent", "submitted_at"}]
 _SAVE = Statement(f"UPDATE jobs SET {', '.join(f'{name} = :{name}' for name in _SAVED)} WHERE id = :id")  # noqa: S608
 _FIND = f"""
     SELECT {COLUMNS} FROM jobs

@@ -7,7 +7,6 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import and_, delete, exists, insert, or_, select, update
-from sqlalchemy.sql.elements import ColumnElement
 
 from headway.contract.views.identity import JoinTokenView
 from service.adapters.postgres.engine.expressions import one_of
@@ -109,12 +108,13 @@ class PostgresNodeCredentials(OnSession, NodeCredentials):
         return bool(await self._had(node_id, job_id, generation))
 
     async def needs_bundle(self, node_id: str, digest: str) -> bool:
-        return await self._any(
+        needs = exists().where(
             slot_grants.c.node_id == node_id,
             slot_grants.c.released_at.is_(None),
             slot_grants.c.job_id == jobs.c.id,
             jobs.c.spec["bundle"].astext == digest,
         )
+        return bool((await self._session.execute(select(needs))).scalar_one())
 
     async def known_nodes(self, node_ids: Collection[str]) -> set[str]:
         query = select(nodes.c.id).where(one_of(nodes.c.id, node_ids))
@@ -123,10 +123,6 @@ class PostgresNodeCredentials(OnSession, NodeCredentials):
     async def _had(self, node_id: str, job_id: str, generation: int) -> list[FetchedRow]:
         """Return one row if the run holds or held a slot on the node; its column says if it holds one now."""
         return await self._session.fetch(_HAD, node=node_id, job=job_id, generation=generation)
-
-    async def _any(self, *conditions: ColumnElement[bool]) -> bool:
-        found = await self._session.execute(select(exists().where(*conditions)))
-        return bool(found.scalar_one())
 
     async def add_ticket(self, sha256: str, ticket: Ticket, now: datetime) -> None:
         await self._session.execute(delete(storage_tickets).where(storage_tickets.c.expires_at < now))

@@ -25,7 +25,7 @@ from service.usecases.ports.rental import Machines
 class PostgresMachines(OnSession, Machines):
     """Machines in PostgreSQL."""
 
-    async def take_turn(self) -> None:
+    async def lock_decisions(self) -> None:
         await self._session.execute(text("SELECT pg_advisory_xact_lock(hashtext('headway-renting'))"))
 
     async def insert(self, machine: Machine) -> None:

@@ -142,7 +142,7 @@ async def take_snapshot(
         jobs={row.id: row_to_job(row) for row in job_rows},
         nodes=nodes,
         held=held,
-        measurements=await _measurements(session, job_ids),
+        measurements=_by_owner(await session.rows(_MEASUREMENTS, {"jobs": job_ids})),
         class_measurements=await measured_of_classes(session, sorted({row.job_class for row in job_rows})),
         served=await _served(session, job_ids, now),
         usd_per_slot_h=dict(usd_per_slot_h),
@@ -202,10 +202,6 @@ def _slots(slots: str) -> tuple[Mapping[int, str], Mapping[int, str]]:
         {slot["index"]: slot["device_kind"] for slot in known},
         {slot["index"]: slot["withheld"] for slot in known if slot.get("withheld")},
     )
-
-
-async def _measurements(session: Session, job_ids: Sequence[str]) -> dict[str, tuple[Measurement, ...]]:
-    return _by_owner(await session.rows(_MEASUREMENTS, {"jobs": list(job_ids)}))
 
 
 async def measured_of_classes(session: Session, classes: Sequence[str]) -> dict[str, tuple[Measurement, ...]]:
