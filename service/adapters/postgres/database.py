@@ -41,7 +41,7 @@ from service.adapters.postgres.rounds.decisions import PostgresRounds
 from service.adapters.postgres.rounds.views import PostgresRoundQueries
 from service.adapters.postgres.simulations.simulations import PostgresSimulations
 from service.adapters.postgres.storage.bundles import PostgresBundles
-from service.adapters.postgres.upkeep.monitoring import PostgresMonitoring
+from service.adapters.postgres.upkeep.operations import PostgresOperations
 from service.adapters.postgres.upkeep.retention import PostgresRetention
 from service.cancellation import heed_cancellation
 from service.domain.cluster.contention_rules import USUAL, ContentionRules
@@ -113,7 +113,7 @@ class PostgresTransaction(Transaction):
         self.bundles = PostgresBundles(session)
         self.simulations = PostgresSimulations(session)
         self.retention = PostgresRetention(session)
-        self.monitoring = PostgresMonitoring(session)
+        self.operations = PostgresOperations(session)
         self.wake_ups: dict[tuple[WakeUp, str], None] = {}
         self.facts: list[Fact] = []
 

@@ -21,7 +21,7 @@ from service.usecases.ports.rounds import Commands, RoundQueries, Rounds
 from service.usecases.ports.secrets import Secrets
 from service.usecases.ports.simulations import Simulations
 from service.usecases.ports.storage import Bundles
-from service.usecases.ports.upkeep import Monitoring, Retention
+from service.usecases.ports.upkeep import Operations, Retention
 
 
 class Leadership(Protocol):
@@ -55,7 +55,7 @@ class Transaction(Protocol):
     retention: Retention
     ledger: Ledger
     spending: Spending
-    monitoring: Monitoring
+    operations: Operations
     users: Users
     audit: Audit
     secrets: Secrets

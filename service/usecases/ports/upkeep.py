@@ -1,4 +1,4 @@
-"""Retention periods, and interfaces for deletion, monitoring and restoration. Every method runs in one short transaction."""
+"""Retention periods, and interfaces for retention and operations. Every method runs in one short transaction."""
 
 from __future__ import annotations
 
@@ -209,18 +209,14 @@ class Retention(Protocol):
         """Return the ids of jobs that have not ended."""
 
 
-class Monitoring(Protocol):
-    """Figures about the cluster, and the facts that a diagnosis uses."""
+class Operations(Protocol):
+    """Figures for monitoring, facts for a diagnosis, and the steps after the restoration of a database."""
 
     async def figures(self, now: datetime) -> ClusterFigures:
         """Return the figures as of `now`."""
 
     async def facts(self, now: datetime) -> Facts:
         """Return facts about nodes, jobs, the leader, and the origin of the database."""
-
-
-class Restoration(Protocol):
-    """Operations that only a restored database needs."""
 
     async def known_until(self) -> datetime | None:
         """Return the latest moment recorded in the database, or None if it is empty."""
