@@ -160,10 +160,10 @@ def _damage(objects: Mapping[str, Stored], manifest: Manifest) -> str:
 
 def note_of(job: JobView, newest: list[CheckpointView], uri: str) -> str:
     """Return a note for the first page: why it is empty, or that checkpoints lie elsewhere; else ""."""
-    told = job.progress.checkpoint_samples
-    if told is not None and all(one.samples is not None and one.samples < told for one in newest):
+    reported = job.progress.checkpoint_samples
+    if reported is not None and all(one.samples is not None and one.samples < reported for one in newest):
         return (
-            f"The ranks reported a checkpoint at {told:,} samples, but the service does not find it at {uri}. That folder may "
+            f"The ranks reported a checkpoint at {reported:,} samples, but the service does not find it at {uri}. That folder may "
             "be local to the hosts, the checkpoint may be deleted, or another library, such as the Trainer of "
             "Transformers, wrote it in its own layout. Only storage that all hosts and the service share is listed: "
             "set HEADWAY_STORAGE_URL."

@@ -8,7 +8,7 @@ from datetime import datetime
 from functools import cache
 from typing import Any
 
-from sqlalchemy import select, text
+from sqlalchemy import Column, Row, select, text
 
 from headway.contract.views.jobs import (
     EventView,
@@ -153,18 +153,11 @@ class PostgresJobQueries(OnSession, JobQueries):
         return {row.id: row.name for row in await self._session.fetch(_NODE_NAMES, nodes=wanted)}
 
     async def events(self, job_id: str, *, after: int, limit: int) -> Page[EventView]:
-        query = (
-            select(events)
-            .where(events.c.job_id == job_id, events.c.sequence > after)
-            .order_by(events.c.sequence)
-            .limit(limit + 1)
-        )
-        rows = await self._session.rows(query)
+        rows, cursor = await self._rows_after(events.c.sequence, job_id, after, limit)
         items = [
-            record_of(EventView, row, state=row.state or None, reason=row.reason or None)
-            for row in rows[:limit]
+            record_of(EventView, row, state=row.state or None, reason=row.reason or None) for row in rows
         ]
-        return Page(items=items, next_cursor=str(items[-1].sequence) if len(rows) > limit else None)
+        return Page(items=items, next_cursor=cursor)
 
     async def starts(self, job_id: str) -> list[int]:
         starts = select(events.c.generation).where(
@@ -173,18 +166,21 @@ class PostgresJobQueries(OnSession, JobQueries):
         return await self._session.scalars(starts.order_by(events.c.sequence))
 
     async def metrics(self, job_id: str, *, after: int, limit: int) -> Page[MetricPoint]:
-        query = (
-            select(metrics)
-            .where(metrics.c.job_id == job_id, metrics.c.id > after)
-            .order_by(metrics.c.id)
-            .limit(limit + 1)
-        )
-        rows = await self._session.rows(query)
+        rows, cursor = await self._rows_after(metrics.c.id, job_id, after, limit)
         items = [
-            record_of(MetricPoint, row, value=row.value if math.isfinite(row.value) else 0.0)
-            for row in rows[:limit]
+            record_of(MetricPoint, row, value=row.value if math.isfinite(row.value) else 0.0) for row in rows
         ]
-        return Page(items=items, next_cursor=str(rows[limit - 1].id) if len(rows) > limit else None)
+        return Page(items=items, next_cursor=cursor)
+
+    async def _rows_after(
+        self, number: Column[int], job_id: str, after: int, limit: int
+    ) -> tuple[Sequence[Row[Any]], str | None]:
+        """Return a page of a job's rows in the order of their number, and the cursor of the next page."""
+        columns = number.table.c
+        query = select(*columns).where(columns.job_id == job_id, number > after)
+        rows = await self._session.rows(query.order_by(number).limit(limit + 1))
+        more = str(getattr(rows[limit - 1], number.name)) if len(rows) > limit else None
+        return rows[:limit], more
 
     async def sizes(
         self, job_ids: Sequence[str], since: datetime | None = None

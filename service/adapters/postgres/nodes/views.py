@@ -135,10 +135,10 @@ class PostgresNodeQueries(OnSession, NodeQueries):
         return [record_of(QuarantinePeriod, row) for row in rows]
 
 
-def _message(said: str, slots: Sequence[SlotView]) -> str:
+def _message(message: str, slots: Sequence[SlotView]) -> str:
     """Return the message of a node. The reason why its agent takes no jobs precedes everything else."""
     why = next((slot.withheld for slot in slots if slot.withheld), "")
-    return f"takes no jobs: {why}" if why else said
+    return f"takes no jobs: {why}" if why else message
 
 
 def _node_view(
