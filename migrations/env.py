@@ -6,7 +6,6 @@ from alembic import context
 
 from service.adapters.postgres.tables import (  # noqa: F401  # their tables are in the metadata
     identity,
-    ledger,
     rental,
     upkeep,
 )

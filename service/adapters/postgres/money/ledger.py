@@ -17,8 +17,7 @@ from service.adapters.postgres.engine.expressions import one_of
 from service.adapters.postgres.engine.records import record_of, values_of
 from service.adapters.postgres.engine.session import OnSession, Statement
 from service.adapters.postgres.tables.core import allocations, events, jobs, nodes, slot_grants
-from service.adapters.postgres.tables.ledger import charges, leases, ledger_state
-from service.adapters.postgres.tables.rental import machines
+from service.adapters.postgres.tables.rental import charges, leases, ledger_state, machines
 from service.domain.rental.ledger import BilledLease, Held, Lease, Place, from_us, hour_of, to_us
 from service.domain.rental.machines import Machine
 from service.domain.rental.paid import Host

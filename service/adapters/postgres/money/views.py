@@ -28,7 +28,7 @@ from service.adapters.postgres.engine.records import record_of
 from service.adapters.postgres.engine.session import OnSession, Statement
 from service.adapters.postgres.tables.core import TERMINAL_SQL
 from service.adapters.postgres.tables.identity import projects
-from service.adapters.postgres.tables.ledger import budget_notices, budgets
+from service.adapters.postgres.tables.rental import budget_notices, budgets
 from service.domain.cluster.snapshot import QUOTA_ROWS
 from service.domain.rental.budgets import Budget, JobSpend, subject_of_budget
 from service.domain.shared.errors import InvalidField

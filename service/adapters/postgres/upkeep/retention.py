@@ -13,8 +13,7 @@ from headway.contract.agents import NodeState
 from service.adapters.postgres.engine.expressions import one_of
 from service.adapters.postgres.engine.session import OnSession, Session
 from service.adapters.postgres.tables.core import TERMINAL_SQL, bundles, jobs, metrics, nodes, slot_grants
-from service.adapters.postgres.tables.ledger import leases
-from service.adapters.postgres.tables.rental import ENDED_SQL, machines
+from service.adapters.postgres.tables.rental import ENDED_SQL, leases, machines
 from service.adapters.postgres.tables.upkeep import retention_cursors
 from service.domain.rental.machines import ENDED
 from service.domain.rental.timeline import MARKS, PHASE_MARKS
