@@ -42,10 +42,7 @@ class FactMetrics:
             _ROUND_S,
         )
         self._gap = _histogram(
-            registry,
-            "headway_scheduling_cycle_gap_ratio",
-            "Optimality gap of a round's choice.",
-            _GAP,
+            registry, "headway_scheduling_cycle_gap_ratio", "Optimality gap of a round's choice.", _GAP
         )
         self._status = Counter(
             "headway_solver_status",

@@ -127,7 +127,7 @@ class PostgresTransaction(Transaction):
 _TIME = Statement("SELECT clock_timestamp() AS now")
 _SESSION = {
     # A process that hangs inside a transaction must not hold its row locks for ever.
-    "idle_in_transaction_session_timeout": "30s",
+    "idle_in_transaction_session_timeout": "30s"
 }
 
 

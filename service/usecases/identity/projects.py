@@ -117,22 +117,14 @@ async def delete_project(tx: Transaction, name: str) -> None:
 
 
 async def put_member(tx: Transaction, project: str, user: str, role: Role) -> None:
-    """Give a user a role in a project, replacing the present one.
-
-    Raises:
-        NotFound: no such project or user.
-    """
+    """Give a user a role in a project, replacing the present one. Raise NotFound if either does not exist."""
     await require_project(tx, project)
     await tx.users.put_role((await tx.users.lock(user)).id, project, role)
     tx.wake(WakeUp.ACCESS)
 
 
 async def remove_member(tx: Transaction, project: str, user: str) -> None:
-    """Remove a user's role in a project.
-
-    Raises:
-        NotFound: no such user, or the user is not a member.
-    """
+    """Remove a user's role in a project. Raise NotFound if the user does not exist or is not a member."""
     known = await tx.users.lock(user)
     if not await tx.users.remove_role(known.id, project):
         raise NotFound(f"{user} is not a member of project {project}.")

@@ -107,11 +107,7 @@ async def sealed_for(
 async def opened(
     keys: KeyRing | None, project: str, names: Mapping[str, str], sealed: Mapping[str, Sealed]
 ) -> dict[str, str]:
-    """Return environment variables and values for the result of `sealed_for`.
-
-    Raises:
-        NoSecretsKey, SecretUnreadable, Unavailable: see `KeyRing`.
-    """
+    """Return environment variables and values for the result of `sealed_for`. Raises: as `KeyRing.open`."""
     if not names:
         return {}
     ring = required(keys)

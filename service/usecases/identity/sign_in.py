@@ -172,11 +172,7 @@ async def make_link(
 
 
 async def use_link(transactions: Transactions, code: str, now: datetime) -> SignedIn:
-    """Sign a browser in with the code of a link, which is used up.
-
-    Raises:
-        WrongToken: the link is unknown, used, revoked or too old.
-    """
+    """Sign a browser in with the code of a link, which works once. Raise WrongToken if it is not valid."""
     token = new_token()
     async with transactions.begin() as tx:
         record = await tx.tokens.renew(_digest_link(code), digest_token(token), now=now, until=now + SESSION)
@@ -195,10 +191,9 @@ def _digest_link(code: str) -> str:
 async def _session_with_token(
     tx: Transaction, principal: Principal, token_id: str, *, now: datetime, expires_at: datetime
 ) -> TokenRecord:
-    """Return a browser session with the rights and the end of the presented token.
+    """Return a browser session with the rights and the expiry of the presented token.
 
-    Raises:
-        WrongToken: the token was revoked meanwhile.
+    Raise WrongToken if it was revoked meanwhile.
     """
     tx.audit.by(principal.name, principal.token_id)
     session = TokenRecord(

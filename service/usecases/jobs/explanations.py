@@ -80,10 +80,7 @@ def _is_money(row: RowPrice, project: str) -> bool:
 
 
 def _outlook(
-    options: Sequence[SizeOption],
-    present: SizeOption | None,
-    prices: Sequence[RowPrice],
-    project: str,
+    options: Sequence[SizeOption], present: SizeOption | None, prices: Sequence[RowPrice], project: str
 ) -> list[Outlook]:
     """Return the best configuration within reach of one more slot of each pool, and of one more dollar per
     hour.

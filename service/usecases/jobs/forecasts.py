@@ -11,13 +11,7 @@ from datetime import datetime
 import numpy as np
 
 from headway.contract.spec import JobSpec
-from headway.contract.views.forecasts import (
-    ForecastView,
-    PlanView,
-    PredictionScore,
-    ScoredPrediction,
-    Work,
-)
+from headway.contract.views.forecasts import ForecastView, PlanView, PredictionScore, ScoredPrediction, Work
 from headway.contract.views.forecasts import WorkSource as SourceView
 from headway.contract.views.jobs import JobState, JobView, Reason
 from service.domain.allocation.configurations.eligibility import settled_job

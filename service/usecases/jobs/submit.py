@@ -97,8 +97,7 @@ async def check_devices(tx: Transaction, spec: JobSpec) -> None:
         if kind not in present:
             known = ", ".join(sorted(present)) or "none yet"
             raise InvalidField(
-                "resources.devices",
-                f"no device kind is called {kind!r}; kinds in this cluster: {known}",
+                "resources.devices", f"no device kind is called {kind!r}; kinds in this cluster: {known}"
             )
 
 

@@ -35,11 +35,7 @@ SETTLE_BY_US = 300 * 1_000_000
 
 
 async def accrue(
-    tx: Transaction,
-    usd_per_slot_h: Mapping[str, float],
-    now: datetime,
-    *,
-    history: timedelta = HISTORY_KEPT,
+    tx: Transaction, usd_per_slot_h: Mapping[str, float], now: datetime, *, history: timedelta = HISTORY_KEPT
 ) -> int:
     """Run one pass over the ledger. Return the number of leases that were written.
 

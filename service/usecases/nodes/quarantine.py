@@ -92,11 +92,7 @@ async def slots_to_probe(
 
 
 async def quarantine_slot(tx: Transaction, node_id: str, slot: int, why: str, now: datetime) -> NodeRecord:
-    """Keep a slot from jobs until an operator releases it.
-
-    Raises:
-        NotFound: no such node, or it has no such slot.
-    """
+    """Keep a slot from jobs until an operator releases it. Raise NotFound if there is no such slot."""
     node, info = await _lock_slot(tx, node_id, slot)
     jobs = await _lock_jobs(tx, node.id, ())
     fault = Fault(cause=FaultCause.OPERATOR, device_kind=info.device_kind, message=why)
@@ -178,12 +174,7 @@ async def _slots_held(tx: Transaction, job_id: str, node: NodeRecord) -> set[int
 
 
 async def _apply_fault(
-    tx: Transaction,
-    node: NodeRecord,
-    info: SlotInfo,
-    fault: Fault,
-    jobs: dict[str, Job],
-    now: datetime,
+    tx: Transaction, node: NodeRecord, info: SlotInfo, fault: Fault, jobs: dict[str, Job], now: datetime
 ) -> None:
     """Apply the consequences of a fault, and record an event for the locked jobs that hold the slot."""
     slot, device = SlotKey(node.id, info.index), info.uuid or ""

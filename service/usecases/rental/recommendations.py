@@ -93,11 +93,7 @@ class _Question:
 async def recommend_job(
     transactions: Transactions, book: OfferBook, request: RecommendationRequest, now: datetime
 ) -> RecommendationView:
-    """Return rental plans for a job, by the goals of its user.
-
-    Raises:
-        InvalidField: an unknown device kind.
-    """
+    """Return rental plans for a job, by the goals of its user. Raise InvalidField for an unknown device kind."""
     job, job_class = planned(request.spec, now), class_of(request.spec)
     catalogue = await book.catalogue(now)
     async with transactions.begin() as tx:

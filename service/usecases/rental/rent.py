@@ -23,14 +23,7 @@ from service.domain.cluster.snapshot import Snapshot
 from service.domain.life.life import Launch
 from service.domain.policies.registry import Policies
 from service.domain.rental.autoscale import decide_rental_targets
-from service.domain.rental.fleet import (
-    FleetPlan,
-    Joined,
-    Patience,
-    cooling,
-    given_back,
-    reconcile,
-)
+from service.domain.rental.fleet import FleetPlan, Joined, Patience, cooling, given_back, reconcile
 from service.domain.rental.machines import ENDED, Found, Machine, MachineReason, MachineState
 from service.domain.rental.offers import Offer
 from service.domain.rental.rental_targets import Fleet, Release, RentalRules, RentalTarget, RentalTargets

@@ -46,13 +46,7 @@ log = structlog.get_logger()
 
 
 async def ingest(
-    tx: Transaction,
-    node_id: str,
-    report: ReportRequest,
-    *,
-    launch: Launch,
-    lease_s: float,
-    now: datetime,
+    tx: Transaction, node_id: str, report: ReportRequest, *, launch: Launch, lease_s: float, now: datetime
 ) -> ReportReply:
     """Process the report of an agent.
 

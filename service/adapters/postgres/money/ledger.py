@@ -140,11 +140,7 @@ class PostgresLedger(OnSession, Ledger):
         query = select(leases, _SETTLED).where(*where).order_by(leases.c.id)
         return [
             record_of(
-                Lease,
-                row,
-                from_us=to_us(row.from_at),
-                to_us=to_us(row.to_at),
-                settled_us=_settled(row),
+                Lease, row, from_us=to_us(row.from_at), to_us=to_us(row.to_at), settled_us=_settled(row)
             )
             for row in await self._session.rows(query)
         ]

@@ -30,9 +30,7 @@ _TOKENS = (nodes.c.id, nodes.c.token_sha256, nodes.c.previous_token_sha256, node
 
 def _tokens(row: Any) -> NodeTokens:
     return NodeTokens(
-        newest_sha256=row.token_sha256,
-        previous_sha256=row.previous_token_sha256,
-        used_since=row.token_since,
+        newest_sha256=row.token_sha256, previous_sha256=row.previous_token_sha256, used_since=row.token_since
     )
 
 
@@ -61,10 +59,7 @@ class PostgresNodeCredentials(OnSession, NodeCredentials):
         await self._session.execute(update(nodes).where(nodes.c.id == node_id).values(values))
 
     async def replace_token(self, node_id: str, presented_sha256: str, new_sha256: str) -> bool:
-        previous = and_(
-            nodes.c.previous_token_sha256 == presented_sha256,
-            nodes.c.token_since.is_(None),
-        )
+        previous = and_(nodes.c.previous_token_sha256 == presented_sha256, nodes.c.token_since.is_(None))
         statement = (
             update(nodes)
             .where(nodes.c.id == node_id, or_(nodes.c.token_sha256 == presented_sha256, previous))

@@ -117,11 +117,7 @@ class PostgresNodeQueries(OnSession, NodeQueries):
         self, node_ids: Sequence[str], since: datetime, *, seen: frozenset[str] | None, limit: int
     ) -> list[HeldSlot]:
         rows = await self._session.fetch(
-            _HELD,
-            nodes=list(node_ids),
-            since=since,
-            seen=None if seen is None else sorted(seen),
-            limit=limit,
+            _HELD, nodes=list(node_ids), since=since, seen=None if seen is None else sorted(seen), limit=limit
         )
         hidden = {"job_id": "", "job_name": _FOREIGN, "generation": 0}
         return [record_of(HeldSlot, row, **({} if row.own else hidden)) for row in rows]

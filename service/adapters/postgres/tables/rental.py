@@ -149,10 +149,7 @@ budgets = Table(
     CheckConstraint("(scope = 'project') = (project IS NOT NULL)", name="project_of_its_scope"),
     CheckConstraint("(kind = 'period') = (period IS NOT NULL)", name="period_of_its_kind"),
     Index(
-        "uq_budgets_long_run",
-        "kind",
-        unique=True,
-        postgresql_where=text(f"kind = '{BudgetKind.LONG_RUN}'"),
+        "uq_budgets_long_run", "kind", unique=True, postgresql_where=text(f"kind = '{BudgetKind.LONG_RUN}'")
     ),
 )
 
