@@ -47,7 +47,7 @@ class StoredObjects(Protocol):
     """Object storage. Every method raises Unavailable if the storage does not answer."""
 
     async def put(self, key: str, data: bytes) -> None:
-        """Store a whole object."""
+        """Store an object, in place of any present one."""
 
     async def get(self, key: str) -> bytes:
         """Return the bytes of an object. Raise NotFound if it does not exist."""
