@@ -25,7 +25,7 @@ class Ticket:
 
 
 class NodeCredentials(Protocol):
-    """Tokens of agents and tickets of ranks, as digests, and the runs that give a node access."""
+    """Digests of agents' tokens and of ranks' tickets, and checks of what a node may access."""
 
     async def of_node(self, node_id: str) -> NodeTokens | None:
         """Return the tokens of a node, or None if the node does not exist."""
@@ -34,16 +34,10 @@ class NodeCredentials(Protocol):
         """Return the node that has or had this token, or None."""
 
     async def token_used(self, node_id: str, sha256: str, now: datetime) -> None:
-        """Store that the node's newest token is used for the first time.
-
-        The previous token becomes invalid.
-        """
+        """Store the first use of the node's newest token, which invalidates the previous one."""
 
     async def token_made(self, node_id: str, previous_sha256: str | None) -> None:
-        """Store that the node's newest token was created now.
-
-        The previous token, if any, works until the newest is used.
-        """
+        """Store that the node's newest token was created now. The previous one works until the newest is used."""
 
     async def replace_token(self, node_id: str, presented_sha256: str, new_sha256: str) -> bool:
         """Make a new token the newest in exchange for a valid one. Return False if the presented token is not valid."""
@@ -92,10 +86,8 @@ class QueueAccess(Protocol):
     async def grant(self, node_id: str) -> str:
         """Return the URL with which only this node can read its stream.
 
-        New connections with the previous URL are refused.
-
-        This never fails. If the queue does not answer now, it refuses the URL later, and the agent asks
-        again.
+        New connections with the previous URL are refused. The call never fails: if the queue does not answer
+        now, it refuses the URL later, and the agent asks again.
         """
 
     async def granted(self) -> list[str]:

@@ -1,10 +1,8 @@
 """Application of a round's decisions, a few jobs per transaction.
 
-A decision is dropped if its job has changed.
-
-Reports about a job wait while a transaction has its row locked, so many short transactions are used. An
-interruption between two of them leaves every job either unchanged or changed as a whole. The next round goes
-on from there.
+A decision is dropped if its job has changed. Reports about a job wait while a transaction has its row locked,
+so each transaction is short. An interruption between two of them leaves every job either unchanged or changed
+as a whole, and the next round goes on from there.
 """
 
 from __future__ import annotations
@@ -111,7 +109,7 @@ async def _apply_one(
 ) -> bool:
     """Carry out a decision on a locked job. Return True if it was carried out and the job was saved.
 
-    Otherwise the job keeps the round's other results about it.
+    Otherwise only the round's other results about the job are saved: its search, forecast and reason to wait.
     """
     plan, now = applying.plan, applying.now
     job = await record_search(tx, plan.round, locked, now)
@@ -129,7 +127,7 @@ async def _apply_one(
 
 
 def _with_wait_reason(job: Job, decision: Decision) -> Job:
-    """Return the job; if it is waiting, with the decision's reason and message."""
+    """Return the job, with the decision's reason and message if the decision is to wait."""
     waits = decision.action is Action.WAIT and job.state is JobState.PENDING
     if not waits or (job.reason, job.message) == (decision.reason, decision.message):
         return job
@@ -141,12 +139,12 @@ def _prediction(decision: Decision) -> Prediction | None:
     return None if expected is None else Prediction(expected.samples_per_s, expected.low, expected.high)
 
 
-def _unchanged(job: Job, seen: Job) -> bool:
+def _unchanged(job: Job, before: Job) -> bool:
     """Return True if nothing that the decision depends on has changed since the snapshot."""
     return (
-        job.generation == seen.generation
-        and job.state is seen.state
-        and job.pinned_size == seen.pinned_size
+        job.generation == before.generation
+        and job.state is before.state
+        and job.pinned_size == before.pinned_size
         and not job.pause_requested
     )
 
