@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.gc_collector import GCCollector
 from prometheus_client.process_collector import ProcessCollector
 
+from headway.contract.views.decisions import RoundView
 from service.domain.jobs.lifecycle import JobEvent
 from service.domain.jobs.records import Event
 from service.usecases.ports.facts import CommandTaken, Decided, Fact, Happened, Preempted
@@ -42,7 +43,10 @@ class FactMetrics:
             _ROUND_S,
         )
         self._gap = _histogram(
-            registry, "headway_scheduling_cycle_gap_ratio", "Optimality gap of a round's choice.", _GAP
+            registry,
+            "headway_scheduling_cycle_gap_ratio",
+            "Optimality gap of a round's choice.",
+            _GAP,
         )
         self._status = Counter(
             "headway_solver_status",
@@ -93,13 +97,16 @@ class FactMetrics:
                 took_s = (fact.acknowledged_at - fact.created_at).total_seconds()
                 self._acknowledged.labels(fact.kind).observe(max(0.0, took_s))
             case Decided():
-                self._round.observe(fact.round.took_s)
-                self._gap.observe(fact.round.gap)
-                self._status.labels(fact.round.status).inc()
+                self._decided(fact.round)
             case Preempted():
                 self._preemptions.labels(str(fact.cause)).inc()
             case Happened():
                 self._happened(fact.event, fact.job.spec.project)
+
+    def _decided(self, round_: RoundView) -> None:
+        self._round.observe(round_.took_s)
+        self._gap.observe(round_.gap)
+        self._status.labels(round_.status).inc()
 
     def _happened(self, event: Event, project: str) -> None:
         data = event.data

@@ -88,8 +88,8 @@ def warnings_of(spec: JobSpec, round_: Round, *, knows_class: bool) -> list[str]
     wanted, usable = spec.resources.devices, round_.usable_slots(spec)
     found = []
     if not usable:
-        known = ", ".join(round_.rooms) or "none yet"
-        found.append(f"no node has {' or '.join(wanted) or 'any slot'}; kinds in this cluster: {known}")
+        there = ", ".join(round_.rooms) or "none yet"
+        found.append(f"no node has {' or '.join(wanted) or 'any slot'}; kinds in this cluster: {there}")
     most = max(usable.values(), default=0)
     low, high = spec.elastic.min, spec.elastic.max
     if usable and low > most:

@@ -31,7 +31,7 @@ async def authenticate(tx: Transaction, node_id: str, sha256: str, now: datetime
     tokens = await tx.credentials.of_node(node_id)
     standing = TokenState.UNKNOWN if tokens is None else tokens.standing(sha256, now)
     if not standing.valid:
-        log_replaced_token(node_id, standing)
+        note_standing(node_id, standing)
         raise WrongToken(_REPLACED if standing is TokenState.OLD else _NOT_VALID)
     assert tokens is not None, "an unknown node has no token"
     if standing is TokenState.CURRENT and tokens.previous_sha256 is not None and tokens.used_since is None:
@@ -45,11 +45,11 @@ async def node_of_token(tx: Transaction, sha256: str, now: datetime) -> str | No
         return None
     node_id, tokens = found
     standing = tokens.standing(sha256, now)
-    log_replaced_token(node_id, standing)
+    note_standing(node_id, standing)
     return node_id if standing.valid else None
 
 
-def log_replaced_token(node_id: str, standing: TokenState) -> None:
+def note_standing(node_id: str, standing: TokenState) -> None:
     """Log the use of a token that was replaced."""
     if standing is TokenState.OLD:
         log.warning(

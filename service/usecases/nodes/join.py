@@ -11,7 +11,7 @@ from headway.contract.agents import JoinRequest, NodeState
 from service.domain.rental.fleet import joined
 from service.domain.rental.machines import ENDED, Machine, MachineState
 from service.domain.shared.errors import InvalidField, NodeNameTaken, WrongToken
-from service.usecases.nodes.credentials import log_replaced_token
+from service.usecases.nodes.credentials import note_standing
 from service.usecases.ports.facts import WakeUp
 from service.usecases.ports.nodes import NodeRecord
 from service.usecases.ports.transactions import Transaction
@@ -93,7 +93,7 @@ async def _is_own(tx: Transaction, known: NodeRecord, sha256: str, now: datetime
     if tokens is None:
         return False
     standing = tokens.standing(sha256, now)
-    log_replaced_token(known.id, standing)
+    note_standing(known.id, standing)
     return standing.valid
 
 

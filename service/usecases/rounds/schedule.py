@@ -67,12 +67,12 @@ async def run_round(
         snapshot = await tx.rounds.snapshot(now, usd_per_slot_h)
     # Solving is pure computation. It runs in a thread, so that the other loops go on.
     with paused_collector():
-        plan, state, times = await asyncio.to_thread(_decide, snapshot, policies, clock_s)
-    changes, others = await apply_plan(
+        plan, state, times = await asyncio.to_thread(_think, snapshot, policies, clock_s)
+    changes, told = await apply_plan(
         transactions, snapshot, plan, launch, round_id, lambda: now + timedelta(seconds=clock_s() - began_s)
     )
     async with transactions.begin() as tx:
-        await tx.rounds.store_decisions(others, round_id, now)
+        await tx.rounds.store_decisions(told, round_id, now)
         if plan.decisions:
             times = {**times, **plan.times, "took_s": clock_s() - began_s}
             view = round_view(plan, changes, round_id=round_id, times=times)
@@ -93,7 +93,7 @@ async def run_round(
     )
 
 
-def _decide(
+def _think(
     snapshot: Snapshot, policies: Policies, clock_s: Callable[[], float]
 ) -> tuple[Plan, Mapping[str, Any], Mapping[str, float]]:
     """Return the plan, the state that the policy carries over to the next round, and the seconds of the
