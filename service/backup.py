@@ -20,7 +20,6 @@ from redis.exceptions import RedisError
 from service.adapters.postgres.database import PostgresTransaction
 from service.adapters.postgres.engine import dump
 from service.adapters.postgres.engine.schema import schema_problem
-from service.adapters.postgres.upkeep.restoration import PostgresRestoration
 from service.domain.shared.errors import HeadwayServiceError, Unavailable
 from service.main import Service
 from service.settings import SettingsError, read_settings
@@ -54,12 +53,7 @@ async def run_restored(service: Service) -> list[str]:
 async def _bring_back(service: Service) -> list[str]:
     await _empty_streams(service)
     async with service.database.session() as session:
-        done = await bring_back(
-            PostgresTransaction(session),
-            PostgresRestoration(session),
-            service.launch,
-            datetime.now(UTC),
-        )
+        done = await bring_back(PostgresTransaction(session), service.launch, datetime.now(UTC))
         await session.commit()
     problem = await schema_problem(service.database.engine)
     if problem is not None:

@@ -4,35 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Protocol
 
 import structlog
 
 from service.cancellation import heed_cancellation
 from service.domain.shared.errors import Superseded, Unavailable
+from service.usecases.ports.transactions import Leadership
 
 log = structlog.get_logger()
 
 _TRY_AGAIN_S = 1.0
-
-
-class Leadership(Protocol):
-    """A lease of the leadership, which one scheduler holds at a time, for a term."""
-
-    async def acquire(self) -> int | None:
-        """Return the term in which this process now leads, or None while another process leads.
-
-        Raise Unavailable.
-        """
-        ...
-
-    async def lost(self) -> str:
-        """Renew the term until that is no longer possible. Return the reason."""
-        ...
-
-    async def resign(self) -> None:
-        """End the term, so that another process can lead."""
-        ...
 
 
 async def lead(leadership: Leadership, work: Callable[[int], Awaitable[None]]) -> None:

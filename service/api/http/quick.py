@@ -19,7 +19,7 @@ from service.api.http.problems import service_error
 from service.domain.shared.errors import HeadwayServiceError
 from service.usecases.nodes.join import digest_token
 from service.usecases.reports.heartbeat import Heartbeats
-from service.usecases.reports.training import quick_news_of
+from service.usecases.reports.training import routine_report_of
 
 _REPORT = re.compile(r"/api/v1/agents/([0-9a-z]{1,64})/reports")
 
@@ -63,7 +63,7 @@ class QuickReports:
         await send({"type": "http.response.body", "body": body})
 
     async def _take(self, node_id: str, token_sha256: str, report: ReportRequest) -> ReportReply:
-        quick = quick_news_of(report, node_id, token_sha256)
+        quick = routine_report_of(report, node_id, token_sha256)
         if quick is not None and await self._heartbeats.take(quick):
             return ReportReply(lease_s=self._lease_s, report_every_s=self._heartbeats.slower_s)
         return await self._take_in(node_id, token_sha256, report)

@@ -87,9 +87,7 @@ async def check_held(runs: NodeCredentials, node_id: str, job_id: str, generatio
 
 
 async def forget_gone(transactions: Transactions, queue: QueueAccess) -> int:
-    """Revoke the command stream access of nodes that no longer exist.
-
-    Return their number.
+    """Revoke the command stream access of nodes that no longer exist. Return their number.
 
     The list of nodes with access is read first, since a node that joins meanwhile is stored before it gets
     access.

@@ -54,7 +54,7 @@ async def metrics(request: Request, context: Context) -> Response:
         money = await money_figures(tx, context.now())
         confined = await tx.nodes.open_quarantines()
         leader = await tx.round_queries.leader()
-        cluster = await tx.monitoring.figures(context.now())
+        cluster = await tx.operations.figures(context.now())
     causes = Counter(one.cause for one in confined)
     figures = Figures(
         leader=leader, cluster=cluster, money=money, errors=errors, forecasts=forecasts, confined=causes
