@@ -38,10 +38,9 @@ def choose_within_caps(given: RoundInput, policy: Policy, solve: Solve) -> Choic
 def _stopped(
     given: RoundInput, capped: BoolArray, first: Choices, chosen: IntArray, kept: Mapping[int, int]
 ) -> dict[int, int]:
-    """Return the running jobs that get nothing because of caps alone, with the cheapest column that each
-    could have.
+    """Return the running jobs that only caps stop, each with the cheapest column that it could have.
 
-    Jobs are included as far as the caps allow.
+    Jobs are included in descending order of weight, as far as the caps allow.
     """
     left = left_by(given, chosen)
     bears = left_by(given, only(chosen, kept))
