@@ -206,7 +206,7 @@ class _States:
 
     def branch(self, loss: FloatArray, demand: FloatArray) -> None:
         """Replace the states by all combinations with the options of the next job."""
-        self.usage = (self.usage[:, None, :] + demand).reshape(-1, demand.shape[1])
+        self.usage = (self.usage[:, None, :] + demand).reshape(len(self.usage) * len(demand), -1)
         self.cost = (self.cost[:, None] + loss).reshape(-1)
 
     def settle(self, rest: _Rest, limit: float) -> tuple[IntArray, bool]:
