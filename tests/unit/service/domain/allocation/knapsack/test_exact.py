@@ -99,7 +99,9 @@ def test_an_integer_gap_is_closed() -> None:
 @pytest.mark.parametrize("members", [[False, False], None])
 def test_it_needs_no_row_that_can_bind(members: list[bool] | None) -> None:
     """Either the row counts no job, or there is none."""
-    rows = () if members is None else (Row(name="r", capacity=1.0, demand=np.ones(1), jobs=np.array(members)),)
+    rows = (
+        () if members is None else (Row(name="r", capacity=1.0, demand=np.ones(1), jobs=np.array(members)),)
+    )
     core = core_of(problem([[1.0], [0.5]], rows))
     choice, bound = finish_of(core, np.zeros(0)).run(nothing(core), enough=0.0, expired=lambda: False)
     assert choice.tolist() == [0, 0]

@@ -98,6 +98,17 @@ def test_of_very_many_switches_those_with_the_least_loss_are_considered() -> Non
     assert (moves.loss == 0.0).sum() == len(set(moves.job.tolist())), "each job with its best choice"
 
 
+def test_of_equal_losses_no_more_switches_than_the_limit_are_considered() -> None:
+    members = [np.arange(900) % 34 == index for index in range(34)]
+    rows = tuple(
+        Row(name=str(index), capacity=9.0, demand=np.ones(9), jobs=jobs) for index, jobs in enumerate(members)
+    )
+    core = core_of(problem(np.tile(np.arange(1.0, 10.0), (900, 1)), rows), cells=1)
+    moves = free(core)
+    assert (moves.loss > 0.0).sum() == 6_000
+    assert moves.loss.max() == moves.horizon
+
+
 def by_hand(core: Core, choices: list[list[int]], weights: list[float]) -> Dual:
     return Dual(
         prices=np.zeros(len(core.row)),
@@ -171,6 +182,16 @@ def test_the_excess_is_removed_where_it_costs_least() -> None:
     assert improve(core, free(core), np.zeros(3, np.int64)).tolist() == [0, N, 0]
 
 
+def test_one_large_job_is_dropped_in_place_of_many_small_ones_that_gain_more() -> None:
+    """Three slots too many: the large job loses 3 for them, the small ones would lose 3.6."""
+    utility = [[3.0, -1.0], *[[-1.0, 1.2]] * 4]
+    core = core_of(problem(utility, (slots(5.0, 4.0, 1.0),)))
+    assert improve(core, free(core), np.array([0, 1, 1, 1, 1])).tolist() == [N, 1, 1, 1, 1]
+    utility[0][0] = 4.0
+    core = core_of(problem(utility, (slots(5.0, 4.0, 1.0),)))
+    assert improve(core, free(core), np.array([0, 1, 1, 1, 1])).tolist() == [0, N, N, N, 1]
+
+
 def test_a_job_shrinks_before_it_loses_everything() -> None:
     core = core_of(problem([[4.0, 5.0], [4.0, 5.0]], (slots(3.0, 1.0, 2.0),)))
     found = improve(core, free(core), np.array([1, 1]))
@@ -193,8 +214,8 @@ def no_switches(core: Core) -> Switches:
     ("capacity", "kept"),
     [
         (9.0, [True, True, True]),
-        (8.0, [True, True, False]),
-        (7.0, [False, True, False]),
+        (8.0, [False, True, True]),
+        (6.0, [False, True, True]),
         (5.0, [False, True, False]),
         (4.0, [False, False, False]),
     ],
@@ -202,8 +223,8 @@ def no_switches(core: Core) -> Switches:
 def test_without_alternatives_jobs_that_gain_least_for_their_demand_are_dropped(
     capacity: float, kept: list[bool]
 ) -> None:
-    """Gains for each slot: 4/3, 10/5 and 1/1; all three need 9 slots."""
-    utility = [[4.0, -1.0, -1.0], [-1.0, 10.0, -1.0], [-1.0, -1.0, 1.0]]
+    """Gains for each slot: 4/3, 10/5 and 1.5/1; all three need 9 slots."""
+    utility = [[4.0, -1.0, -1.0], [-1.0, 10.0, -1.0], [-1.0, -1.0, 1.5]]
     core = core_of(problem(utility, (slots(10.0, 3.0, 5.0, 1.0),)))
     core = Core(
         gain=core.gain,
@@ -224,6 +245,18 @@ def test_free_capacity_is_filled_with_the_best_switch() -> None:
     assert improve(core, free(core), np.full(3, N)).tolist() == [N, 0, 0]
 
 
+def test_filling_goes_on_with_what_a_switch_has_freed() -> None:
+    """The first job moves to another kind for a little more, and only then the second one fits."""
+    rows = (slots(1.0, 1.0, 0.0), Row(name="other", capacity=1.0, demand=np.array([0.0, 1.0])))
+    core = core_of(problem([[1.0, 1.5], [2.0, -1.0]], rows))
+    assert improve(core, free(core), np.array([0, N])).tolist() == [1, 0]
+
+
+def test_a_column_of_equal_gain_is_no_improvement() -> None:
+    core = core_of(problem([[2.0, 2.0]], (slots(4.0, 1.0, 1.0),)))
+    assert improve(core, free(core), np.array([1])).tolist() == [1]
+
+
 def test_pairs_find_what_no_single_switch_can() -> None:
     """The first job gives up a slot for almost nothing, so that the second one fits."""
     core = core_of(problem([[5.0, 4.9], [-1.0, 3.0]], (slots(4.0, 3.0, 2.0),)))
@@ -233,6 +266,33 @@ def test_pairs_find_what_no_single_switch_can() -> None:
     assert improve(core, moves, start, pairs=1).tolist() == [1, 1]
     assert improve(core, moves, start, pairs=1, goal=5.0).tolist() == [0, N], "the goal is reached already"
     assert improve(core, moves, start, pairs=1, goal=5.1).tolist() == [1, 1]
+
+
+def test_a_column_of_equal_gain_makes_room() -> None:
+    core = core_of(problem([[5.0, 5.0], [-1.0, 3.0]], (slots(4.0, 3.0, 2.0),)))
+    assert improve(core, free(core), np.array([0, N]), pairs=1).tolist() == [1, 1]
+
+
+@pytest.mark.parametrize(("pairs", "found"), [(1, 1), (2, 2), (9, 2)])
+def test_as_many_pairs_are_made_as_asked(pairs: int, found: int) -> None:
+    """Two projects, each with a pair of jobs as above."""
+    utility = [[5.0, 4.9], [-1.0, 3.0]] * 2
+    rows = tuple(
+        Row(name=str(index), capacity=4.0, demand=np.array([3.0, 2.0]), jobs=np.arange(4) // 2 == index)
+        for index in range(2)
+    )
+    core = core_of(problem(utility, rows))
+    order = np.argsort(core.job)
+    start = np.array([0, N, 0, N])[core.job]
+    chosen = improve(core, free(core), start, pairs=pairs)[order]
+    assert (chosen == 1).sum() == 2 * found
+
+
+def test_a_pair_keeps_a_row_that_both_switches_need_more_of() -> None:
+    """The job that gives up a slot would need $2 more for that, and the other one $2: $1 too much."""
+    dollars = Row(name="dollars", capacity=4.0, demand=np.array([1.0, 3.0, 2.0]))
+    core = core_of(problem([[5.0, 4.9, -1.0], [-1.0, -1.0, 3.0]], (slots(4.0, 3.0, 2.0, 2.0), dollars)))
+    assert improve(core, free(core), np.array([0, N]), pairs=3).tolist() == [0, N]
 
 
 def test_a_pair_that_loses_more_than_it_gains_is_left_alone() -> None:
