@@ -6,6 +6,7 @@ from collections import Counter
 
 import pytest
 
+from headway.contract.views.meanings import ERRORS
 from service.domain.shared import errors
 from service.domain.shared.errors import (
     BundleRefused,
@@ -56,6 +57,10 @@ def test_every_error_has_its_code() -> None:
 
 def test_no_two_errors_share_a_code() -> None:
     assert max(Counter(CODES.values()).values()) == 1
+
+
+def test_users_can_look_up_every_code() -> None:
+    assert set(CODES.values()) <= set(ERRORS)
 
 
 @pytest.mark.parametrize("name", CODES)
