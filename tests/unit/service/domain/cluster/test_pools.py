@@ -52,7 +52,7 @@ def running(job_id: str = "j", low: int = 1, high: int = 8, **fields: Any) -> Jo
 
 
 def offered(round_: Round, row: int = 0) -> set[tuple[int, ...]]:
-    """What a job may have now: slots on-demand, and on spot."""
+    """Return the configurations that a job may have now, as slots on-demand and on spot."""
     columns = np.flatnonzero(round_.given.allowed[row]).tolist()
     return {
         tuple(round_.columns.parts_of(column).get(pool, 0) for pool in (FIRM, SPOT)) for column in columns
@@ -272,7 +272,7 @@ def test_an_anchored_job_that_loses_its_spot_machine_goes_on_with_its_anchor() -
 
 
 def test_survivors_do_not_wait_for_others_to_leave() -> None:
-    """What it is to get next is still held by another: it leaves the machine that goes away all the same."""
+    """Another job still holds its next slots. It leaves the machine that is reclaimed all the same."""
     wide = running("wide", high=6)
     wide = replace(wide, spec=wide.spec.model_copy(update={"priority": 0}))
     job = running("j", low=1, high=4, spec={"priority": 100})

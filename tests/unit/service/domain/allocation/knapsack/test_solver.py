@@ -1,4 +1,4 @@
-"""The solver against every possible choice, on rows of every sort, and where values make no sense."""
+"""The solver against every possible choice, on all kinds of rows, and with values such as NaN."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def same(one: Solution, other: Solution) -> bool:
 
 
 def dual_value(given: Problem, prices: np.ndarray) -> float:
-    """What the prices prove, counted directly from the problem: only for problems whose values make sense."""
+    """Return the bound that the prices prove, from the problem itself. All of its values must be finite."""
     idle = idle_of(given)
     total = sum(price * row.capacity for price, row in zip(prices, given.rows, strict=True))
     for job in range(len(idle)):

@@ -246,7 +246,7 @@ def test_machines_that_others_use_count_as_better_if_their_slots_can_be_granted(
 
 
 def test_money_comes_before_the_deadline() -> None:
-    """What is too dear on-demand is no way to meet a deadline."""
+    """Columns that are over budget are no way to meet a deadline."""
     excluded, bars = hurried(10.0, limit=Limit(0.9))
     assert excluded == set()
     assert (bars == SpendingBar.OVER_BUDGET).any()

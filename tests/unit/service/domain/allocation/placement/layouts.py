@@ -43,7 +43,7 @@ def blocks(room: Sequence[int], level: int) -> int:
 
 
 def in_pieces(claim: SlotDemand) -> bool:
-    """Whether the layout of a job has whole blocks for all of its pieces."""
+    """Return True if the layout of a job has whole blocks for all of its pieces."""
     needs = demands(claim.pieces, len(claim.pieces))
     return all(blocks(list(claim.laid.values()), level) >= slots for level, slots in enumerate(needs))
 

@@ -195,7 +195,7 @@ counts = st.dictionaries(st.sampled_from("abcdef"), st.integers(1, 8), min_size=
 
 
 def fewest(slots: int, counts: list[int]) -> int:
-    """How many of these counts make up `slots` at least."""
+    """Return the least number of these counts that sum to at least `slots`."""
     return next(n for n in range(len(counts) + 1) if sum(sorted(counts, reverse=True)[:n]) >= slots)
 
 
