@@ -238,11 +238,11 @@ def test_running_borrowers_are_stopped_only_for_the_protected_part() -> None:
 
 
 def test_slots_that_the_jobs_of_a_project_cannot_use_are_not_claimed() -> None:
-    """The project's job runs on one kind only: its claim concerns that kind, and no jobs on the other."""
+    """The project's job runs on one kind only: its claim concerns that kind, and no borrower on the other."""
     jobs = [
         job("a", "red", spec={"resources": {"devices": ["a100"]}}),
         job("b", "blue", spec={"resources": {"devices": ["a100"]}}),
-        job("c", "blue", spec={"resources": {"devices": ["h100"]}}),
+        job("c", "blue", 3, spec={"resources": {"devices": ["h100"]}}),
     ]
     rooms = rooms_of(pool_of(FIRM, 6), pool_of(OTHER, 8))
     columns = columns_in(rooms, *jobs)
@@ -250,15 +250,17 @@ def test_slots_that_the_jobs_of_a_project_cannot_use_are_not_claimed() -> None:
     allowed = np.array(
         [
             [
-                kind in one.spec.resources.devices and size <= 4
+                kind in one.spec.resources.devices and one.spec.elastic.min <= size <= 4
                 for kind, size in zip(kinds, columns.configurations.slots, strict=True)
             ]
             for one in jobs
         ]
     )
-    found = tenancy_of(settled(projects={"red": quota(4)}), jobs, columns, rooms, allowed, np.full(3, N))
-    (claim,) = found.claims
     on_h100 = np.array([kind == "h100" for kind in kinds])
+    runs = int(np.flatnonzero(on_h100 & (columns.configurations.slots == 4))[0])
+    current = np.array([N, N, runs])
+    found = tenancy_of(settled(projects={"red": quota(4)}), jobs, columns, rooms, allowed, current)
+    (claim,) = found.claims
     assert (claim.lent.demand[on_h100] == 0).all()
     assert claim.lent.demand[~on_h100].tolist() == columns.configurations.slots[~on_h100].tolist()
     assert (claim.wanted, claim.open, claim.lent.capacity) == (4, 4, 2.0)

@@ -110,6 +110,24 @@ def test_what_a_job_would_keep_is_taken_last() -> None:
     assert (new, grows) == ({1: 3}, {0: 2})
 
 
+def test_what_a_job_has_left_is_free_for_others() -> None:
+    grows, new = laid([2, 4, 4], demand(4, {0: 1}), demand(2))
+    assert (grows, new) == ({1: 4}, {0: 2})
+
+
+def test_several_whole_nodes_come_from_the_roomiest() -> None:
+    assert laid([4, 5, 4], demand(8)) == [{0: 4, 1: 4}]
+
+
+def test_a_whole_node_that_is_no_power_of_two_is_taken_at_home() -> None:
+    assert laid([6, 6, 6], demand(12, {2: 2}, node_slots=6), node_slots=6) == [{0: 6, 2: 6}]
+
+
+def test_a_job_of_one_node_fills_a_larger_node_beside_a_job_of_several() -> None:
+    stays = demand(5, {0: 4, 1: 1})
+    assert laid([8, 4, 4], stays, demand(4))[1] == {0: 4}
+
+
 def test_jobs_of_several_nodes_share_none_and_small_jobs_fill_the_rests() -> None:
     wide, other, small = laid([4, 4, 4, 4], demand(6), demand(6), demand(2))
     assert not set(wide) & set(other)

@@ -126,6 +126,27 @@ def test_a_job_that_shrinks_anyway_leaves_before_two_that_stay() -> None:
     assert shrinks.laid == {}
 
 
+def test_a_job_that_left_in_vain_returns() -> None:
+    """The job of 2 leaves for the one of 4. Then a job of 3 has to leave too, and its node has space for both."""
+    two, first, other = demand(2, {0: 2}), demand(3, {1: 3}), demand(3, {2: 3})
+    partial = made([4, 4, 4], two, first, other, demand(4, {0: 1}))
+    assert [claim.laid for claim in (two, first, other)] == [{0: 2}, {}, {2: 3}]
+    assert partial.room == [2, 4, 1]
+
+
+def test_of_several_jobs_that_must_leave_the_largest_leaves_first() -> None:
+    """A block of 4 among jobs of 3, 3, 1 and 1 slots: one of each suffices, rather than both small ones and another."""
+    claims = [demand(slots, {0: slots}, node_slots=8, unit=2) for slots in (3, 3, 1, 1)]
+    made([8, 2, 2], *claims, demand(4, node_slots=8, unit=4), top=3)
+    assert sorted(claim.slots for claim in claims if not claim.laid) == [1, 3]
+
+
+def test_of_equal_jobs_that_suffice_the_first_leaves() -> None:
+    claims = [demand(slots, {0: slots}, node_slots=8, unit=2) for slots in (3, 3, 1)]
+    made([8, 2, 2], *claims, demand(4, node_slots=8, unit=4), top=3)
+    assert [claim.laid for claim in claims] == [{}, {0: 3}, {0: 1}]
+
+
 def test_blocks_within_the_slots_of_one_job_are_no_gain() -> None:
     """A job of a whole node needs such a node elsewhere: it does not leave for another one."""
     claims = [demand(4, {0: 4}), demand(1, {1: 1}), demand(4)]
