@@ -136,7 +136,7 @@ def test_free_slots_are_those_of_nodes_that_take_jobs(
 
 
 @given(clusters())
-@settings(max_examples=25)
+@settings(max_examples=15)
 def test_every_slot_has_a_pool_and_is_free_held_or_of_a_node_that_takes_no_jobs(snapshot: Snapshot) -> None:
     free, held = set(snapshot.free), set(snapshot.held)
     assert len(free) == len(snapshot.free)

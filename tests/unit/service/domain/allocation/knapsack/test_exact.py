@@ -38,7 +38,7 @@ def nothing(core: Core) -> np.ndarray:
 
 
 @given(gainful(), st.integers(1, 4))
-@settings(max_examples=60)
+@settings(max_examples=40)
 def test_it_proves_the_optimum(given: Problem, cells: int) -> None:
     core = core_of(given, cells=cells)
     choice, bound = finish_of(core, prices_of(core)).run(nothing(core), enough=0.0, expired=lambda: False)
@@ -135,7 +135,7 @@ def test_each_kind_of_jobs_is_settled_within_its_own_rows() -> None:
 
 
 @given(st.lists(st.integers(1, 9), min_size=6, max_size=6), st.integers(2, 9), st.integers(2, 9))
-@settings(max_examples=30)
+@settings(max_examples=15)
 def test_the_choice_by_kind_is_the_best_of_each_kind(gains: list[int], of_a: int, of_b: int) -> None:
     sizes = (2.0, 3.0)
     rows = (

@@ -135,7 +135,7 @@ def test_no_choice_gains_more_than_the_bound_however_early_it_stops(
 
 
 @given(gainful(), st.integers(1, 4))
-@settings(max_examples=25)
+@settings(max_examples=15)
 def test_the_mixture_keeps_the_rows_and_gains_the_bound(given: Problem, cells: int) -> None:
     core = core_of(given, cells=cells)
     dual = prices_of(core)

@@ -51,7 +51,7 @@ def test_a_loss_is_the_distance_to_the_best_choice() -> None:
 
 
 @given(gainful(), st.data())
-@settings(max_examples=40)
+@settings(max_examples=25)
 def test_gain_is_the_bound_less_losses_and_less_the_price_of_unused_capacity(
     given: Problem, data: st.DataObject
 ) -> None:

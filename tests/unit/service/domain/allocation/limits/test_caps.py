@@ -122,6 +122,18 @@ def test_a_lighter_job_does_not_take_the_place_of_a_heavier_one() -> None:
         assert chosen(given) == expected
 
 
+def test_a_heavier_job_on_most_of_the_slots_keeps_its_place() -> None:
+    """One slot is free beside it, but the cap of $3 does not pay for the smallest sizes of both."""
+    given = cluster(
+        row("budget/all", 3.0, 2.0, 2.0, 3.0),
+        jobs=2,
+        slots=5,
+        weight=np.array([0.5, 2.0]),
+        usd_per_h=np.array([2.0, 2.0, 3.0]),
+    )
+    assert chosen(given) == [N, 2]
+
+
 @pytest.mark.parametrize(
     ("prices", "expected"),
     [
@@ -177,7 +189,7 @@ def test_jobs_that_are_kept_may_cause_others_to_be_kept() -> None:
 
 
 @given(st.integers(0, 10_000), st.floats(0.0, 12.0), st.sampled_from([None, 0, 1]))
-@settings(max_examples=40)
+@settings(max_examples=25)
 def test_every_row_is_kept_and_the_sums_are_right(seed: int, dollars: float, project: int | None) -> None:
     base = random_round(seed, jobs=4, sizes=3, kinds=2)
     members = None if project is None else np.arange(4) % 2 == project
@@ -199,7 +211,7 @@ def test_every_row_is_kept_and_the_sums_are_right(seed: int, dollars: float, pro
 
 
 @given(st.integers(0, 10_000))
-@settings(max_examples=15)
+@settings(max_examples=10)
 def test_it_is_the_same_for_a_policy_with_costs_of_change(seed: int) -> None:
     base = random_round(seed, jobs=4, sizes=3)
     capped = Row(name="budget/x", capacity=4.0, demand=base.configurations.usd_per_h)

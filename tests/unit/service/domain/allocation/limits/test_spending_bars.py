@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.domain.allocation.limits.spending import (
@@ -90,6 +90,7 @@ def test_the_present_column_needs_no_reserve() -> None:
     assert budgeted(19.9, current=4) == {4}
     assert budgeted(15.0, current=3) == {4}
     assert budgeted(15.0, current=2) == {3, 4}
+    assert budgeted(10.0, "stop", current=1) == {2, 3, 4}
 
 
 @pytest.mark.parametrize("on_budget", ["pause", "stop"])
@@ -149,6 +150,7 @@ def test_a_limit_is_for_its_own_job() -> None:
     assert bars.tolist() == [[0] * 4, [0, 1, 1, 1]]
 
 
+@settings(max_examples=40)
 @given(st.floats(-5, 60), st.floats(0, 60), st.sampled_from(["shrink", "pause", "stop"]))
 def test_more_dollars_never_exclude_more_as_long_as_something_is_affordable(
     left_usd: float, more: float, on_budget: str
@@ -204,6 +206,7 @@ WITH_SPOT = {(0, 1), (0, 2), (0, 3), (0, 4), (1, 1), (1, 2), (1, 3)}
         (1050.0, {"firm": 1, "spot": 3}, True),
         (1100.0, {"firm": 4}, True),  # there and back: two changes
         (1100.1, {"firm": 4}, False),
+        (1100.0, {"firm": 1}, True),
         (0.0, {"spot": 4}, True),
         (-1e6, {"spot": 4}, True),
     ],

@@ -151,7 +151,7 @@ def test_without_nodes_or_jobs_nothing_is_laid_out() -> None:
 
 
 @given(rngs)
-@settings(max_examples=80)
+@settings(max_examples=40)
 def test_every_choice_within_the_rows_is_laid_out(rng: random.Random) -> None:
     cluster = random_cluster(
         rng,
@@ -178,7 +178,7 @@ def test_every_choice_within_the_rows_is_laid_out(rng: random.Random) -> None:
     st.lists(st.integers(0, 8), max_size=5),
     st.sampled_from([1, 2, 4, 6, 8]),
 )
-@settings(max_examples=60)
+@settings(max_examples=40)
 def test_whatever_is_asked_no_node_grants_more_than_it_has(
     sizes: list[int], room: list[int], node_slots: int
 ) -> None:

@@ -49,7 +49,7 @@ def lies_in_pieces(counts: list[int], want: PlacementRequest, node_slots: int) -
 
 
 @given(rngs)
-@settings(max_examples=100)
+@settings(max_examples=60)
 def test_whatever_keeps_to_the_rows_is_placed(rng: random.Random) -> None:
     cluster = some_cluster(rng)
     wants = cluster.wants(random_choice(rng, cluster, change=rng.choice([0.3, 0.6, 1.0])))

@@ -177,7 +177,7 @@ def test_more_than_there_is_ends_without_an_error() -> None:
 
 
 @given(rngs)
-@settings(max_examples=60)
+@settings(max_examples=40)
 def test_all_fit_afterwards_if_the_choice_keeps_the_rows(rng: random.Random) -> None:
     cluster = random_cluster(
         rng,
