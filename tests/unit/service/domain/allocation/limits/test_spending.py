@@ -200,7 +200,7 @@ def test_a_job_that_is_late_and_waits_takes_spot_slots_if_no_others_are_there() 
 
 
 @given(clusters(), st.sampled_from(["goodput", "budget", "srtf"]))
-@settings(max_examples=40)
+@settings(max_examples=25)
 def test_no_cap_is_exceeded_and_no_row_is_forgotten(snapshot: Snapshot, name: str) -> None:
     plan = planned(snapshot, name)
     chosen = plan.choices.chosen
