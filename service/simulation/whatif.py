@@ -10,7 +10,7 @@ import numpy as np
 
 from headway.contract.views.simulations import SimulationRequest, SimulationResult
 from service.domain.cluster.snapshot import PolicySetting, Snapshot
-from service.domain.policies.framework.policy import Policy
+from service.domain.policies.framework.policy import Policy, keeps_batch
 from service.domain.policies.registry import POLICIES, Policies
 from service.domain.shared.arrays import FloatArray
 from service.simulation.changes import ChangedSnapshot, settings_of, with_changes
@@ -40,9 +40,22 @@ def compare(
     changed = with_changes(snapshot, request.changes, policies)
     settings = settings_of(changed.snapshot, request.policies, policies)
     horizon_s = request.horizon_s
-    before = believed_world(ChangedSnapshot(snapshot=snapshot), ended_samples, horizon_s=horizon_s)
-    after = believed_world(changed, ended_samples, horizon_s=horizon_s) if request.changes else before
-    cases = [(BASELINE, before, snapshot.policy), *((_label(one), after, one) for one in settings)]
+    unchanged = ChangedSnapshot(snapshot=snapshot)
+    worlds: dict[tuple[bool, bool], BelievedWorld] = {}
+
+    def believed_under(setting: PolicySetting, given: ChangedSnapshot) -> BelievedWorld:
+        keeps = keeps_batch(policies.of_setting(setting))
+        key = given is unchanged, keeps
+        if key not in worlds:
+            of_policy = replace(given, snapshot=replace(given.snapshot, keeps_batch=keeps))
+            worlds[key] = believed_world(of_policy, ended_samples, horizon_s=horizon_s)
+        return worlds[key]
+
+    after = changed if request.changes else unchanged
+    cases = [
+        (BASELINE, believed_under(snapshot.policy, unchanged), snapshot.policy),
+        *((_label(one), believed_under(one, after), one) for one in settings),
+    ]
     found = []
     for index, (label, believed, setting) in enumerate(cases):
         rows = []
@@ -71,7 +84,7 @@ def compare(
             ),
         ],
         jobs=comparisons(found),
-        warnings=list(dict.fromkeys([*before.warnings, *after.warnings])),
+        warnings=list(dict.fromkeys(warning for one in worlds.values() for warning in one.warnings)),
     )
 
 

@@ -255,6 +255,8 @@ class Snapshot:
     orders: Orders = Orders()
     contention: ContentionRules = USUAL
     policy: PolicySetting = PolicySetting()
+    keeps_batch: bool = False
+    """True if the policy keeps every job at the batch of its job file."""
     policy_state: Mapping[str, Any] = field(default_factory=dict)
     """State that the policy stored in earlier rounds, as JSON; empty at first and after a change of policy."""
     holdings: Mapping[str, tuple[SlotKey, ...]] = field(init=False)

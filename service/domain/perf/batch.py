@@ -80,6 +80,8 @@ def choose_batch(job: Job, snapshot: Snapshot) -> BatchChoice | None:
     running = job.adapts and job.live and job.state is JobState.RUNNING and job.switch is None
     if not running or present is None or most is None or reference is None:
         return None
+    if snapshot.keeps_batch:
+        return BatchChoice(min(reference, most), "the policy keeps the batch of the job file")
     measurements = snapshot.measurements.get(job.id, ())
     now = [one for one in measurements if (one.generation, one.global_batch) == (job.generation, present)]
     if not now:

@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 
 from service.domain.policies.framework.policy import Configurations
-from service.domain.shared.arrays import FloatArray
+from service.domain.shared.arrays import FloatArray, IntArray
 from service.simulation.model.world import USUAL_RESTART_S, Application, BadInput, Steps
 
 RESTART_S = {
@@ -79,30 +79,35 @@ def read_application(folder: Path, configurations: Configurations) -> Applicatio
     step_s, sync_s, passes = (np.stack(part) for part in zip(*parts, strict=True))
     # Reference samples per second: progress of a step (E, 1, M) over its seconds (C, M).
     goodput = batches[0] * gain.T[:, None, :] / step_s
-    best = goodput.argmax(axis=2)
-    at = (np.arange(len(step_s)), best)
-    runs = goodput.max(axis=2) > 0
-    return Application(
-        name=name,
-        boundaries=np.concatenate(([0.0], batches[0] * progress[0])),
-        goodput=goodput.max(axis=2),
-        restart_s=RESTART_S.get(name, USUAL_RESTART_S),
-        steps=Steps(
-            global_batch=np.where(runs, tried[best], np.nan),
-            accumulation=np.where(runs, passes[at], np.nan),
-            step_s=np.where(runs, step_s[at], np.nan),
-            sync_s=np.where(runs, sync_s[at], np.nan),
-            noise_scale=noise_scale,
-            reference_batch=float(batches[0]),
-            max_batch=float(batches[-1]),
-            max_local=np.array(
-                [
-                    max(curve.local_batch[-1] for curve in curves[kind].values())
-                    for kind in configurations.kinds
-                ]
-            ),
-        ),
+    max_local = np.array(
+        [max(curve.local_batch[-1] for curve in curves[kind].values()) for kind in configurations.kinds]
     )
+
+    def with_batches(best: IntArray, max_batch: float, at_reference: Application | None) -> Application:
+        """Return the application with the tried batch of these indices (E, C) in each configuration."""
+        at = (np.arange(len(step_s)), best)
+        chosen = np.take_along_axis(goodput, best[:, :, None], axis=2)[:, :, 0]
+        runs = chosen > 0
+        return Application(
+            name=name,
+            boundaries=np.concatenate(([0.0], batches[0] * progress[0])),
+            goodput=chosen,
+            restart_s=RESTART_S.get(name, USUAL_RESTART_S),
+            steps=Steps(
+                global_batch=np.where(runs, tried[best], np.nan),
+                accumulation=np.where(runs, passes[at], np.nan),
+                step_s=np.where(runs, step_s[at], np.nan),
+                sync_s=np.where(runs, sync_s[at], np.nan),
+                noise_scale=noise_scale,
+                reference_batch=float(batches[0]),
+                max_batch=max_batch,
+                max_local=max_local,
+            ),
+            at_reference=at_reference,
+        )
+
+    reference = with_batches(np.zeros(goodput.shape[:2], dtype=np.int64), float(batches[0]), None)
+    return with_batches(goodput.argmax(axis=2), float(batches[-1]), reference)
 
 
 def _read_validation(

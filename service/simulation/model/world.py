@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -111,6 +111,7 @@ class Application:
         restart_s: Seconds of a checkpoint, a start and a load.
         steps: Measurements that its ranks would make; None: steps of one fixed batch at the speed of `goodput`.
         end_s: Seconds for which it keeps its slots after its last step: a last checkpoint, the end of its processes.
+        at_reference: The same application at the batch that the user wrote; None if it has no other batch.
     """
 
     name: str
@@ -119,6 +120,7 @@ class Application:
     restart_s: float
     steps: Steps | None = None
     end_s: float = 0.0
+    at_reference: Application | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -273,6 +275,10 @@ class World:
                     f"{one.id} had or holds slots at the start and is submitted only at {one.submit_s:g} s"
                 )
             before_s = one.submit_s
+
+    def at_reference_batches(self) -> World:
+        """Return the world in which every job keeps the batch that its user wrote."""
+        return replace(self, applications=tuple(one.at_reference or one for one in self.applications))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,7 @@ from service.domain.contention.evidence import Evidence
 from service.domain.contention.guaranteed_jobs import Tenure
 from service.domain.contention.rules import contend
 from service.domain.policies.framework.checked import CheckedPolicy
-from service.domain.policies.framework.policy import Policy, RoundInput
+from service.domain.policies.framework.policy import Policy, RoundInput, keeps_batch
 from service.domain.shared.arrays import BoolArray, FloatArray, IntArray
 from service.simulation.model.world import Replay, RoundRows, View, World
 from service.simulation.replay.jobs import ReplayJobs, Tables
@@ -61,7 +61,8 @@ def replay(
 
     `clock` gives real seconds, only to time decisions. Raise PolicyFailed.
     """
-    return _Run(world, policy, solve, clock).run(on_progress)
+    followed = world.at_reference_batches() if keeps_batch(policy) else world
+    return _Run(followed, policy, solve, clock).run(on_progress)
 
 
 class _Run:

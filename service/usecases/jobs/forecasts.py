@@ -20,6 +20,8 @@ from service.domain.cluster.snapshot import SlotKey, Snapshot
 from service.domain.jobs.job import Job, class_of
 from service.domain.perf.forecast import Z90, Remaining, WorkSource, learn_totals, remaining_samples
 from service.domain.perf.scores import error_ratio, inside, score
+from service.domain.policies.framework.policy import keeps_batch
+from service.domain.policies.registry import POLICIES
 from service.usecases.jobs.curves import curve
 from service.usecases.jobs.submit import check_devices
 from service.usecases.ports.transactions import Transaction
@@ -117,7 +119,10 @@ def alone(snapshot: Snapshot, job: Job) -> Snapshot:
     held = [key for key in snapshot.slots_held_by(job.id) if key in running]
     others = {key: holder for key, holder in snapshot.held.items() if holder != job.id}
     return replace(
-        snapshot, jobs={job.id: settled_job(job, held)}, held={**others, **dict.fromkeys(held, job.id)}
+        snapshot,
+        jobs={job.id: settled_job(job, held)},
+        held={**others, **dict.fromkeys(held, job.id)},
+        keeps_batch=keeps_batch(POLICIES.of_setting(snapshot.policy)),
     )
 
 

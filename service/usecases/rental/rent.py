@@ -21,7 +21,7 @@ from headway.contract.values.markets import Market, pool_name
 from service.domain.allocation.knapsack.solver import solve
 from service.domain.cluster.snapshot import PolicySetting, Snapshot
 from service.domain.life.life import Launch
-from service.domain.policies.framework.policy import Policy
+from service.domain.policies.framework.policy import Policy, keeps_batch
 from service.domain.policies.registry import DEFAULT, Policies
 from service.domain.rental.autoscale import decide_rental_targets
 from service.domain.rental.fleet import FleetPlan, Joined, Patience, cooling, given_back, reconcile
@@ -277,7 +277,7 @@ def _rental_targets(
 
     def decide(setting: PolicySetting, policy: Policy) -> RentalTargets:
         return decide_rental_targets(
-            replace(snapshot, hazard_per_h=hazard_per_h, policy=setting),
+            replace(snapshot, hazard_per_h=hazard_per_h, policy=setting, keeps_batch=keeps_batch(policy)),
             fleet,
             offers,
             cooling=cooling(recent, snapshot.now),

@@ -18,7 +18,7 @@ from service.domain.allocation.knapsack.solver import solve
 from service.domain.cluster.snapshot import PolicySetting, Snapshot
 from service.domain.life.life import Launch
 from service.domain.policies.framework.checked import PolicyFailed
-from service.domain.policies.framework.policy import Policy
+from service.domain.policies.framework.policy import Policy, keeps_batch
 from service.domain.policies.registry import POLICIES, Policies
 from service.garbage import paused_collector
 from service.usecases.nodes.commands import finish_drain
@@ -114,7 +114,7 @@ def _think(
 
     def think(setting: PolicySetting, policy: Policy) -> _Thought:
         began_s = clock_s()
-        round_ = build_round(replace(snapshot, policy=setting))
+        round_ = build_round(replace(snapshot, policy=setting, keeps_batch=keeps_batch(policy)))
         built_s = clock_s()
         follows, state = advanced(policy, round_)
         gap = 0.0 if len(round_.jobs) <= EXACT_UP_TO else GAP

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 from service.domain.allocation.configurations.masks import MeasuredConfigurations, measured_configurations
 from service.domain.allocation.configurations.scope import RoundScope
@@ -40,6 +42,8 @@ def estimates_of(scope: RoundScope) -> Estimates:
     """Return the estimates for the jobs of a round."""
     snapshot, jobs, columns = scope.snapshot, scope.jobs, scope.columns
     learned = learn(jobs, columns.by_kind.kinds, snapshot.measurements, snapshot.class_measurements)
+    if snapshot.keeps_batch:
+        learned = replace(learned, models=replace(learned.models, adapts=np.zeros(len(jobs), dtype=np.bool_)))
     measured = measured_configurations(scope)
     table = goodput_table(learned.models, columns.by_kind, measured.observed)
     prospects = prospects_of(

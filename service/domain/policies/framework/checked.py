@@ -16,6 +16,7 @@ from service.domain.policies.framework.policy import (
     RoundHistory,
     RoundInput,
     StatefulPolicy,
+    keeps_batch,
 )
 
 _ROUNDING = 1e-9
@@ -45,6 +46,11 @@ class CheckedPolicy:
     def name(self) -> str:
         """Name by which a cluster chooses the policy."""
         return self.policy.name
+
+    @property
+    def keeps_batch(self) -> bool:
+        """True if jobs keep their batches under the policy."""
+        return keeps_batch(self.policy)
 
     def advance(self, given: RoundInput, history: RoundHistory) -> tuple[Policy, Mapping[str, Any]]:
         """Return the policy of this round, checked as well, and its next state; empty without state."""

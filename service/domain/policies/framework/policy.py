@@ -126,6 +126,14 @@ class Policy(Protocol):
         ...
 
 
+def keeps_batch(policy: Policy) -> bool:
+    """Return True if every job keeps the batch of its job file under this policy.
+
+    A policy declares it by a class variable `keeps_batch`. Goodput is then that of the job's own batch.
+    """
+    return bool(getattr(policy, "keeps_batch", False))
+
+
 @runtime_checkable
 class StatefulPolicy(Policy, Protocol):
     """Policy with state between rounds. Scheduler and simulator store the state and pass it on unread."""
