@@ -7,7 +7,7 @@ state (`state`).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -15,11 +15,19 @@ import numpy as np
 
 from service.domain.allocation.inputs.round import Round
 from service.domain.cluster.snapshot import LedgerTotals, Snapshot
-from service.domain.jobs.job import class_of
-from service.domain.policies.framework.policy import Policy, RoundHistory, RoundInput, StatefulPolicy
+from service.domain.jobs.job import Job, class_of
+from service.domain.policies.framework.policy import (
+    Policy,
+    RoundHistory,
+    RoundInput,
+    StatefulPolicy,
+    TrainingReports,
+)
 
 _LONGEST_S = 3600.0
 """Maximum time in seconds between rounds; after a longer gap the spending in between is unknown."""
+LOSS = "loss"
+"""Name of the metric that policies take for the training loss."""
 _LEDGER_WINDOW = timedelta(days=1)
 """Time after which the ledger query starts from a later hour."""
 
@@ -52,6 +60,19 @@ def _history(round_: Round) -> RoundHistory:
         classes=[class_of(job.spec) for job in round_.jobs],
         samples=np.array([math.nan if total is None else float(total) for total in totals]),
         state=state_of(stored),
+        reports=_reports(round_.jobs),
+    )
+
+
+def _reports(jobs: Sequence[Job]) -> TrainingReports:
+    """Return the reports of the scripts. On average half of the present epoch is done."""
+    progress = [job.progress for job in jobs]
+    return TrainingReports(
+        done=np.array([float(one.samples) for one in progress]),
+        loss=np.array([one.metrics.get(LOSS, math.nan) for one in progress]),
+        epoch_samples=np.array(
+            [one.samples / (one.epoch + 0.5) if one.epoch else math.nan for one in progress]
+        ),
     )
 
 

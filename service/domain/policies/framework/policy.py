@@ -96,13 +96,24 @@ class Choices:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingReports:
+    """Reports of the jobs' scripts, in the order of the jobs: samples so far, the latest metric `loss`, and the
+    samples of an epoch; NaN where unknown. All are of shape (J,).
+    """
+
+    done: FloatArray
+    loss: FloatArray
+    epoch_samples: FloatArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RoundHistory:
     """Events since the previous round, for policies with state. The sequences are in the order of the jobs.
 
     `elapsed_s` is 0 if the time since the previous round is unknown. `usd_per_h` is the mean spending in that
     time, in slots if nothing has a price. `classes` are the names of the jobs' classes. `samples` (J,) are
     the reference samples of each whole job, NaN if unknown. `state` is what the policy returned in the
-    previous round, empty at first and after a change of policy.
+    previous round, empty at first and after a change of policy. `reports` is None in a simulation.
     """
 
     elapsed_s: float
@@ -111,6 +122,7 @@ class RoundHistory:
     classes: Sequence[str]
     samples: FloatArray
     state: Mapping[str, Any]
+    reports: TrainingReports | None = None
 
 
 class Policy(Protocol):

@@ -80,6 +80,14 @@ class Capacity:
         """Subtract the demand of a column that fits, for this job."""
         self._left -= np.where(self._counts[:, job], self._demand[:, column], 0.0)
 
+    def swap(self, job: int, column: int, other: int) -> bool:
+        """Replace a column that the job took by another one if that fits. Return True if it does."""
+        more = np.where(self._counts[:, job], self._demand[:, other] - self._demand[:, column], 0.0)
+        fits = bool((more <= self._left).all())
+        if fits:
+            self._left -= more
+        return fits
+
     def exhausted(self, columns: BoolArray) -> bool:
         """Return True if none of the marked columns (C,) fits any more, for any job."""
         within = self._demand[:, columns] <= self._left[:, None]

@@ -18,7 +18,8 @@ from service.domain.policies.registry import DEFAULT, POLICIES, Policies, policy
 from service.domain.shared.errors import InvalidField
 
 NAMES = [
-    "budget", "elastic-dp", "fair", "fifo", "gavel", "goodput", "idle-fill", "las", "ones", "pollux", "sia", "srtf",
+    "budget", "elastic-dp", "elastic-fixed", "fair", "fifo", "gavel", "goodput", "idle-fill", "las", "ones", "optimus", "pollux",
+    "shockwave", "sia", "srtf",
 ]  # fmt: skip
 
 
