@@ -69,7 +69,6 @@ class Shockwave:
         return MarketRound(
             name=self.name,
             left_s=window.left_s,
-            round_s=self.round_s,
             planned_s=np.array([one.planned_s for one in jobs], dtype=np.float64),
             priority=np.array([one.priority for one in jobs], dtype=np.float64),
         )

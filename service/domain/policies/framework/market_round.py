@@ -146,14 +146,13 @@ class MarketRound:
 
     name: str
     left_s: float
-    round_s: float
     planned_s: FloatArray
     priority: FloatArray
 
     def choose(self, given: RoundInput, solve: Solve) -> Choices:  # noqa: ARG002  # its order is the choice
         """Return the choices in this order."""
         planned = self.planned_s > 0
-        needs_all = planned & (self.planned_s > self.left_s - self.round_s)
+        needs_all = planned & (self.planned_s >= self.left_s)
         turn = np.where(needs_all, 0, np.where(planned & holding(given), 1, np.where(planned, 2, 3)))
         ahead_s = buyers_of(given).remaining_s
         by = np.where(planned, self.priority, np.where(np.isfinite(ahead_s), ahead_s, 0.0))

@@ -129,6 +129,30 @@ def test_four_jobs_on_one_slot_and_on_four() -> None:
     assert compare(snapshot, request, {}) == found
 
 
+def test_a_policy_that_keeps_batches_is_compared_at_the_batch_of_the_job_file() -> None:
+    """A class that is three times as fast with a batch of 512, which its noise makes as good as eight of 64."""
+    measured = tuple(
+        Measurement(
+            "cpu", 1, speed, 500, global_batch=batch, step_s=batch / speed, gradient_sqr=1.0, gradient_var=1e6
+        )
+        for batch, speed in ((64, 100.0), (512, 300.0))
+    )
+    batch = {"policy": "adaptive", "global": 64, "max_global": 512}
+    spec = spec_of("train-1", batch=batch, elastic={"max": 1})
+    job = job_of("j", spec=spec, follows_orders=True, progress=JobProgress(total_samples=30_000))
+    snapshot = replace(snapshot_of([node_of("n1", 1)], [job]), class_measurements={"default/train": measured})
+    request = SimulationRequest.model_validate(
+        {"policies": [{"policy": "elastic-dp"}, {"policy": "elastic-fixed"}], "seeds": 1}
+    )
+    _, larger, own = compare(snapshot, request, {}).outcomes
+    assert larger.avg_s == pytest.approx(100, rel=0.2)
+    assert own.avg_s == pytest.approx(300, rel=0.2)
+    kept = replace(snapshot, policy=PolicySetting("elastic-fixed", {}))
+    baseline, first, second = compare(kept, request, {}).outcomes
+    assert baseline.avg_s == second.avg_s == own.avg_s
+    assert first.avg_s == larger.avg_s
+
+
 def test_policies_are_compared_without_any_change() -> None:
     snapshot = measured_cluster()
     request = SimulationRequest.model_validate(

@@ -51,6 +51,26 @@ def chosen(present: int, speeds: dict[int, float], noise: Noise | None = LOUD, *
     )
 
 
+def test_a_policy_that_keeps_batches_takes_a_job_back_to_its_own() -> None:
+    spec = spec_of(batch={"policy": "adaptive", "global": 64, "max_global": 512}, elastic={"max": 1})
+    progress = JobProgress(global_batch=256, max_global_batch=512)
+    job = job_of("j", JobState.RUNNING, spec=spec, live=True, follows_orders=True, progress=progress)
+    snapshot = snapshot_of([node_of("n", 1)], [job], {"j": [("n", 0)]})
+    assert choose_batch(job, snapshot) == BatchChoice(256, "not measured yet")
+    keeps = replace(snapshot, keeps_batch=True)
+    assert choose_batch(job, keeps) == BatchChoice(64, "the policy keeps the batch of the job file")
+    small = replace(job, progress=JobProgress(global_batch=256, max_global_batch=32))
+    assert choose_batch(small, keeps) == BatchChoice(32, "the policy keeps the batch of the job file")
+    (decision,) = decide(build_round(keeps), Goodput(), solve).decisions
+    assert (decision.action, decision.reason, decision.global_batch) == (
+        Action.ADAPT,
+        Reason.BETTER_BATCH,
+        64,
+    )
+    fixed = replace(job, spec=spec_of(batch={"global": 64}))
+    assert choose_batch(fixed, keeps) is None
+
+
 def test_noise_makes_a_larger_batch_worth_a_try() -> None:
     choice = chosen(64, {64: 1000.0})
     assert choice.global_batch == 128

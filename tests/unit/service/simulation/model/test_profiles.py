@@ -58,6 +58,30 @@ def test_the_steps_are_those_of_the_best_batch(tmp_path: Path) -> None:
     assert (steps.reference_batch, steps.max_batch, steps.max_local.tolist()) == (40.0, 80.0, [20.0])
 
 
+def test_the_application_at_the_batch_of_its_user(tmp_path: Path) -> None:
+    configurations = configurations_of((Kind(name="slow", node_slots=(2,) * 4),))
+    application = read_application(write_profiles(tmp_path / "bert"), configurations)
+    own = application.at_reference
+    assert own is not None
+    assert (own.name, own.restart_s, own.at_reference) == (application.name, application.restart_s, None)
+    assert own.boundaries.tolist() == application.boundaries.tolist()
+    at = {slots: index for index, slots in enumerate(configurations.slots.tolist())}
+    # One slot takes 40 samples in two passes of 20, two slots one pass of 20 each, four 10 each on two nodes.
+    assert own.goodput[:, at[1]] == pytest.approx([40 / 0.6] * 2)
+    assert own.goodput[0, at[2]] == pytest.approx(40 / 0.3)
+    assert own.goodput[0, at[4]] == pytest.approx(40 / 0.3)
+    # Nothing was measured with fewer than 10 samples in a slot.
+    assert own.goodput[0, at[8]] == 0.0 < application.goodput[0, at[8]]
+    assert (own.goodput <= application.goodput).all()
+    steps = own.steps
+    assert steps is not None
+    assert (steps.reference_batch, steps.max_batch) == (40.0, 40.0)
+    assert steps.global_batch[0, [at[1], at[4]]].tolist() == [40.0, 40.0]
+    assert steps.accumulation[0, [at[1], at[2]]].tolist() == [2.0, 1.0]
+    assert steps.step_s[0, at[2]] == pytest.approx(0.3)
+    assert np.isnan(steps.step_s[0, at[8]])
+
+
 def test_a_shape_that_was_never_measured_cannot_be_given(tmp_path: Path) -> None:
     configurations = configurations_of((Kind(name="slow", node_slots=(2,) * 8),))
     application = read_application(write_profiles(tmp_path / "bert"), configurations)

@@ -46,6 +46,18 @@ def test_one_job_ends_when_arithmetic_says() -> None:
     assert found.end_s == jobs.end_s[0]
 
 
+def test_a_policy_that_keeps_batches_has_the_speed_of_the_users_batch() -> None:
+    twice = replace(STEADY, goodput=2.0 * STEADY.goodput, at_reference=STEADY)
+    given = replace(
+        world(Arrival(id="one", submit_s=0.0, application=0, requested_slots=1)), applications=(twice,)
+    )
+    ends = {name: replay(given, policy(name)).jobs.end_s[0] for name in ("elastic-dp", "elastic-fixed")}
+    plain = replay(replace(given, applications=(STEADY,)), policy("elastic-dp")).jobs.end_s[0]
+    assert ends["elastic-fixed"] == plain > ends["elastic-dp"]
+    assert given.at_reference_batches().applications == (STEADY,)
+    assert given.at_reference_batches().at_reference_batches().applications == (STEADY,)
+
+
 def test_the_speed_is_that_of_each_phase() -> None:
     found, seen = scripted(world((0.0, SPEEDING)), everyone_gets(0))
     assert found.jobs.end_s[0] == pytest.approx(60.0 + 5.0 + 60.0 + 300.0 / 3)

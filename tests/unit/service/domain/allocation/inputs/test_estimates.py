@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from headway.contract.views.jobs import JobProgress
 from service.domain.allocation.configurations.scope import scope_of
 from service.domain.allocation.inputs.estimates import Estimates, estimates_of
-from service.domain.cluster.snapshot import Snapshot
+from service.domain.cluster.snapshot import Measurement, Snapshot
 from service.domain.contention.costs import LIVE_CHANGE_S, RESTART_S
-from tests.unit.service.builders import clusters, node_of, snapshot_of
+from tests.unit.service.builders import clusters, job_of, node_of, snapshot_of, spec_of
 from tests.unit.service.domain.allocation.scopes import elastic_job, running_alone, speeds, spot
 
 
@@ -41,6 +41,27 @@ def test_a_measured_speed_is_estimated_close_to_its_value() -> None:
     measured = {1: 110.0, 2: 200.0, 4: 330.0}
     for size, speed in measured.items():
         assert table.goodput[0, slots == size] == pytest.approx(speed, rel=0.1)
+
+
+def test_a_policy_that_keeps_batches_has_the_goodput_of_the_job_files_batch() -> None:
+    spec = spec_of(batch={"policy": "adaptive", "global": 64, "max_global": 1024}, elastic={"max": 4})
+    measured = tuple(
+        Measurement(
+            "cpu", slots, speed, 500, global_batch=64, step_s=64 / speed, gradient_sqr=1.0, gradient_var=1e4
+        )
+        for slots, speed in ((1, 100.0), (2, 150.0), (4, 180.0))
+    )
+    job = job_of(
+        "j", spec=spec, follows_orders=True, progress=JobProgress(global_batch=512, max_global_batch=1024)
+    )
+    snapshot = snapshot_of([node_of("n", 4)], [job], {}, {"j": measured})
+    adapted, kept = estimates(snapshot).table, estimates(replace(snapshot, keeps_batch=True)).table
+    assert (adapted.global_batch > 64).all()
+    assert (kept.global_batch == 64).all()
+    assert kept.efficiency == pytest.approx(1.0)
+    slots = scope_of(snapshot).columns.configurations.slots
+    assert kept.goodput[0, slots == 4] == pytest.approx(180.0, rel=0.1)
+    assert (kept.goodput < adapted.goodput).all()
 
 
 def test_interruptions_of_spot_machines_reduce_the_prospects_only() -> None:
