@@ -139,7 +139,7 @@ def test_a_policy_that_keeps_batches_is_compared_at_the_batch_of_the_job_file() 
     )
     batch = {"policy": "adaptive", "global": 64, "max_global": 512}
     spec = spec_of("train-1", batch=batch, elastic={"max": 1})
-    job = job_of("j", spec=spec, follows_orders=True, progress=JobProgress(total_samples=30_000))
+    job = job_of("j", spec=spec, progress=JobProgress(total_samples=30_000))
     snapshot = replace(snapshot_of([node_of("n1", 1)], [job]), class_measurements={"default/train": measured})
     request = SimulationRequest.model_validate(
         {"policies": [{"policy": "elastic-dp"}, {"policy": "elastic-fixed"}], "seeds": 1}

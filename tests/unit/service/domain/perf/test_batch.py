@@ -54,7 +54,7 @@ def chosen(present: int, speeds: dict[int, float], noise: Noise | None = LOUD, *
 def test_a_policy_that_keeps_batches_takes_a_job_back_to_its_own() -> None:
     spec = spec_of(batch={"policy": "adaptive", "global": 64, "max_global": 512}, elastic={"max": 1})
     progress = JobProgress(global_batch=256, max_global_batch=512)
-    job = job_of("j", JobState.RUNNING, spec=spec, live=True, follows_orders=True, progress=progress)
+    job = job_of("j", JobState.RUNNING, spec=spec, live=True, progress=progress)
     snapshot = snapshot_of([node_of("n", 1)], [job], {"j": [("n", 0)]})
     assert choose_batch(job, snapshot) == BatchChoice(256, "not measured yet")
     keeps = replace(snapshot, keeps_batch=True)

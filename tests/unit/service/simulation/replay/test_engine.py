@@ -48,14 +48,12 @@ def test_one_job_ends_when_arithmetic_says() -> None:
 
 def test_a_policy_that_keeps_batches_has_the_speed_of_the_users_batch() -> None:
     twice = replace(STEADY, goodput=2.0 * STEADY.goodput, at_reference=STEADY)
-    given = replace(
-        world(Arrival(id="one", submit_s=0.0, application=0, requested_slots=1)), applications=(twice,)
-    )
+    given = replace(world((0.0, STEADY)), applications=(twice,))
     ends = {name: replay(given, policy(name)).jobs.end_s[0] for name in ("elastic-dp", "elastic-fixed")}
     plain = replay(replace(given, applications=(STEADY,)), policy("elastic-dp")).jobs.end_s[0]
     assert ends["elastic-fixed"] == plain > ends["elastic-dp"]
-    assert given.at_reference_batches().applications == (STEADY,)
-    assert given.at_reference_batches().at_reference_batches().applications == (STEADY,)
+    assert given.at_reference_batches().applications[0] is STEADY
+    assert given.at_reference_batches().at_reference_batches().applications[0] is STEADY
 
 
 def test_the_speed_is_that_of_each_phase() -> None:

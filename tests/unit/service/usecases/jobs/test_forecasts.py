@@ -13,7 +13,7 @@ from headway.contract.agents import NodeState
 from headway.contract.values.markets import Market
 from headway.contract.views.forecasts import Confidence, ConfigurationForecast, Mark, ScoredPrediction
 from service.domain.allocation.inputs.round import build_round
-from service.domain.cluster.snapshot import Measurement, SlotKey, Snapshot
+from service.domain.cluster.snapshot import Measurement, PolicySetting, SlotKey, Snapshot
 from service.domain.perf.forecast import Remaining, WorkSource
 from service.usecases.jobs.curves import confidence_of, curve
 from service.usecases.jobs.forecasts import alone, score_of, warnings_of
@@ -177,3 +177,9 @@ def test_slots_on_spot_are_counted_by_themselves_and_cost_what_their_nodes_cost(
     assert (firm.market, firm.slots, firm.usd_per_slot_h) == (Market.ON_DEMAND, 4, 0.5)
     assert (spot.market, spot.slots, spot.free) == (Market.SPOT, 4, 3)
     assert spot.usd_per_slot_h == pytest.approx(0.175)
+
+
+def test_a_forecast_is_at_the_batch_of_the_job_file_under_a_policy_that_keeps_it() -> None:
+    job = job_of("new", spec=spec_of("new"))
+    for name, keeps in (("elastic-fixed", True), ("goodput", False), ("of another version", False)):
+        assert alone(replace(cluster(), policy=PolicySetting(name)), job).keeps_batch is keeps

@@ -51,9 +51,7 @@ def test_a_policy_that_keeps_batches_has_the_goodput_of_the_job_files_batch() ->
         )
         for slots, speed in ((1, 100.0), (2, 150.0), (4, 180.0))
     )
-    job = job_of(
-        "j", spec=spec, follows_orders=True, progress=JobProgress(global_batch=512, max_global_batch=1024)
-    )
+    job = job_of("j", spec=spec, progress=JobProgress(global_batch=512, max_global_batch=1024))
     snapshot = snapshot_of([node_of("n", 4)], [job], {}, {"j": measured})
     adapted, kept = estimates(snapshot).table, estimates(replace(snapshot, keeps_batch=True)).table
     assert (adapted.global_batch > 64).all()

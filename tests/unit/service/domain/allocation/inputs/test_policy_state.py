@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
 
+import numpy as np
 import pytest
 
 from headway.contract.views.jobs import JobProgress, JobState
 from service.domain.allocation.decision.plan import decide
 from service.domain.allocation.inputs.policy_state import advanced, asked_since, hour_of
 from service.domain.allocation.inputs.round import build_round
+from service.domain.allocation.knapsack.problem import Solve
 from service.domain.allocation.knapsack.solver import solve
 from service.domain.cluster.snapshot import LedgerTotals, Measurement, Snapshot
 from service.domain.policies.budget import BudgetPolicy, BudgetState
 from service.domain.policies.framework.class_statistics import ClassLoad, ClassStatistics, configuration_keys
+from service.domain.policies.framework.loss_curve import LossCurve
+from service.domain.policies.framework.marginal_gain import MarginalGain
+from service.domain.policies.framework.policy import Choices, Policy, RoundHistory, RoundInput
 from service.domain.policies.goodput import Goodput
+from service.domain.policies.optimus import Optimus
 from tests.unit.service.builders import job_of, node_of, snapshot_of, spec_of
 
 
@@ -159,3 +165,52 @@ def test_without_a_budget_all_slots_may_be_paid_for_however_much_arrives() -> No
 def test_what_another_version_has_carried_over_stops_nothing(kept: dict[str, Any]) -> None:
     policy, _ = advanced(BudgetPolicy(usd_per_h=4.0), build_round(replace(cluster(), policy_state=kept)))
     assert isinstance(policy, BudgetPolicy)
+
+
+@dataclass
+class Recorder:
+    """A policy that keeps the history that it is given."""
+
+    name: str = "recorder"
+    seen: list[RoundHistory] = field(default_factory=list)
+
+    def advance(self, given: RoundInput, history: RoundHistory) -> tuple[Policy, Mapping[str, Any]]:
+        self.seen.append(history)
+        return Goodput(), {}
+
+    def choose(self, given: RoundInput, solve: Solve) -> Choices:
+        return Goodput().choose(given, solve)
+
+
+def test_policies_get_the_reports_of_the_scripts() -> None:
+    """After 2,500 samples in the third epoch, half of which counts as done, an epoch has 1,000."""
+    progress = [
+        JobProgress(samples=2500, epoch=2, metrics={"loss": 0.75, "accuracy": 0.5}),
+        JobProgress(samples=40, epoch=0),
+        JobProgress(),
+    ]
+    jobs = [job_of(f"j{row}", age_s=9.0 - row, progress=one) for row, one in enumerate(progress)]
+    recorder = Recorder()
+    advanced(recorder, build_round(snapshot_of([node_of("n", 4)], jobs)))
+    (history,) = recorder.seen
+    assert history.job_ids == ["j0", "j1", "j2"]
+    reports = history.reports
+    assert reports is not None
+    assert reports.done.tolist() == [2500.0, 40.0, 0.0]
+    assert reports.loss == pytest.approx([0.75, np.nan, np.nan], nan_ok=True)
+    assert reports.epoch_samples == pytest.approx([1000.0, np.nan, np.nan], nan_ok=True)
+
+
+def test_optimus_learns_from_reports_round_by_round() -> None:
+    """Losses of 2 / (1 + samples / 1,000) in four rounds are a curve, from which the work follows."""
+    state: Mapping[str, Any] = {}
+    for samples in (1000, 2000, 3000, 4000):
+        progress = JobProgress(samples=samples, epoch=2, metrics={"loss": 2 / (1 + samples / 1000)})
+        snapshot = snapshot_of([node_of("n", 4)], [job_of("j", progress=progress)])
+        chosen, state = advanced(Optimus(), build_round(later(snapshot, state, samples / 100)))
+    assert isinstance(chosen, MarginalGain)
+    assert chosen.fitted is not None
+    # Relative to the first loss the slope is 1 / 2,000 and the offset 1 / 2; an epoch has 4,000 / 2.5 samples.
+    expected = LossCurve(slope=5e-4, offset=0.5, floor=0.0).converged_at(1600.0, 0.01) - 4000.0
+    assert chosen.fitted[0] == pytest.approx(expected, rel=1e-3)
+    assert [one[0] for one in state["state"]["losses"]["j"]] == [1000.0, 2000.0, 3000.0, 4000.0]

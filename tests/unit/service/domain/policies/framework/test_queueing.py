@@ -108,6 +108,30 @@ def test_taking_slots_leaves_less_for_the_next_job() -> None:
     assert fits(capacity, 2, 3) == [False] * 3
 
 
+@pytest.mark.parametrize(
+    ("column", "other", "fits", "left"), [(0, 1, True, 0), (1, 0, True, 2), (0, 2, False, 1)]
+)
+def test_a_column_is_swapped_if_the_difference_fits(column: int, other: int, fits: bool, left: int) -> None:
+    """Of four slots, a second job has two, and the first one swaps sizes of 1, 2 and 4."""
+    given = a_round(np.ones((2, 3)), [1, 2, 4], capacity=4)
+    capacity = Capacity(given.rows, 2, 3)
+    capacity.take(1, 1)
+    capacity.take(0, column)
+    assert capacity.swap(0, column, other) is fits
+    free = capacity.fits(0, np.arange(3)).tolist()
+    assert free == [size <= left for size in (1, 2, 4)]
+
+
+def test_a_swap_counts_only_the_rows_of_the_job() -> None:
+    quota = Row(name="quota", capacity=1.0, demand=np.array([1.0, 2.0]), jobs=np.array([True, False]))
+    given = a_round(np.ones((2, 2)), [1, 2], capacity=4, rows=(quota,))
+    capacity = Capacity(given.rows, 2, 2)
+    capacity.take(0, 0)
+    capacity.take(1, 0)
+    assert not capacity.swap(0, 0, 1)
+    assert capacity.swap(1, 0, 1)
+
+
 def test_a_row_of_some_jobs_binds_only_those() -> None:
     quota = row(1, 2, capacity=1.0, jobs=[True, False])
     capacity = Capacity((row(1, 2, capacity=8.0), quota), 2, 2)
