@@ -202,7 +202,7 @@ class BatchChanged(Envelope):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metrics(Envelope):
-    """Values from `run.report(...)` for display; no decision uses them."""
+    """Values from `run.report(...)` for display. Of the decisions, only the policy `optimus` reads one, `loss`."""
 
     TYPE: ClassVar[str] = "metrics"
 

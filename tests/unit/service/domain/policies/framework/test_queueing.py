@@ -109,7 +109,7 @@ def test_taking_slots_leaves_less_for_the_next_job() -> None:
 
 
 @pytest.mark.parametrize(
-    ("column", "other", "fits", "left"), [(0, 1, True, 0), (1, 0, True, 2), (0, 2, False, 1)]
+    ("column", "other", "fits", "left"), [(0, 1, True, 0), (1, 0, True, 1), (0, 2, False, 1)]
 )
 def test_a_column_is_swapped_if_the_difference_fits(column: int, other: int, fits: bool, left: int) -> None:
     """Of four slots, a second job has two, and the first one swaps sizes of 1, 2 and 4."""
