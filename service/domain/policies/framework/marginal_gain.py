@@ -33,12 +33,12 @@ class MarginalGain:
     def choose(self, given: RoundInput, solve: Solve) -> Choices:  # noqa: ARG002  # the greedy order is the choice
         """Return the choices of the greedy order. A choice is worth the seconds that it spares."""
         to_go_s, factor = self._to_go_s(given)
-        chosen = _first_sizes(given, to_go_s)
-        _grow(given, to_go_s, factor, *chosen)
+        chosen, capacity = _first_sizes(given, to_go_s)
+        _grow(given, to_go_s, factor, chosen, capacity)
         runs = np.isfinite(to_go_s)
         longest_s = np.where(runs, to_go_s, 0.0).max(initial=0.0)
         utility = np.where(runs, 2.0 * longest_s - np.where(runs, to_go_s, 0.0), -np.inf)
-        return ordered_choices(given, chosen[0], utility, "seconds spared")
+        return ordered_choices(given, chosen, utility, "seconds spared")
 
     def _to_go_s(self, given: RoundInput) -> tuple[FloatArray, FloatArray]:
         """Return the seconds to go (J, C), infinite where a job cannot run, and the factor (J,) on its gains.

@@ -139,11 +139,14 @@ def _best_rounds(
     after_s = np.maximum(remaining_s[:, None] - counts * rules.round_s, 0.0)
     whole_s = np.maximum(buyers.elapsed_s + remaining_s, 1e-9)[:, None]
     gain = weight[:, None] * log_progress(1.0 - after_s / whole_s) / max(after_s[:, 1:].size, 1)
-
     purchases = _Purchases.of(gain, buyers.slots)
 
+    def rounds_above(longest_s: float) -> IntArray:
+        needed = np.ceil((remaining_s - longest_s) / rules.round_s - 1e-9)
+        return np.minimum(needed, rules.rounds + 1).astype(np.int64)
+
     def solved(longest_s: float) -> tuple[float, IntArray] | None:
-        floor = np.maximum(least, np.ceil((remaining_s - longest_s) / rules.round_s - 1e-9)).astype(np.int64)
+        floor = np.maximum(least, rounds_above(longest_s))
         room = buyers.capacity * rules.rounds - float(buyers.slots @ floor)
         if (floor > most).any() or room < -1e-9:
             return None
@@ -155,9 +158,9 @@ def _best_rounds(
     values = np.unique(after_s[counts <= most[:, None]]) if len(most) else np.zeros(1)
     best: tuple[float, IntArray] = -np.inf, least
     low, high = 0, len(values) - 1
+    at = high
     while True:
         tried = np.unique(np.linspace(low, high, _CANDIDATES).astype(np.int64))
-        at = high
         for index in tried.tolist():
             found = solved(float(values[index]))
             if found is not None and found[0] > best[0]:

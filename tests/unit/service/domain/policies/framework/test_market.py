@@ -175,11 +175,11 @@ def test_targets_that_one_slot_cannot_keep_together() -> None:
     assert plan_window(buyers(1000.0, 1000.0, capacity=2.0, target_s=[1400.0, 1400.0]), RULES).fair
 
 
-def objective(who: Buyers, chosen: np.ndarray, weight: float) -> float:
+def objective(who: Buyers, chosen: np.ndarray, weight: float, rounds: int = RULES.rounds) -> float:
     left_s = np.maximum(who.remaining_s - 100.0 * chosen, 0.0)
     whole_s = who.elapsed_s + who.remaining_s
     logs = who.weight * log_progress(1.0 - left_s / whole_s)
-    return float(logs.sum()) / (len(chosen) * RULES.rounds) - weight * float(left_s.max())
+    return float(logs.sum()) / (len(chosen) * rounds) - weight * float(left_s.max())
 
 
 def best_of_all(who: Buyers, weight: float) -> float:
@@ -236,6 +236,19 @@ def test_many_different_lengths_are_searched_in_passes() -> None:
     )
     assert left_s <= least + 50.0
     assert found.sum() == 200
+
+
+def test_each_weight_of_the_makespan_has_its_own_best_plan_among_many_jobs() -> None:
+    rng = np.random.default_rng(2)
+    who = buyers(*rng.uniform(500, 9000, 150), capacity=40.0)
+    weights = [0.0, 1e-6, 3e-6, 1e-5, 3e-5, 1e-4, 1e-3]
+    plans = [plan_window(who, replace(RULES, rounds=10, makespan_weight=weight)).rounds for weight in weights]
+    longest_s = [float((who.remaining_s - 100.0 * plan).max()) for plan in plans]
+    assert longest_s == sorted(longest_s, reverse=True)
+    assert len(set(longest_s)) > 3
+    for weight, own in zip(weights, plans, strict=True):
+        worth = [objective(who, plan, weight, rounds=10) for plan in plans]
+        assert objective(who, own, weight, rounds=10) >= max(worth) - 1e-9
 
 
 def test_no_jobs_have_no_plan() -> None:
