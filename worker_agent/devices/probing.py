@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import structlog
@@ -115,12 +116,8 @@ class Prober:
         if tried.healthy and tried.product_s is not None and key not in first:
             write_json(self._memory, {**first, key: tried.product_s})
         _log.info("probed", slot=slot.index, healthy=tried.healthy, message=tried.message)
-        self._outbox.add(
-            lambda sequence, at: DeviceProbed(
-                sequence=sequence, at=at, slot=slot.index, healthy=tried.healthy, message=tried.message
-            ),
-            urgent=True,
-        )
+        draft = partial(DeviceProbed, slot=slot.index, healthy=tried.healthy, message=tried.message)
+        self._outbox.add(draft, urgent=True)
 
     def _run_probe(self, slot: SlotInfo) -> tuple[str, str, int | None] | None:
         """Return output, errors and exit code of a probe process, or None if the agent stops meanwhile."""

@@ -24,7 +24,7 @@ from headway.contract.agents import RunCommand
 from headway.contract.runtime import message_file, stacks_file
 from headway.contract.values.places import folder_of
 from headway.errors import HeadwayError
-from worker_agent.host.folders import JobFolder, RunFolder, StateFolder
+from worker_agent.host.folders import RunFolder, StateFolder
 from worker_agent.isolation.code_folders import code_folders, interpreter_folders, misplaced
 from worker_agent.isolation.confined import run_confined
 from worker_agent.isolation.control_groups import ControlGroups
@@ -95,7 +95,7 @@ class Isolation:
             OSError: a folder or control group cannot be created.
         """
         user = self.user_of(command.job_id)
-        job = JobFolder(folder.path.parent)
+        job = folder.job
         if user is not None:  # ranks may pass through these folders, but not read them
             for one in (self.state.path, self.state.runs, job.path, folder.path):
                 one.chmod(0o711)
@@ -145,14 +145,14 @@ class Isolation:
 
     def environment(self, folder: RunFolder) -> dict[str, str]:
         """Return the variables for a rank's home folder and temporary folder, which belong to the job."""
-        job = JobFolder(folder.path.parent)
+        job = folder.job
         scratch = scratch_of(job, self.scratch)
         return {"HOME": str(job.home), "TMPDIR": str(scratch), "USER": "job", "LOGNAME": "job"}
 
     def confinement(self, command: RunCommand, folder: RunFolder) -> Confinement:
         """Return the confinement that the launcher applies to each rank of the run."""
         user = self.user_of(command.job_id)
-        job = JobFolder(folder.path.parent)
+        job = folder.job
         own = [folder.work, job.home, job.output, scratch_of(job, self.scratch)]
         own += [one for one in (checkpoint_folder(command),) if one is not None]
         closed = self.kind == "landlock"

@@ -20,7 +20,7 @@ import structlog
 from headway.contract.agents import RankSlot, RunCommand, SlotInfo
 from headway.contract.runtime import message_file
 from headway.contract.values.listing import some_of
-from worker_agent.host.folders import JobFolder, RunFolder, write_text
+from worker_agent.host.folders import RunFolder, write_text
 from worker_agent.isolation import control_groups
 from worker_agent.isolation.code_folders import misplaced
 from worker_agent.isolation.confined import run_confined
@@ -143,7 +143,7 @@ def _command(job_id: str) -> RunCommand:
 
 
 def _places(isolation: Isolation, folder: RunFolder) -> list[Path]:
-    job = JobFolder(folder.path.parent)
+    job = folder.job
     return [folder.work, job.home, job.output, scratch_of(job, isolation.scratch)]
 
 

@@ -75,11 +75,6 @@ class KeptRun:
         self.removal = None if plan.container is None else Removal(plan.container, plan.ranks)
         self.group = None if plan.confinement.group is None else Path(plan.confinement.group)
 
-    @property
-    def generation(self) -> int:
-        """Generation that the ranks were started for."""
-        return int(self.folder.path.name)
-
 
 class CannotStart(Exception):  # a reason, not a fault of this program
     """Raised when a run cannot start here. `retryable`: a later attempt or another node may succeed."""
@@ -350,7 +345,7 @@ class Keeper:
         """Kill leftover processes of ranks that ended, and mark the ranks without any as gone."""
         remains = processes.leftovers(set(run.leaving.values()), run.marker)
         for rank, group in list(run.leaving.items()):
-            marker = f"{ENV_MEMBER}={member_id(run.generation, rank)}"
+            marker = f"{ENV_MEMBER}={member_id(run.folder.generation, rank)}"
             own = [one for one in remains if one.group == group or processes.has_environment(one.pid, marker)]
             held = control_groups.of_rank(run.group, rank)
             if held is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 
 import structlog
 
@@ -64,16 +65,10 @@ class NoticeWatcher:
                 self._take(notice)
 
     def _take(self, notice: Notice) -> None:
-        self._outbox.add(
-            lambda sequence, at: InterruptionNotice(
-                sequence=sequence,
-                at=at,
-                what=notice.what,
-                action=notice.action[:64],
-                reclaim_at=notice.reclaim_at,
-            ),
-            urgent=True,
+        draft = partial(
+            InterruptionNotice, what=notice.what, action=notice.action[:64], reclaim_at=notice.reclaim_at
         )
+        self._outbox.add(draft, urgent=True)
         _log.warning("interruption notice", action=notice.action, reclaim_at=str(notice.reclaim_at))
         if notice.reclaim_at is not None:
             self._reclaimed(boot_s() + (notice.reclaim_at - datetime.now(UTC)).total_seconds())

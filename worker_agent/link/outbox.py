@@ -33,8 +33,8 @@ _ENTRY: TypeAdapter[AnyEntry] = TypeAdapter(ReportEntry)
 REPLACEABLE = frozenset({Progress.TYPE, Metrics.TYPE})
 """Message types whose loss later messages make up for. A lost exit, by contrast, is never made up for."""
 _COMPACT_LINES = 2000
-Draft: TypeAlias = Callable[[int, datetime], AnyEntry]
-"""Function that creates an entry from its sequence number and time."""
+Draft: TypeAlias = Callable[..., AnyEntry]
+"""Function that creates an entry from the keyword arguments `sequence` and `at`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class Outbox:
         """Queue an entry. An `urgent` entry is sent without waiting for further entries."""
         with self._news:
             self._last = max(self._last + 1, time.time_ns() // 1000)
-            entry = draft(self._last, datetime.now(UTC))
+            entry = draft(sequence=self._last, at=datetime.now(UTC))
             self._entries.append(entry)
             line: dict[str, Any] = {"entry": entry.model_dump(mode="json")}
             if position is not None:

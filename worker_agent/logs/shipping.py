@@ -373,7 +373,8 @@ class LogShipper:
 
     def _post(self, run: LoggedRun, rank: int, shipped: ShippedOutput, data: bytes) -> ShippedOutput:
         try:
-            followed = self._sink.ship_log(run.job_id, run.generation, rank, shipped.offset, data)
+            job_id, generation = run.folder.job_id, run.folder.generation
+            followed = self._sink.ship_log(job_id, generation, rank, shipped.offset, data)
             self._pace_s[run.folder.log(rank)] = FOLLOWED_PACE_S if followed else PACE_S
         except Refused as error:
             _log.warning("the service refused a piece of a log", run=run.folder.name, error=str(error))

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
 
@@ -85,7 +85,7 @@ class Outputs:
         self,
         caller: Caller,
         state: StateFolder,
-        report: Callable[[Callable[[int, datetime], OutputReport]], None],
+        report: Callable[[Callable[..., OutputReport]], None],
         node: str,
         stopping: threading.Event,
     ) -> None:
@@ -120,7 +120,7 @@ class Outputs:
             OutputNotMoved: storage does not answer, or the disk is full.
         """
         part = _Part(command, folder)
-        job = JobFolder(folder.path.parent)
+        job = folder.job
         if not self._wait_for_older(part) or (command.generation == 1 and not job.output_index.exists()):
             return
         with self._lock_of(command.job_id):
@@ -216,7 +216,7 @@ class Outputs:
         """
         backoff = Backoff(random.Random())
         give_up_s = time.monotonic() + LAST_TRIES_S
-        job = JobFolder(part.folder.path.parent)
+        job = part.folder.job
         while True:
             try:
                 with self._lock_of(part.command.job_id):
@@ -239,7 +239,7 @@ class Outputs:
 
     def _save(self, part: _Part, *, last: bool) -> Outcome | None:
         """Save the folder. Return None if it is empty and was never saved."""
-        job = JobFolder(part.folder.path.parent)
+        job = part.folder.job
         root, inner = root_and_inner(part.command, part.folder)
         if not job.output_index.exists() and part.command.output.dir != "." and _is_empty(root / inner):
             return None
@@ -252,7 +252,7 @@ class Outputs:
         Raises:
             OutputNotMoved: the child failed.
         """
-        job = JobFolder(part.folder.path.parent)
+        job = part.folder.job
         first = part if do == "fetch" else self._parts_of(part)[0]
         request = Request(
             do=do,
@@ -332,29 +332,10 @@ class Outputs:
     def _say(self, part: _Part, what: What, **fields: Any) -> None:
         outcome: Outcome | None = fields.pop("outcome", None)
         paths: list[str] = fields.pop("paths", [])
-        counts: dict[str, Any] = (
-            {}
-            if outcome is None
-            else {
-                "files": outcome.files,
-                "size_bytes": outcome.size_bytes,
-                "moved_bytes": outcome.moved_bytes,
-            }
-        )
-        command = part.command
-        shown = [ascii(path)[1:-1] if not path.isprintable() else path for path in paths[:_MOST_PATHS]]
-        self._report(
-            lambda sequence, at: OutputReport(
-                sequence=sequence,
-                job_id=command.job_id,
-                generation=command.generation,
-                at=at,
-                what=what,
-                paths=shown,
-                **counts,
-                **fields,
-            )
-        )
+        counts = outcome.model_dump(include={"files", "size_bytes", "moved_bytes"}) if outcome else {}
+        ids: dict[str, Any] = {"job_id": part.command.job_id, "generation": part.command.generation}
+        shown = [path if path.isprintable() else ascii(path)[1:-1] for path in paths[:_MOST_PATHS]]
+        self._report(partial(OutputReport, **ids, what=what, paths=shown, **counts, **fields))
         _log.info("output folder", run=part.folder.name, what=what, paths=len(paths), **counts)
 
 

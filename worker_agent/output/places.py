@@ -29,7 +29,7 @@ def root_and_inner(command: RunCommand, folder: RunFolder) -> tuple[Path, str]:
     """
     chosen = command.output.dir
     if chosen is None:
-        return JobFolder(folder.path.parent).output, ""
+        return folder.job.output, ""
     return folder.work, "" if chosen == "." else chosen
 
 
@@ -44,7 +44,7 @@ def lay_out(command: RunCommand, folder: RunFolder) -> None:
     Raises:
         OSError: the folder cannot be created.
     """
-    job = JobFolder(folder.path.parent)
+    job = folder.job
     if job.bundle.exists():
         return
     with open_tree(folder.work, "") as tree:
@@ -82,7 +82,7 @@ def written_elsewhere(command: RunCommand, folder: RunFolder) -> list[str]:
     inner = command.output.dir
     if inner == ".":
         return []
-    bundle = bundle_of(JobFolder(folder.path.parent), "")
+    bundle = bundle_of(folder.job, "")
     with open_tree(folder.work, "") as tree:
         scan = tree.scan(most=_MOST_SCANNED)
     return list(_strangers(scan, bundle, None if inner is None else PurePosixPath(inner)))

@@ -38,7 +38,7 @@ def keep(job: JobFolder, order: Order) -> None:
 def deliver(job: JobFolder, folder: RunFolder) -> None:
     """Copy the newest order of the job to the ranks of a run, unless it is from before their generation."""
     order = _read(job.order)
-    if order is not None and order.generation >= int(folder.path.name):
+    if order is not None and order.generation >= folder.generation:
         _replace_older(folder.order, order)
 
 
