@@ -366,7 +366,7 @@ class Supervisor:
                 _log.info("launcher ready", torch=hosts_stores, runs=len(kept))
                 self._link.send(protocol.Lease(self._deadline_s))
                 for run in self._runs.with_processes():
-                    self._meet_again(run, kept)
+                    self._resume(run, kept)
             case protocol.Started(name, how, error, retryable):
                 run_started = self._runs.named(name)
                 if run_started is not None and error:
@@ -380,8 +380,8 @@ class Supervisor:
             case _:
                 _log.warning("ignored an unknown message of the launcher", message=message)
 
-    def _meet_again(self, run: Run, kept: list[str]) -> None:
-        """Compare the agent's state of a live run with the runs of this launcher."""
+    def _resume(self, run: Run, kept: Sequence[str]) -> None:
+        """Resume a live run with a newly connected launcher, which has processes of the runs in `kept`."""
         if run.folder.name in kept:
             run.state = replace(run.state, killed=False)  # an order on a lost connection is repeated
         elif not run.folder.gone.exists():

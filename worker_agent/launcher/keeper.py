@@ -109,9 +109,9 @@ class Keeper:
         self._deadline_s = 0.0
         self._kept: dict[str, KeptRun] = {}
 
-    def names(self) -> list[str]:
+    def names(self) -> tuple[str, ...]:
         """Return the names of runs that have processes."""
-        return list(self._kept)
+        return tuple(self._kept)
 
     def renew(self, deadline_s: float) -> None:
         """Extend the lease of the ranks to `deadline_s` (boot-time clock); never shorten it."""
