@@ -31,7 +31,7 @@ from worker_agent.runs import reconcile as rules
 from worker_agent.runs.launcher_link import LauncherLink
 from worker_agent.runs.preparing import CannotPrepare, Host, Prepares, launch_plan, write_plan
 from worker_agent.runs.reclaim import Reclaim
-from worker_agent.runs.reconcile import Phase
+from worker_agent.runs.reconcile import ActionKind, Phase
 from worker_agent.runs.records import Run, load_runs, new_run, read_fence, unshipped_logs, write_fence
 from worker_agent.runs.registry import Runs
 from worker_agent.runs.watching import Watcher
@@ -165,20 +165,20 @@ class Supervisor:
     def _act(self) -> None:
         for action in rules.reconcile(self._runs.states(), boot_s()):
             run = self._runs.of(action.run)
-            if isinstance(action, rules.Release):
+            if action.kind is ActionKind.RELEASE:
                 self._release(run)
             elif self._link.ready:  # otherwise it is due again once a launcher is connected
-                self._order(action, run)
+                self._order(action.kind, run)
 
-    def _order(self, action: rules.Action, run: Run) -> None:
-        match action:
-            case rules.StartRun():
+    def _order(self, kind: ActionKind, run: Run) -> None:
+        match kind:
+            case ActionKind.START:
                 self._start(run)
-            case rules.TerminateRun():
-                self._link.send(protocol.Terminate(run.folder.name))
+            case ActionKind.TERMINATE:
+                self._link.send(protocol.Terminate(run.name))
                 run.state = replace(run.state, terminated=True)
-            case rules.KillRun():
-                self._link.send(protocol.Kill(run.folder.name))
+            case ActionKind.KILL:
+                self._link.send(protocol.Kill(run.name))
                 run.state = replace(run.state, killed=True)
         run.save()
 
