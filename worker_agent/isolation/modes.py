@@ -203,7 +203,7 @@ def choose(
     for kind in KINDS if wanted is None else (wanted,):
         problem = _problem(kind, state, base_env, user_ids)
         if not problem:
-            lacks += _left_open(kind, groups)
+            lacks += _limitations(kind, groups)
             scratch = open_scratch(state)
             return Isolation(kind, state, base_env, user_ids, scratch, groups, tuple(private), tuple(lacks))
         if wanted is not None:
@@ -272,21 +272,21 @@ def _problem(kind: Kind, state: StateFolder, env: Mapping[str, str], user_ids: U
         return "the kernel has no Landlock (Linux 5.13), or it is turned off"
     if kind == "users":
         reach = _texts([*code_folders(env, [state.path]), state.path])
-        return _try_out(Confinement(uid=user_ids.first, reach=reach))
+        return _trial_error(Confinement(uid=user_ids.first, reach=reach))
     code = [*interpreter_folders([state.path]), *(folder for folder, _ in misplaced([state.path]))]
-    return _try_out(Confinement(private=_texts([state.path]), code=_texts(code)))
+    return _trial_error(Confinement(private=_texts([state.path]), code=_texts(code)))
 
 
-def _try_out(confinement: Confinement) -> str:
+def _trial_error(confinement: Confinement) -> str:
     """Start an interpreter in a confined process, and return the error; empty on success.
 
     Call it before any thread starts.
     """
-    code, said = run_confined(confinement, [sys.executable, "-c", _TRIAL])
-    return "" if code == 0 else said
+    code, output = run_confined(confinement, [sys.executable, "-c", _TRIAL])
+    return "" if code == 0 else output
 
 
-def _left_open(kind: Kind, groups: ControlGroups | None) -> list[str]:
+def _limitations(kind: Kind, groups: ControlGroups | None) -> list[str]:
     """Return what jobs can do on this host although isolation should prevent it, as sentences."""
     found = []
     if kind == "landlock":

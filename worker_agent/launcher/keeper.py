@@ -69,7 +69,7 @@ class KeptRun:
         """Environment variable that every process of the run inherits."""
         return f"{ENV_CONTROL}={self.folder.control}"
 
-    def hold(self, plan: LaunchPlan) -> None:
+    def set_ownership(self, plan: LaunchPlan) -> None:
         """Store the user, control group and containers by which the run's processes are found."""
         self.uid = plan.confinement.uid
         self.removal = None if plan.container is None else Removal(plan.container, plan.ranks)
@@ -133,8 +133,8 @@ class Keeper:
         except (TypeError, KeyError) as error:
             message = f"the launcher cannot read the order: the agent has another version ({error})"
             return Started(name, "spawn", message, retryable=True)
-        run = KeptRun(folder, self._how(plan), live=plan.live)
-        run.hold(plan)
+        run = KeptRun(folder, self._start_method(plan), live=plan.live)
+        run.set_ownership(plan)
         self._kept[name] = run
         try:
             self._start(run, plan, secrets)
@@ -202,7 +202,7 @@ class Keeper:
                 continue
             run = KeptRun(folder, "spawn")
             with contextlib.suppress(TypeError, KeyError):  # from an earlier, unconfined version
-                run.hold(LaunchPlan.from_json(read_json(folder.launch)))
+                run.set_ownership(LaunchPlan.from_json(read_json(folder.launch)))
             for path in folder.path.glob("rank-*.pid"):
                 if path.with_suffix(".gone").exists():
                     continue
@@ -222,12 +222,12 @@ class Keeper:
             self._start_store(run, plan)
         write_json(run.folder.started, {"how": run.how})
         for rank in sorted(plan.ranks):
-            pid = child.fork(partial(self._be_rank, plan, run, rank, secrets))
+            pid = child.fork(partial(self._run_rank, plan, run, rank, secrets))
             run.ranks[rank] = pid
             run.groups.add(pid)
             self._record(run.folder.pid(rank), pid)
 
-    def _be_rank(self, plan: LaunchPlan, run: KeptRun, rank: int, secrets: int | None) -> None:
+    def _run_rank(self, plan: LaunchPlan, run: KeptRun, rank: int, secrets: int | None) -> None:
         self._release()
         child.run_rank(plan, run.how, rank, run.folder, secrets)
 
@@ -359,7 +359,7 @@ class Keeper:
                 run.groups.discard(group)  # the kernel may reuse the number from now on
                 self._changed(name)
 
-    def _how(self, plan: LaunchPlan) -> How:
+    def _start_method(self, plan: LaunchPlan) -> How:
         """Return the order's start method, or "spawn" if a fork would differ from a new interpreter."""
         target = python_target(plan.argv)
         if plan.how == "spawn" or target is None or plan.container is not None:

@@ -162,7 +162,7 @@ class ServiceApi:
             with self._client.stream("GET", f"/bundles/{digest}", headers=headers) as response:
                 if response.status_code != 200:
                     response.read()
-                    self._about_job(_available(response), node)
+                    self._checked_about_job(_available(response), node)
                 with target.open("wb") as file:
                     for piece in response.iter_raw():
                         sha256.update(piece)
@@ -178,11 +178,11 @@ class ServiceApi:
             raise NotJoined("This agent has not joined yet.")
         return node
 
-    def _about_job(self, response: httpx.Response, node: JoinReply) -> httpx.Response:
+    def _checked_about_job(self, response: httpx.Response, node: JoinReply) -> httpx.Response:
         """Return the response, or raise Refused if it is 404, which means that the job was deleted."""
-        return _permanent(response) if response.status_code == _NOT_FOUND else self._own(response, node)
+        return _permanent(response) if response.status_code == _NOT_FOUND else self._checked(response, node)
 
-    def _own(self, response: httpx.Response, node: JoinReply) -> httpx.Response:
+    def _checked(self, response: httpx.Response, node: JoinReply) -> httpx.Response:
         """Return the response to a request of `node`.
 
         If its token is rejected, but another thread has replaced the token meanwhile, raise Unreachable, so
@@ -199,7 +199,7 @@ class ServiceApi:
         """Send a request of this node to a path below its own, and return the response unless it is an error."""
         node = self._node()
         response = self._send(f"/agents/{node.node_id}/{path}", node.node_token, body)
-        return self._about_job(response, node) if about_job else self._own(response, node)
+        return self._checked_about_job(response, node) if about_job else self._checked(response, node)
 
     def _send(self, path: str, token: str, body: BaseModel | bytes) -> httpx.Response:
         if isinstance(body, BaseModel):

@@ -209,7 +209,7 @@ class LogShipper:
             with contextlib.suppress(FileNotFoundError):
                 size = run.folder.log(rank).stat().st_size
                 shipped = ShippedOutput.from_json(read_json(run.folder.log_offset(rank)))
-                self._give_up(run, rank, size, shipped)
+                self._discard_excess(run, rank, size, shipped)
 
     def _wait_for_service(self, wait_s: float) -> None:
         while wait_s > 0:
@@ -217,7 +217,7 @@ class LogShipper:
             self._stopping.wait(min(wait_s, _LOOK_S))
             wait_s -= _LOOK_S
 
-    def _give_up(self, run: LoggedRun, rank: int, size: int, shipped: ShippedOutput) -> ShippedOutput:
+    def _discard_excess(self, run: LoggedRun, rank: int, size: int, shipped: ShippedOutput) -> ShippedOutput:
         """Discard the output beyond the quota, and return the new state.
 
         A MiB is kept on both sides of the gap, because the secrets at its edges are detected with it.
@@ -266,12 +266,12 @@ class LogShipper:
         except FileNotFoundError:
             return
         # A line without an end is held back while it grows, and shipped once it stops growing.
-        still = self._sizes.get(path) == size
+        idle = self._sizes.get(path) == size
         self._sizes[path] = size
         shipped = ShippedOutput.from_json(read_json(run.folder.log_offset(rank))).at(self._now_s())
-        shipped = self._give_up(run, rank, size, shipped)
+        shipped = self._discard_excess(run, rank, size, shipped)
         try:
-            shipped = self._ship_on(run, rank, redactor, size, shipped, final=final, still=still)
+            shipped = self._ship_on(run, rank, redactor, size, shipped, final=final, idle=idle)
         finally:
             self._save(run.folder.log_offset(rank))
         done = shipped.offset if shipped.gap is None else size
@@ -291,9 +291,9 @@ class LogShipper:
         shipped: ShippedOutput,
         *,
         final: bool,
-        still: bool,
+        idle: bool,
     ) -> ShippedOutput:
-        """Ship the due part of the first `size` bytes of a log. `still` means no growth since the last call."""
+        """Ship the due part of the first `size` bytes of a log. `idle` means no growth since the last call."""
         path = run.folder.log(rank)
         turn = size if final else shipped.offset + TURN_BYTES
         with path.open("rb") as file:
@@ -316,15 +316,15 @@ class LogShipper:
                 file.seek(shipped.offset)
                 data = file.read(min(CHUNK_BYTES, allowed, left))
                 end = shipped.offset + len(data)
-                ends = len(data) == allowed < left or (end >= until and (final or still or until < size))
+                ends = len(data) == allowed < left or (end >= until and (final or idle or until < size))
                 data = data[: cut(data, final=ends)]
                 data = _hide(redactor, file, shipped.offset, data, final=final)
-                if not data or not (final or self._may_go(path, len(data))):
+                if not data or not (final or self._may_ship(path, len(data))):
                     break
                 shipped = self._post(run, rank, shipped, data)
         return shipped
 
-    def _may_go(self, path: Path, size_bytes: int) -> bool:
+    def _may_ship(self, path: Path, size_bytes: int) -> bool:
         """Return True if a piece may be shipped now. Small pieces are rate-limited by a token bucket."""
         now_s = self._now_s()
         pieces, at_s = self._pieces.get(path, (float(BURST), now_s))

@@ -39,7 +39,7 @@ LAST_TRIES_S: Final = 60.0
 _LOOK_EVERY_S: Final = 1.0
 _MOST_PATHS: Final = 20
 """Maximum number of paths in one report."""
-What: TypeAlias = Literal["saved", "fetched", "failed", "lost", "conflict", "elsewhere"]
+OutputEvent: TypeAlias = Literal["saved", "fetched", "failed", "lost", "conflict", "elsewhere"]
 
 
 class OutputNotMoved(HeadwayError):
@@ -126,9 +126,9 @@ class Outputs:
         with self._lock_of(command.job_id):
             outcome = self._call(part, "fetch", self._version([part], command.generation), last=True)
         if outcome.conflicts:
-            self._say(part, "conflict", paths=outcome.conflicts)
+            self._report_output(part, "conflict", paths=outcome.conflicts)
         if outcome.changed:
-            self._say(part, "fetched", outcome=outcome)
+            self._report_output(part, "fetched", outcome=outcome)
 
     def is_settled(
         self, command: RunCommand, folder: RunFolder, *, wanted: bool, wake: Callable[[], None]
@@ -193,7 +193,7 @@ class Outputs:
             _log.warning("the output folder is not saved", run=part.folder.name, error=str(error))
             if not job.failing:
                 job.failing = True
-                self._say(part, "failed", message=str(error))
+                self._report_output(part, "failed", message=str(error))
 
     def _settle(self, part: _Part, *, wanted: bool) -> bool:
         """Save the remaining files of a run, and report files that it wrote elsewhere.
@@ -203,10 +203,10 @@ class Outputs:
         try:
             if wanted and not self._save_last(part):
                 return False
-            self._name_elsewhere(part)
+            self._report_elsewhere(part)
         except Exception as error:  # noqa: BLE001  # the run must be released after any error
             _log.exception("the output folder could not be saved", run=part.folder.name)
-            self._say(part, "lost", message=str(error))
+            self._report_output(part, "lost", message=str(error))
         return True
 
     def _save_last(self, part: _Part) -> bool:
@@ -227,14 +227,16 @@ class Outputs:
                 if permanent or time.monotonic() + wait_s > give_up_s:
                     job.output_unsaved.touch()
                     folder = output_folder(part.command, part.folder)
-                    self._say(part, "lost", message=f"{error} The files are in {folder} on that node.")
+                    self._report_output(
+                        part, "lost", message=f"{error} The files are in {folder} on that node."
+                    )
                     return True
                 if self._stopping.wait(wait_s):
                     return False
             else:
                 job.output_unsaved.unlink(missing_ok=True)
                 if outcome is not None and (outcome.changed or outcome.odd):
-                    self._say(part, "saved", outcome=outcome, paths=outcome.odd, last=True)
+                    self._report_output(part, "saved", outcome=outcome, paths=outcome.odd, last=True)
                 return True
 
     def _save(self, part: _Part, *, last: bool) -> Outcome | None:
@@ -320,16 +322,16 @@ class Outputs:
             job = self._jobs.get(job_id)
         return threading.Lock() if job is None else job.lock
 
-    def _name_elsewhere(self, part: _Part) -> None:
+    def _report_elsewhere(self, part: _Part) -> None:
         try:
-            strangers = written_elsewhere(part.command, part.folder)
+            paths = written_elsewhere(part.command, part.folder)
         except OSError as error:
             _log.warning("the working folder cannot be scanned", run=part.folder.name, error=str(error))
             return
-        if strangers:
-            self._say(part, "elsewhere", paths=sorted(strangers), files=len(strangers))
+        if paths:
+            self._report_output(part, "elsewhere", paths=sorted(paths), files=len(paths))
 
-    def _say(self, part: _Part, what: What, **fields: Any) -> None:
+    def _report_output(self, part: _Part, what: OutputEvent, **fields: Any) -> None:
         outcome: Outcome | None = fields.pop("outcome", None)
         paths: list[str] = fields.pop("paths", [])
         counts = outcome.model_dump(include={"files", "size_bytes", "moved_bytes"}) if outcome else {}

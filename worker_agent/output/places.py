@@ -48,7 +48,7 @@ def lay_out(command: RunCommand, folder: RunFolder) -> None:
         return
     with open_tree(folder.work, "") as tree:
         scan = tree.scan(most=_MOST_SCANNED)
-        write_json(job.bundle, {path: seen.signature[:2] for path, seen in scan.entries.items()})
+        write_json(job.bundle, {path: found.signature[:2] for path, found in scan.entries.items()})
         tree.make_folder(root_and_inner(command, folder)[1])
 
 

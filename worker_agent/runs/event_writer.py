@@ -61,13 +61,15 @@ _STACK_CHARACTERS = 8192
 class EventWriter:
     """Writer of report entries about runs. Each fact is reported once; `Run` stores what was reported.
 
-    `heard` is called with every message of a rank. `secrets` masks the secrets in messages.
+    `on_message` is called with every message of a rank. `secrets` masks the secrets in messages.
     """
 
-    def __init__(self, outbox: Outbox, heard: Callable[[Run, Message], None], secrets: RunSecrets) -> None:
+    def __init__(
+        self, outbox: Outbox, on_message: Callable[[Run, Message], None], secrets: RunSecrets
+    ) -> None:
         self._outbox = outbox
         self._secrets = secrets
-        self._heard = heard
+        self._on_message = on_message
         self._memory_kills = MemoryKills(counter())
         self._steps = StepMeters()
         self._printed = PrintedSteps()
@@ -205,7 +207,7 @@ class EventWriter:
         elif isinstance(message, FirstStep | Switched) and not run.stepped:
             run.stepped = True
             run.save()
-        self._heard(run, message)
+        self._on_message(run, message)
         draft = partial(RankMessage, **_ids(run), rank=rank, message=fields)
         self._outbox.add(draft, position, urgent=isinstance(message, _URGENT))
 

@@ -10,14 +10,14 @@ from headway.contract.agents import AnyCommand, AnyEntry
 
 
 @dataclass(frozen=True, slots=True)
-class Noted:
+class EntryQueued:
     """Report entry that was queued for the service."""
 
     entry: AnyEntry
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
+class ReportSent:
     """Report that was sent. `lease_until_s` (boot-time clock) is the lease's new end; None after a failure."""
 
     lease_until_s: float | None
@@ -35,7 +35,7 @@ class CommandRead:
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class CommandHandled:
     """Command that was accepted, or ignored because of a newer one."""
 
     command: AnyCommand
@@ -50,10 +50,10 @@ class OutputShipped:
     left_out_bytes: int
 
 
-Fact: TypeAlias = Noted | Sent | CommandRead | Taken | OutputShipped
-Tell: TypeAlias = Callable[[Fact], None]
+Fact: TypeAlias = EntryQueued | ReportSent | CommandRead | CommandHandled | OutputShipped
+Emit: TypeAlias = Callable[[Fact], None]
 """Function that receives a fact in the thread in which it happens. It must neither raise nor block."""
 
 
-def tell_nobody(_: Fact) -> None:
+def ignore_fact(_: Fact) -> None:
     """Ignore the fact; the default without telemetry."""
