@@ -21,7 +21,8 @@ from service.telemetry import telemetry
 from service.usecases.ports.rounds import PredictionErrors
 from service.usecases.ports.upkeep import ClusterFigures
 from worker_agent.host.folders import StateFolder
-from worker_agent.telemetry.metrics import Observed, agent_registry
+from worker_agent.telemetry.facts import StateSources
+from worker_agent.telemetry.metrics import agent_registry
 
 _NO_ERRORS = PredictionErrors(count=0, ratios=(math.nan,) * 3, coverage=math.nan)
 _NOTHING = Figures(
@@ -85,7 +86,7 @@ def _labels(metric: Metric) -> tuple[str, ...]:
 def page() -> str:
     """The page."""
     with tempfile.TemporaryDirectory() as folder:
-        seen = Observed(
+        seen = StateSources(
             slots=lambda: (), holding=lambda: (), waiting=lambda: 0, state=StateFolder(Path(folder))
         )
         sections = [

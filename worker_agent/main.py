@@ -50,6 +50,7 @@ from worker_agent.runs.launcher_link import LauncherLink
 from worker_agent.runs.preparing import Host, Preparer
 from worker_agent.runs.records import tidy
 from worker_agent.supervisor import Supervisor
+from worker_agent.telemetry.facts import StateSources
 from worker_agent.telemetry.setup import RememberedHealth, Telemetry, WatchedCommands, WatchedLogs
 
 _log = structlog.get_logger()
@@ -131,7 +132,7 @@ class Agent:
             outbox=self._outbox,
             request=_join_request(options, self._identity, slots, engine),
             holding=self._supervisor.holding,
-            health=health.look,
+            health=health.read,
             probe=prober.request,
             listener=self._supervisor,
             stopping=self._stopping,
@@ -158,13 +159,13 @@ class Agent:
         """Serve metrics and send traces, if configured."""
         self._telemetry.trace(self._options.name)
         if self._options.metrics_listen is not None:
-            self._telemetry.serve(
-                self._options.metrics_listen,
+            sources = StateSources(
                 slots=health.last,
                 holding=self._supervisor.holding,
                 waiting=self._outbox.depth,
                 state=self._state,
             )
+            self._telemetry.serve(self._options.metrics_listen, sources)
 
     def _notices(self, metadata_url: str) -> NoticeWatcher:
         return NoticeWatcher(

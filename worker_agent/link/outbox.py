@@ -31,7 +31,7 @@ _log = structlog.get_logger()
 
 _ENTRY: TypeAdapter[AnyEntry] = TypeAdapter(ReportEntry)
 REPLACEABLE = frozenset({Progress.TYPE, Metrics.TYPE})
-"""Message types whose loss later messages make up for. A lost exit, by contrast, is never made up for."""
+"""Message types that may be dropped, because later messages of the same type replace them."""
 _COMPACT_LINES = 2000
 Draft: TypeAlias = Callable[..., AnyEntry]
 """Function that creates an entry from the keyword arguments `sequence` and `at`."""
@@ -69,7 +69,7 @@ class Outbox:
         self._urgent = False
         self._lines = 0
         self._replay()
-        # An agent before this one may have sent them all: merged with newer ones, they would count twice.
+        # An earlier agent may have sent these entries: merged with newer ones, they would count twice.
         self._in_flight = len(self._entries)
         self._file = self._compact()
 

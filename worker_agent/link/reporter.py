@@ -43,7 +43,7 @@ class Reporter:
     """Body of the reporting thread.
 
     Args:
-        keys: credentials to join with, which are renewed when the service asks for it.
+        keys: credentials to join with.
         request: the request to join with.
         holding: returns the runs to report as alive here; called for every report.
         health: returns the slots with their health; called periodically.
@@ -93,7 +93,7 @@ class Reporter:
                 self.run_once()
             except Unreachable as error:
                 if str(error) != self._unavailable:
-                    _log.warning("the service is away; trying again until it is back", error=str(error))
+                    _log.warning("the service is unavailable; retrying", error=str(error))
                 self._unavailable = str(error)
                 self._stopping.wait(self._backoff.after_s(error))
             except NotJoined as error:
@@ -105,7 +105,7 @@ class Reporter:
                 return
             else:
                 if self._unavailable:
-                    _log.info("the service is back")
+                    _log.info("the service is available again")
                 self._unavailable = ""
                 self._backoff.reset()
 

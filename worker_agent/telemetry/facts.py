@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from headway.contract.agents import AnyCommand, AnyEntry
+from headway.contract.agents import AnyCommand, AnyEntry, Holding, SlotInfo
+from worker_agent.host.folders import StateFolder
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateSources:
+    """Sources of the current state for the metrics. Any thread may call them.
+
+    `slots` returns the slots of this host with their last known health.
+    """
+
+    slots: Callable[[], Sequence[SlotInfo]]
+    holding: Callable[[], Sequence[Holding]]
+    waiting: Callable[[], int]
+    """Number of entries that the service does not have yet."""
+    state: StateFolder
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +67,8 @@ class OutputShipped:
 
 Fact: TypeAlias = EntryQueued | ReportSent | CommandRead | CommandHandled | OutputShipped
 Emit: TypeAlias = Callable[[Fact], None]
-"""Function that receives a fact in the thread in which it happens. It must neither raise nor block."""
+"""Function that receives a fact in the thread that observes it. It must neither raise nor block."""
 
 
 def ignore_fact(_: Fact) -> None:
-    """Ignore the fact; the default without telemetry."""
+    """Do nothing; the default without telemetry."""

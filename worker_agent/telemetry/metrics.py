@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
@@ -19,7 +19,6 @@ from prometheus_client.registry import Collector
 
 from headway.contract.agents import (
     AnyEntry,
-    Holding,
     RankExited,
     RankMessage,
     RanksHung,
@@ -30,8 +29,8 @@ from headway.contract.agents import (
 )
 from headway.contract.health import DeviceFault
 from headway.contract.runtime import Checkpointed, CheckpointFailed, Progress, from_fields
-from worker_agent.host.folders import StateFolder, boot_s, read_json
-from worker_agent.telemetry.facts import (
+from worker_agent.host.folders import boot_s, read_json
+from worker_agent.telemetry.facts import (, StateSources
     CommandHandled,
     CommandRead,
     EntryQueued,
@@ -46,21 +45,7 @@ UNREADABLE = "unreadable"
 _COUNTED = frozenset({Progress.TYPE, Checkpointed.TYPE, CheckpointFailed.TYPE})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Observed:
-    """Sources of the current state. Any thread may call them.
-
-    `slots` returns the slots of this host with their last known health.
-    """
-
-    slots: Callable[[], Sequence[SlotInfo]]
-    holding: Callable[[], Sequence[Holding]]
-    waiting: Callable[[], int]
-    """Number of entries that the service does not have yet."""
-    state: StateFolder
-
-
-def agent_registry(sources: Observed) -> tuple[CollectorRegistry, Counts]:
+def agent_registry(sources: StateSources) -> tuple[CollectorRegistry, Counts]:
     """Return the registry with all metrics of an agent, and the receiver of its facts."""
     registry = CollectorRegistry(auto_describe=True)
     counts = Counts(registry)
@@ -207,7 +192,7 @@ class _Maker:
 class StateMetrics(Collector):
     """Metrics of the current state. Label values are jobs that hold slots here, never more than slots."""
 
-    def __init__(self, sources: Observed, counts: Counts) -> None:
+    def __init__(self, sources: StateSources, counts: Counts) -> None:
         self._sources = sources
         self._counts = counts
 

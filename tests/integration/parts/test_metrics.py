@@ -29,8 +29,8 @@ from headway.contract.health import DeviceFault, FaultCause
 from headway.errors import HeadwayError
 from headway.exposing import Bind, Listener, listen
 from worker_agent.host.folders import StateFolder, boot_s, write_json
-from worker_agent.telemetry.facts import CommandHandled, CommandRead, EntryQueued, ReportSent
-from worker_agent.telemetry.metrics import Counts, Observed, agent_registry
+from worker_agent.telemetry.facts import CommandHandled, CommandRead, EntryQueued, ReportSent, StateSources
+from worker_agent.telemetry.metrics import Counts, agent_registry
 from worker_agent.telemetry.setup import RememberedHealth, WatchedLogs
 
 HERE = Bind("127.0.0.1", 0)
@@ -60,7 +60,7 @@ class Host:
         self.state = StateFolder(folder)
         self.holding: list[Holding] = []
         self.counts: Counts
-        seen = Observed(
+        seen = StateSources(
             slots=lambda: SLOTS, holding=lambda: self.holding, waiting=lambda: 3, state=self.state
         )
         self.registry, self.counts = agent_registry(seen)
@@ -221,7 +221,7 @@ def test_health_is_what_was_read_last() -> None:
     read = iter([[SLOTS[0]]])
     health = RememberedHealth(SLOTS, lambda: next(read))
     assert health.last() == SLOTS
-    assert health.look() == [SLOTS[0]] == health.last()
+    assert health.read() == [SLOTS[0]] == health.last()
 
 
 def test_a_place_that_is_taken_is_said(host: Host) -> None:
