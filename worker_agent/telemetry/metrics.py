@@ -30,13 +30,14 @@ from headway.contract.agents import (
 from headway.contract.health import DeviceFault
 from headway.contract.runtime import Checkpointed, CheckpointFailed, Progress, from_fields
 from worker_agent.host.folders import boot_s, read_json
-from worker_agent.telemetry.facts import (, StateSources
+from worker_agent.telemetry.facts import (
     CommandHandled,
     CommandRead,
     EntryQueued,
     Fact,
     OutputShipped,
     ReportSent,
+    StateSources,
 )
 
 _AGE_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
