@@ -29,7 +29,7 @@ from worker_agent.output.keeper import Outputs
 from worker_agent.runs import orders
 from worker_agent.runs import reconcile as rules
 from worker_agent.runs.launcher_link import LauncherLink
-from worker_agent.runs.preparing import CannotPrepare, Host, Prepares, launch_plan, write_plan
+from worker_agent.runs.preparing import CannotPrepare, Host, Preparer, launch_plan, write_plan
 from worker_agent.runs.reclaim import Reclaim
 from worker_agent.runs.reconcile import ActionKind, Phase
 from worker_agent.runs.records import Run, load_runs, new_run, read_fence, unshipped_logs, write_fence
@@ -57,7 +57,7 @@ class Supervisor:
         link: LauncherLink,
         outbox: Outbox,
         shipper: LogShipper,
-        preparer: Prepares,
+        preparer: Preparer,
         secrets: RunSecrets,
         outputs: Outputs,
         host: Host,

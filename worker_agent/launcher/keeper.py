@@ -222,14 +222,19 @@ class Keeper:
             self._start_store(run, plan)
         write_json(run.folder.started, {"how": run.how})
         for rank in sorted(plan.ranks):
-            pid = child.fork(partial(self._run_rank, plan, run, rank, secrets))
+            pid = self._fork(partial(child.run_rank, plan, run.how, rank, run.folder, secrets))
             run.ranks[rank] = pid
             run.groups.add(pid)
             self._record(run.folder.pid(rank), pid)
 
-    def _run_rank(self, plan: LaunchPlan, run: KeptRun, rank: int, secrets: int | None) -> None:
-        self._release()
-        child.run_rank(plan, run.how, rank, run.folder, secrets)
+    def _fork(self, body: Callable[[], None]) -> int:
+        """Fork a child that closes what belongs to the launcher alone and runs `body`. Return its pid."""
+
+        def body_of_child() -> None:
+            self._release()
+            body()
+
+        return child.fork(body_of_child)
 
     def _start_store(self, run: KeptRun, plan: LaunchPlan) -> None:
         try:
@@ -239,12 +244,8 @@ class Keeper:
                 f"port {plan.store_port} for the job's store cannot be opened: {error}", retryable=True
             ) from error
 
-        def body() -> None:
-            self._release()
-            child.keep_store(listener, run.folder.path / "store.log")
-
         with listener:
-            run.store = child.fork(body)
+            run.store = self._fork(partial(child.keep_store, listener, run.folder.path / "store.log"))
         run.store_port = plan.store_port
         run.store_lingers = plan.node_count > 1 or plan.live
 
@@ -323,15 +324,7 @@ class Keeper:
 
     def _removed(self, run: KeptRun, ranks: Collection[int] | None) -> bool:
         """Return True if the containers of these ranks are removed; None means all ranks of the run."""
-
-        def fork(body: Callable[[], None]) -> int:
-            def alone() -> None:
-                self._release()
-                body()
-
-            return child.fork(alone)
-
-        return run.removal is None or run.removal.done(ranks, fork)
+        return run.removal is None or run.removal.done(ranks, self._fork)
 
     def _children(self) -> set[int]:
         """Return the pids of children that are ranks, stores or removals."""

@@ -58,7 +58,7 @@ def sample_threads(run: Run, stacks: dict[int, str]) -> dict[int, ThreadSample]:
     for rank, process in _living(run):
         cpu_s = sum(processes.cpu_s(one.pid) for one in processes.catching(process, STACKS_SIGNAL))
         place = stacks.get(rank, "").partition("\n\n")[0]
-        if process.state == "R" and _cannot_write(place):
+        if process.state == "R" and _CANNOT_WRITE in place:
             place = f"has not written, after {cpu_s} s"  # overloaded host: it does not wait
         found[rank] = ThreadSample(place, cpu_s)
     return found
@@ -109,10 +109,6 @@ def _main_first(text: str) -> str:
     """Return the stacks with the main thread first, which an interpreter writes last."""
     threads = [one.strip("\n") for one in text.split("\n\n") if one.strip()]
     return "\n\n".join([threads[-1], *threads[:-1]])
-
-
-def _cannot_write(text: str) -> bool:
-    return _CANNOT_WRITE in text
 
 
 def _kernel_state(process: processes.Process) -> str:
