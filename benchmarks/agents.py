@@ -25,24 +25,22 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import asyncpg
-
 from benchmarks.agents_history import fill
 from benchmarks.agents_machine import Usage, usage_of
 from benchmarks.agents_users import Reads, Users
-from benchmarks.api import TOKEN, measure, server
+from benchmarks.api import bare_app, measure
 from benchmarks.arguments import benchmark_parser, run_benchmark, show, temporary_folder
+from benchmarks.servers import TOKEN, api, connected, migrate, service_env
 from headway.local.ports import free_port
 from headway.local.postgres import EmbeddedPostgres
 from headway.local.processes import read_pid_file
 from headway.local.redis import EmbeddedRedis
-from service.adapters.postgres.database import sqlalchemy_url
 
 SLOTS_PER_JOB = 5
 SETTLE_S = 15.0
@@ -146,12 +144,9 @@ class Bench:
         return Phase(said, reads, acks, rounds, json.loads(events), _between(before, after))
 
     async def _one(self, query: str, *arguments: Any) -> dict[str, Any]:
-        connection = await asyncpg.connect(self._url)
-        try:
+        async with connected(self._url) as connection:
             row = await connection.fetchrow(query, *arguments)
-            return {} if row is None else dict(row)
-        finally:
-            await connection.close()
+        return {} if row is None else dict(row)
 
 
 _ACKS = """
@@ -255,20 +250,12 @@ def run(arguments: argparse.Namespace, data: Path) -> dict[str, Any]:
     jobs = arguments.jobs or max(1, arguments.agents // SLOTS_PER_JOB)
     with EmbeddedPostgres(data / "postgres") as postgres, EmbeddedRedis(data / "redis") as redis:
         ports, bare_port = [free_port() for _ in range(arguments.replicas)], free_port()
-        env = {
-            "HEADWAY_DATABASE_URL": postgres.url(),
-            "HEADWAY_REDIS_URL": redis.url(),
-            "HEADWAY_STORAGE_URL": f"file://{data}/storage",
-            "HEADWAY_API_TOKEN": TOKEN,
-            "HEADWAY_JOIN_TOKEN": TOKEN,
-            # All of them are behind one address and join with one token, which nobody's agents do.
-            "HEADWAY_RATE_PER_S": "0",
-        }
-        subprocess.run([sys.executable, "-m", "service", "migrate"], env={**os.environ, **env}, check=True)
+        env = service_env(data, postgres, redis)
+        migrate(env)
         asyncio.run(fill(postgres.url(), arguments.history - jobs))
         with ExitStack() as stack:
             apis = {
-                f"api-{number}" if number else "api": stack.enter_context(_api(env, port)).pid
+                f"api-{number}" if number else "api": stack.enter_context(api(env, port)).pid
                 for number, port in enumerate(ports)
             }
             scheduler = subprocess.Popen(
@@ -283,21 +270,10 @@ def run(arguments: argparse.Namespace, data: Path) -> dict[str, Any]:
             }
             result = asyncio.run(under_load(arguments, ports, postgres.url(), processes))
             _end(scheduler)
-            bare = {
-                "BARE_DATABASE_URL": sqlalchemy_url(postgres.create_database("bare")),
-                "BARE_PORT": str(bare_port),
-            }
-            bare_url = f"http://127.0.0.1:{bare_port}/openapi.json"
-            with server(["-m", "benchmarks.bare_app"], bare, bare_url):
-                submits = asyncio.run(
-                    measure(ports[-1], bare_port, *((1, 16, 50) if arguments.quick else (3, 16, 1500)))
-                )
+            turns, clients, count = (1, 16, 50) if arguments.quick else (3, 16, 1500)
+            with bare_app(postgres, bare_port):
+                submits = asyncio.run(measure(ports[-1], bare_port, turns, clients, count))
         return {**result, **{f"submit_{name}": value for name, value in submits.items()}}
-
-
-def _api(env: dict[str, str], port: int) -> AbstractContextManager[subprocess.Popen[bytes]]:
-    environment = {**env, "HEADWAY_PORT": str(port)}
-    return server(["-m", "service", "api"], environment, f"http://127.0.0.1:{port}/livez")
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
