@@ -47,7 +47,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from benchmarks.arguments import benchmark_parser, run_benchmark, temporary_folder
-from benchmarks.contending.live import Played, play
+from benchmarks.contending.live import PlayedStream, play
 from benchmarks.contending.measures import measures, worst_of
 from benchmarks.contending.picture import job_table, picture, story, summary
 from benchmarks.contending.streams import QUICK, STREAMS, Stream
@@ -82,7 +82,7 @@ def measure(streams: Sequence[Stream]) -> dict[str, dict[str, float]]:
             raise
 
 
-def _tell(played: Played) -> None:
+def _tell(played: PlayedStream) -> None:
     """Print the course of a stream while the benchmark runs."""
     text = "\n".join([picture(played), job_table(played), story(played)])
     print(text, file=sys.stderr, flush=True)

@@ -6,7 +6,7 @@ import string
 from collections.abc import Mapping, Sequence
 
 from benchmarks.contending.history import changes_of, starts_s
-from benchmarks.contending.live import Held, Played
+from benchmarks.contending.live import Held, PlayedStream
 from benchmarks.contending.measures import GOALS, Moment, early_of, min_run_s, pinned_of, waits_of
 
 WIDTH = 100
@@ -28,7 +28,7 @@ _TOLD = frozenset(
 _LETTERS = string.ascii_uppercase + string.ascii_lowercase
 
 
-def picture(played: Played) -> str:
+def picture(played: PlayedStream) -> str:
     """Slots as rows, time as columns, a letter for each job that held a slot for most of a column; `.` where it was free."""
     end_s = max(past.finished_s for past in played.pasts)
     letters = {past.name: letter for past, letter in zip(played.pasts, _LETTERS, strict=False)}
@@ -52,7 +52,7 @@ def _holder(held: Sequence[Held], from_s: float, to_s: float) -> str:
     return name if by_name.get(name, 0.0) >= (to_s - from_s) / 2 else ""
 
 
-def job_table(played: Played) -> str:
+def job_table(played: PlayedStream) -> str:
     """A row for each job: its letter in the picture, when it came, how long it took, and how it was treated."""
     lines = [
         f"    {'job':10} {'submit':>7} {'first':>7} {'took':>7} {'ideal':>7} {'ratio':>6} {'starts':>6} {'changes':>7} "
@@ -69,7 +69,7 @@ def job_table(played: Played) -> str:
     return "\n".join(lines)
 
 
-def story(played: Played) -> str:
+def story(played: PlayedStream) -> str:
     """Starts, changes, waits and ends in their order; `!` marks what the goals do not allow."""
     pasts, slots = played.pasts, played.stream.slots
     changes = [change for past in pasts for change in changes_of(past)]
