@@ -75,7 +75,7 @@ def _described(life: Life) -> str:
 def lost_samples(job: str, result: Result) -> list[Finding]:
     """Return the samples of an epoch that the final weights have not seen, one finding for each."""
     return [
-        Finding("lost_samples", job, f"epoch {epoch}: sample {sample} was trained on {count:g} times")
+        Finding("lost_samples", job, f"epoch {epoch} sample {sample} was trained on {count:g} times")
         for epoch, sample, count in _cells(result, lambda counts: counts < 1 - COUNT_TOLERANCE)
     ]
 
@@ -83,7 +83,7 @@ def lost_samples(job: str, result: Result) -> list[Finding]:
 def repeated_samples(job: str, result: Result) -> list[Finding]:
     """Return the samples of an epoch that the final weights have seen more than once."""
     return [
-        Finding("repeated_samples", job, f"epoch {epoch}: sample {sample} was trained on {count:g} times")
+        Finding("repeated_samples", job, f"epoch {epoch} sample {sample} was trained on {count:g} times")
         for epoch, sample, count in _cells(result, lambda counts: counts > 1 + COUNT_TOLERANCE)
     ]
 
