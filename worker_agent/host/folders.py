@@ -129,17 +129,17 @@ class RunFolder:
 
     @property
     def job_id(self) -> str:
-        """Id of the job."""
+        """Id of the job to which this run belongs."""
         return self.path.parent.name
 
     @property
     def generation(self) -> int:
-        """Generation of the job."""
+        """Generation of the job in this run."""
         return int(self.path.name)
 
     @property
     def job(self) -> JobFolder:
-        """Folder of the job."""
+        """Folder of the job on this node."""
         return JobFolder(self.path.parent)
 
     @property
