@@ -148,7 +148,7 @@ class Agent:
     def _outputs(self, caller: Caller) -> Outputs:
         node = hashlib.sha256(self._identity.instance.encode()).hexdigest()[:12]
         report = partial(self._outbox.add, urgent=True)
-        return Outputs(caller, self._state, report, node, self._stopping)
+        return Outputs(caller, report, node, self._stopping)
 
     def _commands(self, membership: Membership, keys: NodeKeys) -> CommandReader:
         emit, supervisor = self._telemetry.emit, self._supervisor

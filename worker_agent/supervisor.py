@@ -229,7 +229,7 @@ class Supervisor:
             self._release_unheld(command.job_id, command.generation, command.generation)
             return
         run = new_run(self._state, command)
-        orders.deliver(job, run.folder)
+        orders.deliver(run.folder)
         write_fence(job, replace(fence, run=command.generation))
         _log.info("run", run=run.folder.name, name=command.job_name, ranks=len(command.ranks))
         self._add(run)
@@ -240,9 +240,9 @@ class Supervisor:
         if not runs:
             _log.info("ignored an order", job=command.job_id, generation=command.generation)
             return
-        orders.keep(job, orders.order_of(command))
+        orders.store_newest(job.order, orders.order_of(command))
         for run in runs:
-            orders.deliver(job, run.folder)
+            orders.deliver(run.folder)
         self._watcher.ordered(runs, command)
         self._switching_until_s = boot_s() + _SWITCH_S
         _log.info("order", job=command.job_id, generation=command.generation, members=len(command.members))

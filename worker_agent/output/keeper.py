@@ -24,7 +24,7 @@ from headway.contract.agents import OutputReport, RunCommand
 from headway.contract.orders import member_id
 from headway.contract.output import Version
 from headway.errors import HeadwayError
-from worker_agent.host.folders import JobFolder, RunFolder, StateFolder, read_json, write_text
+from worker_agent.host.folders import JobFolder, RunFolder, read_json, write_text
 from worker_agent.link.service_api import Backoff
 from worker_agent.output.calling import Caller
 from worker_agent.output.child import ChildReply
@@ -84,13 +84,11 @@ class Outputs:
     def __init__(
         self,
         caller: Caller,
-        state: StateFolder,
         report: Callable[[Callable[..., OutputReport]], None],
         node: str,
         stopping: threading.Event,
     ) -> None:
         self._caller = caller
-        self._state = state
         self._report = report
         self._node = node
         self._stopping = stopping
@@ -298,7 +296,7 @@ class Outputs:
         gangs = [part.command.generation for part in parts if not part.command.joins]
         generation = max(gangs, default=lineage - 1)
         rank = min(slot.rank for part in parts for slot in part.command.ranks)
-        order = orders.newest(self._state.job(parts[0].command.job_id))
+        order = orders.read(parts[0].folder.job.order)
         if order is None or order.generation < max(generation, lineage):
             return generation, rank
         ids = (member_id(part.command.generation, slot.rank) for part in parts for slot in part.command.ranks)

@@ -183,7 +183,8 @@ def disk_is_full(folder: Path) -> bool:
 
 def _recall(run: Run, now_s: float) -> hung.StepWatch:
     """Return the watch from the ranks' last messages before this agent started."""
-    watch = hung.after_order(hung.StepWatch(), orders.generation_in(run.folder.order))
+    order = orders.read(run.folder.order)
+    watch = hung.after_order(hung.StepWatch(), 0 if order is None else order.generation)
     for rank, path in run.message_files:
         start = max(0, size_bytes(path) - _RECALLED_BYTES)
         for message, _, _ in read_messages(
