@@ -259,7 +259,7 @@ class Supervisor:
         self._release_unheld(command.job_id, command.generation, command.oldest)
 
     def _release_unheld(self, job_id: str, generation: int, oldest: int) -> None:
-        """Report that nothing is held of the runs in a command, because the service may wait for their end."""
+        """Report that the runs in a command hold no slots here, because the service may wait for their end."""
         if not self._runs.held(job_id, newest=generation):
             self._events.nothing_held(job_id, generation)
         elif not self._runs.held(job_id, newest=generation, oldest=oldest):

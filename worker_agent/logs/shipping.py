@@ -168,7 +168,8 @@ class _RankLog:
         # A line without an end is held back while it grows, and shipped once it stops growing.
         idle = self._last_size == size
         self._last_size = size
-        if not 0 <= self._now_s() - self._shipped.since_s < QUOTA_S:  # a clock before it is of another boot
+        # A clock before `since_s` belongs to another boot, so a new hour begins.
+        if not 0 <= self._now_s() - self._shipped.since_s < QUOTA_S:
             self._shipped = replace(self._shipped, in_hour=0)
         try:
             self._ship_due(redactor, size, final=final, idle=idle)

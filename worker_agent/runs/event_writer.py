@@ -50,7 +50,7 @@ from worker_agent.runs.step_meters import StepMeters
 _log = structlog.get_logger()
 
 _URGENT = (FirstStep, Ready, Switched, Left)
-"""Messages for which the service waits, and with it the ranks."""
+"""Messages that are sent at once, because the service and the ranks wait for them."""
 _KILLED_IN_SHELL = 128 + signal.SIGKILL
 """Exit code of a shell whose program was killed."""
 _MOST_STACKS = 8
@@ -138,7 +138,7 @@ class EventWriter:
             if ended is None and gone and run.folder.pid(slot.rank).exists():
                 ended = {"exit_code": None, "signal": None, "signalled": False}  # lost with its launcher
             if ended is not None:
-                self.messages(run, last=True)  # its messages precede its end
+                self.messages(run, last=True)  # messages of a rank are reported before its end
                 failure = self._exited(run, slot.rank, ended) or failure
         return failure
 
