@@ -61,7 +61,7 @@ class Saves:
             raise RuntimeError("the previous save has not ended")
 
     def wait(self) -> Saved:
-        done = self.checkpoints.wait(600)
+        done = self.checkpoints.wait()
         if done is None or isinstance(done, Failed):
             raise RuntimeError(f"the save failed: {done}")
         return done

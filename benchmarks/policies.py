@@ -39,7 +39,7 @@ from benchmarks.arguments import benchmark_parser, pool, run_benchmark
 from service.domain.policies.registry import DEFAULT, POLICIES, policy
 from service.simulation.inputs.reading import world_of
 from service.simulation.inputs.streams import Submission, read_stream
-from service.simulation.model.laws import JobDistribution, amdahl
+from service.simulation.model.laws import amdahl
 from service.simulation.model.profiles import data_folder
 from service.simulation.model.world import ClusterRules, Kind, View, World
 from service.simulation.replay.engine import replay
@@ -249,7 +249,7 @@ def world_of_stream(
         file,
         tuple(stream),
         kinds,
-        law=JobDistribution(law=amdahl(1.0)),  # for jobs without a profile; these streams have none
+        law=amdahl(1.0),  # for jobs without a profile; these streams have none
         profiles=data_folder() / "profiles",
         rules=rules,
         seed=seed,

@@ -20,12 +20,12 @@ from benchmarks.arguments import benchmark_parser, run_benchmark, show
 from service.domain.policies.registry import DEFAULT, policy
 from service.simulation.inputs.reading import world_of
 from service.simulation.inputs.streams import read_stream
-from service.simulation.model.laws import JobDistribution, power
+from service.simulation.model.laws import power
 from service.simulation.model.profiles import data_folder
 from service.simulation.model.world import ClusterRules, Kind, View, World
 from service.simulation.replay.engine import replay
 
-LAW = JobDistribution(law=power(0.8))
+LAW = power(0.8)
 
 QUICK_JOBS = 40
 

@@ -14,8 +14,7 @@ from typing import IO, BinaryIO, cast
 from headway.layout import Kind, Layout, LayoutRefused, Parts, shown
 
 _LARGEST_READ_BYTES = 128 << 10
-"""Size limit of one read. Contents are copied in small pieces; a large read is for a header, which stays in
-memory."""
+"""Size limit of one read. A larger one can only be for a header, which would stay in memory."""
 _PIECE_BYTES = 64 << 10
 _DAMAGE = (tarfile.TarError, EOFError, OSError, zlib.error, ValueError, ArithmeticError, RecursionError)
 """Errors of the standard library for damaged archives. Some come from parsing code and are not documented."""
@@ -44,7 +43,7 @@ class ArchiveEntry:
     """A file, folder or link to create, relative to the folder into which the archive is unpacked."""
 
     path: Parts
-    """Path components without `.`, `..` or links on the way. Empty for the folder itself."""
+    """Path components without `.` and `..`, none of them a link. Empty for the folder itself."""
     kind: Kind
     executable: bool
     modified_s: float
@@ -71,10 +70,10 @@ def members(packed: BinaryIO, *, most_bytes: int, most_entries: int) -> Iterator
 def _checked(bounded: BinaryIO, *, most_bytes: int, most_entries: int) -> Iterator[ArchiveEntry]:
     layout = Layout()
     total_bytes = count = 0
-    with _damage_told():
+    with _as_archive_error():
         archive = tarfile.open(fileobj=bounded, mode="r:")  # noqa: SIM115  # the caller closes its file
     while True:
-        with _damage_told():
+        with _as_archive_error():
             member = archive.next()
             if member is None:
                 return
@@ -113,7 +112,7 @@ def _entry(layout: Layout, member: tarfile.TarInfo, archive: tarfile.TarFile) ->
 
 
 @contextmanager
-def _damage_told() -> Iterator[None]:
+def _as_archive_error() -> Iterator[None]:
     """Raise `ArchiveRefused` for any error of the standard library that a damaged archive causes."""
     try:
         yield
@@ -134,7 +133,7 @@ def pieces(content: IO[bytes]) -> Iterator[bytes]:
         ArchiveRefused: the archive ends before the file does.
     """
     while True:
-        with _damage_told():
+        with _as_archive_error():
             piece = content.read(_PIECE_BYTES)
         if not piece:
             return
@@ -146,9 +145,8 @@ class _Bounded(io.RawIOBase):
 
     def __init__(self, file: BinaryIO, most_bytes: int) -> None:
         self._file = file
-        self._furthest = most_bytes + max(
-            most_bytes // 4, 64 << 20
-        )  # allowance for headers and padding of small files
+        # Headers and padding of small files come on top.
+        self._furthest = most_bytes + max(most_bytes // 4, 64 << 20)
 
     def read(self, size: int = -1, /) -> bytes:
         if size < 0 or size > _LARGEST_READ_BYTES:

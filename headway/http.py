@@ -55,7 +55,6 @@ class ServerEvent:
 
     event: str
     data: str
-    id: str | None
 
 
 class Http:
@@ -81,13 +80,11 @@ class Http:
         self.url = url.rstrip("/")
         self._patience_s = patience_s
         self._timer = timer
-        headers = {"Authorization": f"Bearer {token}"} if token else {}
-        timeout = httpx.Timeout(30.0, connect=5.0)
         try:
             self._client = httpx.Client(
                 base_url=self.url,
-                headers=headers,
-                timeout=timeout,
+                headers={"Authorization": f"Bearer {token}"} if token else {},
+                timeout=httpx.Timeout(30.0, connect=5.0),
                 transport=transport,
                 verify=trusted_for(self.url, os.environ),
             )
@@ -121,18 +118,18 @@ class Http:
             ApiError: the service refused the request.
             ServiceUnavailableError: the service was away for longer than `patience_s`.
         """
-        patience = _Patience(self._timer, self._patience_s)
+        retries = _Retries(self._timer, self._patience_s)
         while True:
             try:
                 response = self._client.request(method, path, **arguments)
             except httpx.UnsupportedProtocol as error:
                 raise HeadwayError(f"{self.url!r} is not a URL: {error}", "Correct HEADWAY_URL.") from None
             except httpx.TransportError as error:
-                patience.wait(_unreachable(self.url, error))
+                retries.wait(_unreachable(self.url, error))
                 continue
             if response.is_success or response.status_code in accept:
                 return response
-            patience.wait(_failure(response), retry_after_s(response.headers))
+            retries.wait(_failure(response), retry_after_s(response.headers))
 
     def follow(self, path: str, query: Mapping[str, str]) -> Iterator[ServerEvent]:
         """Yield server-sent events until the one named `end`. Reconnect after a broken connection.
@@ -145,7 +142,7 @@ class Http:
             ApiError: the service refused the request.
             ServiceUnavailableError: no event arrived for longer than `patience_s`.
         """
-        patience = _Patience(self._timer, self._patience_s)
+        retries = _Retries(self._timer, self._patience_s)
         while True:
             headers = {"Accept": "text/event-stream"}
             if "after" in query:
@@ -160,18 +157,18 @@ class Http:
                             if event.event == "end":
                                 return
                             yield event
-                            patience.renew()
+                            retries.renew()
                     else:
                         response.read()
                         failure = _failure(response)
             except httpx.ReadTimeout:
-                patience.renew()  # a quiet stream, not a broken one
+                retries.renew()  # a quiet stream, not a broken one
             except httpx.TransportError as error:
                 failure = _unreachable(self.url, error)
-            patience.wait(failure)
+            retries.wait(failure)
 
 
-class _Patience:
+class _Retries:
     """The deadline and the backoff of retries."""
 
     def __init__(self, timer: Timer, limit_s: float) -> None:
@@ -205,11 +202,11 @@ def parse_events(lines: Iterable[str]) -> Iterator[ServerEvent]:
 
     Drop comments and an incomplete last event.
     """
-    event, data, identity = "message", list[str](), None
+    event, data = "message", list[str]()
     for line in lines:
         if not line:
             if data or event != "message":
-                yield ServerEvent(event, "\n".join(data), identity)
+                yield ServerEvent(event, "\n".join(data))
             event, data = "message", []
             continue
         field, _, value = line.partition(":")
@@ -218,8 +215,6 @@ def parse_events(lines: Iterable[str]) -> Iterator[ServerEvent]:
             event = value
         elif field == "data":
             data.append(value)
-        elif field == "id":
-            identity = value
 
 
 def _lines(chunks: Iterable[bytes]) -> Iterator[str]:
@@ -239,13 +234,13 @@ def problem_of(response: httpx.Response) -> Problem:
     try:
         return Problem.model_validate_json(response.content)
     except ValidationError:
-        said = response.text.strip()[:200]
+        body = response.text.strip()[:200]
         return Problem(
             type="about:blank",
             title=response.reason_phrase or "Error",
             status=response.status_code,
             code="unknown",
-            detail=f"{response.request.url} answered {response.status_code} {response.reason_phrase}: {said}",
+            detail=f"{response.request.url} answered {response.status_code} {response.reason_phrase}: {body}",
         )
 
 
@@ -263,8 +258,8 @@ def _failure(response: httpx.Response) -> HeadwayError:
 
 
 def _unreachable(url: str, error: httpx.TransportError) -> HeadwayError:
-    said = str(error) or type(error).__name__
+    reason = str(error) or type(error).__name__
     return ServiceUnavailableError(
-        f"The service at {url} does not answer ({said}).",
+        f"The service at {url} does not answer ({reason}).",
         "Start one with `headway up`, or set HEADWAY_URL to the URL of a running service.",
     )

@@ -47,7 +47,7 @@ def parse(text: str, name: str, overrides: Sequence[str] = ()) -> JobSpec:
     try:
         return JobSpec.model_validate(document)
     except ValidationError as error:
-        raise JobFileError("\n".join(_complaints(error, name, document, lines))) from None
+        raise JobFileError("\n".join(_problems(error, name, document, lines))) from None
 
 
 def from_fields(fields: Mapping[str, Any]) -> JobSpec:
@@ -59,7 +59,7 @@ def from_fields(fields: Mapping[str, Any]) -> JobSpec:
     try:
         return JobSpec.model_validate(dict(fields))
     except ValidationError as error:
-        raise JobFileError("\n".join(_complaints(error, "job", fields, {}))) from None
+        raise JobFileError("\n".join(_problems(error, "job", fields, {}))) from None
 
 
 def _document(text: str, name: str, lines: dict[Location, int]) -> dict[str, Any]:
@@ -121,13 +121,13 @@ def _override(document: dict[str, Any], override: str) -> None:
         place[last] = value  # the environment holds text: no conversion of --set env.THREADS=1
 
 
-def _complaints(
+def _problems(
     error: ValidationError, name: str, document: Mapping[str, Any], lines: Mapping[Location, int]
 ) -> Iterator[str]:
     """Yield one line per wrong field, in the order of the file."""
     messages: dict[Location, list[str]] = {}
     for problem in error.errors():
-        field = _real(problem["loc"], document)
+        field = _file_location(problem["loc"], document)
         messages.setdefault(field, []).append(_message(problem, field))
 
     def line_of(field: Location) -> int:
@@ -171,7 +171,7 @@ def _message(problem: ErrorDetails, field: Location) -> str:
     return template.format(**context) if template else problem["msg"].removeprefix("Value error, ")
 
 
-def _real(location: Location, document: Any) -> Location:
+def _file_location(location: Location, document: Any) -> Location:
     """Return a Pydantic location without the names of union members that it contains."""
     real: list[str | int] = []
     value = document

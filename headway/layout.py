@@ -70,7 +70,10 @@ class Layout:
         if not path and kind != "folder":
             raise LayoutRefused(f"a {kind} in it has no name")
         for length in range(1, len(path)):
-            self._pass(path[:length], name)
+            folder = path[:length]
+            self._pass_through(folder, name)
+            if self._kinds.setdefault(folder, "folder") == "file":
+                raise LayoutRefused(f"{shown(name)} is inside of {shown('/'.join(folder))}, which is a file")
         known = self._kinds.get(path)
         if known is not None and (known, kind) != ("folder", "folder"):
             raise LayoutRefused(f"{shown(name)} is in it twice, as a {known} and as a {kind}")
@@ -82,13 +85,8 @@ class Layout:
             self._kinds[path] = kind
         return path
 
-    def _pass(self, folder: Parts, name: str) -> None:
-        """Note that a path leads through this folder."""
-        self._go_through(folder, name)
-        if self._kinds.setdefault(folder, "folder") == "file":
-            raise LayoutRefused(f"{shown(name)} is inside of {shown('/'.join(folder))}, which is a file")
-
-    def _go_through(self, folder: Parts, name: str) -> None:
+    def _pass_through(self, folder: Parts, name: str) -> None:
+        """Record that the path `name` leads through this folder, which must be no link."""
         folded = _folded(folder)
         if folded in self._links:
             raise LayoutRefused(f"{shown(name)} passes through the link {shown('/'.join(folder))}")
@@ -107,7 +105,7 @@ class Layout:
             elif step not in {"", "."}:
                 at.append(step)
                 if index + 1 < len(steps):
-                    self._go_through(tuple(at), f"{name} -> {target}")
+                    self._pass_through(tuple(at), f"{name} -> {target}")
 
 
 def shown(name: str) -> str:

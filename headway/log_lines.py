@@ -48,7 +48,7 @@ def log_as_json(stream: TextIO, *more: Processor) -> None:
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
         logger_factory=structlog.PrintLoggerFactory(stream),
     )
-    logging.getLogger().handlers = [_OfLibraries()]
+    logging.getLogger().handlers = [_LibraryLogs()]
 
 
 def _line(_: Any, __: str, event: MutableMapping[str, Any]) -> str:
@@ -60,7 +60,7 @@ def _line(_: Any, __: str, event: MutableMapping[str, Any]) -> str:
     return without_credentials(text)
 
 
-class _OfLibraries(logging.Handler):
+class _LibraryLogs(logging.Handler):
     """Handler that forwards log records of libraries to structlog."""
 
     def emit(self, record: logging.LogRecord) -> None:

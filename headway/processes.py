@@ -13,11 +13,9 @@ _PRIVATE = 0o077
 
 
 def keep_to_itself() -> None:
-    """Protect this process: write no core dumps, create files for this user only, and hide memory and
-    environment.
+    """Protect this process: it writes no core dumps, and creates files for this user only.
 
-    Where the system supports it, other processes of the user cannot read this process's memory and
-    environment.
+    Where the system supports it, the user's other processes cannot read its memory and environment.
     """
     os.umask(_PRIVATE)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

@@ -6,6 +6,7 @@ import atexit
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import SupportsFloat
 
@@ -16,8 +17,7 @@ EVERY_S = 0.5
 
 
 class Stepper:
-    """Reporter that sends steps to the agent through the control folder of rank 0. It never fails or delays
-    the script.
+    """Reporter that sends rank 0's steps to the agent. It never fails or delays the script.
 
     Args:
         control: control folder; None outside Headway, where nothing is reported.
@@ -29,7 +29,7 @@ class Stepper:
         self._path = None if control is None else control / message_file(0)
         self._generation = generation
         self._now_s = now_s
-        self._told_s = float("-inf")
+        self._reported_s = float("-inf")
         self._waiting: tuple[float, int, int | None, dict[str, SupportsFloat]] | None = None
 
     @classmethod
@@ -50,7 +50,7 @@ class Stepper:
             return
         now_s = self._now_s()
         self._waiting = (now_s, step, total, metrics)
-        if now_s - self._told_s >= EVERY_S or now_s < self._told_s or step == total:
+        if now_s - self._reported_s >= EVERY_S or now_s < self._reported_s or step == total:
             self.flush()
 
     def flush(self) -> None:
@@ -58,7 +58,7 @@ class Stepper:
         if self._path is None or self._waiting is None:
             return
         at_s, step, total, metrics = self._waiting
-        self._waiting, self._told_s = None, at_s
+        self._waiting, self._reported_s = None, at_s
         values: dict[str, float] = {}
         for name, value in metrics.items():
             try:
@@ -68,22 +68,16 @@ class Stepper:
         message = Stepped(
             rank=0, generation=self._generation, at_s=at_s, step=step, total=total, values=values
         )
-        try:
-            file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
-            try:
-                os.write(file, to_line(message).encode())
-            finally:
-                os.close(file)
-        except OSError:
-            pass  # the next report reaches the agent
+        # After an error, the next report reaches the agent.
+        with suppress(OSError), self._path.open("ab", buffering=0) as file:
+            file.write(to_line(message).encode())
 
 
 _stepper: Stepper | None = None
 
 
 def progress(step: int, total: int | None = None, **metrics: SupportsFloat) -> None:
-    """Report the progress of this script to Headway. Outside Headway, and on every rank but 0, it does
-    nothing.
+    """Report the progress of this script, on rank 0 of a job; elsewhere it does nothing.
 
     The function is for scripts without `headway.init()`: their jobs then have forecasts, plots and speeds.
     Call it after every step, or after some steps. It costs about a microsecond, and twice a second a short

@@ -14,9 +14,7 @@ CA_FILE = "HEADWAY_CA_FILE"
 
 
 def trusted(ca_file: str | None) -> ssl.SSLContext:
-    """Return a TLS context that checks certificates of servers, including their names.
-
-    `ca_file` holds certificates (PEM) to trust in addition to the system's.
+    """Return a TLS context that checks servers' certificates and names, and trusts those of `ca_file` (PEM) too.
 
     Raises:
         HeadwayError: the file cannot be read, or holds no certificate.

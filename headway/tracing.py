@@ -82,8 +82,7 @@ class Sends(Protocol):
 
 
 class Otlp:
-    """Sender of spans to a collector by OTLP over HTTP, from a thread of its own. Spans that a collector
-    refuses are lost.
+    """Sender of spans to a collector by OTLP over HTTP, from a thread. Spans that it refuses are lost.
 
     Args:
         service_name: name of the program for the collector.

@@ -6,11 +6,8 @@ from alembic import context
 
 from service.adapters.postgres.tables import (  # noqa: F401  # their tables are in the metadata
     identity,
-    ledger,
-    reliability,
     rental,
-    retention,
-    schema,
+    upkeep,
 )
 from service.adapters.postgres.tables.core import metadata
 

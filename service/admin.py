@@ -47,8 +47,8 @@ def main(argv: Sequence[str]) -> int:
         given = sys.stdin.read().strip() if arguments.token_stdin else None
         token = asyncio.run(_create_admin(name, given, migrate_first=arguments.migrate))
     except (SettingsError, HeadwayServiceError, OSError, ValidationError, ValueError) as error:
-        said = f"{arguments.name!r} is not a user name" if isinstance(error, ValidationError) else error
-        print(f"headway service: {said}", file=sys.stderr)  # noqa: T201  # error message of a program
+        message = f"{arguments.name!r} is not a user name" if isinstance(error, ValidationError) else error
+        print(f"headway service: {message}", file=sys.stderr)  # noqa: T201  # error message of a program
         return 1
     if given is None:
         print(f"{name} is an admin. This token is shown once:", file=sys.stderr)  # noqa: T201
@@ -65,8 +65,8 @@ async def _create_admin(name: str, given: str | None, *, migrate_first: bool) ->
         if problem is not None:
             raise SettingsError(problem)
         token, now = new_token() if given is None else given, datetime.now(UTC)
-        told = on_command_line(service.database, "create-admin", lambda: datetime.now(UTC), target=name)
-        async with told.begin() as tx:
+        audited = on_command_line(service.database, "create-admin", lambda: datetime.now(UTC), target=name)
+        async with audited.begin() as tx:
             await make_admin(
                 tx, name, user_id=new_id("u", now), token_id=new_id("t", now), token=token, now=now
             )

@@ -20,7 +20,6 @@ from redis.exceptions import RedisError
 from service.adapters.postgres.database import PostgresTransaction
 from service.adapters.postgres.engine import dump
 from service.adapters.postgres.engine.schema import schema_problem
-from service.adapters.postgres.upkeep.restoration import PostgresRestoration
 from service.domain.shared.errors import HeadwayServiceError, Unavailable
 from service.main import Service
 from service.settings import SettingsError, read_settings
@@ -54,17 +53,12 @@ async def run_restored(service: Service) -> list[str]:
 async def _bring_back(service: Service) -> list[str]:
     await _empty_streams(service)
     async with service.database.session() as session:
-        done = await bring_back(
-            PostgresTransaction(session),
-            PostgresRestoration(session),
-            service.launch,
-            datetime.now(UTC),
-        )
+        done = await bring_back(PostgresTransaction(session), service.launch, datetime.now(UTC))
         await session.commit()
     problem = await schema_problem(service.database.engine)
     if problem is not None:
         raise SettingsError(problem)
-    return [*_said(done), *await _missing_bundles(service, done)]
+    return [*_report(done), *await _missing_bundles(service, done)]
 
 
 async def _empty_streams(service: Service) -> None:
@@ -83,7 +77,7 @@ async def _empty_streams(service: Service) -> None:
         ) from error
 
 
-def _said(done: Restored) -> list[str]:
+def _report(done: Restored) -> list[str]:
     gap = done.at - done.known_until
     return [
         f"{done.stopped} jobs that were running start again from their last checkpoints; {done.waiting} are still waiting.",

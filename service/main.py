@@ -113,7 +113,7 @@ class Service:
         self.launch = Launch(checkpoint_root=f"{settings.storage_url}/checkpoints")
         self._lateness = Lateness(math.inf)
         """Lateness of reports to the application."""
-        self._told_s = -math.inf
+        self._beat_s = -math.inf
         """Monotonic time up to which the database knows the lateness."""
         self._identities: Identities | None = None
         """Identities of the application."""
@@ -209,9 +209,9 @@ class Service:
         """Store that this API is up, and whether it was late since the last call."""
         began_s = time.monotonic()
         async with self.database.begin() as tx:
-            late = self._lateness.was_late(self._told_s)
+            late = self._lateness.was_late(self._beat_s)
             await tx.nodes.beat(self.process_id, self.clock.now(), API_FRESH_S, late=late)
-        self._told_s = began_s
+        self._beat_s = began_s
 
     @asynccontextmanager
     async def keeping_time(self) -> AsyncIterator[None]:

@@ -45,7 +45,7 @@ async def _rotate() -> int:
     keys = required(ring_of(settings.secrets))
     service = Service(settings)
     try:
-        told = on_command_line(service.database, "rotate-secrets", lambda: datetime.now(UTC))
-        return await rotate(told, keys)
+        audited = on_command_line(service.database, "rotate-secrets", lambda: datetime.now(UTC))
+        return await rotate(audited, keys)
     finally:
         await service.close()

@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 from rich.console import Console, RenderableType
 
 from headway._lazy import lazy
 from headway.client.client import Client
 from headway.client.target import target
+from headway.errors import HeadwayError
 
 if TYPE_CHECKING:
     import webbrowser
@@ -111,6 +112,17 @@ class Cli:
                 typer.echo(model.model_dump_json(by_alias=True))
             else:
                 self.out.print(line, soft_wrap=True)
+
+
+def invalid(error: ValidationError, command: str) -> HeadwayError:
+    """Return the error of a command whose options Pydantic refused: the first wrong option and its problem.
+
+    An option is named like its field, without the unit of a duration.
+    """
+    first = error.errors()[0]
+    option = ".".join(map(str, first["loc"])).replace("_", "-").removesuffix("-in-s")
+    message = str(first["msg"]).removeprefix("Value error, ")
+    return HeadwayError(f"--{option}: {message}" if option else message, f"See: headway {command} --help.")
 
 
 def to_json(model: BaseModel) -> str:

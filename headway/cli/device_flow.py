@@ -25,9 +25,7 @@ _OTHERWISE = "Sign in with a token instead: headway login --token."
 
 @dataclass(frozen=True, slots=True)
 class Confirmation:
-    """Instructions for the user: open `url` in a browser and type `code`, or open `complete_url`, which
-    contains the code.
-    """
+    """Instructions for the user: open `url` and type `code`, or open `complete_url`, which contains the code."""
 
     url: str
     code: str
@@ -36,7 +34,7 @@ class Confirmation:
 
 def sign_in(
     provider: httpx.Client,
-    ways: SignInView,
+    settings: SignInView,
     ask: Callable[[Confirmation], None],
     timer: Timer = time,
 ) -> str:
@@ -44,7 +42,7 @@ def sign_in(
 
     Args:
         provider: HTTP client for the requests.
-        ways: sign-in settings of the service, which name an identity provider.
+        settings: sign-in settings of the service, which name an identity provider.
         ask: function that tells the user what to do.
         timer: clock for the waits.
 
@@ -52,19 +50,17 @@ def sign_in(
         HeadwayError: the provider does not answer, does not support device authorization or refuses it, or
             the code expires.
     """
-    issuer = ways.issuer or ""
-    found = _get(provider, f"{issuer.rstrip('/')}/.well-known/openid-configuration")
+    issuer = settings.issuer or ""
+    found = _request(provider, "GET", f"{issuer.rstrip('/')}/.well-known/openid-configuration")
     if found.get("issuer") != issuer:
         raise HeadwayError(f"The identity provider is not {issuer}, but {found.get('issuer')}.", _OTHERWISE)
     if "device_authorization_endpoint" not in found:
         raise HeadwayError(
             f"The identity provider {issuer} does not support sign-in from a terminal.", _OTHERWISE
         )
-    begun = _post(
-        provider,
-        str(found["device_authorization_endpoint"]),
-        {"client_id": ways.client_id or "", "scope": " ".join(dict.fromkeys(("openid", *ways.scopes)))},
-    )
+    scope = " ".join(dict.fromkeys(("openid", *settings.scopes)))
+    body = {"client_id": settings.client_id or "", "scope": scope}
+    begun = _request(provider, "POST", str(found["device_authorization_endpoint"]), data=body)
     if "device_code" not in begun:
         raise HeadwayError(f"The identity provider refuses to start a sign-in: {_reason(begun)}.", _OTHERWISE)
     complete = begun.get("verification_uri_complete")
@@ -75,11 +71,11 @@ def sign_in(
             complete_url=str(complete) if complete else None,
         )
     )
-    return _wait(provider, str(found.get("token_endpoint", "")), ways, begun, timer)
+    return _wait(provider, str(found.get("token_endpoint", "")), settings, begun, timer)
 
 
 def _wait(
-    provider: httpx.Client, endpoint: str, ways: SignInView, begun: Mapping[str, Any], timer: Timer
+    provider: httpx.Client, endpoint: str, settings: SignInView, begun: Mapping[str, Any], timer: Timer
 ) -> str:
     """Poll the provider, as often as it allows, until the user has confirmed."""
     pause_s = float(begun.get("interval", 5))
@@ -87,42 +83,34 @@ def _wait(
     body = {
         "grant_type": _GRANT,
         "device_code": str(begun["device_code"]),
-        "client_id": ways.client_id or "",
+        "client_id": settings.client_id or "",
     }
     while timer.monotonic() + pause_s < until_s:
         timer.sleep(pause_s)
-        said = _post(provider, endpoint, body)
-        if isinstance(said.get("id_token"), str):
-            return str(said["id_token"])
-        if said.get("error") == "slow_down":
+        answer = _request(provider, "POST", endpoint, data=body)
+        if isinstance(answer.get("id_token"), str):
+            return str(answer["id_token"])
+        if answer.get("error") == "slow_down":
             pause_s += _SLOWER_S
-        elif said.get("error") != "authorization_pending":
-            raise HeadwayError(f"The identity provider refused the sign-in: {_reason(said)}.", "Try again.")
+        elif answer.get("error") != "authorization_pending":
+            raise HeadwayError(f"The identity provider refused the sign-in: {_reason(answer)}.", "Try again.")
     raise HeadwayError("The code expired before it was confirmed.", "Try again: headway login.")
 
 
-def _get(provider: httpx.Client, url: str) -> dict[str, Any]:
-    return _asked(provider, "GET", url)
-
-
-def _post(provider: httpx.Client, url: str, body: Mapping[str, str]) -> dict[str, Any]:
-    return _asked(provider, "POST", url, data=dict(body))
-
-
-def _asked(provider: httpx.Client, method: str, url: str, **arguments: Any) -> dict[str, Any]:
+def _request(provider: httpx.Client, method: str, url: str, **arguments: Any) -> dict[str, Any]:
     parts = urlsplit(url)
     if parts.scheme != "https" and not (parts.scheme == "http" and parts.hostname in _LOOPBACK):
         raise HeadwayError(f"{url!r} of the identity provider is not safe: it must be https.", _OTHERWISE)
     try:
-        said = provider.request(method, url, **arguments).json()
+        answer = provider.request(method, url, **arguments).json()
     except httpx.HTTPError as error:
         raise HeadwayError(f"The identity provider does not answer at {url} ({error}).", _OTHERWISE) from None
     except ValueError:
-        said = None
-    if not isinstance(said, dict):
+        answer = None
+    if not isinstance(answer, dict):
         raise HeadwayError(f"{url} does not answer like an identity provider.", _OTHERWISE)
-    return said
+    return answer
 
 
-def _reason(said: Mapping[str, Any]) -> str:
-    return str(said.get("error_description") or said.get("error") or "no reason was given")[:200]
+def _reason(answer: Mapping[str, Any]) -> str:
+    return str(answer.get("error_description") or answer.get("error") or "no reason was given")[:200]

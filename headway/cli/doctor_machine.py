@@ -21,11 +21,9 @@ from headway.local import postgres, redis
 _LITTLE_DISK_BYTES = 5 * 2**30
 _NO_DISK_BYTES = 200 * 2**20
 _FEW_FILES = 10_000
-"""Free inodes below which the check warns. A job's logs and control files take a few dozen, and its bundle
-one per file."""
+"""Free inodes below which the check warns. A job takes a few dozen, and one for each file of its bundle."""
 _FEW_OPEN_FILES = 4096
-"""Open files below which the check warns. The service holds one socket for each agent and each client that
-follows a job."""
+"""Open files below which the check warns. The service has a socket for each agent and each follower of a job."""
 _CONNECT_S = 3.0
 _CONTROLLERS = Path("/sys/fs/cgroup/cgroup.controllers")
 _BOUNDS = {"memory": "memory_per_slot", "cpu": "cpus_per_slot", "pids": "the number of processes"}
@@ -112,17 +110,14 @@ def bounds_check(controllers: Path) -> Check:
 
     `controllers` is the list of available controllers of control groups (version 2).
     """
-    known = set(controllers.read_text().split()) if controllers.is_file() else set()
-    missing = [what for name, what in _BOUNDS.items() if name not in known]
+    available = set(controllers.read_text().split()) if controllers.is_file() else set()
+    bounded = [resource for name, resource in _BOUNDS.items() if name in available]
+    missing = [resource for name, resource in _BOUNDS.items() if name not in available]
+    rest = f"and not {', '.join(missing)}" if missing else "where an agent may write its control groups"
     return Check(
         name="bounds of jobs",
         level=Level.WARN if missing else Level.OK,
-        found=f"The kernel bounds {', '.join(what for name, what in _BOUNDS.items() if name in known) or 'nothing'}"
-        + (
-            f", and not {', '.join(missing)}."
-            if missing
-            else ", where an agent may write its control groups."
-        ),
+        found=f"The kernel bounds {', '.join(bounded) or 'nothing'}, {rest}.",
         why="A job that takes more than its file says can starve others on the same host.",
         hint="Start with control groups of version 2 (systemd.unified_cgroup_hierarchy=1), and give an agent its own part "
         "(Delegate=yes). Its log says what holds (`jobs are kept apart`). Without an agent here, this does not matter.",

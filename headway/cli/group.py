@@ -36,7 +36,7 @@ class VerbGroup(TyperGroup):
         if name not in self.commands:
             for panel, verbs in PANELS.items():
                 if name in verbs:
-                    self.commands[name] = _imported(name, verbs[name].place, panel)
+                    self.commands[name] = _imported(name, verbs[name].module, panel)
         return self.commands.get(name)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
@@ -91,11 +91,10 @@ class VerbGroup(TyperGroup):
             raise typer.Exit(1) from None
 
 
-def _imported(name: str, place: str, panel: str) -> Any:
+def _imported(name: str, module: str, panel: str) -> Any:
     """Import a verb, or a group of verbs, and return its command."""
-    module, _, attribute = place.partition(":")
-    with _uncollected():
-        found = getattr(import_module(f"headway.cli.verbs.{module}"), attribute)
+    with _without_garbage_collection():
+        found = getattr(import_module(f"headway.cli.verbs.{module}"), name.replace("-", "_"))
     single = typer.Typer(add_completion=False)
     if isinstance(found, typer.Typer):
         single.add_typer(found, name=name, rich_help_panel=panel)
@@ -107,7 +106,7 @@ def _imported(name: str, place: str, panel: str) -> Any:
 
 
 @contextmanager
-def _uncollected() -> Iterator[None]:
+def _without_garbage_collection() -> Iterator[None]:
     """Disable garbage collection during an import, which creates many objects that all stay."""
     gc.disable()
     try:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 from rich.console import Console
 from rich.live import Live
@@ -20,9 +20,8 @@ EXIT_CODES = {JobState.SUCCEEDED: 0, JobState.FAILED: 100, JobState.CANCELLED: 1
 _PLAIN_STEP = 0.1
 
 
-class _View(Protocol):
-    def __call__(self, job: JobView) -> None:
-        """Show the present state of the job."""
+_Show: TypeAlias = Callable[[JobView], None]
+"""Function that shows the present state of a job."""
 
 
 def wait(client: Client, job: str, console: Console) -> JobView:
@@ -38,7 +37,7 @@ def wait(client: Client, job: str, console: Console) -> JobView:
 
 
 @contextmanager
-def _live(console: Console) -> Iterator[_View]:
+def _live(console: Console) -> Iterator[_Show]:
     names = ("job", "state", "size", "progress", "speed", "metrics")
     fields = {name: TextColumn(f"{{task.fields[{name}]}}", markup=False) for name in names}
     columns = [SpinnerColumn(), fields["job"], fields["state"], fields["size"], BarColumn(bar_width=30)]
@@ -46,15 +45,16 @@ def _live(console: Console) -> Iterator[_View]:
     bar = Progress(*columns, console=console)
     blank: dict[str, Any] = dict.fromkeys(names, "")
     task = bar.add_task("", total=None, **blank)
-    said = ""
+    printed = ""
     with Live(bar, console=console, transient=True, refresh_per_second=5) as live:
 
         def show(job: JobView) -> None:
-            nonlocal said
-            if job.message != said and job.state not in TERMINAL_STATES:
-                said = job.message
-                live.console.print(render.state_text(job.state), render.brief(said), soft_wrap=True)
+            nonlocal printed
+            if job.message != printed and job.state not in TERMINAL_STATES:
+                printed = job.message
+                live.console.print(render.state_text(job.state), render.brief(printed), soft_wrap=True)
             done = job.progress
+            speed = f"{render.rate(done.samples_per_s)}/s, {render.eta(done)}" if done.samples_per_s else ""
             bar.update(
                 task,
                 total=done.total_samples,
@@ -63,9 +63,7 @@ def _live(console: Console) -> Iterator[_View]:
                 state=job.state.value,
                 size=f"{render.size(job)} slots",
                 progress=render.progress(done),
-                speed=f"{render.rate(done.samples_per_s)}/s, {render.eta(done)}"
-                if done.samples_per_s
-                else "",
+                speed=speed,
                 metrics=render.metrics(done),
             )
 
@@ -73,7 +71,7 @@ def _live(console: Console) -> Iterator[_View]:
 
 
 @contextmanager
-def _plain(console: Console) -> Iterator[_View]:
+def _plain(console: Console) -> Iterator[_Show]:
     """Print a line whenever the state, the size, the message, the epoch or the tenth of the work changes."""
     last: object = None
 

@@ -19,30 +19,37 @@ class Calls:
 
     _http: Http
 
-    def _get(self, path: str, model: type[Model]) -> Model:
-        return model.model_validate_json(self._http.request("GET", path).content, extra="ignore")
+    def _send(self, method: str, path: str, model: type[Model], **arguments: Any) -> Model:
+        content = self._http.request(method, path, **arguments).content
+        return model.model_validate_json(content, extra="ignore")
+
+    def _get(self, path: str, model: type[Model], **params: object) -> Model:
+        return self._send("GET", path, model, params=given(params))
 
     def _post(self, path: str, model: type[Model], **arguments: Any) -> Model:
-        return model.model_validate_json(
-            self._http.request("POST", path, **arguments).content, extra="ignore"
-        )
+        return self._send("POST", path, model, **arguments)
 
-    def _pages(self, path: str, model: type[Page[Item]], params: Mapping[str, object]) -> Iterator[Item]:
+    def _delete(self, path: str) -> None:
+        self._http.request("DELETE", path)
+
+    def _pages(self, path: str, model: type[Page[Item]], params: Mapping[str, object] = {}) -> Iterator[Item]:
         query = given(params)
         while True:
-            page = model.model_validate_json(
-                self._http.request("GET", path, params=query).content, extra="ignore"
-            )
+            page = self._send("GET", path, model, params=query)
             yield from page.items
             if page.next_cursor is None:
                 return
             query["cursor"] = page.next_cursor
 
 
+def api_path(*parts: str | int) -> str:
+    """Return the path of a resource of the API, with quoted parts."""
+    return "/".join(("/api/v1", *(quote(str(part), safe="") for part in parts)))
+
+
 def job_path(job: str | JobView, *rest: str) -> str:
     """Return the path of a job, given as an id, a name or a view."""
-    name = job.id if isinstance(job, JobView) else job
-    return "/".join((f"/api/v1/jobs/{quote(name, safe='')}", *rest))
+    return api_path("jobs", job.id if isinstance(job, JobView) else job, *rest)
 
 
 def given(params: Mapping[str, object]) -> dict[str, str]:

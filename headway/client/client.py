@@ -23,15 +23,11 @@ import httpx
 
 from headway._lazy import lazy
 from headway.client.access import AccessCalls
-from headway.client.calls import given, job_path
-from headway.client.checkpoints import CheckpointCalls
+from headway.client.calls import api_path, job_path
 from headway.client.cluster import ClusterCalls
-from headway.client.join_tokens import JoinTokenCalls
 from headway.client.logs import LogCalls
 from headway.client.money import MoneyCalls
-from headway.client.nodes import NodeCalls
 from headway.client.outputs import OutputCalls
-from headway.client.secrets import SecretCalls
 from headway.client.simulations import SimulationCalls
 from headway.client.target import target
 from headway.contract.spec import JobSpec
@@ -74,24 +70,12 @@ __all__ = [
     "WaitTimeoutError",
 ]
 
-_API = "/api/v1"
 _UPLOAD_TIMEOUT_S = 300.0
 _RECOMMENDATION_TIMEOUT_S = 120.0
-"""Timeout of recommendations: hundreds of small integer programs take 1 or 2 s, more on a busy host."""
+"""Timeout of recommendations: searching hundreds of plans takes up to 2 s, more on a busy host."""
 
 
-class Client(
-    LogCalls,
-    CheckpointCalls,
-    ClusterCalls,
-    NodeCalls,
-    OutputCalls,
-    MoneyCalls,
-    SecretCalls,
-    AccessCalls,
-    JoinTokenCalls,
-    SimulationCalls,
-):
+class Client(LogCalls, OutputCalls, ClusterCalls, MoneyCalls, AccessCalls, SimulationCalls):
     """A client of one service with the rights of one user.
 
     The client retries a request for up to `patience_s` if the service is away (no connection, 502, 503, 504,
@@ -189,7 +173,7 @@ class Client(
             spec = spec.model_copy(update={"bundle": uploaded.digest})
         key = idempotency_key or str(uuid.uuid4())
         body = spec.model_dump(mode="json", by_alias=True, exclude_unset=True)
-        return self._post(f"{_API}/jobs", JobView, json=body, headers={"Idempotency-Key": key})
+        return self._post(api_path("jobs"), JobView, json=body, headers={"Idempotency-Key": key})
 
     def jobs(
         self,
@@ -201,7 +185,7 @@ class Client(
     ) -> Iterator[JobView]:
         """Yield jobs, newest first, fetching pages on demand. `live` leaves out ended jobs."""
         params = {"state": state, "live": "true" if live else None, "name": name, "project": project}
-        return self._pages(f"{_API}/jobs", Page[JobView], params)
+        return self._pages(api_path("jobs"), Page[JobView], params)
 
     def job(self, job: str | JobView) -> JobView:
         """Return a job by its id, or the newest job of a name."""
@@ -226,9 +210,7 @@ class Client(
     def set_priority(self, job: str | JobView, priority: int) -> JobView:
         """Set the priority of a job, from 0 to 100. Each 25 points double its weight."""
         body = JobPatch(priority=priority).model_dump()
-        return JobView.model_validate_json(
-            self._http.request("PATCH", job_path(job), json=body).content, extra="ignore"
-        )
+        return self._send("PATCH", job_path(job), JobView, json=body)
 
     def explain(self, job: str | JobView) -> decisions.ExplanationView:
         """Return the last decision about a job, its alternatives, and the value of another slot."""
@@ -244,14 +226,14 @@ class Client(
         Its `workdir` is not read.
         """
         body = self._own(spec).model_dump(mode="json", by_alias=True, exclude_unset=True)
-        return self._post(f"{_API}/plans", forecasts.PlanView, json=body)
+        return self._post(api_path("plans"), forecasts.PlanView, json=body)
 
     def recommend(self, request: recommendations.RecommendationRequest) -> recommendations.RecommendationView:
         """Return machines to rent for a job, without submitting it. Nothing is rented."""
         request = request.model_copy(update={"spec": self._own(request.spec)})
         body = request.model_dump(mode="json", by_alias=True, exclude_unset=True)
         return self._post(
-            f"{_API}/recommendations",
+            api_path("recommendations"),
             recommendations.RecommendationView,
             json=body,
             timeout=_RECOMMENDATION_TIMEOUT_S,
@@ -267,19 +249,19 @@ class Client(
         max_usd_per_h: float | None = None,
     ) -> recommendations.OfferPage:
         """Return the offers of machines that match every given condition."""
-        query = {
-            "device": device,
-            "provider": provider,
-            "region": region,
-            "market": market,
-            "max_usd_per_h": max_usd_per_h,
-        }
-        answer = self._http.request("GET", f"{_API}/offers", params=given(query))
-        return recommendations.OfferPage.model_validate_json(answer.content)
+        return self._get(
+            api_path("offers"),
+            recommendations.OfferPage,
+            device=device,
+            provider=provider,
+            region=region,
+            market=market,
+            max_usd_per_h=max_usd_per_h,
+        )
 
     def metrics(self, job: str | JobView) -> Iterator[MetricPoint]:
         """Yield the metrics that the script reported, oldest first."""
-        return self._pages(job_path(job, "metrics"), Page[MetricPoint], {})
+        return self._pages(job_path(job, "metrics"), Page[MetricPoint])
 
     def events(self, job: str | JobView, *, after: int = 0, follow: bool = False) -> Iterator[EventView]:
         """Yield the events of a job after sequence number `after`, oldest first.
@@ -367,11 +349,11 @@ class Client(
             BundleError: the folder is missing or too large, or a link leads out of it.
         """
         bundle = bundles.pack(folder)
-        known = self._http.request("HEAD", f"{_API}/bundles/{bundle.digest}", accept=(404,))
+        known = self._http.request("HEAD", api_path("bundles", bundle.digest), accept=(404,))
         if known.is_success:
             return BundleView(digest=bundle.digest, size_bytes=len(bundle.content), files=len(bundle.files))
         return self._post(
-            f"{_API}/bundles",
+            api_path("bundles"),
             BundleView,
             content=bundle.content,
             headers={"Content-Type": "application/gzip"},
@@ -388,11 +370,9 @@ class Client(
 
     def diagnosis(self) -> diagnosis_models.DiagnosisView:
         """Return the service's checks of itself and its agents."""
-        return self._get(f"{_API}/diagnosis", diagnosis_models.DiagnosisView)
+        return self._get(api_path("diagnosis"), diagnosis_models.DiagnosisView)
 
     def clock_ahead_s(self) -> float:
-        """Return the lead of the service's clock over ours in seconds, to about 1 s; 0 without a `Date`
-        header.
-        """
+        """Return the lead of the service's clock over ours in seconds, to about 1 s; 0 without a `Date` header."""
         date = self._http.request("GET", "/livez").headers.get("Date")
         return parsedate_to_datetime(date).timestamp() - time.time() if date else 0.0

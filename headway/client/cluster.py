@@ -1,42 +1,75 @@
-"""Client methods about the cluster and its scheduling rounds."""
+"""Client methods about the cluster: policy, scheduling rounds, nodes and rented machines."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
-from urllib.parse import quote
 
 from headway._lazy import lazy
-from headway.client.calls import Calls
+from headway.client.calls import Calls, api_path
 from headway.contract.views.jobs import Page
 
 if TYPE_CHECKING:
+    from headway.contract import health
     from headway.contract.views import decisions
+    from headway.contract.views import machines as machine_models
+    from headway.contract.views import nodes as node_models
 else:
     decisions = lazy("headway.contract.views.decisions")
+    health = lazy("headway.contract.health")
+    machine_models = lazy("headway.contract.views.machines")
+    node_models = lazy("headway.contract.views.nodes")
 
 
 class ClusterCalls(Calls):
-    """Methods about the cluster, its policy and its rounds."""
+    """Methods about the cluster, its policy and rounds, its nodes and rented machines."""
 
     def cluster(self) -> decisions.ClusterView:
         """Return the slots by device kind, the jobs by state, the present policy and the available policies."""
-        return self._get("/api/v1/cluster", decisions.ClusterView)
+        return self._get(api_path("cluster"), decisions.ClusterView)
 
     def set_policy(
         self, policy: str, parameters: Mapping[str, decisions.ParameterValue] | None = None
     ) -> decisions.ClusterView:
         """Set the scheduling policy from the next round on, with `parameters` in place of its defaults."""
         request = decisions.PolicyRequest(policy=policy, parameters=dict(parameters or {}))
-        answer = self._http.request("PUT", "/api/v1/cluster", json=request.model_dump())
-        return decisions.ClusterView.model_validate_json(answer.content)
+        return self._send("PUT", api_path("cluster"), decisions.ClusterView, json=request.model_dump())
 
     def rounds(self) -> Iterator[decisions.RoundView]:
-        """Yield the rounds that changed something and the latest round, newest first, fetching pages on
-        demand.
-        """
-        return self._pages("/api/v1/rounds", Page[decisions.RoundView], {})
+        """Yield the rounds that changed something and the latest round, newest first."""
+        return self._pages(api_path("rounds"), Page[decisions.RoundView])
 
     def round(self, round_id: str = "latest") -> decisions.RoundView:
         """Return one round by its id, or the latest."""
-        return self._get(f"/api/v1/rounds/{quote(round_id, safe='')}", decisions.RoundView)
+        return self._get(api_path("rounds", round_id), decisions.RoundView)
+
+    def nodes(self) -> Iterator[node_models.NodeView]:
+        """Yield the nodes, with the holders of their slots."""
+        return self._pages(api_path("nodes"), Page[node_models.NodeView])
+
+    def machines(self, *, open_only: bool = False) -> Iterator[machine_models.MachineView]:
+        """Yield rented machines, newest first. `open_only` leaves out ended machines."""
+        params = {"open": "true" if open_only else None}
+        return self._pages(api_path("machines"), Page[machine_models.MachineView], params)
+
+    def drain(self, node: str) -> node_models.NodeView:
+        """Move a node's jobs away after a checkpoint, and schedule no new jobs on it."""
+        return self._post(api_path("nodes", node, "drain"), node_models.NodeView)
+
+    def cordon(self, node: str) -> node_models.NodeView:
+        """Schedule no new jobs on a node. Its present jobs stay."""
+        return self._post(api_path("nodes", node, "cordon"), node_models.NodeView)
+
+    def uncordon(self, node: str) -> node_models.NodeView:
+        """Schedule jobs on a cordoned or drained node again."""
+        return self._post(api_path("nodes", node, "uncordon"), node_models.NodeView)
+
+    def quarantine(self, node: str, slot: int, *, why: str = "") -> node_models.NodeView:
+        """Schedule no jobs on a slot until it is released. A job that holds it moves away."""
+        body = health.QuarantineRequest(why=why).model_dump()
+        path = api_path("nodes", node, "slots", slot, "quarantine")
+        return self._post(path, node_models.NodeView, json=body)
+
+    def release(self, node: str, slot: int) -> node_models.NodeView:
+        """Schedule jobs on a slot again, whatever the reason for its quarantine."""
+        return self._post(api_path("nodes", node, "slots", slot, "release"), node_models.NodeView)

@@ -13,10 +13,8 @@ class LogOptions(TypedDict, total=False):
     """Filters for the output of a job.
 
     `rank`, `generation` and `attempt` select ranks; an attempt is one start of the job, with all of its
-    generations. `since` is a
-    start time, relative (`10m`) or absolute (`2026-03-10T12:00:00Z`). `tail` is a number of last lines.
-    `after` is the cursor of
-    the last chunk that was read.
+    generations. `since` is a start time, relative (`10m`) or absolute (`2026-03-10T12:00:00Z`). `tail` is a
+    number of last lines. `after` is the cursor of the last chunk that was read.
     """
 
     after: str | None
@@ -74,11 +72,7 @@ def lines(chunks: Iterable[LogChunk], *, prefixed: bool) -> Iterator[str]:
         if len(rest[key]) > LONGEST_LINE:
             whole.append(rest.pop(key))
         for line in whole:
-            yield _prefix(chunk.rank, prefixed=prefixed) + line
+            yield f"[{chunk.rank}] {line}" if prefixed else line
     for (_, rank), line in sorted(rest.items()):
         if line:
-            yield _prefix(rank, prefixed=prefixed) + line
-
-
-def _prefix(rank: int, *, prefixed: bool) -> str:
-    return f"[{rank}] " if prefixed else ""
+            yield f"[{rank}] {line}" if prefixed else line

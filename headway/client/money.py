@@ -4,29 +4,23 @@ from __future__ import annotations
 
 from datetime import datetime
 from typing import TYPE_CHECKING
-from urllib.parse import quote
 
 from headway._lazy import lazy
+from headway.client.calls import Calls, api_path
 from headway.contract.views.jobs import Page
-from headway.http import Http
 
 if TYPE_CHECKING:
     from headway.contract.views import money
 else:
     money = lazy("headway.contract.views.money")
 
-_BUDGETS = "/api/v1/budgets"
-_USAGE = "/api/v1/usage"
 
-
-class MoneyCalls:
+class MoneyCalls(Calls):
     """Methods about budgets and usage."""
-
-    _http: Http
 
     def budgets(self) -> list[money.BudgetView]:
         """Return all budgets with their spending."""
-        return Page[money.BudgetView].model_validate_json(self._http.request("GET", _BUDGETS).content).items
+        return self._get(api_path("budgets"), Page[money.BudgetView]).items
 
     def set_budget(
         self, name: str, wanted: money.BudgetRequest, *, if_version: int | None = None
@@ -36,14 +30,12 @@ class MoneyCalls:
         With `if_version`, the service refuses if the budget has changed since.
         """
         headers = {} if if_version is None else {"If-Match": f'"{if_version}"'}
-        answer = self._http.request(
-            "PUT", f"{_BUDGETS}/{quote(name, safe='')}", json=wanted.model_dump(mode="json"), headers=headers
-        )
-        return money.BudgetView.model_validate_json(answer.content)
+        body = wanted.model_dump(mode="json")
+        return self._send("PUT", api_path("budgets", name), money.BudgetView, json=body, headers=headers)
 
     def delete_budget(self, name: str) -> None:
         """Remove a budget by its name."""
-        self._http.request("DELETE", f"{_BUDGETS}/{quote(name, safe='')}")
+        self._delete(api_path("budgets", name))
 
     def usage(
         self,
@@ -62,15 +54,14 @@ class MoneyCalls:
             project: only this project; None: all projects.
         """
         group = by or money.GroupBy.PROJECT
-        query = {**_times(since, until), "group_by": group.value, **({"project": project} if project else {})}
-        return money.UsageView.model_validate_json(self._http.request("GET", _USAGE, params=query).content)
+        params = {**_times(since, until), "group_by": group.value, "project": project or None}
+        return self._get(api_path("usage"), money.UsageView, **params)
 
     def machine_bills(
         self, *, since: datetime | None = None, until: datetime | None = None
     ) -> list[money.LeaseBill]:
         """Return the leases of rented machines in a period, as billed and as charged."""
-        answer = self._http.request("GET", f"{_USAGE}/machines", params=_times(since, until))
-        return Page[money.LeaseBill].model_validate_json(answer.content).items
+        return self._get(api_path("usage", "machines"), Page[money.LeaseBill], **_times(since, until)).items
 
 
 def _times(since: datetime | None, until: datetime | None) -> dict[str, str]:

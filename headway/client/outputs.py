@@ -1,27 +1,32 @@
-"""Client methods that list and download output folders."""
+"""Client methods about the checkpoints and output folders of jobs in storage."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from urllib.parse import quote
 
-from headway.client.calls import Calls, given
-from headway.contract.views.jobs import OutputFileView, OutputPage
+from headway.client.calls import Calls, given, job_path
+from headway.contract.views.jobs import CheckpointPage, OutputFileView, OutputPage
 from headway.errors import HeadwayError
 
 
 class OutputCalls(Calls):
-    """Methods about the output folders of jobs in storage."""
+    """Methods about the checkpoints and output folders of jobs in storage."""
+
+    def checkpoints(self, job: str, *, limit: int = 100, cursor: str | None = None) -> CheckpointPage:
+        """Return a page of checkpoints, newest first.
+
+        `next_cursor` leads to the next page; `note` names what cannot be listed.
+        """
+        return self._get(job_path(job, "checkpoints"), CheckpointPage, limit=limit, cursor=cursor)
 
     def output(self, job: str, *, limit: int = 100, cursor: str | None = None) -> OutputPage:
         """Return a page of the files in the output folder, sorted by path.
 
         `next_cursor` leads to the next page.
         """
-        answer = self._http.request("GET", _place(job), params=given({"limit": limit, "cursor": cursor}))
-        return OutputPage.model_validate_json(answer.content, extra="ignore")
+        return self._get(job_path(job, "output"), OutputPage, limit=limit, cursor=cursor)
 
     def output_files(self, job: str) -> Iterator[OutputFileView]:
         """Yield every file of the output folder, sorted by path."""
@@ -64,14 +69,10 @@ class OutputCalls(Calls):
         with partial.open("wb") as file:
             for part in range(one.parts):
                 params = given({"path": one.path, "part": part})
-                file.write(self._http.request("GET", f"{_place(job)}/part", params=params).content)
+                file.write(self._http.request("GET", job_path(job, "output", "part"), params=params).content)
         os.utime(partial, ns=(one.mtime_ns, one.mtime_ns))
         partial.chmod(one.mode | 0o600)
         partial.replace(path)
-
-
-def _place(job: str) -> str:
-    return f"/api/v1/jobs/{quote(job, safe='')}/output"
 
 
 def _make_link(root: Path, path: Path, target: str) -> bool:

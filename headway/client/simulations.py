@@ -5,10 +5,9 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
-from urllib.parse import quote
 
 from headway._lazy import lazy
-from headway.client.calls import Calls
+from headway.client.calls import Calls, api_path
 from headway.contract.views.jobs import Page
 from headway.http import Timer
 
@@ -16,8 +15,6 @@ if TYPE_CHECKING:
     from headway.contract.views import simulations as simulation_models
 else:
     simulation_models = lazy("headway.contract.views.simulations")
-
-_API = "/api/v1"
 
 
 class SimulationCalls(Calls):
@@ -31,19 +28,21 @@ class SimulationCalls(Calls):
         """Start a simulation of the cluster with changes. `wait_simulation` waits for its result."""
         body = request.model_dump(mode="json", by_alias=True)
         headers = {"Idempotency-Key": idempotency_key or str(uuid.uuid4())}
-        return self._post(f"{_API}/simulations", simulation_models.SimulationView, json=body, headers=headers)
+        return self._post(
+            api_path("simulations"), simulation_models.SimulationView, json=body, headers=headers
+        )
 
     def simulations(self) -> Iterator[simulation_models.SimulationView]:
         """Yield simulations without their results, newest first, fetching pages on demand."""
-        return self._pages(f"{_API}/simulations", Page[simulation_models.SimulationView], {})
+        return self._pages(api_path("simulations"), Page[simulation_models.SimulationView])
 
     def simulation(self, simulation_id: str) -> simulation_models.SimulationView:
         """Return one simulation, with its result once it has one."""
-        return self._get(_simulation(simulation_id), simulation_models.SimulationView)
+        return self._get(api_path("simulations", simulation_id), simulation_models.SimulationView)
 
     def cancel_simulation(self, simulation_id: str) -> simulation_models.SimulationView:
         """Cancel a simulation, which then ends without a result."""
-        return self._post(_simulation(simulation_id, "cancel"), simulation_models.SimulationView)
+        return self._post(api_path("simulations", simulation_id, "cancel"), simulation_models.SimulationView)
 
     def wait_simulation(
         self, simulation_id: str, *, every_s: float = 0.5
@@ -55,7 +54,3 @@ class SimulationCalls(Calls):
             if view.status in simulation_models.ENDED:
                 return
             self._timer.sleep(every_s)
-
-
-def _simulation(simulation_id: str, *rest: str) -> str:
-    return "/".join((f"{_API}/simulations/{quote(simulation_id, safe='')}", *rest))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from headway.errors import HeadwayError
+from headway.private_files import write_private
 
 CLIENT_FILE = "client.json"
 
@@ -28,8 +28,7 @@ def home(env: Mapping[str, str]) -> Path:
 
 
 def target(env: Mapping[str, str]) -> Target:
-    """Return the service of `HEADWAY_URL` and `HEADWAY_TOKEN`, or of the file that `headway login` and
-    `headway up` write.
+    """Return the service of `HEADWAY_URL` and `HEADWAY_TOKEN`, or the one saved by `save_target`.
 
     Raises:
         HeadwayError: neither names a service, or the file is damaged.
@@ -52,10 +51,7 @@ def save_target(folder: Path, url: str, token: str) -> Path:
     """Write the file that `target` reads, with access for this user only."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     file = folder / CLIENT_FILE
-    temporary = file.with_suffix(".tmp")
-    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as handle:
-        json.dump({"url": url, "token": token}, handle)
-    temporary.replace(file)
+    write_private(file, json.dumps({"url": url, "token": token}))
     return file
 
 

@@ -24,9 +24,7 @@ FOLLOWED_HEADER = "Headway-Followed"
 
 
 class NodeState(StrEnum):
-    """States of a node: READY takes jobs. CORDONED keeps its jobs and takes no new ones. DRAINING moves its jobs away.
-    DRAINED is empty. LOST has let its lease expire.
-    """
+    """States of a node: CORDONED takes no new jobs, DRAINING moves jobs away, LOST has let its lease expire."""
 
     READY = "READY"
     CORDONED = "CORDONED"
@@ -58,8 +56,9 @@ class SlotInfo(BaseModel):
 
 
 class JoinRequest(BaseModel):
-    """The slots that a host offers to the cluster. `instance` identifies the agent's state folder, and a restarted agent
-    keeps it. The service refuses a name that another live instance uses.
+    """The slots that a host offers. `instance` identifies the agent's state folder, which outlives a restart.
+
+    The service refuses a name that another live instance uses.
     """
 
     name: Annotated[str, Field(pattern=NAME_PATTERN)]
@@ -175,8 +174,9 @@ class BatchOrder(BaseModel):
 
 
 class OrderCommand(BaseModel):
-    """Command that announces the members of `generation` of a live job. The agent writes it as `contract.orders.Order` into
-    the control folder of each of the job's runs on this node, unless that folder holds a newer order.
+    """Command that announces the members of `generation` of a live job.
+
+    The agent writes it as `contract.orders.Order` into the control folders of the job's runs on this node.
     """
 
     kind: Literal["order"] = "order"
@@ -292,9 +292,10 @@ class RanksHung(Entry):
 
 
 class OutputReport(Entry):
-    """An event of the job's output folder on this node. Counts are of the whole folder. `saved`, `fetched` and `failed`
-    concern one transfer. `lost`: the last save was lost. `conflict`: two nodes wrote the same files. `elsewhere`: ranks wrote
-    outside of the folder.
+    """An event of the job's output folder on this node. Counts are of the whole folder.
+
+    `saved`, `fetched` and `failed` concern one transfer. `lost`: the last save was lost. `conflict`: two nodes
+    wrote the same files. `elsewhere`: ranks wrote outside of the folder.
     """
 
     kind: Literal["output"] = "output"

@@ -18,11 +18,13 @@ class NodeCredentials(BaseModel):
     redis_url: str
 
 
-class StorageRequest(BaseModel):
-    """Request for access to the objects of one generation of a job that the node runs."""
-
+class _RunRequest(BaseModel):
     job_id: Annotated[str, Field(pattern=JOB_ID_PATTERN)]
     generation: Annotated[int, Field(ge=1, le=MAX_GENERATION)]
+
+
+class StorageRequest(_RunRequest):
+    """Request for access to the objects of one generation of a job that the node runs."""
 
 
 class StorageCredentials(BaseModel):
@@ -104,11 +106,8 @@ class SignReply(BaseModel):
     expires_at: datetime
 
 
-class SecretsRequest(BaseModel):
+class SecretsRequest(_RunRequest):
     """Request for the secrets of a job, for ranks of a generation that holds slots of the node."""
-
-    job_id: Annotated[str, Field(pattern=JOB_ID_PATTERN)]
-    generation: Annotated[int, Field(ge=1, le=MAX_GENERATION)]
 
 
 class SecretsReply(BaseModel):

@@ -15,7 +15,7 @@ from typing import Any
 FORMAT = 2
 MANIFEST = "manifest.json"
 _NAME = re.compile(r"(\d{8,})-(\d{6,})-(\d{12,})(?:-(\d+))?")
-_OF_ONE = 10_000
+_OF_RANKS = 10_000
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -40,11 +40,9 @@ class Name:
         match = _NAME.fullmatch(text)
         return cls(*(int(number or 0) for number in match.groups())) if match else None
 
-    def of_one(self, rank: int) -> Name:
-        """Return this name with a number of its own for `rank`, for ranks that save without knowledge of each
-        other.
-        """
-        return replace(self, again=_OF_ONE + rank)
+    def of_rank(self, rank: int) -> Name:
+        """Return this name with a number of `rank`'s own, for ranks that save without knowledge of each other."""
+        return replace(self, again=_OF_RANKS + rank)
 
     def unused(self, keys: Collection[str]) -> Name:
         """Return this name with the next `again` for which no key exists at this position."""
@@ -52,7 +50,7 @@ class Name:
         taken = [
             name.again
             for name in names(keys)
-            if (name.generation, name.epoch, name.samples) == place and name.again < _OF_ONE
+            if (name.generation, name.epoch, name.samples) == place and name.again < _OF_RANKS
         ]
         return Name(*place, again=max(taken, default=-1) + 1)
 

@@ -32,7 +32,7 @@ def parsed(entries: Iterable[RankEntry]) -> list[ReportedEntry]:
     return [ReportedEntry(entry, _training(entry)) for entry in entries]
 
 
-def merged(news: Iterable[ReportedEntry]) -> list[ReportedEntry]:
+def merged(entries: Iterable[ReportedEntry]) -> list[ReportedEntry]:
     """Merge each job's consecutive progress entries of one process. Entries of one job keep their order.
 
     A merged entry has the sequence number of the last one. Statistics are summed; for everything else the last message
@@ -41,9 +41,9 @@ def merged(news: Iterable[ReportedEntry]) -> list[ReportedEntry]:
     kept: list[ReportedEntry] = []
     latest: dict[str, int] = {}
     """Index of each job's last entry in `kept`."""
-    for one in news:
+    for one in entries:
         before = latest.get(one.entry.job_id)
-        both = None if before is None else _both(kept[before], one)
+        both = None if before is None else _merge_pair(kept[before], one)
         if before is not None and both is not None:
             kept[before] = both
         else:
@@ -62,28 +62,28 @@ def _training(entry: RankEntry) -> Progress | Metrics | None:
     return message if isinstance(message, Progress | Metrics) else None
 
 
-def _both(before: ReportedEntry, after: ReportedEntry) -> ReportedEntry | None:
+def _merge_pair(before: ReportedEntry, after: ReportedEntry) -> ReportedEntry | None:
     """Return both entries merged, or None if they are not progress of one process in one configuration."""
-    match before, after:
-        case ReportedEntry(RankMessage() as one, Progress() as first), ReportedEntry(
-            RankMessage() as other, Progress() as last
-        ):
-            if (one.rank, one.generation) != (other.rank, other.generation):
-                return None
-            progress = _sum(first, last)
-            if progress is None:
-                return None
-            message = {"type": progress.TYPE, **asdict(progress)}
-            return ReportedEntry(other.model_copy(update={"message": message}), progress)
-    return None
+    one, other = before.entry, after.entry
+    if not isinstance(one, RankMessage) or not isinstance(other, RankMessage):
+        return None
+    if (one.rank, one.generation) != (other.rank, other.generation):
+        return None
+    progress = _sum(before.training, after.training)
+    if progress is None:
+        return None
+    message = {"type": progress.TYPE, **asdict(progress)}
+    return ReportedEntry(other.model_copy(update={"message": message}), progress)
 
 
-def _sum(before: Progress, after: Progress) -> Progress | None:
-    """Add the statistics of two messages, and take everything else from the later one.
+def _sum(before: Progress | Metrics | None, after: Progress | Metrics | None) -> Progress | None:
+    """Add the statistics of two progress messages, and take everything else from the later one.
 
     Return None if the messages differ in a field of `_SAME`, or compare ranks: the service counts consecutive messages that
     name the same slow rank.
     """
+    if not isinstance(before, Progress) or not isinstance(after, Progress):
+        return None
     if before.rank_sample_s or after.rank_sample_s:
         return None
     if any(getattr(before, name) != getattr(after, name) for name in _SAME):

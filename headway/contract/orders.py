@@ -14,9 +14,7 @@ ORDER_FILE = "order.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchPlan:
-    """The global batch that the service chose. Ranks apply it at a step boundary, within the job file's
-    bounds.
-    """
+    """The global batch that the service chose. Ranks apply it at a step boundary, within the job's bounds."""
 
     global_batch: int
 

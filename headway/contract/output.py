@@ -51,12 +51,11 @@ class BadManifest(ValueError):
 
 def _inside(path: str) -> str:
     """Refuse a path that is not a plain relative path inside of the folder."""
-    parts = path.split("/")
     if (
         not path
         or len(path.encode()) > MAX_PATH_BYTES
         or "\0" in path
-        or any(p in {"", ".", ".."} for p in parts)
+        or any(part in {"", ".", ".."} for part in path.split("/"))
     ):
         raise ValueError("not a path inside of the output folder")
     return path
@@ -222,9 +221,7 @@ def _rank_first(candidate: tuple[Version, OutputEntry | None]) -> tuple[int, boo
 
 
 def _without_orphans(entries: dict[str, OutputEntry]) -> dict[str, OutputEntry]:
-    """Leave out entries below a path that is a file or a link, because one node made that path a folder and
-    another did not.
-    """
+    """Leave out entries below a path that is a folder on one node and a file or a link on another."""
     leaves = {path for path, entry in entries.items() if entry.kind != "folder"}
     return {
         path: entry

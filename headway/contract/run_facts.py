@@ -1,6 +1,4 @@
-"""Facts about the runs of a job: imposed changes, the source of its progress, and its resumption after a
-stop.
-"""
+"""Facts about the runs of a job: imposed changes, the source of its progress, its resumption after a stop."""
 
 from __future__ import annotations
 

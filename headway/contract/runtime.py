@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import signal
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, TypeAlias, get_args
 
 from headway.contract.values.checks import check_of, is_finite
 
@@ -43,13 +43,9 @@ ENV_PROJECT = "HEADWAY_PROJECT"
 ENV_TRACKERS = "HEADWAY_TRACKERS"
 """Trackers that receive values of `run.report` besides the service: `TrackerName`s separated by commas."""
 ENV_JOINS = "HEADWAY_JOINS"
-"""Set for a new member: `HEADWAY_GENERATION` is the generation that it will join, and training runs without
-it so far.
-"""
+"""Set for a new member, which joins the running training as of `HEADWAY_GENERATION`."""
 ENV_MEMBER = "HEADWAY_MEMBER"
-"""`member_id` of the process. Its child processes inherit it, so the agent can find processes that it left
-behind.
-"""
+"""`member_id` of the process. The agent finds processes that it left behind by it, as children inherit it."""
 
 STORAGE_FILE = "storage.json"
 """File in the control folder with checkpoint keys: `contract.credentials.StorageCredentials` as JSON.
@@ -95,7 +91,7 @@ class FirstStep(Envelope):
     """The end of the first optimizer step of this process. `samples` as in `Progress`.
 
     `live`: from now on the rank follows orders, so its job changes members in place and survives losses of
-    ranks. `plain`: the agent reports the first step of a script without the library in this generation.
+    ranks. `plain`: the message is the agent's, for a script without the library.
     """
 
     TYPE: ClassVar[str] = "first_step"
@@ -107,8 +103,7 @@ class FirstStep(Envelope):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stepped(Envelope):
-    """A step reported by a script without the library (`headway.progress`): `step` of `total`, with metrics
-    in `values`.
+    """A step of a script without the library (`headway.progress`): `step` of `total`, with metrics in `values`.
 
     The agent turns it into `FirstStep`, `Progress` and `Metrics` and does not pass it on.
     """
@@ -122,9 +117,7 @@ class Stepped(Envelope):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ready(Envelope):
-    """Message of a new member that reached its training loop and waits to join. `ready_s`: seconds since
-    `headway.init()`.
-    """
+    """A new member waits in its training loop to join, `ready_s` seconds after `headway.init()`."""
 
     TYPE: ClassVar[str] = "ready"
 
@@ -151,9 +144,7 @@ class Switched(Envelope):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Left(Envelope):
-    """Message of a rank that is no member of generation `joined` and ends, as ordered; its peers continue at
-    `samples`.
-    """
+    """A rank that is no member of generation `joined` ends, as ordered; its peers continue at `samples`."""
 
     TYPE: ClassVar[str] = "left"
 
@@ -199,9 +190,7 @@ class Progress(Envelope):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchChanged(Envelope):
-    """A change of the batch: steps take `global_batch` samples, at the learning rate of the script times
-    `lr_factor`.
-    """
+    """A change of the batch to `global_batch` samples, at the script's learning rate times `lr_factor`."""
 
     TYPE: ClassVar[str] = "batch_changed"
 
@@ -224,9 +213,7 @@ class Metrics(Envelope):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpointed(Envelope):
-    """A complete checkpoint, with its manifest written `total_s` after the start, of which `save_s` paused
-    training.
-    """
+    """A complete checkpoint, `total_s` after the start of its save, of which `save_s` paused training."""
 
     TYPE: ClassVar[str] = "checkpointed"
 
@@ -310,26 +297,7 @@ Message: TypeAlias = (
     | Completed
 )
 
-_TYPES: dict[str, type[Any]] = {
-    kind.TYPE: kind
-    for kind in (
-        Hello,
-        FirstStep,
-        Stepped,
-        Ready,
-        Switched,
-        Left,
-        Progress,
-        BatchChanged,
-        Metrics,
-        Checkpointed,
-        CheckpointFailed,
-        EpochClosed,
-        Restored,
-        Stopped,
-        Completed,
-    )
-}
+_TYPES: dict[str, type[Any]] = {kind.TYPE: kind for kind in get_args(Message)}
 
 
 def message_file(rank: int) -> str:

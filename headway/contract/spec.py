@@ -91,9 +91,7 @@ def _sizes_between(low: int, high: int, sizes: str | tuple[int, ...]) -> tuple[i
     if sizes == "any":
         return tuple(range(low, high + 1))
     if sizes == "pow2":
-        powers = {2**exponent for exponent in range(MAX_SLOTS.bit_length())}
-        inside = {size for size in powers if low <= size <= high}
-        return tuple(sorted(inside | {low, high}))
+        sizes = (low, high, *(2**exponent for exponent in range(MAX_SLOTS.bit_length())))
     return tuple(sorted({size for size in sizes if isinstance(size, int) and low <= size <= high}))
 
 
@@ -150,9 +148,7 @@ class Goal(SpecPart):
 
 
 class Checkpoint(SpecPart):
-    """Checkpoint settings of a job. `every` is `auto` or a duration; `grace_s` is the time to stop before
-    SIGKILL.
-    """
+    """Checkpoint settings: `every` is `auto` or a duration, `grace_s` the time to stop before SIGKILL."""
 
     every: Literal["auto"] | Annotated[Seconds, Field(ge=0.1, le=7 * 86400)] = "auto"
     keep: Annotated[int, Field(ge=1, le=100)] = 3
@@ -184,9 +180,7 @@ class OutputFolder(SpecPart):
 
 
 class Launch(StrEnum):
-    """The environment of a rank: a single process, or torchrun's (`RANK`, `WORLD_SIZE`, `MASTER_ADDR` and the
-    rest).
-    """
+    """The environment of a rank: that of a single process, or torchrun's (`RANK`, `WORLD_SIZE` and the rest)."""
 
     PLAIN = "plain"
     TORCHRUN = "torchrun"
@@ -245,8 +239,7 @@ class JobSpec(SpecPart):
     bundle: Annotated[str, Field(pattern=DIGEST_PATTERN)] | None = None
     env: dict[EnvName, Annotated[GivenText, Field(max_length=32768)]] = Field(default_factory=dict)
     secrets: Annotated[dict[EnvName, SecretName], Field(max_length=100)] = Field(default_factory=dict)
-    """Secrets of the job's project by the name of the environment variable that gives their value to ranks.
-    """
+    """Secrets of the job's project, by the environment variable that gives their value to ranks."""
     image: Annotated[str, Field(pattern=IMAGE_PATTERN, max_length=512)] | None = None
     """Container image that the ranks run in; None: the ranks are processes of the host."""
     resources: Resources = Resources()
@@ -258,12 +251,9 @@ class JobSpec(SpecPart):
     output: OutputFolder = OutputFolder()
     retry: Retry = Retry()
     launch: Launch | None = None
-    """Environment of a rank. None: `plain` for a job of one slot that never changes its size, else
-    `torchrun`.
-    """
+    """Environment of a rank. None: `plain` for a job that always has one slot, else `torchrun`."""
     resumes: bool | None = None
-    """True if the script continues from its saved state when it is stopped and started again. None: observed.
-    """
+    """True if the script continues from its saved state after a stop. None: as observed."""
     progress: ProgressRule = ProgressRule()
     trackers: Annotated[list[TrackerName], Field(max_length=10)] = Field(default_factory=list)
     """Trackers that receive values of `run.report` besides the service."""

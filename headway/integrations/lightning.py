@@ -1,5 +1,4 @@
-"""Elastic training with PyTorch Lightning: `elastic_trainer` makes a `Trainer` for a job whose ranks come and
-go.
+"""Elastic training with PyTorch Lightning: `elastic_trainer` makes a `Trainer` for a job of changing size.
 
     run = headway.init()
     trainer = elastic_trainer(run, max_epochs=20)
@@ -22,7 +21,7 @@ from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities import rank_zero_only
 
 from headway.train import Run
-from headway.train.host.output import complain
+from headway.train.host.output import warn
 from headway.train.loader import Loader
 
 __all__ = ["ElasticStrategy", "HeadwayLogger", "elastic_trainer"]
@@ -43,21 +42,20 @@ def elastic_trainer(run: Run, **arguments: Any) -> pl.Trainer:
         raise ValueError(
             f"{', '.join(sorted(taken))}: decided by Headway; leave it out of elastic_trainer(...)"
         )
-    loggers = arguments.pop("logger", None) or []
-    pace = _Pace(run)
+    controller = _LoopController(run)
     return pl.Trainer(
         strategy=ElasticStrategy(run),
         accelerator="gpu" if run.device.type == "cuda" else "cpu",
         devices=[run.device.index or 0] if run.device.type == "cuda" else 1,
         use_distributed_sampler=False,
-        logger=[HeadwayLogger(run), *(loggers if isinstance(loggers, list | tuple) else [loggers])],
-        callbacks=[pace, *_listed(arguments.pop("callbacks", None))],
+        logger=[HeadwayLogger(run), *_as_list(arguments.pop("logger", None))],
+        callbacks=[controller, *_as_list(arguments.pop("callbacks", None))],
         **{"enable_checkpointing": False, "enable_progress_bar": False, **arguments},
     )
 
 
-def _listed(callbacks: Any) -> list[Any]:
-    return list(callbacks) if isinstance(callbacks, list | tuple) else [callbacks] if callbacks else []
+def _as_list(given: Any) -> list[Any]:
+    return list(given) if isinstance(given, list | tuple) else [given] if given else []
 
 
 def refusal(trainer: pl.Trainer, module: pl.LightningModule, optimizers: int) -> str | None:
@@ -138,9 +136,7 @@ class ElasticStrategy(SingleDeviceStrategy):
     def optimizer_step(
         self, optimizer: Any, closure: Callable[[], Any], model: Any = None, **arguments: Any
     ) -> Any:
-        """Compute the gradient before the step: within the step, the loss of a peer would be noticed too
-        late.
-        """
+        """Compute the gradient before the step, because a peer's loss within the step is noticed too late."""
         loss = closure()
         if not self._run.accumulating:
             self.precision_plugin._after_closure(model or self.lightning_module, optimizer)  # noqa: SLF001  # hooks, clipping
@@ -181,9 +177,7 @@ class HeadwayLogger(pl.loggers.Logger):
 
 
 class _Data:
-    """The loader of `run.loader`, empty until training begins, because Lightning requests a first batch long
-    before.
-    """
+    """The loader of `run.loader`, empty until training begins, because Lightning requests a batch long before."""
 
     def __init__(self, loader: Loader) -> None:
         self.loader = loader
@@ -193,7 +187,7 @@ class _Data:
         return iter(self.loader) if self.begun else iter(())
 
 
-class _OneByOne(_DataFetcher):
+class _SingleFetcher(_DataFetcher):
     """Batches fetched one at a time. Lightning's fetcher fetches one ahead, before the present step is over."""
 
     def __init__(self, run: Run, loader: Loader) -> None:
@@ -211,7 +205,7 @@ class _OneByOne(_DataFetcher):
         self.done = self._loader.ends_epoch
         return batch
 
-    def go_on(self) -> None:
+    def advance(self) -> None:
         """Commit the step if this pass was its last one. Members may change here, and the process may end."""
         steps = self._run.steps
         try:
@@ -223,14 +217,14 @@ class _OneByOne(_DataFetcher):
         self._loader.within_step = steps == self._run.steps
 
 
-class _Pace(pl.Callback):
+class _LoopController(pl.Callback):
     """Callback that makes Lightning's loops follow the remaining epochs and commits each step as it ends."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
         self._on_sigterm = signal.getsignal(signal.SIGTERM)
         self._epochs: Iterator[int] = iter(())
-        self._fetcher: _OneByOne | None = None
+        self._fetcher: _SingleFetcher | None = None
         self._begun = False
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:  # noqa: ARG002
@@ -251,41 +245,37 @@ class _Pace(pl.Callback):
         progress = trainer.fit_loop.epoch_progress.current
         progress.ready = progress.started = progress.processed = progress.completed = epoch
         data.begun = True
-        self._fetcher = _OneByOne(self._run, data.loader)
+        self._fetcher = _SingleFetcher(self._run, data.loader)
         self._fetcher.setup(trainer.fit_loop._combined_loader)  # noqa: SLF001  # Lightning offers no other access
         trainer.fit_loop._data_fetcher = self._fetcher  # noqa: SLF001
         iter(self._fetcher)
-        self._follow(trainer)
+        self._update_counts(trainer)
 
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:  # noqa: ARG002
         """End the epoch before, after everything that the script does at its end."""
         if self._begun:
             epoch = next(self._epochs)
             progress = trainer.fit_loop.epoch_progress.current
-            progress.ready, progress.started, progress.processed, progress.completed = (
-                epoch + 1,
-                epoch,
-                epoch,
-                epoch,
-            )
+            progress.started = progress.processed = progress.completed = epoch
+            progress.ready = epoch + 1
         self._begun = True
 
     def on_train_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
         """Commit the step if this was its last batch."""
         assert self._fetcher is not None
-        self._fetcher.go_on()
+        self._fetcher.advance()
         trainer.fit_loop.epoch_loop.batch_progress.is_last_batch = self._fetcher.done
-        self._follow(trainer)
+        self._update_counts(trainer)
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:  # noqa: ARG002
         """End the last epoch with a checkpoint of the result."""
         left = next(self._epochs, None)
         if left is not None:
-            complain(
+            warn(
                 f"training ended before epoch {left} of {trainer.max_epochs}, so its result is in no checkpoint"
             )
 
-    def _follow(self, trainer: pl.Trainer) -> None:
+    def _update_counts(self, trainer: pl.Trainer) -> None:
         """Update Lightning's step counts after steps of peers, and its notion of rank 0."""
         steps = trainer.fit_loop.epoch_loop.automatic_optimization.optim_progress.optimizer.step.total
         steps.ready = steps.completed = self._run.steps

@@ -1,6 +1,4 @@
-"""Steps of a fixed global batch for frameworks that give all ranks the same number of samples. The module
-does no I/O.
-"""
+"""Steps of a fixed global batch for frameworks that give all ranks equally many samples. No I/O."""
 
 from __future__ import annotations
 

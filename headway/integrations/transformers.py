@@ -1,5 +1,4 @@
-"""Hugging Face's `Trainer` as a job that is resized by restarts, with a fixed global batch and exact sample
-positions.
+"""Hugging Face's `Trainer` as a job that is resized by restarts, with exact sample positions.
 
     args = TrainingArguments(**elastic_arguments(global_batch=64), num_train_epochs=3, learning_rate=2e-5)
     trainer = Trainer(model=model, args=args, train_dataset=data)
@@ -15,6 +14,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,7 @@ from headway.train.membership.control import Mailbox, write_stacks_on_request
 from headway.train.meter import Meter
 from headway.train.reporting import PROGRESS_EVERY_S
 from headway.train.state.sync import leave
+from headway.train.trackers.sender import TrackedReport
 from headway.train.value_sender import ValueSender
 
 __all__ = ["HeadwayCallback", "elastic_arguments", "elastic_train"]
@@ -55,8 +56,7 @@ MARK = "headway.json"
 def elastic_arguments(
     *, global_batch: int, max_local_batch: int | None = None, output_dir: str | None = None
 ) -> dict[str, Any]:
-    """Return the `TrainingArguments` with which a step takes `global_batch` samples at the present number of
-    ranks.
+    """Return the `TrainingArguments` with which a step takes `global_batch` samples at the present size.
 
     Args:
         global_batch: samples of one optimizer step, over all ranks. `batch.global` of the job file overrides it.
@@ -130,7 +130,7 @@ class HeadwayCallback(TrainerCallback):
         write_stacks_on_request(environment.control, environment.rank)
         self._mailbox = Mailbox(environment.control, rank=environment.rank, generation=environment.generation)
         self._mailbox.send(Hello)
-        self._teller = ValueSender(self._mailbox, environment)
+        self._value_sender = ValueSender(self._mailbox, environment)
         self._schedule = Schedule(environment.checkpoint_every_s, time.monotonic())
         self._meter = Meter(PROGRESS_EVERY_S)
         self._stopping = False
@@ -225,15 +225,17 @@ class HeadwayCallback(TrainerCallback):
             if name != "epoch" and isinstance(value, int | float)
         }
         if values and self._is_main:
-            self._teller.tell(
-                values,
+            report = TrackedReport(
                 step=state.global_step,
                 first_step=self._first_step or 0,
                 epoch=state.global_step // self._batches.steps,
                 samples=self._samples(state),
                 generation=self._environment.generation,
                 world_size=self._environment.world_size,
+                at_s=time.time(),
+                values=values,
             )
+            self._value_sender.send(report)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
         """Report the end of training, or exit after the checkpoint of a stop request."""
@@ -242,7 +244,7 @@ class HeadwayCallback(TrainerCallback):
         if self._stopping and state.global_step < state.max_steps:
             self._mailbox.send(Stopped, samples=self._samples(state))
             leave(EXIT_STOPPED)
-        self._teller.complete = True
+        self._value_sender.complete = True
         self._mailbox.send(Completed, samples=self._samples(state))
         self._stop.ignore()
 
@@ -256,9 +258,7 @@ class HeadwayCallback(TrainerCallback):
         return int(state.global_step) * self._batches.global_batch
 
     def _anyone(self, *wishes: bool) -> tuple[bool, ...]:
-        """Return the wishes that any rank has. All ranks call it after the same step, and it returns once all
-        have called it.
-        """
+        """Return the wishes that any rank has. It returns once every rank has called it after the same step."""
         if not dist.is_initialized() or dist.get_world_size() == 1:
             return wishes
         wanted = torch.tensor([*wishes, True], dtype=torch.int32, device=self._trainer.args.device)
@@ -266,16 +266,13 @@ class HeadwayCallback(TrainerCallback):
         return tuple(bool(wish) for wish in wanted.tolist()[:-1])
 
     def _progress(self, state: Any) -> None:
-        times = self._meter.take(time.monotonic())
         batches = self._batches
         self._mailbox.send(
             Progress,
             epoch=state.global_step // batches.steps,
             samples=self._samples(state),
             total_samples=int(state.max_steps) * batches.global_batch,
-            steps=times.steps,
-            step_s_sum=times.step_s_sum,
-            step_s_squares=times.step_s_squares,
+            **asdict(self._meter.take(time.monotonic())),
             global_batch=batches.global_batch,
             local_batch=self._trainer.args.per_device_train_batch_size,
             accumulation=self._trainer.args.gradient_accumulation_steps,

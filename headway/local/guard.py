@@ -40,8 +40,7 @@ _KEEP = "keep "
 
 
 class Guard:
-    """A guard that marks all processes started while it is open, and has them killed if this process dies
-    first.
+    """A guard that marks all processes started while it is open, and kills them if this process dies first.
 
         with Guard() as guard:
             folder = guard.temporary_folder()
@@ -59,8 +58,7 @@ class Guard:
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
-        # The guard process carries no mark: the guard of an outer starter must not end it before its work is
-        # done.
+        # The guard process carries no mark, so that the guard of an outer starter does not end it.
         env = {name: value for name, value in self._env.items() if name != MARK}
         self._process = subprocess.Popen(
             [sys.executable, "-I", __file__, self.mark, str(os.getpid())],
@@ -90,20 +88,20 @@ class Guard:
 
         Keep the folder.
         """
-        self._tell(f"{_WATCH}{folder.resolve()}")
+        self._send(f"{_WATCH}{folder.resolve()}")
 
     @contextlib.contextmanager
     def temporary_folder(self, prefix: str = "headway-") -> Iterator[Path]:
         """Create a folder that is removed after the block, and also if this process is killed."""
         folder = Path(tempfile.mkdtemp(prefix=prefix)).resolve()
-        self._tell(f"{_REMOVE}{folder}")
+        self._send(f"{_REMOVE}{folder}")
         try:
             yield folder
         finally:
             shutil.rmtree(folder, ignore_errors=True)
-            self._tell(f"{_KEEP}{folder}")  # its name may be used again
+            self._send(f"{_KEEP}{folder}")  # its name may be used again
 
-    def _tell(self, line: str) -> None:
+    def _send(self, line: str) -> None:
         assert self._process is not None, "the guard is open"
         assert self._process.stdin is not None, "it was made with a pipe"
         with contextlib.suppress(BrokenPipeError):  # the guard was killed: its starter continues without it
@@ -147,7 +145,7 @@ def _is_database(pid: int) -> bool:
         return False
 
 
-def _send(pid: int, number: signal.Signals) -> None:
+def _send_signal(pid: int, number: signal.Signals) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.kill(pid, number)
 
@@ -166,7 +164,7 @@ def kill_all(mark: str, temporary: Sequence[str], watched: Sequence[str]) -> boo
             return False
         for pid in pids:
             gently = waited_s < _DATABASE_S and _is_database(pid)
-            _send(pid, signal.SIGQUIT if gently else signal.SIGKILL)
+            _send_signal(pid, signal.SIGQUIT if gently else signal.SIGKILL)
         time.sleep(_PAUSE_S)
         left = set(pids).intersection(processes_of(mark, watched)) if watched else set()
         pids = sorted(left.union(processes_of(mark, temporary)))

@@ -8,6 +8,7 @@ only its provider, an interruption or SIGTERM does.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import fcntl
 import json
@@ -23,7 +24,7 @@ from pathlib import Path
 
 from headway.errors import HeadwayError
 from headway.local.ports import HOST
-from headway.local.processes import limit_log, open_log, write_pid_file
+from headway.local.processes import limit_log, spawn, write_pid_file
 from headway.local.rented import MachineFolder, read_offers
 
 _LOOK_EVERY_S = 0.1
@@ -86,18 +87,18 @@ class Host:
         self._folder, self._lease, self._token = folder, lease, token
         self._metadata = Metadata()
         self._agent: subprocess.Popen[bytes] | None = None
-        self._told_to_end = threading.Event()
+        self._stop = threading.Event()
         self._reclaim_at: datetime | None = None
 
     def run(self) -> None:
         """Run the machine until it ends."""
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, lambda *_: self._told_to_end.set())
+            signal.signal(number, lambda *_: self._stop.set())
         ctypes.CDLL(None, use_errno=True).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         booted_s = time.monotonic() + self._lease.launch_delay_s
-        while not self._told_to_end.wait(_LOOK_EVERY_S) and self._folder.ended() is None:
+        while not self._stop.wait(_LOOK_EVERY_S) and self._folder.ended() is None:
             self._folder.pid_file.touch()  # the time of the end, if this process is killed
-            self._look_for_interruption()
+            self._check_for_interruption()
             limit_log(self._folder.path / "agent.log")
             if self._reclaim_at is not None and datetime.now(UTC) >= self._reclaim_at:
                 self._end("its provider took it away")
@@ -106,10 +107,11 @@ class Host:
                 self._agent = self._start_agent()
         if self._agent is not None:
             self._agent.terminate()
-            self._wait_for_agent()
+            with contextlib.suppress(subprocess.TimeoutExpired):  # killed with the rest
+                self._agent.wait(_AGENT_GRACE_S)
         self._end("it was given back")
 
-    def _look_for_interruption(self) -> None:
+    def _check_for_interruption(self) -> None:
         if self._reclaim_at is not None:
             return
         try:
@@ -129,20 +131,7 @@ class Host:
         argv += ["--device-kind", lease.device_kind, "--state-dir", str(self._folder.path / "agent")]
         env = {name: value for name, value in os.environ.items() if name != "HEADWAY_TOKEN"}
         env |= {"HEADWAY_JOIN_TOKEN": self._token, "HEADWAY_METADATA_URL": self._metadata.url}
-        log = open_log(self._folder.path / "agent.log")
-        try:
-            return subprocess.Popen(
-                argv, env=env, cwd=self._folder.path, stdin=subprocess.DEVNULL, stdout=log, stderr=log
-            )
-        finally:
-            os.close(log)
-
-    def _wait_for_agent(self) -> None:
-        assert self._agent is not None
-        try:
-            self._agent.wait(_AGENT_GRACE_S)
-        except subprocess.TimeoutExpired:
-            return  # killed with the rest
+        return spawn(argv, self._folder.path / "agent.log", env=env, cwd=self._folder.path)
 
     def _end(self, message: str) -> None:
         kill_descendants()
@@ -156,10 +145,8 @@ def kill_descendants() -> None:
     """
     while children := descendants(os.getpid()):
         for pid in children:
-            try:
+            with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
         while True:
             try:
                 if os.waitpid(-1, os.WNOHANG)[0] == 0:

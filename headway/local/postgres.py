@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from headway.local.processes import LocalError, Startable, birth, end, last_lines, open_log
+from headway.local.processes import LocalError, ServerProcess, birth, end, last_lines, spawn
 
 _USER = "headway"
 _SOCKET = ".s.PGSQL.5432"
@@ -49,7 +49,7 @@ _SETTINGS = {
 }
 
 
-class EmbeddedPostgres(Startable):
+class EmbeddedPostgres(ServerProcess):
     """One PostgreSQL server over one data folder. A restart finds the data of the previous run.
 
     Args:
@@ -64,7 +64,6 @@ class EmbeddedPostgres(Startable):
         self.log = self.data / "postgres.log"
         self._cluster = self.data / "cluster"
         self._durable = durable
-        self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> str:
         """Start the server and return the URL of its database `headway`. Idempotent.
@@ -83,7 +82,7 @@ class EmbeddedPostgres(Startable):
             self._initialise(binaries, launch)
         self._end_predecessor()
         sockets = self._socket_folder()
-        launch.hand_over(sockets)
+        launch.change_owner(sockets)
         for rest in sockets.glob(f"{_SOCKET}*"):
             rest.unlink()  # the predecessor's socket and its lock, which names a process id as well
         settings = {**_SETTINGS, "unix_socket_directories": str(sockets)}
@@ -112,15 +111,6 @@ class EmbeddedPostgres(Startable):
         if sockets.parent != self.data:
             shutil.rmtree(sockets, ignore_errors=True)
 
-    def alive(self) -> bool:
-        """Return whether the server that this object started is running."""
-        return self._process is not None and self._process.poll() is None
-
-    @property
-    def pid(self) -> int | None:
-        """Process id of the running server, or None."""
-        return self._process.pid if self._process is not None else None
-
     def url(self, database: str = "headway") -> str:
         """Return the URL of a database, as asyncpg, psycopg and SQLAlchemy accept it."""
         return f"postgresql://{_USER}@/{database}?host={quote(str(self._socket_folder()), safe='/')}"
@@ -131,24 +121,15 @@ class EmbeddedPostgres(Startable):
         Raises:
             LocalError: the name is taken, the template is in use, or the server is not running.
         """
-        extra = ["--template", template] if template is not None else []
-        self._client("createdb", *extra, name)
-        return self.url(name)
-
-    def drop_database(self, name: str) -> None:
-        """Drop a database if it exists, after disconnecting its users."""
-        self._client("dropdb", "--if-exists", "--force", name)
-
-    def _client(self, program: str, *arguments: str) -> None:
-        if not _NAME.match(arguments[-1]):
-            raise LocalError(f"{arguments[-1]!r} is no database name: use a-z, 0-9 and _.")
-        binary = find_binaries(self._data_version()) / program
+        if not _NAME.match(name):
+            raise LocalError(f"{name!r} is no database name: use a-z, 0-9 and _.")
+        binary = find_binaries(self._data_version()) / "createdb"
         command = [str(binary), "--host", str(self._socket_folder()), "--username", _USER]
-        done = subprocess.run(
-            [*command, "--maintenance-db=postgres", *arguments], capture_output=True, text=True, check=False
-        )
+        command += ["--maintenance-db=postgres", *(["--template", template] if template else []), name]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
-            raise LocalError(f"{program} {arguments[-1]}: {done.stderr.strip()}.")
+            raise LocalError(f"createdb {name}: {done.stderr.strip()}.")
+        return self.url(name)
 
     def _data_version(self) -> str | None:
         """Return the major version that wrote the data, or None for a new folder."""
@@ -156,21 +137,12 @@ class EmbeddedPostgres(Startable):
         return version.read_text().strip() if version.exists() else None
 
     def _initialise(self, binaries: Path, launch: _Launch) -> None:
-        """Create the cluster beside its final path and rename it, so that a crash leaves no incomplete
-        cluster.
-        """
+        """Create the cluster beside its final path and rename it, so that a crash leaves no incomplete one."""
         partial = self.data / "cluster.partial"
         shutil.rmtree(partial, ignore_errors=True)
-        command = [
-            str(binaries / "initdb"),
-            "-D",
-            str(partial),
-            "-U",
-            _USER,
-            "--auth=trust",
-            "--encoding=UTF8",
-        ]
-        command += ["--locale=C", "--no-instructions", *(() if self._durable else ("--no-sync",))]
+        command = [str(binaries / "initdb"), "-D", str(partial), "-U", _USER, "--auth=trust"]
+        command += ["--encoding=UTF8", "--locale=C", "--no-instructions"]
+        command += [] if self._durable else ["--no-sync"]
         launch.check(command)
         single = [str(binaries / "postgres"), "--single", "-D", str(partial), "postgres"]
         launch.check(single, given=b"CREATE DATABASE headway;\n")
@@ -184,10 +156,8 @@ class EmbeddedPostgres(Startable):
         except (OSError, ValueError):
             return
         if birth(pid) is None or not _serves(pid, self._cluster):
-            # The server died, and its process id may be reused: by another program, or by its own zombie
-            # where nothing reaps orphans (a container without init). PostgreSQL would not start then.
-            # Surviving backends are no danger: PostgreSQL detects them by the shared memory of the folder,
-            # not by this file.
+            # The server died. PostgreSQL would not start if another program, or a zombie that nothing reaps,
+            # had this process id. It detects surviving backends by shared memory, without this file.
             pid_file.unlink()
         elif not end(pid, (signal.SIGINT, signal.SIGQUIT, signal.SIGKILL), _STOP_TIMEOUT_S):
             raise LocalError(
@@ -196,9 +166,7 @@ class EmbeddedPostgres(Startable):
             )
 
     def _socket_folder(self) -> Path:
-        """Return the folder of the socket: in the data folder, or in the temporary folder if that path is too
-        long.
-        """
+        """Return the folder of the socket: in the data folder, or in the temporary folder if the path is too long."""
         near = self.data / "run"
         if len(os.fsencode(near / _SOCKET)) < _SOCKET_LIMIT_BYTES:
             folder = near
@@ -223,11 +191,11 @@ class EmbeddedPostgres(Startable):
         deadline = time.monotonic() + _START_TIMEOUT_S
         while time.monotonic() < deadline:
             if process.poll() is not None:
-                said = last_lines(self.log)
-                if _ORPHANS in said.rpartition("FATAL")[2]:
+                output = last_lines(self.log)
+                if _ORPHANS in output.rpartition("FATAL")[2]:
                     return False
                 raise LocalError(
-                    f"PostgreSQL ended with code {process.returncode} at its start:\n{said}",
+                    f"PostgreSQL ended with code {process.returncode} at its start:\n{output}",
                     f"Its log is {self.log}. {_BRING_YOUR_OWN}",
                 )
             lines = pid_file.read_text().split("\n") if pid_file.exists() else []
@@ -241,8 +209,7 @@ class EmbeddedPostgres(Startable):
 
 
 def find_binaries(version: str | None = None) -> Path:
-    """Return the folder with `postgres` and `initdb`: the one of the wheel, otherwise the newest of the
-    system.
+    """Return the folder with `postgres` and `initdb`: that of the wheel, otherwise the system's newest.
 
     Args:
         version: major version that wrote the data; None accepts any.
@@ -315,27 +282,16 @@ class _Launch:
             self._prefix = prefix
         else:
             self._as_user = {"user": 65534, "group": 65534, "extra_groups": []}
-            self.hand_over(data)
+            self.change_owner(data)
 
-    def hand_over(self, folder: Path) -> None:
+    def change_owner(self, folder: Path) -> None:
         """Give a folder to the user that runs the server."""
         if self._as_user:
             os.chown(folder, 65534, 65534)
 
     def popen(self, command: list[str], log: Path) -> subprocess.Popen[bytes]:
         """Start the server in a session of its own, so that Ctrl-C does not reach it before its clients end."""
-        descriptor = open_log(log)
-        try:
-            return subprocess.Popen(
-                [*self._prefix, *command],
-                stdin=subprocess.DEVNULL,
-                stdout=descriptor,
-                stderr=descriptor,
-                start_new_session=True,
-                **self._as_user,
-            )
-        finally:
-            os.close(descriptor)
+        return spawn([*self._prefix, *command], log, start_new_session=True, **self._as_user)
 
     def check(self, command: list[str], *, given: bytes = b"") -> None:
         """Run a command to completion.
@@ -352,9 +308,9 @@ class _Launch:
                 f"{error}.", f"Run `headway up` as a normal user, not root. {_BRING_YOUR_OWN}"
             ) from None
         if done.returncode != 0:
-            said = done.stderr.decode(errors="replace").strip()
+            output = done.stderr.decode(errors="replace").strip()
             raise LocalError(
-                f"{Path(command[0]).name} failed: {said}",
+                f"{Path(command[0]).name} failed: {output}",
                 f"Run it as a normal user, not root. {_BRING_YOUR_OWN}",
             )
 

@@ -10,12 +10,15 @@ import signal
 import subprocess
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from headway.errors import HeadwayError
+from headway.private_files import write_private
 
 _POLL_S = 0.01
+_LAST_LINES = 8
 _LOG_LIMIT_BYTES = 16 * 2**20
 
 
@@ -42,6 +45,21 @@ class Startable(ABC):
         self.stop()
 
 
+class ServerProcess(Startable):
+    """A `Startable` that is one process."""
+
+    _process: subprocess.Popen[bytes] | None = None
+
+    def alive(self) -> bool:
+        """Return whether the process that this object started is running."""
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def pid(self) -> int | None:
+        """Process id of the last start, or None."""
+        return self._process.pid if self._process is not None else None
+
+
 def birth(pid: int) -> str | None:
     """Return a text that identifies a process for all time, or None if `pid` is not running.
 
@@ -64,9 +82,7 @@ def birth(pid: int) -> str | None:
 
 def write_pid_file(path: Path, pid: int) -> None:
     """Store a process id, so that a later run can find the process if this one is killed."""
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text(json.dumps({"pid": pid, "birth": birth(pid)}))
-    temporary.replace(path)
+    write_private(path, json.dumps({"pid": pid, "birth": birth(pid)}))
 
 
 def read_pid_file(path: Path) -> int | None:
@@ -121,7 +137,17 @@ def open_log(path: Path) -> int:
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
 
 
-def last_lines(path: Path, count: int = 8, start: int = 0) -> str:
+def spawn(argv: Sequence[str], log: Path, **options: Any) -> subprocess.Popen[bytes]:
+    """Start a program whose output is appended to `log`. `options` are those of `Popen`."""
+    descriptor = open_log(log)
+    try:
+        options.setdefault("stdin", subprocess.DEVNULL)
+        return subprocess.Popen(argv, stdout=descriptor, stderr=descriptor, **options)
+    finally:
+        os.close(descriptor)
+
+
+def last_lines(path: Path, start: int = 0) -> str:
     """Return the last lines of a log for an error message, but nothing before byte `start`."""
     try:
         with path.open("rb") as log:
@@ -129,4 +155,4 @@ def last_lines(path: Path, count: int = 8, start: int = 0) -> str:
             lines = log.read().decode(errors="replace").splitlines()
     except OSError:
         return ""
-    return "\n".join(lines[-count:])
+    return "\n".join(lines[-_LAST_LINES:])

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import json
-import os
 import secrets
 import shutil
 import signal
@@ -21,20 +20,21 @@ from pathlib import Path
 from headway.local.ports import HOST, free_port, is_free
 from headway.local.processes import (
     LocalError,
-    Startable,
+    ServerProcess,
     end,
     last_lines,
-    open_log,
     read_pid_file,
+    spawn,
     write_pid_file,
 )
+from headway.private_files import write_private
 
 _START_TIMEOUT_S = 20.0
 _STOP_TIMEOUT_S = 5.0
 _MAX_MEMORY = "256mb"
 
 
-class EmbeddedRedis(Startable):
+class EmbeddedRedis(ServerProcess):
     """One Redis server. Its port and password are stored in `data`, so that its URL survives a restart.
 
     Args:
@@ -47,7 +47,6 @@ class EmbeddedRedis(Startable):
         self.data = data.resolve()
         self.log = self.data / "redis.log"
         self._pid_file = self.data / "redis.pid"
-        self._process: subprocess.Popen[bytes] | None = None
         self._port: int | None = None
         self._password = ""
 
@@ -67,18 +66,10 @@ class EmbeddedRedis(Startable):
         self._end_predecessor()
         if self._port is None:
             self._port, self._password = self._identity()
-        log = open_log(self.log)
-        try:
-            self._process = subprocess.Popen(
-                [binary, "-"],  # the configuration comes by stdin: every user may read a command line
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=log,
-                cwd=self.data,
-                start_new_session=True,
-            )
-        finally:
-            os.close(log)
+        # The configuration comes by stdin, because every user may read a command line.
+        self._process = spawn(
+            [binary, "-"], self.log, stdin=subprocess.PIPE, cwd=self.data, start_new_session=True
+        )
         write_pid_file(self._pid_file, self._process.pid)
         self._configure(self._process)
         self._wait_ready(self._process)
@@ -92,15 +83,6 @@ class EmbeddedRedis(Startable):
         end(process.pid, (signal.SIGTERM, signal.SIGKILL), _STOP_TIMEOUT_S)
         process.wait()
         self._pid_file.unlink(missing_ok=True)
-
-    def alive(self) -> bool:
-        """Return whether the server that this object started is running."""
-        return self._process is not None and self._process.poll() is None
-
-    @property
-    def pid(self) -> int | None:
-        """Process id of the running server, or None."""
-        return self._process.pid if self._process is not None else None
 
     def url(self, database: int = 0) -> str:
         """Return the URL of one of the 16 databases, including the password."""
@@ -123,10 +105,7 @@ class EmbeddedRedis(Startable):
             port, password = 0, secrets.token_urlsafe(32)
         if port == 0 or not is_free(port):
             port = free_port()
-        temporary = self.data / "redis.json.tmp"
-        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-            json.dump({"port": port, "password": password}, file)
-        temporary.replace(remembered)
+        write_private(remembered, json.dumps({"port": port, "password": password}))
         return port, password
 
     def _configure(self, process: subprocess.Popen[bytes]) -> None:

@@ -34,6 +34,7 @@ from headway.contract.values.devices import DEVICE_KIND_PATTERN
 from headway.contract.values.markets import Market
 from headway.errors import HeadwayError
 from headway.local.processes import end, read_pid_file
+from headway.private_files import write_private
 
 END_PATIENCE_S = 20.0
 
@@ -68,9 +69,7 @@ class LocalOffer(_Part):
 
 
 class Interruption(_Part):
-    """The interruption of a machine, named by its provider's id, `notice_s` after this entry is read. 0 means
-    without notice.
-    """
+    """The interruption of a machine (by its provider's id), `notice_s` after this entry is read."""
 
     machine: str
     notice_s: Annotated[float, Field(ge=0, le=3600)] = 0.0
@@ -147,7 +146,7 @@ class MachineFolder:
     def rent(self, lease: Lease) -> None:
         """Store the lease of a machine that is about to start."""
         self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
-        _write(self.path / "lease.json", asdict(lease))
+        write_private(self.path / "lease.json", json.dumps(asdict(lease)))
 
     @property
     def pid(self) -> int | None:
@@ -171,7 +170,8 @@ class MachineFolder:
     def note_end(self, at: datetime, message: str) -> None:
         """Store the end of the machine. The first stored end is kept."""
         if not (self.path / "ended.json").exists():
-            _write(self.path / "ended.json", {"at": at.isoformat(), "message": message})
+            saved = {"at": at.isoformat(), "message": message}
+            write_private(self.path / "ended.json", json.dumps(saved))
 
     def end(self) -> None:
         """Switch the machine off and wait for its end. SIGTERM lets its agent save checkpoints.
@@ -222,9 +222,3 @@ def _read(path: Path) -> dict[str, Any] | None:
         saved: dict[str, Any] = json.loads(path.read_text())
         return saved
     return None
-
-
-def _write(path: Path, value: object) -> None:
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text(json.dumps(value))
-    temporary.replace(path)

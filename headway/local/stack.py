@@ -29,13 +29,14 @@ from headway.local.processes import (
     Startable,
     end,
     last_lines,
-    open_log,
     read_pid_file,
+    spawn,
     write_pid_file,
 )
 from headway.local.redis import EmbeddedRedis
 from headway.local.rented import RentedMachines, read_offers
 from headway.local.supervisor import Program, Supervisor, end_left_over
+from headway.private_files import write_private
 
 _PID_FILE = "up.pid"
 _READY_FILE = "up.ready"  # exists while everything runs; holds the process id and the URL
@@ -193,7 +194,7 @@ class LocalStack(Startable):
             )
         self.url = f"http://{HOST}:{port}"
         self.token_is_new = not self.token_file.exists()
-        self.token = _kept_secret(self.token_file, _new_token)
+        self.token = _kept(self.token_file, TOKEN_PREFIX + secrets.token_urlsafe(32))
         join_token = _kept_secret(self.join_token_file)
         service = {
             **os.environ,  # other settings, such as HEADWAY_LEASE_S, are passed on
@@ -246,15 +247,10 @@ class LocalStack(Startable):
         """Migrate the database, and make our token the token of an admin."""
         _log.info("migrating the database")
         path = self.logs / "migrate.log"
-        log = open_log(path)
-        try:
-            argv = [*_python("service"), "create-admin", "--migrate", "--token-stdin", _ADMIN]
-            done = subprocess.run(
-                argv, env=env, cwd=self.logs, input=self.token.encode(), stdout=log, stderr=log, check=False
-            )
-        finally:
-            os.close(log)
-        if done.returncode != 0:
+        argv = [*_python("service"), "create-admin", "--migrate", "--token-stdin", _ADMIN]
+        with spawn(argv, path, env=env, cwd=self.logs, stdin=subprocess.PIPE) as migration:
+            migration.communicate(self.token.encode())
+        if migration.returncode != 0:
             raise LocalError(
                 f"The database migration failed:\n{last_lines(path)}",
                 f"The log is {path}. If it is about a token: remove {self.token_file}, and start again for a new one.",
@@ -357,34 +353,23 @@ def stop_running(data: Path) -> bool:
     return True
 
 
-def _new_secret() -> str:
-    return secrets.token_hex(32)  # hexadecimal: a leading dash would read as an option (--token -…)
-
-
-def _new_token() -> str:
-    return TOKEN_PREFIX + secrets.token_urlsafe(32)
-
-
-def _kept_secret(file: Path, make: Callable[[], str] = _new_secret) -> str:
+def _kept_secret(file: Path) -> str:
     """Return the secret in a file, or store a new one there with access for this user only."""
+    # Hexadecimal, because a leading dash would read as an option (--token -…).
+    return _kept(file, secrets.token_hex(32))
+
+
+def _kept(file: Path, secret: str) -> str:
+    """Return the contents of a file, or store a secret there if the file does not exist."""
     with contextlib.suppress(FileNotFoundError):
         return file.read_text().strip()
-    secret = make()
-    temporary = file.with_suffix(".tmp")
-    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as handle:
-        handle.write(secret + "\n")
-    temporary.replace(file)
+    write_private(file, secret + "\n")
     return secret
 
 
 def _python(module: str) -> list[str]:
-    return [
-        sys.executable,
-        "-P",
-        "-u",
-        "-m",
-        module,
-    ]  # -P: import nothing from the working folder
+    """Return the command of a module of ours. `-P`: import nothing from the working folder."""
+    return [sys.executable, "-P", "-u", "-m", module]
 
 
 def _folder_url(folder: Path) -> str:

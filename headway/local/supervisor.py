@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import logging
-import os
 import signal
-import subprocess
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -14,7 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from headway.local.processes import LocalError, end, limit_log, open_log, read_pid_file, write_pid_file
+from headway.local.processes import (
+    LocalError,
+    ServerProcess,
+    end,
+    limit_log,
+    read_pid_file,
+    spawn,
+    write_pid_file,
+)
 
 _FIRST_BACKOFF_S = 0.5
 _LONGEST_BACKOFF_S = 30.0
@@ -41,7 +47,7 @@ class Child(Protocol):
         """End the child and wait until it is gone. Do nothing if it is not running."""
 
 
-class Program:
+class Program(ServerProcess):
     """A program of ours as a child process. It writes to `log`, and its pid file lies beside the log.
 
     Args:
@@ -59,34 +65,18 @@ class Program:
         self._env = dict(env)
         self._pid_file = log.with_suffix(".pid")
         self._grace_s = grace_s
-        self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start the program in a session of its own, so that Ctrl-C reaches only us and we stop programs in
-        order.
+        """Start the program in a session of its own, so that Ctrl-C does not reach it.
 
         It runs in the folder of its log, so that no module of the user's folder shadows one of ours.
         """
         if self.alive():
             return
-        log = open_log(self.log)
-        try:
-            self._process = subprocess.Popen(
-                self._argv,
-                env=self._env,
-                cwd=self.log.parent,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
-        finally:
-            os.close(log)
+        self._process = spawn(
+            self._argv, self.log, env=self._env, cwd=self.log.parent, start_new_session=True
+        )
         write_pid_file(self._pid_file, self._process.pid)
-
-    def alive(self) -> bool:
-        """Return whether the process is running."""
-        return self._process is not None and self._process.poll() is None
 
     def stop(self) -> None:
         """Send SIGTERM, and SIGKILL after the grace period."""
@@ -97,11 +87,6 @@ class Program:
             end(process.pid, (signal.SIGTERM, signal.SIGKILL), self._grace_s)
         process.wait()
         self._pid_file.unlink(missing_ok=True)
-
-    @property
-    def pid(self) -> int | None:
-        """Process id of the last start, or None."""
-        return self._process.pid if self._process is not None else None
 
     @property
     def exit_code(self) -> int | None:
@@ -173,12 +158,8 @@ class Supervisor:
                 if now_s - watched.started_at_s > _STEADY_S:
                     watched.backoff_s = _FIRST_BACKOFF_S
                 self._plan(watched, now_s)
-                _log.warning(
-                    "%s ended; restarting it in %.1f s. Its log: %s",
-                    name,
-                    watched.backoff_s,
-                    watched.child.log,
-                )
+                message = "%s ended; restarting it in %.1f s. Its log: %s"
+                _log.warning(message, name, watched.backoff_s, watched.child.log)
 
     def _restart(self, name: str, watched: _Watched, now_s: float) -> None:
         watched.backoff_s = min(2 * watched.backoff_s, _LONGEST_BACKOFF_S)

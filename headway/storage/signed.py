@@ -31,16 +31,12 @@ Answer: TypeAlias = tuple[HTTPMessage, bytearray]
 Tags: TypeAlias = list[tuple[int, str]]
 _PART_BYTES = 16 * 2**20
 _PARTS_OF_A_SIZE = 1000
-"""Number of parts after which the part size grows: a store takes at most 10,000 parts, and objects may have
-880 GB.
-"""
+"""Parts of one size, before it grows: a store takes at most 10,000 parts, and objects may have 880 GB."""
 _AT_ONCE = 4
 _AHEAD = 16
 """Number of parts for which one request fetches signed URLs."""
 _RETRY_FOR_S = 30.0
-"""Retry limit for a store or service that does not answer. Training waits meanwhile; then the checkpoint
-fails.
-"""
+"""Retry limit for a store or service that does not answer. Training waits, then the checkpoint fails."""
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.2, 5.0
 _TIMEOUT_S = 60.0
 _NOT_FOUND = 404
@@ -60,9 +56,7 @@ class _Status(OSError):
 
 
 class SignedStore:
-    """An implementation of `storage.Storage`. `ticket` is the agent's file with
-    `contract.credentials.StorageTicket`.
-    """
+    """A `Storage` whose file `ticket` the agent writes, as `contract.credentials.StorageTicket`."""
 
     def __init__(self, uri: str, ticket: Path) -> None:
         self.uri = uri.rstrip("/")
@@ -119,19 +113,19 @@ class SignedStore:
     def _upload(self, upload: dict[str, Any], pieces: Iterator[Bytes]) -> Tags:
         """Send the parts, a few at once, and return their numbers and ETags. Only these few are in memory."""
         tags: Tags = []
-        under_way: deque[futures.Future[tuple[int, str]]] = deque()
+        in_progress: deque[futures.Future[tuple[int, str]]] = deque()
         urls: deque[str] = deque()
         try:
             for number, piece in enumerate(pieces, 1):
                 if not urls:
                     coming = range(number, min(number + _AHEAD, 10_001))
                     urls.extend(self._sign([{"do": "part", **upload, "part": one} for one in coming]))
-                if len(under_way) == _AT_ONCE:
-                    tags.append(under_way.popleft().result())
-                under_way.append(self._pool.submit(self._send_part, upload, number, urls.popleft(), piece))
-            return tags + [one.result() for one in under_way]
+                if len(in_progress) == _AT_ONCE:
+                    tags.append(in_progress.popleft().result())
+                in_progress.append(self._pool.submit(self._send_part, upload, number, urls.popleft(), piece))
+            return tags + [one.result() for one in in_progress]
         finally:
-            futures.wait(under_way)
+            futures.wait(in_progress)
 
     def _send_part(self, upload: dict[str, Any], number: int, url: str, piece: Bytes) -> tuple[int, str]:
         headers, _ = self._call("PUT", {"do": "part", **upload, "part": number}, piece, url)
@@ -146,7 +140,7 @@ class SignedStore:
             place = signed.popleft() if signed else self._sign([call])[0]
             return self._request(method, place, data)
 
-        return _patiently(attempt, key)
+        return _with_retries(attempt, key)
 
     def _sign(self, calls: list[dict[str, Any]]) -> list[str]:
         kept = self._read()
@@ -156,11 +150,11 @@ class SignedStore:
         try:
             _, answer = self._request("POST", place, body, headers)
         except _Status as refused:
-            if refused.status == _NOT_FOUND:  # refers to the run, not to an object
-                raise OSError(
-                    f"the service signs nothing for this run, because the node no longer holds it: {refused}"
-                ) from refused
-            raise
+            if refused.status != _NOT_FOUND:  # a status that is about the run, not about an object
+                raise
+            raise OSError(
+                f"the service signs nothing for this run, because the node no longer holds it: {refused}"
+            ) from refused
         urls: list[str] = json.loads(answer)["urls"]
         return urls
 
@@ -185,7 +179,7 @@ class SignedStore:
             raise _Status(0, f"no answer ({reason})") from None
 
 
-def _patiently(attempt: Callable[[], Answer], key: str) -> Answer:
+def _with_retries(attempt: Callable[[], Answer], key: str) -> Answer:
     """Retry until the call succeeds or the time is up. Raises FileNotFoundError, OSError."""
     until_s = time.monotonic() + _RETRY_FOR_S
     wait_s = _FIRST_WAIT_S

@@ -20,8 +20,7 @@ Bytes: TypeAlias = bytes | bytearray | memoryview
 Data: TypeAlias = Bytes | Iterable[Bytes]
 """Contents of an object, whole or in pieces."""
 _RETRY_FOR = timedelta(seconds=30)
-"""Retry limit for an object store that does not answer. Training waits meanwhile; then the checkpoint fails.
-"""
+"""Retry limit for an object store that does not answer. Training waits, then the checkpoint fails."""
 
 
 class Storage(Protocol):
@@ -147,8 +146,7 @@ class ObjectStore:
         self.uri = uri.rstrip("/")
         self._calls = obstore
         if uri.startswith("s3://"):
-            # Allow http because a private store often has no certificate; AWS itself is reached by https
-            # anyway.
+            # http is allowed, because a private store often has no certificate; AWS is reached by https.
             self._store: Any = S3Store.from_url(
                 uri,
                 client_options={"allow_http": True},

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
+from dataclasses import asdict
 
 from headway.contract.runtime import BatchChanged, EpochClosed, Progress
 from headway.train.checkpoint.replica import Audit, Place
 from headway.train.data.batching import Batching
-from headway.train.host.output import complain
+from headway.train.host.output import warn
 from headway.train.membership.control import Mailbox
 from headway.train.meter import Meter
 
@@ -19,7 +20,7 @@ class Reporter:
 
     def __init__(self, mailbox: Mailbox) -> None:
         self.total_samples: int | None = None
-        self._told_epoch = -1
+        self._reported_epoch = -1
         self._mailbox = mailbox
         self._meter = Meter(PROGRESS_EVERY_S)
         self._first_of_generation = False
@@ -54,14 +55,11 @@ class Reporter:
             epoch=place.position.epoch,
             samples=place.samples,
             total_samples=self.total_samples,
-            steps=times.steps,
-            step_s_sum=times.step_s_sum,
-            step_s_squares=times.step_s_squares,
-            sync_s_sum=times.sync_s_sum,
+            **asdict(times),
             global_batch=batching.split.global_batch,
             local_batch=len(full.micro_batches[0]),
             local_batches=batching.local_batches,
-            rank_sample_s=batching.paces.take(),
+            rank_sample_s=batching.step_rates.take(),
             accumulation=len(full.micro_batches),
             gradient_sqr=noise.sqr if noise is not None else None,
             gradient_var=noise.var if noise is not None else None,
@@ -79,14 +77,12 @@ class Reporter:
         )
 
     def audit(self, audit: Audit | None, *, is_main: bool) -> None:
-        """Report an ended epoch once. After a loss the audit is sent again, because the first report may be
-        lost.
-        """
-        if audit is None or not is_main or audit.epoch <= self._told_epoch:
+        """Report an ended epoch once, and again after a loss, because the first report may be lost."""
+        if audit is None or not is_main or audit.epoch <= self._reported_epoch:
             return
-        self._told_epoch = audit.epoch
+        self._reported_epoch = audit.epoch
         if audit.samples < audit.dataset_samples:
-            complain(
+            warn(
                 f"the script left epoch {audit.epoch} after {audit.samples} of {audit.dataset_samples} samples, "
                 "so it is not audited"
             )

@@ -28,6 +28,7 @@ from headway.train.loader import Loader
 from headway.train.membership.control import Mailbox, write_stacks_on_request
 from headway.train.membership.team import Team
 from headway.train.state.memory import keep_freed_memory, touch
+from headway.train.trackers.sender import TrackedReport
 from headway.train.training import Training
 from headway.train.value_sender import ValueSender
 
@@ -73,10 +74,7 @@ def init(*, timeout_s: float = 300.0, collective: str | None = None) -> Run:
 
 
 class Run:
-    """A training run, as one of its ranks sees it.
-
-    Attributes: device: device of this rank's model and batches.
-    """
+    """A training run, as one of its ranks sees it. `device` is that of this rank's model and batches."""
 
     def __init__(
         self,
@@ -95,7 +93,7 @@ class Run:
         self._training: Training | None = None
         self._loader: Loader | None = None
         self._entered = False
-        self._teller = ValueSender(mailbox, environment)
+        self._value_sender = ValueSender(mailbox, environment)
 
     @property
     def rank(self) -> int:
@@ -179,8 +177,7 @@ class Run:
         num_workers: int = 0,
         collate_fn: Callable[[list[Any]], Any] | None = None,
     ) -> Loader:
-        """Return the loader of training batches: every sample of the dataset once an epoch, at any number of
-        ranks.
+        """Return the loader of training batches, which yields every sample once an epoch at any number of ranks.
 
         Each step takes the next `global_batch` samples of a shuffled order and divides them over the ranks.
         The last step of an epoch takes the rest. The script computes the mean loss of the samples that it
@@ -209,10 +206,10 @@ class Run:
             )
         samples = _checked_length(dataset, seed, global_batch, max_global_batch, max_local_batch)
         environment = self._environment
-        mosts = [environment.most_global_batch, max_global_batch, samples]
+        limits = [environment.most_global_batch, max_global_batch, samples]
         bounds = Bounds(
             global_batch=min(environment.global_batch or global_batch, samples),
-            most_global=min(filter(None, mosts)) if environment.most_global_batch else None,
+            most_global=min(filter(None, limits)) if environment.most_global_batch else None,
             start_global=environment.start_global_batch,
             max_local=environment.max_local_batch or max_local_batch,
             rule=environment.lr_rule,
@@ -229,8 +226,7 @@ class Run:
         return self._loader
 
     def epochs(self, count: int) -> Iterator[int]:
-        """Return the numbers of the remaining epochs of `count`, starting with the epoch that a checkpoint
-        interrupted.
+        """Return the numbers of the remaining epochs of `count`, from the one that a checkpoint interrupted.
 
         After the last epoch, the result is saved in a final checkpoint and the training counts as complete. A
         script that leaves the loop early (`break`) gets neither, and every rank must leave it.
@@ -259,7 +255,7 @@ class Run:
             yield epoch
             training.end_epoch(epoch)
         training.complete()
-        self._teller.complete = True
+        self._value_sender.complete = True
 
     @property
     def accumulating(self) -> bool:
@@ -282,15 +278,17 @@ class Run:
         if not self.is_main:
             return
         place = self._training.place if self._training is not None else Place()
-        self._teller.tell(
-            {name: _number(value) for name, value in metrics.items()},
+        report = TrackedReport(
             step=place.steps + (self._loader is not None and self._loader.within_step),
             first_step=self._training.first_step if self._training is not None else 0,
             epoch=place.position.epoch,
             samples=place.samples,
             generation=self.generation,
             world_size=self.world_size,
+            at_s=time.time(),
+            values={name: _number(value) for name, value in metrics.items()},
         )
+        self._value_sender.send(report)
 
 
 def _checked_length(dataset: Dataset[Any], seed: int, *sizes: int | None) -> int:

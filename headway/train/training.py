@@ -62,7 +62,7 @@ class Training:
         self._mailbox = mailbox
         self._stop = stop
         self._saver = saver
-        self._leveller = StateSync(replica, team, saver, mailbox)
+        self._state_sync = StateSync(replica, team, saver, mailbox)
         self._reporter = Reporter(mailbox)
         self._batching: Batching | None = None
         self._boundary: Boundary | None = None
@@ -91,7 +91,7 @@ class Training:
             self._team.live = False  # a leaving rank would take a part of the state along
             self._saver.group = self._team.peers.another_group()
         try:
-            self.place = self._leveller.start(self._team.peers)
+            self.place = self._state_sync.start(self._team.peers)
         except PeersLost as loss:
             leave_for_retry(f"a peer was lost before the first step: {loss}")
         self._train_with(self._team.peers)
@@ -149,7 +149,7 @@ class Training:
         """
         if self._commit(step, indices) and self._agreement is not None:
             self._rebalance(step, self._agreement)
-            self._act(self._agreement)
+            self._carry_out(self._agreement)
         else:
             self._change_members(None, lost=True)
 
@@ -177,7 +177,7 @@ class Training:
                 self._reporter.audit(self.place.audited, is_main=self._team.rank == 0)
                 self._attempted_samples = self.place.samples
                 if self.place.samples != self._reporter.total_samples:
-                    self._act(agreement)
+                    self._carry_out(agreement)
 
     def complete(self) -> None:
         """Save the result after the last epoch. Ends the process with a request for a restart if that fails."""
@@ -212,20 +212,20 @@ class Training:
         return self._boundary
 
     def _statement(self, mine: Ledger, order: Order | None) -> Statement:
-        wish = BoundaryRequest.CONTINUE
+        request = BoundaryRequest.CONTINUE
         if self._stop.received:
-            wish = BoundaryRequest.STOP
+            request = BoundaryRequest.STOP
         elif self._present_peers.is_main and self._saver.due():
-            wish = BoundaryRequest.CHECKPOINT
+            request = BoundaryRequest.CHECKPOINT
         ordered, probe = order.generation if order else 0, self.gradients.probe
         norms = (probe.square, probe.squared_mean) if probe else (0.0, 0.0)
         return Statement(
-            wish, ordered, mine.count, mine.total, mine.squares, self.gradients.meter.compute_s, *norms
+            request, ordered, mine.count, mine.total, mine.squares, self.gradients.meter.compute_s, *norms
         )
 
     def _commit(self, step: Step, indices: NDArray[np.int64]) -> bool:
         """Commit the step if its gradient is complete. Sets the agreement, None when a peer was lost."""
-        whole = self.gradients.stepped or self.gradients.sound
+        whole = self.gradients.stepped or self.gradients.intact
         self._agreement = None
         with suppress(PeersLost):
             self._agreement = self._at_boundary.agree(len(step.batch))
@@ -236,21 +236,21 @@ class Training:
                 if self._agreement is not None
                 else Ledger().add(indices[step.batch.start : step.batch.stop])
             )
-            self._take_in(step, trained)
+            self._apply_step(step, trained)
         return whole
 
-    def _take_in(self, step: Step, trained: Ledger) -> None:
+    def _apply_step(self, step: Step, trained: Ledger) -> None:
         self.place = self.place.advance(len(step.batch), trained)
         self._steps_taken += 1
         self._ended_s = time.perf_counter()
         if self._steps_taken == 1:
-            self._expect_to_save()
+            self._warm_saver()
             self._mailbox.send(FirstStep, samples=self.place.samples, live=self._team.live)
         if len(step.batch) == self.split.global_batch:
             # A short step at the end of an epoch does not represent the usual step time.
             step_s = self._ended_s - self._began_s
             self._reporter.measure(step_s, max(0.0, step_s - self.gradients.meter.compute_s))
-        self._saver.look()
+        self._saver.report_ended()
         if self._reporter.due():
             self._report()
 
@@ -258,7 +258,7 @@ class Training:
         """Process the measurements of the step before this one, and remember the plan of the next ones."""
         batching, probe = self._present_batching, self.gradients.probe
         if probe is not None and probe.measurement is not None:
-            batching.take_in(probe.measurement)
+            batching.add_noise(probe.measurement)
         peak = self.gradients.meter.peak_bytes()
         if peak and batching.observe_memory(len(step.micro_batches[0]), *peak):
             self.plan += 1
@@ -268,13 +268,13 @@ class Training:
             self._measured = ()
             self.plan += 1
 
-    def _act(self, agreement: Agreement) -> None:
-        if agreement.wish is BoundaryRequest.STOP:
+    def _carry_out(self, agreement: Agreement) -> None:
+        if agreement.request is BoundaryRequest.STOP:
             self._leave_on_request()
         if agreement.ordered > self._team.generation:
             # Every rank leaves the group at this boundary. A newer order may have arrived meanwhile.
             self._change_members(self._team.due())
-        elif agreement.wish is BoundaryRequest.CHECKPOINT and self._saves:
+        elif agreement.request is BoundaryRequest.CHECKPOINT and self._saves:
             self._saver.begin(self._replica, self.place)
 
     @property
@@ -282,7 +282,7 @@ class Training:
         """True if this rank has to save checkpoints."""
         return self._saver.group is not None or self._team.rank == 0
 
-    def _expect_to_save(self) -> None:
+    def _warm_saver(self) -> None:
         if self._saves:
             self._saver.warm(self._replica)
 
@@ -305,41 +305,41 @@ class Training:
         """
         self._boundary = None
         batch = self.split.global_batch
-        self.gradients.part()
-        if self.gradients.spoiled:
-            self._leveller.holds = self.gradients.spoiled = False
+        self.gradients.detach()
+        if self.gradients.stepped_incomplete:
+            self._state_sync.has_state = self.gradients.stepped_incomplete = False
         after = self._team.generation
         if lost:
             self._saver.lost()
-            self._team.lose()
+            self._team.abort()
         elif order is not None and not self._team.includes_me(order):
-            self._leave_in_order(order)
+            self._leave_as_ordered(order)
         else:
-            self._team.part()
+            self._team.leave()
         while True:
             following = order or self._next_order(after)
             if not self._team.includes_me(following):
-                self._say_left(following)
+                self._exit_as_left(following)
             try:
                 peers = self._meet(following)
                 break
             except (PeersLost, Superseded):
-                self._team.lose()
+                self._team.abort()
                 order, after = None, following.generation
-        self._go_on(peers, batch)
+        self._resume(peers, batch)
 
     def _meet(self, order: Order) -> Peers:
         """Become a member under the order, with the same state as the others."""
         before = self._team.ranks_before(order)
-        peers = self._team.meet(order, patient=not self._leveller.holds)
-        self._mailbox.speak_for(rank=peers.rank, generation=peers.generation)
+        peers = self._team.meet(order, patient=not self._state_sync.has_state)
+        self._mailbox.set_sender(rank=peers.rank, generation=peers.generation)
         self._present_batching.change_members(before, rank=peers.rank)
         # Before the plan is transferred: new members were started earlier and do not know this order.
         self._present_batching.follow(order.batch)
-        self.place = self._leveller.level(peers, order, self.place, self._present_batching)
+        self.place = self._state_sync.synchronise(peers, order, self.place, self._present_batching)
         return peers
 
-    def _go_on(self, peers: Peers, batch: int) -> None:
+    def _resume(self, peers: Peers, batch: int) -> None:
         """Resume training after a membership change; earlier steps took `batch` samples."""
         self._saver.generation(peers.generation)
         self._train_with(peers)
@@ -347,13 +347,13 @@ class Training:
             Switched,
             samples=self.place.samples,
             world_size=peers.world_size,
-            pause_s=self._leveller.pause_s(time.perf_counter() - self._ended_s),
+            pause_s=self._state_sync.pause_s(time.perf_counter() - self._ended_s),
             lost_steps=int(self._attempted_samples > self.place.samples),
-            sync_bytes=self._leveller.sync_bytes,
+            sync_bytes=self._state_sync.sync_bytes,
         )
         self._attempted_samples = self.place.samples
         self._reporter.audit(self.place.audited, is_main=peers.is_main)
-        self._expect_to_save()
+        self._warm_saver()
         if peers.is_main and self.split.global_batch != batch:
             self._reporter.batch_changed(self.place, self._present_batching)
 
@@ -370,19 +370,19 @@ class Training:
 
     # Ends of the process
 
-    def _leave_in_order(self, order: Order) -> NoReturn:
+    def _leave_as_ordered(self, order: Order) -> NoReturn:
         """Leave because this rank is not a member of the next generation; no peer waits for it any more."""
-        if self._team.leaves_nobody(order) and self._present_peers.is_main:
-            self._leveller.hand_over_by_storage(order, self.place, time.perf_counter() - self._ended_s)
-        self._say_left(order)
+        if self._team.replaces_everyone(order) and self._present_peers.is_main:
+            self._state_sync.save_for_successors(order, self.place, time.perf_counter() - self._ended_s)
+        self._exit_as_left(order)
 
-    def _say_left(self, order: Order) -> NoReturn:
+    def _exit_as_left(self, order: Order) -> NoReturn:
         self._mailbox.send(Left, samples=self.place.samples, joined=order.generation)
         leave(EXIT_DONE)
 
     def _leave_on_request(self) -> NoReturn:
         """Save the state and stop. If the saving rank may be lost, each rank saves, since all hold the same state."""
-        if not self._leveller.holds:
+        if not self._state_sync.has_state:
             leave(EXIT_STOPPED)
         peers = self._team.peers
         self._report()

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Mapping
+from dataclasses import replace
 
 from headway.contract.runtime import Metrics
 from headway.train.host.environment import Environment
-from headway.train.host.output import complain, ending, show
+from headway.train.host.output import exit_actions, show, warn
 from headway.train.membership.control import Mailbox
 from headway.train.trackers import TrackedReport, senders
 
@@ -26,39 +25,19 @@ class ValueSender:
         self._mailbox = mailbox
         self._senders = senders(environment.trackers, environment)
         if self._senders:
-            ending.before(self.close)
+            exit_actions.callback(self.close)
 
-    def tell(
-        self,
-        values: Mapping[str, float],
-        *,
-        step: int,
-        first_step: int,
-        epoch: int,
-        samples: int,
-        generation: int,
-        world_size: int,
-    ) -> None:
-        """Send the values that are finite. For the other arguments see `TrackedReport`."""
+    def send(self, report: TrackedReport) -> None:
+        """Send the values of the report that are finite."""
+        values = report.values
         finite = {name: value for name, value in values.items() if math.isfinite(value)}
         for name in values.keys() - finite.keys():
-            complain(f"the metric {name} is {values[name]}, which is not finite, so it is left out")
-        self._mailbox.send(Metrics, epoch=epoch, samples=samples, values=finite)
-        if self._senders and finite:
-            report = TrackedReport(
-                step=step,
-                first_step=first_step,
-                epoch=epoch,
-                samples=samples,
-                generation=generation,
-                world_size=world_size,
-                at_s=time.time(),
-                values=finite,
-            )
-            for sender in self._senders:
-                sender.put(report)
+            warn(f"the metric {name} is {values[name]}, which is not finite, so it is left out")
+        self._mailbox.send(Metrics, epoch=report.epoch, samples=report.samples, values=finite)
+        for sender in self._senders if finite else ():
+            sender.put(replace(report, values=finite))
         shown = "  ".join(f"{name} {value:.6g}" for name, value in finite.items())
-        show(f"epoch {epoch}  samples {samples:,}  {shown}")
+        show(f"epoch {report.epoch}  samples {report.samples:,}  {shown}")
 
     def close(self) -> None:
         """Make the trackers write all waiting reports."""

@@ -59,8 +59,7 @@ class CommandKeyRing(KeyRing):
     """Key ring whose key only a program can use.
 
     `PROGRAM wrap` and `PROGRAM unwrap` read base64 from standard input and write base64 to standard output.
-    `older` opens values that were sealed before the program was configured. Implements
-    `usecases.secret_ports.KeyRing`.
+    `older` opens values that were sealed before the program was configured.
     """
 
     def __init__(self, argv: Sequence[str], older: KeyRing | None = None) -> None:
@@ -68,17 +67,12 @@ class CommandKeyRing(KeyRing):
         self._older = older
 
     async def seal(self, value: bytes, context: bytes) -> Sealed:
-        """Encrypt the value with a new key, and let the program wrap that key."""
         key = secrets.token_bytes(SECRETS_KEY_BYTES)
         wrapped = await self._run("wrap", key)
         length = len(wrapped).to_bytes(_LENGTH_BYTES, "big")
         return Sealed(_COMMAND, length + wrapped + _encrypt(AESGCM(key), value, context))
 
     async def open(self, sealed: Sealed, context: bytes) -> bytes:
-        """Let the program unwrap the key, and decrypt the value with it.
-
-        Raises SecretUnreadable or Unavailable.
-        """
         if sealed.key_id != _COMMAND:
             if self._older is None:
                 raise SecretUnreadable(_UNREADABLE)

@@ -12,7 +12,7 @@ from prometheus_client.process_collector import ProcessCollector
 from headway.contract.views.decisions import RoundView
 from service.domain.jobs.lifecycle import JobEvent
 from service.domain.jobs.records import Event
-from service.usecases.ports.facts import CommandTaken, Decided, Fact, Happened, Preempted
+from service.usecases.ports.facts import CommandTaken, Decided, Fact, Happened, PolicyReplaced, Preempted
 
 _ROUND_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _GAP = (0.0, 1e-4, 1e-3, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 1.0)
@@ -52,6 +52,12 @@ class FactMetrics:
             "headway_solver_status",
             "Rounds, by the solver's status: optimal, within_gap or limit.",
             ("status",),
+            registry=registry,
+        )
+        self._policy_failures = Counter(
+            "headway_policy_failures",
+            "Rounds that the default policy decided because the chosen one failed, by the policy that failed.",
+            ("policy",),
             registry=registry,
         )
         self._wait = _histogram(
@@ -98,6 +104,8 @@ class FactMetrics:
                 self._acknowledged.labels(fact.kind).observe(max(0.0, took_s))
             case Decided():
                 self._decided(fact.round)
+            case PolicyReplaced():
+                self._policy_failures.labels(fact.policy).inc()
             case Preempted():
                 self._preemptions.labels(str(fact.cause)).inc()
             case Happened():

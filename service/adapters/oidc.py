@@ -37,10 +37,10 @@ _SIGNATURES: Final = JWSRegistry(
 It limits the sizes of a token, and ignores header parameters that providers add to the standard ones.
 """
 _SKEW_S: Final = 60
-_LONGEST_AGE_S: Final = 600
+_MAX_AGE_S: Final = 600
 """Longest accepted age of an identity token: clients present it at once, so an older one may be stolen."""
 _METADATA_KEPT_S = 3600.0
-_KEYS_ASKED_EVERY_S = 10.0
+_KEYS_FETCHED_EVERY_S = 10.0
 """Shortest time between two requests for the provider's keys.
 
 It limits the requests that tokens with invented key ids can cause.
@@ -85,7 +85,7 @@ class OidcProvider(IdentityProvider):
         self._metadata: dict[str, Any] = {}
         self._metadata_until_s = 0.0
         self._keys = KeySet([])
-        self._keys_asked_s: float | None = None
+        self._keys_fetched_s: float | None = None
 
     async def authorization_url(self, *, state: str, nonce: str, challenge: str, redirect_uri: str) -> str:
         endpoint = await self._endpoint("authorization_endpoint")
@@ -104,12 +104,6 @@ class OidcProvider(IdentityProvider):
         return f"{endpoint}{'&' if '?' in endpoint else '?'}{query}"
 
     async def redeem(self, code: str, *, verifier: str, redirect_uri: str) -> str:
-        """Exchange an authorization code for an identity token.
-
-        Raises:
-            WrongToken: the provider refuses the code or returns no identity token.
-            Unavailable: the provider does not answer.
-        """
         endpoint = await self._endpoint("token_endpoint")
         body = {
             "grant_type": "authorization_code",
@@ -118,17 +112,17 @@ class OidcProvider(IdentityProvider):
             "code_verifier": verifier,
             "client_id": self._client_id,
         }
-        ways = self._metadata.get("token_endpoint_auth_methods_supported", ["client_secret_basic"])
+        methods = self._metadata.get("token_endpoint_auth_methods_supported", ["client_secret_basic"])
         auth = None
-        if self._secret is not None and "client_secret_basic" in ways:
+        if self._secret is not None and "client_secret_basic" in methods:
             auth = httpx.BasicAuth(self._client_id, self._secret)
         elif self._secret is not None:
             body["client_secret"] = self._secret
-        answer = await self._ask("POST", endpoint, data=body, auth=auth)
+        answer = await self._send("POST", endpoint, data=body, auth=auth)
         if answer.status_code != 200:
-            said = _json(answer).get("error", f"status {answer.status_code}")
+            error = _json(answer).get("error", f"status {answer.status_code}")
             raise WrongToken(
-                f"the identity provider refuses this sign-in ({str(said)[:100]}); sign in again."
+                f"the identity provider refuses this sign-in ({str(error)[:100]}); sign in again."
             )
         token = _json(answer).get("id_token")
         if not isinstance(token, str):
@@ -138,14 +132,6 @@ class OidcProvider(IdentityProvider):
         return token
 
     async def verify(self, id_token: str, *, nonce: str | None, now: datetime) -> Claims:
-        """Verify an identity token and return its claims.
-
-        A token without a nonce was issued to a command line.
-
-        Raises:
-            WrongToken: the token is invalid, expired, or meant for another application or sign-in.
-            Unavailable: the provider does not answer.
-        """
         client_id = self._device_client_id if nonce is None else self._client_id
         rules = jwt.JWTClaimsRegistry(
             now=int(now.timestamp()),
@@ -188,11 +174,11 @@ class OidcProvider(IdentityProvider):
 
     async def _fetch_keys(self) -> None:
         now_s = self._clock_s()
-        if self._keys_asked_s is not None and now_s - self._keys_asked_s < _KEYS_ASKED_EVERY_S:
+        if self._keys_fetched_s is not None and now_s - self._keys_fetched_s < _KEYS_FETCHED_EVERY_S:
             return
-        self._keys_asked_s = now_s
-        answer = await self._ask("GET", await self._endpoint("jwks_uri"))
-        keys = _json(_well(answer)).get("keys")
+        self._keys_fetched_s = now_s
+        answer = await self._send("GET", await self._endpoint("jwks_uri"))
+        keys = _json(_checked(answer)).get("keys")
         found = map(_key, keys if isinstance(keys, list) else [])
         self._keys = KeySet([key for key in found if key is not None])
 
@@ -200,7 +186,7 @@ class OidcProvider(IdentityProvider):
         """Return an endpoint of the provider from its discovery document, which is cached for an hour."""
         if self._clock_s() >= self._metadata_until_s or not self._metadata:
             url = f"{self._issuer.rstrip('/')}/.well-known/openid-configuration"
-            metadata = _json(_well(await self._ask("GET", url)))
+            metadata = _json(_checked(await self._send("GET", url)))
             if metadata.get("issuer") != self._issuer:
                 raise Unavailable(
                     f"the identity provider names its issuer {str(metadata.get('issuer'))[:200]!r}, but "
@@ -214,7 +200,7 @@ class OidcProvider(IdentityProvider):
             )
         return endpoint
 
-    async def _ask(self, method: str, url: str, **arguments: Any) -> httpx.Response:
+    async def _send(self, method: str, url: str, **arguments: Any) -> httpx.Response:
         try:
             return await self._client.request(method, url, follow_redirects=False, **arguments)
         except httpx.HTTPError as error:
@@ -230,7 +216,8 @@ def is_safe(url: str) -> bool:
     return parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in _LOOPBACK)
 
 
-def _well(answer: httpx.Response) -> httpx.Response:
+def _checked(answer: httpx.Response) -> httpx.Response:
+    """Return the answer. Raise Unavailable if it is not a success."""
     if answer.status_code != 200:
         raise Unavailable(f"the identity provider answers {answer.status_code} at {answer.request.url}")
     return answer
@@ -238,10 +225,10 @@ def _well(answer: httpx.Response) -> httpx.Response:
 
 def _json(answer: httpx.Response) -> dict[str, Any]:
     try:
-        said = answer.json()
+        body = answer.json()
     except ValueError:
         return {}
-    return said if isinstance(said, dict) else {}
+    return body if isinstance(body, dict) else {}
 
 
 def _key(published: Any) -> Key | None:
@@ -261,11 +248,12 @@ def _check(claims: jwt.Claims, client_id: str, nonce: str | None, now: datetime)
     party = claims.get("azp")
     if party != client_id and (several or party is not None):
         raise WrongToken("the identity token was issued to another application; sign in again.")
-    said = claims.get("nonce")
-    fits = said is None if nonce is None else isinstance(said, str) and hmac.compare_digest(said, nonce)
+    issued = claims.get("nonce")
+    # A token without a nonce was issued to a command line.
+    fits = issued is None if nonce is None else isinstance(issued, str) and hmac.compare_digest(issued, nonce)
     if not fits:
         raise WrongToken("the identity token belongs to another sign-in; sign in again.")
-    if now.timestamp() - claims["iat"] > _LONGEST_AGE_S + _SKEW_S:
+    if now.timestamp() - claims["iat"] > _MAX_AGE_S + _SKEW_S:
         raise WrongToken(
             "the identity token was issued too long ago: sign in again, and check the clocks of the "
             "identity provider and the service."

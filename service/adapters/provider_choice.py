@@ -37,7 +37,7 @@ def providers_of(
     """
     built_in = {found.name for found in iter_modules(providers.__path__) if "_" not in found.name}
     installed = {point.name: point for point in unique(points, built_in)}
-    made = []
+    found = []
     for name in names:
         if name not in built_in | installed.keys():
             known = ", ".join(sorted(built_in | installed.keys()))
@@ -46,8 +46,8 @@ def providers_of(
                 "install the package that has it."
             )
         kind = _built_in(name) if name in built_in else loaded(installed[name], problem_of)
-        made.append(kind.from_env(env, now))
-    return made
+        found.append(kind.from_env(env, now))
+    return found
 
 
 def problem_of(kind: object) -> str:

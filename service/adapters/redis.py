@@ -36,7 +36,7 @@ _STREAM_KEPT_S = 86_400
 The service pushes its unacknowledged commands again.
 """
 _RECONNECT_S = 1.0
-_REST_S = 0.01
+_SEND_PAUSE_S = 0.01
 """Pause after each batch of signals.
 
 A thousand submits a second ask for the same wake-up, and a hundred messages a second say as much.
@@ -92,7 +92,7 @@ class RedisCommandQueue(CommandQueue):
 
 
 class RedisWakeUps(WakeUps):
-    """WakeUps over pub/sub, which wake the tasks that wait for them.
+    """Wake-up signals over Redis pub/sub.
 
     Signals are coalesced and sent in the background, so no caller waits for Redis. A lost signal only delays
     its listener until the listener's next poll.
@@ -100,8 +100,8 @@ class RedisWakeUps(WakeUps):
 
     def __init__(self, redis: Redis) -> None:
         self._redis = redis
-        self._to_ring: dict[str, None] = {}
-        self._wake = asyncio.Event()
+        self._pending: dict[str, None] = {}
+        self._has_pending = asyncio.Event()
         self._waiters: dict[str, set[asyncio.Event]] = {}
         self._stopping = False
 
@@ -116,12 +116,12 @@ class RedisWakeUps(WakeUps):
             self._stopping = True
             for task in tasks:
                 task.cancel()
-            self._wake.set()
+            self._has_pending.set()
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def wake(self, wake_up: WakeUp, about: str = "") -> None:
-        self._to_ring[f"{wake_up}|{about}"] = None
-        self._wake.set()
+        self._pending[f"{wake_up}|{about}"] = None
+        self._has_pending.set()
 
     @asynccontextmanager
     async def heard(self, *wake_ups: tuple[WakeUp, str]) -> AsyncIterator[asyncio.Event]:
@@ -143,9 +143,9 @@ class RedisWakeUps(WakeUps):
 
     async def _send(self) -> None:
         while not self._stopping:
-            await self._wake.wait()
-            self._wake.clear()
-            names, self._to_ring = list(self._to_ring), {}
+            await self._has_pending.wait()
+            self._has_pending.clear()
+            names, self._pending = list(self._pending), {}
             try:
                 async with self._redis.pipeline(transaction=False) as pipeline:
                     for name in names:
@@ -154,7 +154,7 @@ class RedisWakeUps(WakeUps):
             except (RedisError, OSError) as error:
                 log.warning("wake_ups_lost", count=len(names), error=str(error))
                 self._hear(names)
-            await asyncio.sleep(_REST_S)
+            await asyncio.sleep(_SEND_PAUSE_S)
 
     async def _listen(self) -> None:
         while not self._stopping:

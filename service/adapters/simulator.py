@@ -13,12 +13,12 @@ from headway.contract.views.simulations import SimulationRequest, SimulationResu
 from service.domain.cluster.snapshot import Snapshot
 from service.domain.shared.errors import SimulationEnded
 from service.simulation.worker import Question, WorkerMessage
-from service.usecases.ports.simulations import Simulator, Wanted
+from service.usecases.ports.simulations import OnProgress, Simulator
 
-_LOOK_S = 1.0
+_CHECK_EVERY_S = 1.0
 """Interval in seconds of the check that the result is still wanted."""
 _LONGEST_LINE_BYTES = 1 << 28
-_LAST_WORDS_BYTES = 2000
+_ERROR_TAIL_BYTES = 2000
 
 
 class ProcessSimulator(Simulator):
@@ -32,16 +32,10 @@ class ProcessSimulator(Simulator):
         snapshot: Snapshot,
         request: SimulationRequest,
         ended_samples: Mapping[str, Sequence[float]],
-        wanted: Wanted,
+        wanted: OnProgress,
     ) -> SimulationResult:
-        """Run a simulation and return its result.
-
-        Raises:
-            SimulationEnded: the worker failed, refused, exceeded the time limit, or the result is no longer
-                wanted. The worker process has ended.
-        """
         question = Question(snapshot=snapshot, request=request, ended_samples=ended_samples)
-        asked = await asyncio.to_thread(pickle.dumps, question)
+        pickled = await asyncio.to_thread(pickle.dumps, question)
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
@@ -53,10 +47,10 @@ class ProcessSimulator(Simulator):
             # The worker has one core; the others are for jobs and scheduling rounds.
             env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
         )
-        errors = asyncio.create_task(_last_of(process.stderr))
+        errors = asyncio.create_task(_last_line(process.stderr))
         answer = _Answer()
         tasks = (
-            asyncio.create_task(answer.read(process, asked)),
+            asyncio.create_task(answer.read(process, pickled)),
             asyncio.create_task(_watch(answer, wanted)),
         )
         try:
@@ -104,17 +98,17 @@ class _Answer:
             self.done, self.refused, self.result = line.progress, line.refused or "", line.result
 
 
-async def _watch(answer: _Answer, wanted: Wanted) -> None:
+async def _watch(answer: _Answer, wanted: OnProgress) -> None:
     """Return as soon as the result is no longer wanted."""
     while True:
         if not await wanted(answer.done):
             return
-        await asyncio.sleep(_LOOK_S)
+        await asyncio.sleep(_CHECK_EVERY_S)
 
 
-async def _last_of(stream: asyncio.StreamReader | None) -> str:
+async def _last_line(stream: asyncio.StreamReader | None) -> str:
     """Return the last line of a stream, at its end."""
     last = b""
     while stream is not None and (part := await stream.read(1 << 16)):
-        last = (last + part)[-_LAST_WORDS_BYTES:]
+        last = (last + part)[-_ERROR_TAIL_BYTES:]
     return (last.decode(errors="replace").strip().splitlines() or [""])[-1]

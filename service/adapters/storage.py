@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -19,6 +20,7 @@ from service.domain.shared.errors import NotFound, Unavailable
 from service.usecases.ports.storage import Stored, StoredObjects
 
 _CHUNK = 1000
+_MISSING = (NotFoundError, FileNotFoundError)
 
 
 class ObjectStorage(StoredObjects):
@@ -42,30 +44,23 @@ class ObjectStorage(StoredObjects):
             self._store = from_url(url)
 
     async def put(self, key: str, data: bytes) -> None:
-        try:
+        with _errors_as_unavailable():
             await obstore.put_async(self._store, key, data)
-        except (BaseError, OSError) as error:
-            raise _unavailable(error) from error
 
     async def get(self, key: str) -> bytes:
-        try:
-            result = await obstore.get_async(self._store, key)
-            return bytes(await result.bytes_async())
-        except (NotFoundError, FileNotFoundError) as error:
-            raise NotFound(f"no object {key} in storage") from error
-        except (BaseError, OSError) as error:
-            raise _unavailable(error) from error
+        with _errors_as_unavailable():
+            try:
+                result = await obstore.get_async(self._store, key)
+                return bytes(await result.bytes_async())
+            except _MISSING as error:
+                raise NotFound(f"no object {key} in storage") from error
 
     async def delete(self, key: str) -> None:
-        try:
+        with _errors_as_unavailable(), suppress(*_MISSING):
             await obstore.delete_async(self._store, key)
-        except (NotFoundError, FileNotFoundError):
-            return
-        except (BaseError, OSError) as error:
-            raise _unavailable(error) from error
 
     async def folders(self, prefix: str) -> AsyncIterator[str]:
-        try:
+        with _errors_as_unavailable():
             if self._local is not None:
                 for name in await asyncio.to_thread(_subfolders, self._local / prefix):
                     yield name
@@ -73,12 +68,10 @@ class ObjectStorage(StoredObjects):
             found = await obstore.list_with_delimiter_async(self._store, prefix=prefix)
             for folder in sorted(found["common_prefixes"]):
                 yield folder.rstrip("/").rpartition("/")[2]
-        except (BaseError, OSError) as error:
-            raise _unavailable(error) from error
 
     async def entries(self, prefix: str, *, after: str | None = None) -> AsyncIterator[Stored]:
         # A local folder lists its files in no order, so they are sorted here. Object stores list sorted.
-        try:
+        with _errors_as_unavailable():
             if self._local is not None:
                 for stored in await asyncio.to_thread(_sorted_files, self._local, prefix, after):
                     yield stored
@@ -86,15 +79,11 @@ class ObjectStorage(StoredObjects):
             async for batch in obstore.list(self._store, prefix=prefix, offset=after, chunk_size=_CHUNK):
                 for entry in sorted(batch, key=lambda one: one["path"]):
                     yield Stored(entry["path"], entry["size"], entry["last_modified"])
-        except (BaseError, OSError) as error:
-            raise _unavailable(error) from error
 
     async def delete_folder(self, prefix: str) -> None:
         if self._local is not None:
-            try:
+            with _errors_as_unavailable():
                 await asyncio.to_thread(_remove_folder, self._local / prefix)
-            except OSError as error:
-                raise _unavailable(error) from error
             return
         keys: list[str] = []
         async for stored in self.entries(prefix):
@@ -105,22 +94,19 @@ class ObjectStorage(StoredObjects):
         await self.delete_all(keys)
 
     async def delete_all(self, keys: Sequence[str]) -> None:
-        try:
-            if keys:
-                await obstore.delete_async(self._store, list(keys))
-        except (NotFoundError, FileNotFoundError):
-            for key in keys:  # the deletion stopped at the first missing object
-                await self.delete(key)
-        except (BaseError, OSError) as error:
-            raise _unavailable(error) from error
+        with _errors_as_unavailable():
+            try:
+                if keys:
+                    await obstore.delete_async(self._store, list(keys))
+            except _MISSING:
+                for key in keys:  # the deletion stopped at the first missing object
+                    await self.delete(key)
 
     async def delete_partial(self, before: datetime) -> int:
         if self._local is None:
             return 0
-        try:
+        with _errors_as_unavailable():
             return await asyncio.to_thread(_remove_half_written, self._local, before.timestamp())
-        except OSError as error:
-            raise _unavailable(error) from error
 
 
 _HALF_WRITTEN = re.compile(r"#\d+$")
@@ -156,20 +142,21 @@ def _remove_folder(folder: Path) -> None:
 
 def _remove_half_written(root: Path, before_s: float) -> int:
     removed = 0
-    for path in _half_written(root):
-        try:
-            if path.stat().st_mtime < before_s:
-                path.unlink()
-                removed += 1
-        except FileNotFoundError:
-            continue  # finished, or gone
+    for folder, _, names in os.walk(root):
+        for path in (Path(folder) / name for name in names if _HALF_WRITTEN.search(name)):
+            with suppress(FileNotFoundError):  # finished, or deleted
+                if path.stat().st_mtime < before_s:
+                    path.unlink()
+                    removed += 1
     return removed
 
 
-def _half_written(root: Path) -> Iterator[Path]:
-    for folder, _, names in os.walk(root):
-        yield from (Path(folder) / name for name in names if _HALF_WRITTEN.search(name))
-
-
-def _unavailable(error: Exception) -> Unavailable:
-    return Unavailable(f"object storage does not answer ({type(error).__name__}: {str(error)[:200]})")
+@contextmanager
+def _errors_as_unavailable() -> Iterator[None]:
+    """Raise Unavailable for an error of the storage."""
+    try:
+        yield
+    except (BaseError, OSError) as error:
+        raise Unavailable(
+            f"object storage does not answer ({type(error).__name__}: {str(error)[:200]})"
+        ) from error

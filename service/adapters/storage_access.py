@@ -32,7 +32,7 @@ def storage_keys(settings: Settings, env: Mapping[str, str]) -> StorageKeys:
     with _needed_by("HEADWAY_STORAGE_ROLE"):
         import boto3  # noqa: PLC0415
 
-        from service.adapters.sts import StsKeys  # noqa: PLC0415
+        from service.adapters.s3_access import StsKeys  # noqa: PLC0415
     endpoint_url, region = _place(env)
     client = boto3.client(
         "sts", region_name=region, endpoint_url=env.get("AWS_ENDPOINT_URL_STS") or endpoint_url
@@ -57,7 +57,7 @@ def storage_signer(settings: Settings, env: Mapping[str, str]) -> StorageSigner 
         import boto3  # noqa: PLC0415
         from botocore.config import Config  # noqa: PLC0415
 
-        from service.adapters.signing import S3Signer  # noqa: PLC0415
+        from service.adapters.s3_access import S3Signer  # noqa: PLC0415
     session = boto3.Session()
     if session.get_credentials() is None:
         raise SettingsError(

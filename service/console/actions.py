@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from urllib.parse import quote
 
 import structlog
-from fastapi import APIRouter, Request
-from fastapi.responses import HTMLResponse, RedirectResponse, Response
+from fastapi import APIRouter
+from fastapi.responses import RedirectResponse, Response
 from pydantic import ValidationError
 
 from headway.contract.agents import NodeState
@@ -20,15 +20,14 @@ from headway.contract.views.decisions import ParameterValue, PolicyRequest
 from headway.contract.views.identity import Role
 from headway.contract.views.simulations import SimulationRequest
 from headway.errors import HeadwayError
-from service.api.http.access import Caller
 from service.api.http.context import ApiContext, Context, new_id
 from service.api.http.sessions import form_of
 from service.api.routes.nodes.nodes import Slot
 from service.console.failures import PageRoute
 from service.console.html.questions import question
 from service.console.pages.submit import EXAMPLE, plan_of, read_job_file
-from service.console.routes import About, Project, TheDesk, frame
-from service.domain.identity.access import Principal
+from service.console.routes import About, Project
+from service.console.visit import PageVisit, Visit
 from service.domain.shared.errors import HeadwayServiceError, InvalidField, NotFound
 from service.usecases.jobs import control
 from service.usecases.jobs.forecasts import plan_job
@@ -48,54 +47,47 @@ _WANTED = {"drain": NodeState.DRAINING, "cordon": NodeState.CORDONED, "uncordon"
 
 
 @router.get("/submit")
-async def submit_form(request: Request, caller: Caller, desk: TheDesk) -> Response:
+async def submit_form(visit: Visit) -> Response:
     """Return the form with an example of a job file."""
-    return _submit_page(request, caller, desk, {"text": EXAMPLE, "plan": None, "problem": ""})
+    return _submit_page(visit, {"text": EXAMPLE, "plan": None, "problem": ""})
 
 
 @router.post("/submit")
-async def submit_or_plan(request: Request, context: Context, caller: Caller, desk: TheDesk) -> Response:
+async def submit_or_plan(context: Context, visit: Visit) -> Response:
     """Submit the job file, or forecast its time and cost if `what` is `plan`."""
-    form = await form_of(request)
+    form = await form_of(visit.request)
     text = form.get("job", "")
     values: dict[str, object] = {"text": text, "plan": None, "problem": ""}
     try:
         spec = read_job_file(text)
         if form.get("what") == "plan":
-            caller.require(Role.VIEWER, spec.project)
+            visit.caller.require(Role.VIEWER, spec.project)
             async with context.transactions.begin() as tx:
                 view = await plan_job(tx, spec, usd_per_slot_h=context.usd_per_slot_h, now=context.now())
-            return _submit_page(request, caller, desk, {**values, "plan": plan_of(view)})
-        caller.require(Role.USER, spec.project)
+            return _submit_page(visit, {**values, "plan": plan_of(view)})
+        visit.caller.require(Role.USER, spec.project)
         now = context.now()
         job_id = new_id("j", now)
-        trace = context.begin_trace(job_id, request.headers.get("traceparent"))
+        trace = context.begin_trace(job_id, visit.request.headers.get("traceparent"))
         async with context.transactions.begin() as tx:
             submitted = await submit(
-                tx, spec, caller=caller, job_id=job_id, idempotency_key=None, now=now, trace=trace
+                tx, spec, caller=visit.caller, job_id=job_id, idempotency_key=None, now=now, trace=trace
             )
     except HeadwayError as error:
-        return _submit_page(
-            request, caller, desk, {**values, "problem": f"{error.what} {error.hint}".strip()}, 422
-        )
+        return _submit_page(visit, {**values, "problem": f"{error.what} {error.hint}".strip()}, 422)
     except HeadwayServiceError as error:
-        return _submit_page(request, caller, desk, {**values, "problem": error.message}, 422)
+        return _submit_page(visit, {**values, "problem": error.message}, 422)
     return RedirectResponse(f"/jobs/{submitted.job.id}?done=submit", 303)
 
 
-def _submit_page(
-    request: Request, caller: Principal, desk: TheDesk, values: Mapping[str, object], status: int = 200
-) -> Response:
-    html = desk.templates.page("submit.html", {**frame(request, caller, desk), "page": "submit", **values})
-    return HTMLResponse(html, status, headers={"Cache-Control": "no-store"})
+def _submit_page(visit: PageVisit, values: Mapping[str, object], status: int = 200) -> Response:
+    return visit.page("submit.html", {"page": "submit", **values}, status)
 
 
 @router.post("/jobs/{job}/{verb}")
 async def steer_job(
-    request: Request,
     context: Context,
-    caller: Caller,
-    desk: TheDesk,
+    visit: Visit,
     job: About,
     verb: About,
     project: Project = "",
@@ -103,14 +95,14 @@ async def steer_job(
     """Cancel, pause, resume or resize a job, or change its priority."""
     if verb not in {"cancel", "pause", "resume", "resize", "prioritize"}:
         raise NotFound(f"nothing is called {verb!r} that could be done with a job.")
-    seen = frozenset({project}) if project else caller.projects()
+    seen = frozenset({project}) if project else visit.caller.projects()
     async with context.transactions.begin() as tx:
         known = await tx.job_queries.find(job, seen)
-        caller.require(Role.USER, known.project)
+        visit.caller.require(Role.USER, known.project)
         name = (await tx.job_queries.job(known.id)).name
-    form = await form_of(request)
+    form = await form_of(visit.request)
     if not form.get(_CONFIRMED):
-        return _confirm(request, caller, desk, verb, name, form, f"/jobs/{known.id}")
+        return _confirm(visit, verb, name, form, f"/jobs/{known.id}")
     async with context.transactions.begin() as tx:
         await _steer(tx, context, known.id, verb, form)
     return _back(f"/jobs/{known.id}", verb)
@@ -154,16 +146,16 @@ def _priority(form: Mapping[str, str]) -> int:
 
 
 @router.post("/cluster/policy")
-async def follow_policy(request: Request, context: Context, caller: Caller, desk: TheDesk) -> Response:
+async def follow_policy(context: Context, visit: Visit) -> Response:
     """Change the policy of the cluster. Parameters that are not given have their defaults."""
-    caller.require(Role.OPERATOR)
-    form = await form_of(request)
+    visit.caller.require(Role.OPERATOR)
+    form = await form_of(visit.request)
     wanted = PolicyRequest(policy=form.get("policy", ""), parameters=_parameters(form.get("parameters", "")))
     if not form.get(_CONFIRMED):
-        return _confirm(request, caller, desk, "policy", wanted.policy, form, "/rounds")
+        return _confirm(visit, "policy", wanted.policy, form, "/rounds")
     async with context.transactions.begin() as tx:
         await choose_policy(tx, context.policies, wanted, context.now())
-    log.info("policy_chosen", policy=wanted.policy, parameters=wanted.parameters, who=caller.name)
+    log.info("policy_chosen", policy=wanted.policy, parameters=wanted.parameters, who=visit.caller.name)
     return _back("/rounds", "policy")
 
 
@@ -183,40 +175,36 @@ def _parameters(text: str) -> dict[str, ParameterValue]:
 
 
 @router.post("/nodes/{node}/{verb}")
-async def steer_node(
-    request: Request, context: Context, caller: Caller, desk: TheDesk, node: About, verb: About
-) -> Response:
+async def steer_node(context: Context, visit: Visit, node: About, verb: About) -> Response:
     """Drain, cordon or uncordon a node."""
     if verb not in _WANTED:
         raise NotFound(f"nothing is called {verb!r} that could be done with a node.")
-    caller.require(Role.OPERATOR)
-    form = await form_of(request)
+    visit.caller.require(Role.OPERATOR)
+    form = await form_of(visit.request)
     if not form.get(_CONFIRMED):
-        return _confirm(request, caller, desk, verb, form.get("name", node), form, f"/nodes/{quote(node)}")
+        return _confirm(visit, verb, form.get("name", node), form, f"/nodes/{quote(node)}")
     async with context.transactions.begin() as tx:
         changed = await set_schedulable(tx, node, _WANTED[verb])
-    log.info("node_steered", node=changed.name, verb=verb, who=caller.name)
+    log.info("node_steered", node=changed.name, verb=verb, who=visit.caller.name)
     return _back(f"/nodes/{quote(changed.name)}", verb)
 
 
 @router.post("/nodes/{node}/slots/{slot}/{verb}")
-async def steer_slot(
-    request: Request, context: Context, caller: Caller, desk: TheDesk, node: About, slot: Slot, verb: About
-) -> Response:
+async def steer_slot(context: Context, visit: Visit, node: About, slot: Slot, verb: About) -> Response:
     """Quarantine or release a slot."""
     if verb not in {"quarantine", "release"}:
         raise NotFound(f"nothing is called {verb!r} that could be done with a slot.")
-    caller.require(Role.OPERATOR)
-    form = await form_of(request)
+    visit.caller.require(Role.OPERATOR)
+    form = await form_of(visit.request)
     if not form.get(_CONFIRMED):
         name = f"{slot} of {form.get('name', node)}"
-        return _confirm(request, caller, desk, verb, name, form, f"/nodes/{quote(node)}")
+        return _confirm(visit, verb, name, form, f"/nodes/{quote(node)}")
     async with context.transactions.begin() as tx:
         if verb == "quarantine":
             changed = await quarantine_slot(tx, node, slot, _why(form), context.now())
         else:
             changed = await release_slot(tx, node, slot, context.now())
-    log.info("slot_steered", node=changed.name, slot=slot, verb=verb, who=caller.name)
+    log.info("slot_steered", node=changed.name, slot=slot, verb=verb, who=visit.caller.name)
     return _back(f"/nodes/{quote(changed.name)}", verb)
 
 
@@ -229,11 +217,11 @@ def _why(form: Mapping[str, str]) -> str:
 
 
 @router.post("/simulations")
-async def simulate(request: Request, context: Context, caller: Caller) -> Response:
+async def simulate(context: Context, visit: Visit) -> Response:
     """Start a simulation of one change, and redirect to its page."""
-    if caller.projects(Role.USER) == frozenset():
-        caller.require(Role.USER)
-    form, now = await form_of(request), context.now()
+    if visit.caller.projects(Role.USER) == frozenset():
+        visit.caller.require(Role.USER)
+    form, now = await form_of(visit.request), context.now()
     try:
         wanted = SimulationRequest.model_validate({"changes": [_change(form)]})
     except ValidationError as error:
@@ -242,7 +230,7 @@ async def simulate(request: Request, context: Context, caller: Caller) -> Respon
         context.transactions,
         wanted,
         context.policies,
-        seen=caller.projects(),
+        seen=visit.caller.projects(),
         simulation_id=new_id("s", now),
         idempotency_key=None,
         now=now,
@@ -265,26 +253,17 @@ def _change(form: Mapping[str, str]) -> dict[str, str]:
     return {"change": change, **{name: form.get(name, "").strip() for name in fields}}
 
 
-def _confirm(
-    request: Request,
-    caller: Principal,
-    desk: TheDesk,
-    verb: str,
-    name: str,
-    form: Mapping[str, str],
-    back: str,
-) -> Response:
+def _confirm(visit: PageVisit, verb: str, name: str, form: Mapping[str, str], back: str) -> Response:
     """Return the confirmation page, with the values of the form."""
     values = {
-        **frame(request, caller, desk),
         "question": question(verb, name),
         "verb": verb,
-        "action": request.url.path,
+        "action": visit.request.url.path,
         "fields": {key: value for key, value in form.items() if key not in {"csrf_token", "why"}},
         "remark": REMARKS.get(verb, ""),
         "back": back,
     }
-    return HTMLResponse(desk.templates.page("confirm.html", values), headers={"Cache-Control": "no-store"})
+    return visit.page("confirm.html", values)
 
 
 def _back(path: str, verb: str) -> Response:

@@ -62,12 +62,12 @@ def error_page(request: Request, error: HeadwayServiceError) -> Response:
 
 
 def _page(request: Request, status: HTTPStatus, message: str) -> Response:
-    desk: PageContext = request.app.state.desk
+    console: PageContext = request.app.state.console
     values = {
         "title": status.phrase,
         "message": message[:1].upper() + message[1:],
-        "assets": desk.assets,
+        "assets": console.assets,
         "again": status in {HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.TOO_MANY_REQUESTS},
     }
-    html = desk.templates.page("error.html", values)
+    html = console.templates.page("error.html", values)
     return HTMLResponse(html, int(status), headers={"Cache-Control": "no-store"})

@@ -32,8 +32,8 @@ class _Assets(StaticFiles):
 
 def install_console(app: FastAPI, context: ApiContext) -> None:
     """Add the pages at `/`, and their style sheets and scripts."""
-    desk = PageContext(context)
-    app.state.desk = desk
-    app.mount("/static", _Assets(desk.assets))
+    console = PageContext(context)
+    app.state.console = console
+    app.mount("/static", _Assets(console.assets))
     app.include_router(pages.router)
     app.include_router(actions.router)

@@ -17,7 +17,7 @@ from datetime import datetime
 from typing import Any, Generic, TypeVar
 
 from service.api.http.render import sse
-from service.console.html.fragments import Content, PageVersion, Piece, changes, redrawn
+from service.console.html.fragments import Content, Fragment, PageVersion, changes, redrawn
 from service.domain.shared.connections import CONNECTIONS
 from service.domain.shared.errors import HeadwayServiceError, Unavailable
 
@@ -37,19 +37,19 @@ _KEPT_S = 30.0
 class _Channel:
     """The state of one page that has viewers, or had some recently."""
 
-    picture: PageVersion = field(default_factory=PageVersion)
+    page_version: PageVersion = field(default_factory=PageVersion)
     read_s: float = -1e9
     """Monotonic time of the last reading."""
     took_s: float = 0.0
     memory: dict[str, Any] = field(default_factory=dict)
     """Values that the reader keeps from one reading to the next."""
-    trouble: HeadwayServiceError | None = None
+    error: HeadwayServiceError | None = None
     viewers: int = 0
     reading: asyncio.Lock = field(default_factory=asyncio.Lock)
-    turned: asyncio.Event = field(default_factory=asyncio.Event)
+    refreshed: asyncio.Event = field(default_factory=asyncio.Event)
     """Event that is set and replaced after each reading."""
     worker: asyncio.Task[None] | None = None
-    said: dict[int, str] = field(default_factory=dict)
+    messages: dict[int, str] = field(default_factory=dict)
     """Patch messages to the present version, by the version that a viewer has."""
 
 
@@ -69,7 +69,7 @@ class LivePages(Generic[K]):
     def __init__(
         self,
         read: Read[K],
-        render: Callable[[Piece], str],
+        render: Callable[[Fragment], str],
         now: Callable[[], datetime],
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -87,18 +87,18 @@ class LivePages(Generic[K]):
         """Number of streams that are open."""
         return sum(one.viewers for one in self._channels.values())
 
-    async def picture(self, key: K) -> PageVersion:
+    async def current(self, key: K) -> PageVersion:
         """Return the present version of a page, read now or within the last second.
 
         Raises:
             HeadwayServiceError: the page cannot be read.
         """
-        self._forget()
+        self._drop_unwatched()
         channel = self._channels.setdefault(key, _Channel())
         await self._refresh(key, channel)
-        if channel.trouble is not None:
-            raise channel.trouble
-        return channel.picture
+        if channel.error is not None:
+            raise channel.error
+        return channel.page_version
 
     async def follow(self, key: K, since: int) -> AsyncGenerator[str]:
         """Yield server-sent events of a page.
@@ -110,49 +110,49 @@ class LivePages(Generic[K]):
         async with self._watched(key, channel):
             version = since
             while True:
-                turned = channel.turned
-                trouble = channel.trouble
-                if trouble is not None and not isinstance(trouble, Unavailable):
-                    yield sse("gone", json.dumps({"message": trouble.message}))
+                refreshed = channel.refreshed
+                error = channel.error
+                if error is not None and not isinstance(error, Unavailable):
+                    yield sse("gone", json.dumps({"message": error.message}))
                     return
-                if trouble is not None:
-                    yield sse("stale", json.dumps({"message": trouble.message}))
-                elif channel.picture.version != version and channel.picture.version > 0:
-                    said, version = self._message(channel, version), channel.picture.version
-                    yield said
+                if error is not None:
+                    yield sse("stale", json.dumps({"message": error.message}))
+                elif channel.page_version.version != version and channel.page_version.version > 0:
+                    message, version = self._message(channel, version), channel.page_version.version
+                    yield message
                 else:
                     yield sse("beat", json.dumps({"at": self._now().isoformat(timespec="seconds")}))
-                await self._next(channel, turned, version)
+                await self._next(channel, refreshed, version)
 
-    async def _next(self, channel: _Channel, turned: asyncio.Event, version: int) -> None:
+    async def _next(self, channel: _Channel, refreshed: asyncio.Event, version: int) -> None:
         """Wait for a reading that changed something, or until a beat is due."""
         end_s = self._clock_s() + BEAT_S
         while (left_s := end_s - self._clock_s()) > 0:
             try:
-                await asyncio.wait_for(turned.wait(), left_s)
+                await asyncio.wait_for(refreshed.wait(), left_s)
             except TimeoutError:
                 return
-            if channel.picture.version != version or channel.trouble is not None:
+            if channel.page_version.version != version or channel.error is not None:
                 return
-            turned = channel.turned
+            refreshed = channel.refreshed
 
     def _message(self, channel: _Channel, since: int) -> str:
         """Return the patch from a version to the present one, which is built once for all viewers with that
         version.
         """
-        said = channel.said.get(since)
-        if said is None:
-            version = channel.picture.version
-            body = {"at": self._now().isoformat(timespec="seconds"), **changes(channel.picture, since)}
-            said = sse("patch", json.dumps(body), f"{self.epoch}.{version}")
-            channel.said[since] = said
-        return said
+        message = channel.messages.get(since)
+        if message is None:
+            version = channel.page_version.version
+            body = {"at": self._now().isoformat(timespec="seconds"), **changes(channel.page_version, since)}
+            message = sse("patch", json.dumps(body), f"{self.epoch}.{version}")
+            channel.messages[since] = message
+        return message
 
     @asynccontextmanager
     async def _watched(self, key: K, channel: _Channel) -> AsyncIterator[None]:
         channel.viewers += 1
         if channel.worker is None:
-            channel.worker = asyncio.create_task(self._keep_up(key, channel))
+            channel.worker = asyncio.create_task(self._refresh_while_watched(key, channel))
         try:
             yield
         finally:
@@ -161,7 +161,7 @@ class LivePages(Generic[K]):
                 channel.worker.cancel()
                 channel.worker = None
 
-    async def _keep_up(self, key: K, channel: _Channel) -> None:
+    async def _refresh_while_watched(self, key: K, channel: _Channel) -> None:
         while True:
             await self._refresh(key, channel)
             await asyncio.sleep(min(max(EVERY_S, channel.took_s / BUSY_SHARE), SELDOM_S))
@@ -174,20 +174,20 @@ class LivePages(Generic[K]):
                 began_s = self._clock_s()
                 try:
                     contents = await self._read(key, channel.memory)
-                    picture = redrawn(channel.picture, contents, self._render)
+                    page_version = redrawn(channel.page_version, contents, self._render)
                 except HeadwayServiceError as error:
-                    channel.trouble = error
+                    channel.error = error
                 else:
-                    channel.trouble = None
-                    if picture is not channel.picture:
-                        channel.picture = picture
-                        channel.said = {}
+                    channel.error = None
+                    if page_version is not channel.page_version:
+                        channel.page_version = page_version
+                        channel.messages = {}
                 channel.read_s = self._clock_s()
                 channel.took_s = channel.read_s - began_s
-        turned, channel.turned = channel.turned, asyncio.Event()
-        turned.set()
+        refreshed, channel.refreshed = channel.refreshed, asyncio.Event()
+        refreshed.set()
 
-    def _forget(self) -> None:
+    def _drop_unwatched(self) -> None:
         old_s = self._clock_s() - _KEPT_S
         for key in [
             key

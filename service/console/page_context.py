@@ -22,7 +22,9 @@ class PageContext:
         self.templates = Templates()
         self.now: Callable[[], datetime] = context.now
         self._transactions = context.transactions
-        self.board: LivePages[Key] = LivePages(PageReaders(context).read, self.templates.piece, context.now)
+        self.live_pages: LivePages[Key] = LivePages(
+            PageReaders(context).read, self.templates.fragment, context.now
+        )
         self.assets = _digest()
         """Digest of style sheets and scripts. It is part of their addresses, so that browsers may cache them
         for ever."""
@@ -43,5 +45,5 @@ def _digest() -> str:
 
 async def page_context_of(request: Request) -> PageContext:
     """Return the shared state of the pages of this application."""
-    desk: PageContext = request.app.state.desk
-    return desk
+    console: PageContext = request.app.state.console
+    return console

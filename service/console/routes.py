@@ -5,25 +5,22 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
-from typing import Annotated, Any
-from urllib.parse import urlencode
+from typing import Annotated
 
-from fastapi import APIRouter, Depends, Path, Query, Request
-from fastapi.responses import HTMLResponse, Response
+from fastapi import APIRouter, Path, Query
+from fastapi.responses import Response
 
 from headway.contract.spec import NAME_PATTERN
 from headway.contract.views.identity import Role
 from headway.contract.views.jobs import JobState
-from service.api.http.access import Caller
 from service.api.http.context import Context
 from service.api.http.render import as_stream
-from service.api.http.sessions import csrf_token, session_of
 from service.console.failures import PageRoute
-from service.console.page_context import PageContext, page_context_of
 from service.console.pages.checkpoints import checkpoint_list
 from service.console.pages.page import Key, LivePage, Viewer
 from service.console.pictures.slot_geometry import DEFAULT_WINDOW, WINDOWS_S
 from service.console.screens import PAGES
+from service.console.visit import PageVisit, Visit
 from service.domain.identity.access import Principal
 from service.domain.shared.errors import TooBusy
 from service.usecases.storage.checkpoints import list_checkpoints
@@ -35,7 +32,6 @@ again."""
 MOST_VIEWERS = 1000
 _CHECKPOINTS = 25
 _STATES = "|".join(["live", "all", *(state.value for state in JobState)])
-TheDesk = Annotated[PageContext, Depends(page_context_of)]
 State = Annotated[str, Query(pattern=f"^({_STATES})?$")]
 Project = Annotated[str, Query(pattern=f"^$|{NAME_PATTERN}")]
 Window = Annotated[str, Query(pattern=f"^({'|'.join(WINDOWS_S)})?$")]
@@ -43,50 +39,37 @@ Cursor = Annotated[str, Query(max_length=500)]
 About = Annotated[str, Path(max_length=300)]
 
 
-def viewer_of(caller: Principal) -> Viewer:
-    """Return the caller's rights on pages that are not about one job."""
-    return Viewer(
-        caller.projects(),
-        steers=caller.projects(Role.USER) != frozenset(),
-        operates=caller.may(Role.OPERATOR),
-    )
-
-
 @router.get("/")
-async def cluster(request: Request, caller: Caller, desk: TheDesk) -> Response:
+async def cluster(visit: Visit) -> Response:
     """Show the cluster: slots and the jobs that hold them."""
-    return await show(request, caller, desk, "cluster.html", Key("cluster", viewer_of(caller)))
+    return await visit.show("cluster.html", Key("cluster", visit.viewer))
 
 
 @router.get("/jobs")
 async def jobs(
-    request: Request,
-    caller: Caller,
-    desk: TheDesk,
+    visit: Visit,
     state: State = "",
     project: Project = "",
     cursor: Cursor = "",
 ) -> Response:
     """Show the jobs, newest first."""
     if project:
-        caller.require(Role.VIEWER, project)
-    key = Key("jobs", viewer_of(caller), state=state, project=project, cursor=cursor)
-    return await show(request, caller, desk, "jobs.html", key, state=state or "live", project=project)
+        visit.caller.require(Role.VIEWER, project)
+    key = Key("jobs", visit.viewer, state=state, project=project, cursor=cursor)
+    return await visit.show("jobs.html", key, state=state or "live", project=project)
 
 
 @router.get("/jobs/{job}")
-async def job(request: Request, context: Context, caller: Caller, desk: TheDesk, job: About) -> Response:
+async def job(context: Context, visit: Visit, job: About) -> Response:
     """Show one job with its charts and events."""
-    key = await key_of_job(context, caller, job)
-    return await show(request, caller, desk, "job.html", key)
+    key = await key_of_job(context, visit.caller, job)
+    return await visit.show("job.html", key)
 
 
 @router.get("/jobs/{job}/checkpoints")
-async def checkpoints(
-    request: Request, context: Context, caller: Caller, desk: TheDesk, job: About, cursor: Cursor = ""
-) -> Response:
+async def checkpoints(context: Context, visit: Visit, job: About, cursor: Cursor = "") -> Response:
     """Show the checkpoints of a job. The page of the job embeds the list of this page."""
-    key = await key_of_job(context, caller, job)
+    key = await key_of_job(context, visit.caller, job)
     async with context.transactions.begin() as tx:
         view = await tx.job_queries.job(key.about)
     found = await list_checkpoints(
@@ -97,14 +80,12 @@ async def checkpoints(
         limit=_CHECKPOINTS,
     )
     values = {
-        **frame(request, caller, desk),
         "page": "job",
         "id": view.id,
         "name": view.name,
         "list": checkpoint_list(view.id, found),
     }
-    html = desk.templates.page("checkpoints.html", values)
-    return HTMLResponse(html, headers={"Cache-Control": "no-store"})
+    return visit.page("checkpoints.html", values)
 
 
 async def key_of_job(context: Context, caller: Principal, job: str) -> Key:
@@ -112,48 +93,44 @@ async def key_of_job(context: Context, caller: Principal, job: str) -> Key:
     async with context.transactions.begin() as tx:
         known = await tx.job_queries.find(job, caller.projects())
     # All viewers with the same rights on the job share one live page, whatever else they may see.
-    return Key("job", Viewer(None, steers=caller.may(Role.USER, known.project)), about=known.id)
+    return Key("job", Viewer(None, may_control=caller.may(Role.USER, known.project)), about=known.id)
 
 
 @router.get("/nodes/{node}")
-async def node(request: Request, caller: Caller, desk: TheDesk, node: About, window: Window = "") -> Response:
+async def node(visit: Visit, node: About, window: Window = "") -> Response:
     """Show one node with its slots."""
-    key = Key("node", viewer_of(caller), about=node, window=window or DEFAULT_WINDOW)
-    return await show(request, caller, desk, "node.html", key)
+    key = Key("node", visit.viewer, about=node, window=window or DEFAULT_WINDOW)
+    return await visit.show("node.html", key)
 
 
 @router.get("/rounds")
-async def rounds(
-    request: Request, caller: Caller, desk: TheDesk, cursor: Cursor = "", window: Window = ""
-) -> Response:
+async def rounds(visit: Visit, cursor: Cursor = "", window: Window = "") -> Response:
     """Show slots over time, and the decisions behind their changes."""
-    key = Key("rounds", viewer_of(caller), cursor=cursor, window=window or DEFAULT_WINDOW)
-    return await show(request, caller, desk, "rounds.html", key)
+    key = Key("rounds", visit.viewer, cursor=cursor, window=window or DEFAULT_WINDOW)
+    return await visit.show("rounds.html", key)
 
 
 @router.get("/simulations")
-async def simulations(request: Request, caller: Caller, desk: TheDesk, cursor: Cursor = "") -> Response:
+async def simulations(visit: Visit, cursor: Cursor = "") -> Response:
     """Show the list of what-if simulations."""
-    key = Key("simulations", viewer_of(caller), cursor=cursor)
-    kinds = await desk.device_kinds()
-    return await show(request, caller, desk, "simulations.html", key, kinds=kinds)
+    key = Key("simulations", visit.viewer, cursor=cursor)
+    kinds = await visit.console.device_kinds()
+    return await visit.show("simulations.html", key, kinds=kinds)
 
 
 @router.get("/simulations/{simulation}")
-async def simulation(request: Request, caller: Caller, desk: TheDesk, simulation: About) -> Response:
+async def simulation(visit: Visit, simulation: About) -> Response:
     """Show one simulation with its results."""
-    key = Key("simulation", viewer_of(caller), about=simulation)
-    return await show(request, caller, desk, "simulation.html", key)
+    key = Key("simulation", visit.viewer, about=simulation)
+    return await visit.show("simulation.html", key)
 
 
 def _shown(page: LivePage) -> Callable[..., Awaitable[Response]]:
-    async def shown(
-        request: Request, caller: Caller, desk: TheDesk, project: Project = "", cursor: Cursor = ""
-    ) -> Response:
+    async def shown(visit: Visit, project: Project = "", cursor: Cursor = "") -> Response:
         if project:
-            caller.require(Role.VIEWER, project)
-        key = Key(page.name, viewer_of(caller), project=project, cursor=cursor)
-        return await show(request, caller, desk, page.template, key, project=project, label=page.label)
+            visit.caller.require(Role.VIEWER, project)
+        key = Key(page.name, visit.viewer, project=project, cursor=cursor)
+        return await visit.show(page.template, key, project=project, label=page.label)
 
     return shown
 
@@ -162,49 +139,9 @@ for _page in PAGES.values():
     router.add_api_route(f"/{_page.name}", _shown(_page))
 
 
-async def show(
-    request: Request, caller: Principal, desk: PageContext, template: str, key: Key, **values: Any
-) -> Response:
-    """Return a page with the present HTML of its fragments."""
-    picture = await desk.board.picture(key)
-    stream = f"/live/{key.page}/{key.about}" if key.about else f"/live/{key.page}"
-    query = {"state": key.state, "project": key.project, "cursor": key.cursor, "window": key.window}
-    stream += f"?{urlencode({name: value for name, value in query.items() if value})}"
-    values = {
-        **frame(request, caller, desk),
-        "page": key.page,
-        "key": key,
-        "stream": stream,
-        "version": f"{desk.board.epoch}.{picture.version}",
-        "at": desk.now(),
-        **values,
-    }
-    html = await asyncio.to_thread(desk.templates.page, template, values, picture)
-    return HTMLResponse(html, headers={"Cache-Control": "no-store"})
-
-
-def frame(request: Request, caller: Principal, desk: PageContext) -> dict[str, Any]:
-    """Return the values that every page has."""
-    session = session_of(request)
-    return {
-        "who": caller.name,
-        "sight": viewer_of(caller),
-        "csrf": csrf_token(session) if session is not None else "",
-        "signed_in": session is not None,
-        "done": request.query_params.get("done", ""),
-        "stream": "",
-        "version": "",
-        "assets": desk.assets,
-        "page": "",
-        "added": [(name, page.label) for name, page in PAGES.items()],
-    }
-
-
 @router.get("/live/{page}")
 async def live(
-    request: Request,
-    caller: Caller,
-    desk: TheDesk,
+    visit: Visit,
     page: About,
     state: State = "",
     project: Project = "",
@@ -214,39 +151,38 @@ async def live(
 ) -> Response:
     """Stream the changes of a page as server-sent events."""
     if project:
-        caller.require(Role.VIEWER, project)
-    key = Key(page, viewer_of(caller), state=state, project=project, cursor=cursor, window=window)
-    return stream_of(request, desk, key, since)
+        visit.caller.require(Role.VIEWER, project)
+    key = Key(page, visit.viewer, state=state, project=project, cursor=cursor, window=window)
+    return stream_of(visit, key, since)
 
 
 @router.get("/live/{page}/{about}")
 async def live_about(
-    request: Request,
     context: Context,
-    caller: Caller,
-    desk: TheDesk,
+    visit: Visit,
     page: About,
     about: About,
     window: Window = "",
     since: str = "",
 ) -> Response:
     """Stream the changes of a page about one object."""
-    key = Key(page, viewer_of(caller), about=about, window=window)
+    key = Key(page, visit.viewer, about=about, window=window)
     if page == "job":
-        key = await key_of_job(context, caller, about)
-    return stream_of(request, desk, key, since)
+        key = await key_of_job(context, visit.caller, about)
+    return stream_of(visit, key, since)
 
 
-def stream_of(request: Request, desk: PageContext, key: Key, since: str) -> Response:
+def stream_of(visit: PageVisit, key: Key, since: str) -> Response:
     """Stream the changes since a version of this process, or everything.
 
     Raise TooBusy at the limit of viewers.
     """
-    if desk.board.viewers >= MOST_VIEWERS:
+    live_pages = visit.console.live_pages
+    if live_pages.viewers >= MOST_VIEWERS:
         raise TooBusy(f"{MOST_VIEWERS} pages are open, which is as many as this service keeps live", 10.0)
-    epoch, _, version = (request.headers.get("last-event-id") or since).partition(".")
-    known = int(version) if epoch == desk.board.epoch and version.isdecimal() and len(version) < 18 else 0
-    return as_stream(_for_a_while(desk.board.follow(key, known)))
+    epoch, _, version = (visit.request.headers.get("last-event-id") or since).partition(".")
+    known = int(version) if epoch == live_pages.epoch and version.isdecimal() and len(version) < 18 else 0
+    return as_stream(_for_a_while(live_pages.follow(key, known)))
 
 
 async def _for_a_while(events: AsyncGenerator[str]) -> AsyncIterator[str]:

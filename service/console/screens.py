@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 from importlib import import_module
 from pkgutil import iter_modules
-from urllib.parse import urlencode
 
 from headway.contract.views.decisions import ExplanationView, RoundView
 from headway.contract.views.forecasts import ForecastView
@@ -16,16 +16,16 @@ from headway.contract.views.jobs import EventView, JobState, JobView
 from headway.contract.views.nodes import NodeView
 from service.api.http.context import ApiContext
 from service.console import pages
-from service.console.html.fragments import Content, Piece
+from service.console.html.fragments import Content, Fragment
 from service.console.html.palette import Palette
 from service.console.pages.cluster import cluster_page
 from service.console.pages.job import JobViews, job_page
-from service.console.pages.jobs import jobs_page
-from service.console.pages.node import node_page
+from service.console.pages.jobs import jobs_fragments
+from service.console.pages.node import node_fragments
 from service.console.pages.page import Key, LivePage, Memory, Viewer
-from service.console.pages.policy import policy_piece
+from service.console.pages.policy import policy_fragment
 from service.console.pages.rounds import rounds_page
-from service.console.pages.simulations import simulation_page, simulations_page
+from service.console.pages.simulations import list_fragments, simulation_fragments
 from service.console.pictures.slot_geometry import DEFAULT_WINDOW, WINDOWS_S, strip_at
 from service.console.pictures.slot_picture import history_picture
 from service.console.pictures.slot_reader import read_history
@@ -111,8 +111,8 @@ class PageReaders:
             ids = [one.id for one in page.items]
             sizes = await tx.job_queries.sizes(ids)
             colours = await self._colours(tx, ids)
-        rows = jobs_page(page, sizes, context.now(), colours)
-        return [*rows.contents(), pager(key, page.next_cursor)]
+        rows = jobs_fragments(page, sizes, context.now(), colours)
+        return [*rows, pager(key, page.next_cursor)]
 
     async def _colours(self, tx: Transaction, drawn: Iterable[str]) -> dict[str, int]:
         """Return the colours of the jobs of a page. Running jobs differ while there are enough colours."""
@@ -149,7 +149,7 @@ class PageReaders:
             sizes=sizes,
             series=memory["series"],
         )
-        return job_page(views, steers=key.sight.steers, now=now).contents()
+        return job_page(views, may_control=key.sight.may_control, now=now).contents()
 
     async def _foresight(
         self, job_id: str, of: tuple[object, ...], memory: Memory, now: datetime
@@ -169,7 +169,7 @@ class PageReaders:
     async def _node(self, key: Key, memory: Memory) -> list[Content]:  # noqa: ARG002
         node = node_of(await self._nodes(key.sight), key.about)
         history, colours = await self._history(key, node.id)
-        return [*node_page(node, operates=key.sight.operates, colours=colours).contents(), *history]
+        return [*node_fragments(node, may_operate=key.sight.may_operate, colours=colours), *history]
 
     async def _history(
         self, key: Key, node_id: str | None = None, drawn: Iterable[str] = ()
@@ -199,7 +199,7 @@ class PageReaders:
             )
             changed = {change.job_id for one in page.items for change in one.changes}
         history, colours = await self._history(key, drawn=sorted(changed))
-        policy = policy_piece(cluster, operates=key.sight.operates)
+        policy = policy_fragment(cluster, may_operate=key.sight.may_operate)
         return [policy, *history, *rounds_page(page.items, colours).contents(), pager(key, page.next_cursor)]
 
     async def _simulations(self, key: Key, memory: Memory) -> list[Content]:  # noqa: ARG002
@@ -207,12 +207,12 @@ class PageReaders:
             page = await tx.simulations.page(
                 limit=_PER_PAGE, cursor=key.cursor or None, seen=key.sight.projects
             )
-        return [*simulations_page(page.items).contents(), pager(key, page.next_cursor)]
+        return [*list_fragments(page.items), pager(key, page.next_cursor)]
 
     async def _simulation(self, key: Key, memory: Memory) -> list[Content]:  # noqa: ARG002
         async with self._context.transactions.begin() as tx:
             view = await tx.simulations.get(key.about, seen=key.sight.projects)
-        return simulation_page(view).contents()
+        return simulation_fragments(view)
 
 
 def _known(job: JobView) -> tuple[bool, ...]:
@@ -222,14 +222,13 @@ def _known(job: JobView) -> tuple[bool, ...]:
 
 def address_of(key: Key, cursor: str = "") -> str:
     """Return the address of a listing, starting at a cursor."""
-    query = {"state": key.state, "project": key.project, "cursor": cursor, "window": key.window}
-    return f"/{key.page}?{urlencode({name: value for name, value in query.items() if value})}"
+    return f"/{key.page}?{replace(key, cursor=cursor).query}"
 
 
-def pager(key: Key, next_cursor: str | None) -> Piece:
+def pager(key: Key, next_cursor: str | None) -> Fragment:
     """Return the links to the first and the next page of a listing."""
     first = address_of(key) if key.cursor else ""
-    return Piece("pager", "pager", (first, address_of(key, next_cursor) if next_cursor else ""))
+    return Fragment("pager", "pager", (first, address_of(key, next_cursor) if next_cursor else ""))
 
 
 async def _latest(tx: Transaction, sight: Viewer) -> RoundView | None:

@@ -10,7 +10,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from service.console.html.fragments import PageVersion, Piece
+from service.console.html.fragments import Fragment, PageVersion
 from service.console.html.questions import question
 
 HERE = Path(__file__).parent
@@ -43,22 +43,22 @@ class Templates:
 
     def __init__(self) -> None:
         self._environment = environment()
-        self._macros: Any = self._environment.get_template("pieces.html").module
+        self._macros: Any = self._environment.get_template("fragments.html").module
 
-    def piece(self, piece: Piece) -> str:
+    def fragment(self, fragment: Fragment) -> str:
         """Return a fragment as an HTML element."""
-        file, _, macro = piece.macro.rpartition("/")
+        file, _, macro = fragment.macro.rpartition("/")
         macros = self._macros if not file else self._environment.get_template(file).module
-        return str(getattr(macros, macro)(piece.id, piece.value)).strip()
+        return str(getattr(macros, macro)(fragment.id, fragment.value)).strip()
 
-    def page(self, name: str, values: Mapping[str, Any], picture: PageVersion | None = None) -> str:
+    def page(self, name: str, values: Mapping[str, Any], page_version: PageVersion | None = None) -> str:
         """Return a page as HTML.
 
         In its template, `live(id)` is the HTML of a fragment or of a listing's children.
         """
 
-        def live(piece_id: str) -> Markup:
-            assert picture is not None, "a page with live pieces has a picture"
-            return Markup(picture.html(piece_id))  # noqa: S704 - rendered, and escaped, by a template
+        def live(fragment_id: str) -> Markup:
+            assert page_version is not None, "a page with live fragments has a page_version"
+            return Markup(page_version.html(fragment_id))  # noqa: S704 - rendered, and escaped, by a template
 
-        return self._environment.get_template(name).render(**values, live=live, picture=picture)
+        return self._environment.get_template(name).render(**values, live=live, page_version=page_version)

@@ -4,35 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Protocol
 
 import structlog
 
 from service.cancellation import heed_cancellation
 from service.domain.shared.errors import Superseded, Unavailable
+from service.usecases.ports.transactions import Leadership
 
 log = structlog.get_logger()
 
 _TRY_AGAIN_S = 1.0
-
-
-class Leadership(Protocol):
-    """A lease of the leadership, which one scheduler holds at a time, for a term."""
-
-    async def acquire(self) -> int | None:
-        """Return the term in which this process now leads, or None while another process leads.
-
-        Raise Unavailable.
-        """
-        ...
-
-    async def lost(self) -> str:
-        """Renew the term until that is no longer possible. Return the reason."""
-        ...
-
-    async def resign(self) -> None:
-        """End the term, so that another process can lead."""
-        ...
 
 
 async def lead(leadership: Leadership, work: Callable[[int], Awaitable[None]]) -> None:
@@ -43,7 +24,7 @@ async def lead(leadership: Leadership, work: Callable[[int], Awaitable[None]]) -
     Work in progress at the end of a term is harmless: transactions of an older term are refused at their
     commit.
     """
-    waiting_told = False
+    logged_waiting = False
     while True:
         try:
             term = await leadership.acquire()
@@ -52,9 +33,9 @@ async def lead(leadership: Leadership, work: Callable[[int], Awaitable[None]]) -
             log.warning("election_waits", reason=error.message)
             term = None
         if term is None:
-            if not waiting_told:
+            if not logged_waiting:
                 log.info("waiting_to_lead")
-                waiting_told = True
+                logged_waiting = True
             await asyncio.sleep(_TRY_AGAIN_S)
             continue
         log.info("leading", term=term)
@@ -63,7 +44,7 @@ async def lead(leadership: Leadership, work: Callable[[int], Awaitable[None]]) -
         finally:
             await leadership.resign()
         log.warning("leadership_lost", term=term, reason=why)
-        waiting_told = False
+        logged_waiting = False
 
 
 async def _work_until_lost(leadership: Leadership, work: Callable[[int], Awaitable[None]], term: int) -> str:

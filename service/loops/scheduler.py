@@ -13,7 +13,8 @@ from structlog.contextvars import bound_contextvars
 
 from service.domain.life.life import Launch
 from service.domain.nodes.silence import SilenceRule
-from service.domain.policies.registry import Policies
+from service.domain.policies.framework.checked import PolicyFailed
+from service.domain.policies.registry import DEFAULT, Policies
 from service.loops.renting import Rents
 from service.loops.runner import Loop, run_loop
 from service.usecases.money.accrue import accrue
@@ -51,7 +52,7 @@ class Intervals:
         return min(HISTORY_KEPT, timedelta(days=self.keep_days))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Scheduler:
     """All background work of the leader."""
 
@@ -73,6 +74,8 @@ class Scheduler:
     rents: Rents | None = None
     look_at_clock: Callable[[], Awaitable[None]] | None = None
     """Updates the clock behind `now`; None if it needs no update."""
+    _failed_policy: str = field(default="", init=False)
+    """Name of the policy that failed in the last round; empty without a failure."""
 
     async def work(self) -> None:
         """Run all loops until cancelled."""
@@ -131,6 +134,7 @@ class Scheduler:
                 usd_per_slot_h=self.usd_per_slot_h,
                 policies=self.policies,
             )
+            self._report_policy(result.failure)
             if result.did_something:
                 log.info(
                     "round",
@@ -140,6 +144,21 @@ class Scheduler:
                     drained=result.drained,
                     gap=result.gap,
                 )
+
+    def _report_policy(self, failure: PolicyFailed | None) -> None:
+        """Log the first of a series of rounds in which the policy fails, and the end of the series."""
+        if failure is not None and failure.policy != self._failed_policy:
+            log.error(
+                "policy_failed",
+                policy=failure.policy,
+                error=failure.problem,
+                instead=DEFAULT,
+                what_next="install a corrected package, or choose another policy: headway policy NAME",
+                exc_info=failure.__cause__,
+            )
+        elif failure is None and self._failed_policy:
+            log.info("policy_works_again")
+        self._failed_policy = "" if failure is None else failure.policy
 
     async def deliver(self) -> None:
         """Push commands that are due to the nodes' streams."""
@@ -178,33 +197,33 @@ class Scheduler:
         """Update the ledger, and send notices about budgets that are nearly or fully spent."""
         async with self.transactions.begin() as tx:
             await accrue(tx, self.usd_per_slot_h, self.now(), history=self.intervals.history)
-        told = await watch_money(self.transactions, self.launch, self.now())
-        if told:
-            log.info("money", told_of=told)
+        notices = await watch_money(self.transactions, self.launch, self.now())
+        if notices:
+            log.info("money", told_of=notices)
 
     async def retain(self) -> None:
         """Delete rows and objects whose retention has ended."""
-        gone = await retain(
+        deleted = await retain(
             self.transactions, self.storage, keep_days=self.intervals.keep_days, now=self.now()
         )
-        if gone.jobs or gone.bundles:
-            log.info("retained", jobs=gone.jobs, bundles=gone.bundles)
-        if gone.problem is not None:
-            log.warning("objects_left", why=gone.problem, what_next="the next sweep deletes them")
+        if deleted.jobs or deleted.bundles:
+            log.info("retained", jobs=deleted.jobs, bundles=deleted.bundles)
+        if deleted.problem is not None:
+            log.warning("objects_left", why=deleted.problem, what_next="the next sweep deletes them")
         forgotten = await forget_gone(self.transactions, self.access)
         if forgotten:
             log.info("access_taken", nodes=forgotten)
 
     async def sweep(self) -> None:
         """Shorten long histories, and delete objects that nothing refers to."""
-        gone = await sweep(
+        deleted = await sweep(
             self.transactions, self.storage, keep_days=self.intervals.keep_days, now=self.now()
         )
-        if gone.did_something:
+        if deleted.did_something:
             log.info(
                 "swept",
-                rows=gone.rows,
-                folders=gone.folders,
-                bundles=gone.bundles,
-                log_pieces=gone.log_pieces,
+                rows=deleted.rows,
+                folders=deleted.folders,
+                bundles=deleted.bundles,
+                log_pieces=deleted.log_pieces,
             )

@@ -1,7 +1,7 @@
 """Command-line program `python -m service.simulation`, which `headway simulate` runs.
 
-It reads files and writes a folder with a report. Exit codes: 0 for success; 2 for invalid input, with one
-sentence on stderr; 130 after Ctrl-C.
+It reads files and writes a folder with a report. Exit codes: 0 for success; 2 for invalid input or a
+policy that fails, with one sentence on stderr; 130 after Ctrl-C.
 """
 
 from __future__ import annotations
@@ -16,13 +16,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from service.domain.policies.framework.checked import PolicyFailed
 from service.domain.policies.framework.policy import Policy
 from service.domain.policies.registry import DEFAULT, Policies
 from service.domain.shared.errors import InvalidField
 from service.environment import SettingsError
 from service.plugins import installed_policies
-from service.simulation.inputs.reading import read_world
-from service.simulation.model.laws import JobDistribution, law_of
+from service.simulation.inputs.reading import world_of
+from service.simulation.inputs.streams import read_stream
+from service.simulation.model.clusters import read_cluster
+from service.simulation.model.laws import law_of
 from service.simulation.model.world import BadInput, ClusterRules, View, World
 from service.simulation.replay.metrics import summary
 from service.simulation.report.page import render
@@ -42,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         world = _world(arguments)
         results = _simulated(world, policies, arguments)
         write(arguments.out, results, render(results))
-    except (BadInput, SettingsError) as error:
+    except (BadInput, PolicyFailed, SettingsError) as error:
         return _refuse(str(error))
     except OSError as error:
         return _refuse(f"{error.filename}: {error.strerror}")
@@ -162,10 +165,12 @@ def _world(arguments: argparse.Namespace) -> World:
         view=View.ORACLE if arguments.oracle else View.LEARNED,
         failures_per_node_h=arguments.failures,
     )
-    return read_world(
+    kinds = read_cluster(arguments.cluster)
+    return world_of(
         arguments.jobs,
-        arguments.cluster,
-        law=JobDistribution(law=law_of(arguments.law)),
+        read_stream(arguments.jobs),
+        kinds,
+        law=law_of(arguments.law),
         profiles=arguments.profiles,
         rules=rules,
         declares_length=not arguments.unknown_lengths,

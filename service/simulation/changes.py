@@ -131,30 +131,30 @@ def _with_fewer(snapshot: Snapshot, change: RemoveNodes, where: str) -> Snapshot
         node for node in snapshot.nodes.values() if kind in node.slots.values() and node.state not in _GONE
     ]
     if len(having) < change.nodes:
-        there = f"there are {len(having)} nodes with {kind}" if having else f"no node has {kind}"
-        raise InvalidField(f"{where}.nodes", f"{there}: {change.nodes} cannot be removed")
+        present = f"there are {len(having)} nodes with {kind}" if having else f"no node has {kind}"
+        raise InvalidField(f"{where}.nodes", f"{present}: {change.nodes} cannot be removed")
     having.sort(key=lambda node: (held[node.id], node.id))
     return _without(snapshot, {node.id for node in having[: change.nodes]})
 
 
-def _without(snapshot: Snapshot, gone: set[str]) -> Snapshot:
+def _without(snapshot: Snapshot, removed: set[str]) -> Snapshot:
     """Return the snapshot without these nodes. A job that held a slot on one of them loses all of its slots."""
-    losers = {job for key, job in snapshot.held.items() if key.node_id in gone}
+    affected = {job for key, job in snapshot.held.items() if key.node_id in removed}
     return replace(
-        _freed(snapshot, losers),
-        nodes={node_id: node for node_id, node in snapshot.nodes.items() if node_id not in gone},
+        _freed(snapshot, affected),
+        nodes={node_id: node for node_id, node in snapshot.nodes.items() if node_id not in removed},
     )
 
 
-def _freed(snapshot: Snapshot, losers: set[str]) -> Snapshot:
+def _freed(snapshot: Snapshot, affected: set[str]) -> Snapshot:
     """Return the snapshot in which these jobs hold nothing and wait to start again."""
     waiting = {
         job_id: replace(job, state=JobState.PENDING, allocation={}, target=None, switch=None, retry_at=None)
-        if job_id in losers
+        if job_id in affected
         else job
         for job_id, job in snapshot.jobs.items()
     }
-    held = {key: job for key, job in snapshot.held.items() if job not in losers}
+    held = {key: job for key, job in snapshot.held.items() if job not in affected}
     return replace(snapshot, jobs=waiting, held=held)
 
 
@@ -202,14 +202,16 @@ def _node(snapshot: Snapshot, name: str, where: str) -> Node:
     for node in snapshot.nodes.values():
         if name in {node.id, node.name}:
             return node
-    there = ", ".join(sorted(node.name for node in snapshot.nodes.values())[:10]) or "none"
-    raise InvalidField(where, f"no node has the id or name {name!r}; the nodes are: {there}")
+    present = ", ".join(sorted(node.name for node in snapshot.nodes.values())[:10]) or "none"
+    raise InvalidField(where, f"no node has the id or name {name!r}; the nodes are: {present}")
 
 
 def _known_kind(snapshot: Snapshot, kind: str, where: str) -> None:
-    there = {kind for node in snapshot.nodes.values() for kind in node.slots.values()}
-    if kind not in there:
-        raise InvalidField(where, f"no node has {kind}; the kinds are: {', '.join(sorted(there)) or 'none'}")
+    present = {kind for node in snapshot.nodes.values() for kind in node.slots.values()}
+    if kind not in present:
+        raise InvalidField(
+            where, f"no node has {kind}; the kinds are: {', '.join(sorted(present)) or 'none'}"
+        )
 
 
 def _checked_policy(policies: Policies, name: str, parameters: Mapping[str, object], where: str) -> None:

@@ -1,7 +1,7 @@
 """Conversion of a snapshot of the live cluster into a world that can be replayed from there.
 
 The beliefs of the service are the truth of this world: its learned speeds, and the remaining work as
-announced by scripts or estimated from ended jobs of the same class. Both are uncertain. `drawn` replaces them
+announced by scripts or estimated from ended jobs of the same class. Both are uncertain. `sampled` replaces them
 with other values from their distributions.
 """
 
@@ -65,7 +65,7 @@ class BelievedWorld:
     warnings: tuple[str, ...]
 
 
-def picture_of(
+def believed_world(
     changed: ChangedSnapshot, ended_samples: Mapping[str, Sequence[float]], *, horizon_s: float
 ) -> BelievedWorld:
     """Return the world that continues from a snapshot until `horizon_s` from now.
@@ -73,13 +73,13 @@ def picture_of(
     `ended_samples` are the samples that ended jobs took, by class. No content of the snapshot raises an
     error.
     """
-    calm, left_out = settled(changed.snapshot)
-    round_ = build_round(calm)
+    settled_snapshot, left_out = settled(changed.snapshot)
+    round_ = build_round(settled_snapshot)
     table = _table(round_)
-    left = _left(round_, changed.samples, ended_samples)
+    left = _remaining(round_, changed.samples, ended_samples)
     work, endless = _work(round_, table, left, horizon_s)
     runs = table.goodput.max(axis=1, initial=0.0) > 0
-    submit_s = np.array([changed.after_s.get(job.id, -_age_s(job, calm)) for job in round_.jobs])
+    submit_s = np.array([changed.after_s.get(job.id, -_age_s(job, settled_snapshot)) for job in round_.jobs])
     # Present jobs come first, in the order of their submissions.
     keep = np.flatnonzero(runs)[np.argsort(np.maximum(submit_s[runs], 0.0), kind="stable")]
     world = World(
@@ -115,7 +115,7 @@ def picture_of(
             view=View.ORACLE,
             give_up_s=horizon_s - float(submit_s[keep].max(initial=-np.inf) if len(keep) else 0.0),
         ),
-        policy_state=calm.policy_state,
+        policy_state=settled_snapshot.policy_state,
     )
     return BelievedWorld(
         world=world,
@@ -127,13 +127,13 @@ def picture_of(
     )
 
 
-def drawn(picture: BelievedWorld, seed: int) -> World:
-    """Return the world with other values of uncertain quantities, drawn from their distributions. Seed 0
+def sampled(believed: BelievedWorld, seed: int) -> World:
+    """Return the world with other values of uncertain quantities, sampled from their distributions. Seed 0
     keeps the medians.
 
     A job's values depend only on its id and the seed, so that worlds with different changes can be compared.
     """
-    world = picture.world
+    world = believed.world
     if seed == 0:
         return world
     applications = []
@@ -141,8 +141,8 @@ def drawn(picture: BelievedWorld, seed: int) -> World:
         digest = hashlib.blake2b(f"{seed} {arrival.id}".encode(), digest_size=8).digest()
         of_work, of_speed = np.random.default_rng(int.from_bytes(digest)).standard_normal(2)
         # Beyond three standard deviations, an estimate has no meaning.
-        more = math.exp(picture.work_spread[index] * float(np.clip(of_work, -3, 3)))
-        faster = math.exp(picture.speed_spread[index] * float(np.clip(of_speed, -3, 3)))
+        more = math.exp(believed.work_spread[index] * float(np.clip(of_work, -3, 3)))
+        faster = math.exp(believed.speed_spread[index] * float(np.clip(of_speed, -3, 3)))
         applications.append(
             replace(
                 application, boundaries=application.boundaries * more, goodput=application.goodput * faster
@@ -228,11 +228,11 @@ def _table(round_: Round) -> _Table:
             node_slots=tuple(slots for slots in room.slots.tolist() if slots),
             usd_per_slot_h=room.usd_per_slot_h,
         )
-        for name, room in round_.rooms.items()
+        for name, room in round_.scope.capacities.items()
         if room.slots.any()
     )
     jobs, current = len(round_.jobs), round_.given.current
-    if not round_.table.goodput.size:
+    if not round_.estimates.table.goodput.size:
         nothing = np.zeros((jobs, 0))
         empty = Configurations(kinds=(), kind=_NONE, slots=_NONE, nodes=_NONE, usd_per_h=np.zeros(0))
         holds = np.full(jobs, NOTHING, dtype=np.int64)
@@ -245,13 +245,13 @@ def _table(round_: Round) -> _Table:
             worth=ones,
             speed_spread=0.0 * ones,
         )
-    possible = round_.notes != Note.NOT_ALLOWED
+    possible = round_.notes.codes != Note.NOT_ALLOWED
     running = np.flatnonzero(current >= 0)
     possible[running, current[running]] = True
-    known = np.where(possible, round_.table.goodput, 0.0)
+    known = np.where(possible, round_.estimates.table.goodput, 0.0)
     column = np.where(current >= 0, current, known.argmax(axis=1))
     at = np.arange(jobs), column
-    low, high, worth = (getattr(round_.table, name)[at] for name in ("low", "high", "efficiency"))
+    low, high, worth = (getattr(round_.estimates.table, name)[at] for name in ("low", "high", "efficiency"))
     sure = (low > 0) & (high >= low)
     configurations = configurations_of(kinds)
     place = _places(round_.columns.configurations, configurations)
@@ -298,23 +298,23 @@ def _fitting(
     return fitting
 
 
-def _left(
+def _remaining(
     round_: Round, samples: Mapping[str, int], ended_samples: Mapping[str, Sequence[float]]
 ) -> Remaining:
     """Return the remaining work of each job (J,), in samples."""
     classes = sorted({class_of(job.spec) for job in round_.jobs})
-    said = [samples.get(job.id, job.progress.total_samples) for job in round_.jobs]
+    announced = [samples.get(job.id, job.progress.total_samples) for job in round_.jobs]
     # Totals announced by running jobs count like the totals of ended ones.
     ended = [(index, one) for index, name in enumerate(classes) for one in ended_samples.get(name, ())] + [
         (classes.index(class_of(job.spec)), total)
-        for job, total in zip(round_.jobs, said, strict=True)
+        for job, total in zip(round_.jobs, announced, strict=True)
         if total is not None
     ]
     of_class, took = np.array(ended, dtype=np.float64).reshape(len(ended), 2).T
     totals = learn_totals(of_class.astype(np.int64), took, len(classes))
     return remaining_samples(
         np.array([job.progress.samples for job in round_.jobs], dtype=np.float64),
-        np.array([math.nan if total is None else float(total) for total in said], dtype=np.float64),
+        np.array([math.nan if total is None else float(total) for total in announced], dtype=np.float64),
         np.array([classes.index(class_of(job.spec)) for job in round_.jobs], dtype=np.int64),
         totals,
     )
@@ -322,7 +322,7 @@ def _left(
 
 def _work(round_: Round, table: _Table, left: Remaining, horizon_s: float) -> tuple[FloatArray, BoolArray]:
     """Return the remaining reference samples (J,), and a mask of the jobs for which they are unknown."""
-    known_speed = round_.learned.measured | round_.learned.related
+    known_speed = round_.estimates.known
     endless = ~(np.isfinite(left.samples) & known_speed)
     work = np.maximum(np.where(endless, 1.0, left.samples), 1.0) * table.worth
     fastest = table.goodput.max(axis=1, initial=0.0)
@@ -360,14 +360,16 @@ def _interval_s(work: FloatArray, goodput: FloatArray, horizon_s: float) -> floa
 
 def _rejected(round_: Round, runs: BoolArray) -> tuple[tuple[str, str], ...]:
     """Return the name and reason of each job that cannot run anywhere (J,)."""
-    return tuple((round_.jobs[row].name, _never(round_, row)) for row in np.flatnonzero(~runs).tolist())
+    return tuple(
+        (round_.jobs[row].name, _why_never_runs(round_, row)) for row in np.flatnonzero(~runs).tolist()
+    )
 
 
-def _never(round_: Round, row: int) -> str:
+def _why_never_runs(round_: Round, row: int) -> str:
     """Return the reason why a job can never run on this cluster."""
     job = round_.jobs[row]
     kinds, least = job.spec.resources.devices, min(job.sizes)
-    usable = round_.usable_slots(job.spec)
+    usable = round_.scope.usable_slots(job.spec)
     if not any(usable.values()):
         return f"no node has {' or '.join(kinds) or 'any slot'}"
     return f"it needs at least {least} slots of one kind, and the cluster has {max(usable.values())}"

@@ -51,7 +51,7 @@ def sweep(
     work = [(replace(world, seed=point.seed), policies[point.policy]) for point in points]
     if parallel <= 1:
         for done, (point, (scene, policy)) in enumerate(zip(points, work, strict=True)):
-            yield point, replay(scene, policy, on_progress=_part(on_progress, done, len(points)))
+            yield point, replay(scene, policy, on_progress=_scaled(on_progress, done, len(points)))
         return
     with _RUNNERS[engine](min(parallel, len(points))) as run:
         for done, (point, found) in enumerate(zip(points, run(work), strict=True), start=1):
@@ -60,16 +60,16 @@ def sweep(
             yield point, found
 
 
-def _part(tell: Progress | None, done: int, points: int) -> Progress | None:
+def _scaled(on_progress: Progress | None, done: int, points: int) -> Progress | None:
     """Return a callback that converts the progress of one replay into the progress of the sweep."""
-    return None if tell is None else lambda share: tell((done + share) / points)
+    return None if on_progress is None else lambda share: on_progress((done + share) / points)
 
 
 _Work = tuple[World, Policy]
 _Run = Callable[[Sequence[_Work]], Iterator[Replay]]
 
 
-def _one(work: _Work) -> Replay:
+def _replay_one(work: _Work) -> Replay:
     return replay(*work)
 
 
@@ -77,7 +77,7 @@ def _one(work: _Work) -> Replay:
 def _processes(parallel: int) -> Iterator[_Run]:
     pool = ProcessPoolExecutor(parallel, mp_context=get_context("spawn"))
     try:
-        yield lambda work: pool.map(_one, work)
+        yield lambda work: pool.map(_replay_one, work)
     finally:
         pool.shutdown(cancel_futures=True)
 
@@ -86,7 +86,7 @@ def _processes(parallel: int) -> Iterator[_Run]:
 def _joblib(parallel: int) -> Iterator[_Run]:
     joblib = _module("joblib")
     jobs = joblib.Parallel(n_jobs=parallel, return_as="generator")
-    yield lambda work: jobs(joblib.delayed(_one)(one) for one in work)
+    yield lambda work: jobs(joblib.delayed(_replay_one)(one) for one in work)
 
 
 @contextmanager
@@ -95,7 +95,7 @@ def _ray(parallel: int) -> Iterator[_Run]:
     ours = not ray.is_initialized()
     if ours:
         ray.init(num_cpus=None if os.environ.get("RAY_ADDRESS") else parallel)
-    remote = ray.remote(_one)
+    remote = ray.remote(_replay_one)
     try:
         yield lambda work: map(ray.get, [remote.remote(one) for one in work])
     finally:

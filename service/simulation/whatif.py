@@ -17,7 +17,7 @@ from service.simulation.changes import ChangedSnapshot, settings_of, with_change
 from service.simulation.model.world import JobRows, World
 from service.simulation.replay.engine import replay
 from service.simulation.report.outcomes import Runs, comparisons, differences, outcome_of
-from service.simulation.snapshots import BelievedWorld, drawn, picture_of
+from service.simulation.snapshots import BelievedWorld, believed_world, sampled
 
 _S_PER_H = 3600.0
 BASELINE = "as it is"
@@ -40,20 +40,22 @@ def compare(
     changed = with_changes(snapshot, request.changes, policies)
     settings = settings_of(changed.snapshot, request.policies, policies)
     horizon_s = request.horizon_s
-    before = picture_of(ChangedSnapshot(snapshot=snapshot), ended_samples, horizon_s=horizon_s)
-    after = picture_of(changed, ended_samples, horizon_s=horizon_s) if request.changes else before
+    before = believed_world(ChangedSnapshot(snapshot=snapshot), ended_samples, horizon_s=horizon_s)
+    after = believed_world(changed, ended_samples, horizon_s=horizon_s) if request.changes else before
     cases = [(BASELINE, before, snapshot.policy), *((_label(one), after, one) for one in settings)]
     found = []
-    for index, (label, picture, setting) in enumerate(cases):
+    for index, (label, believed, setting) in enumerate(cases):
         rows = []
         for seed in range(request.seeds):
-            tell = partial(_tell, on_progress, index * request.seeds + seed, len(cases) * request.seeds)
-            world = drawn(picture, seed)
+            report = partial(
+                _part_done, on_progress, index * request.seeds + seed, len(cases) * request.seeds
+            )
+            world = sampled(believed, seed)
             if setting != snapshot.policy:
                 # As in the live cluster, a new policy setting starts without state.
                 world = replace(world, policy_state={})
-            rows.append(_rows(world, policies.of_setting(setting), tell))
-        found.append(_runs(label, setting, picture, rows))
+            rows.append(_rows(world, policies.of_setting(setting), report))
+        found.append(_runs(label, setting, believed, rows))
     baseline = found[0]
     return SimulationResult(
         at=snapshot.now,
@@ -73,7 +75,7 @@ def compare(
     )
 
 
-def _tell(on_progress: Callable[[float], None], done: int, runs: int, part: float) -> None:
+def _part_done(on_progress: Callable[[float], None], done: int, runs: int, part: float) -> None:
     """Report progress after `done` runs and a part of the next one."""
     on_progress((done + part) / runs)
 
@@ -83,8 +85,10 @@ def _rows(world: World, follows: Policy, on_progress: Callable[[float], None]) -
     return replay(world, follows, on_progress=on_progress).jobs if world.arrivals else None
 
 
-def _runs(label: str, setting: PolicySetting, picture: BelievedWorld, rows: Sequence[JobRows | None]) -> Runs:
-    submits_s = np.array([max(0.0, one.submit_s) for one in picture.world.arrivals])
+def _runs(
+    label: str, setting: PolicySetting, believed: BelievedWorld, rows: Sequence[JobRows | None]
+) -> Runs:
+    submits_s = np.array([max(0.0, one.submit_s) for one in believed.world.arrivals])
     shape = (len(rows), len(submits_s))
 
     def stacked(name: str) -> FloatArray:
@@ -93,16 +97,16 @@ def _runs(label: str, setting: PolicySetting, picture: BelievedWorld, rows: Sequ
     return Runs(
         label=label,
         setting=setting,
-        ids=tuple(one.id for one in picture.world.arrivals),
-        names=picture.names,
-        endless=picture.endless,
+        ids=tuple(one.id for one in believed.world.arrivals),
+        names=believed.names,
+        endless=believed.endless,
         submit_s=submits_s,
         start_s=np.maximum(stacked("start_s"), submits_s),
         end_s=stacked("end_s"),
         usd=stacked("usd"),
         slot_h=stacked("served_slot_s") / _S_PER_H,
         changes=stacked("changes"),
-        slots=sum(kind.slots for kind in picture.world.kinds),
+        slots=sum(kind.slots for kind in believed.world.kinds),
     )
 
 

@@ -17,6 +17,7 @@ from pydantic import BaseModel
 
 from headway.contract.views.simulations import SimulationRequest, SimulationResult
 from service.domain.cluster.snapshot import Snapshot
+from service.domain.policies.framework.checked import PolicyFailed
 from service.domain.shared.errors import InvalidField
 from service.plugins import installed_policies
 from service.simulation.whatif import compare
@@ -58,6 +59,8 @@ def main() -> None:
         _say(WorkerMessage(progress=1.0, result=result))
     except InvalidField as error:
         _say(WorkerMessage(refused=f"{error.field}: {error.message}"))
+    except PolicyFailed as error:
+        _say(WorkerMessage(refused=str(error)))
 
 
 def _say(line: WorkerMessage) -> None:

@@ -54,7 +54,7 @@ async def bearer(database: Database, digest: str) -> Bearer | None:
 
 
 async def ids(tx: Transaction, seen: TokensSeen) -> list[str]:
-    page = await tx.access_queries.tokens(seen, now=NOW, limit=10, cursor=None)
+    page = await tx.tokens.page(seen, now=NOW, limit=10, cursor=None)
     return [one.id for one in page.items]
 
 
@@ -175,8 +175,8 @@ async def test_each_sees_their_own_tokens_and_robots_of_their_projects(database:
         assert await ids(tx, admin) == ["t3", "t1"]
         robot = TokensSeen(user_id=None, token_id="t4", projects=frozenset())
         assert await ids(tx, robot) == ["t4"]
-        first = await tx.access_queries.tokens(EVERYBODYS, now=NOW, limit=3, cursor=None)
-        rest = await tx.access_queries.tokens(EVERYBODYS, now=NOW, limit=3, cursor=first.next_cursor)
+        first = await tx.tokens.page(EVERYBODYS, now=NOW, limit=3, cursor=None)
+        rest = await tx.tokens.page(EVERYBODYS, now=NOW, limit=3, cursor=first.next_cursor)
         assert [one.id for one in rest.items] == ["t1"]
         assert (rest.items[0].user, first.items[1].user) == ("alice", None)
 
@@ -190,10 +190,10 @@ async def test_people_have_names_of_their_own(database: Database) -> None:
         assert await tx.users.lock("bob") == bob
         with pytest.raises(NotFound, match="headway user add carol"):
             await tx.users.lock("carol")
-        (found,) = (await tx.access_queries.users(name="alice", limit=1, cursor=None)).items
+        (found,) = (await tx.users.page(name="alice", limit=1, cursor=None)).items
         assert found.roles == {"*": Role.VIEWER, "red": Role.USER}
-        first = await tx.access_queries.users(name=None, limit=1, cursor=None)
-        second = await tx.access_queries.users(name=None, limit=1, cursor=first.next_cursor)
+        first = await tx.users.page(name=None, limit=1, cursor=None)
+        second = await tx.users.page(name=None, limit=1, cursor=first.next_cursor)
         assert [one.name for one in (*first.items, *second.items)] == ["alice", "bob"]
         assert second.next_cursor is None
 
@@ -244,14 +244,14 @@ async def test_projects_are_shown_with_members_and_what_they_hold(database: Data
     await people(database)
     await make_projects(database, "blue", "red")
     async with database.begin() as tx:
-        page = await tx.access_queries.projects(None, NOW, limit=2, cursor=None)
+        page = await tx.projects.page(None, NOW, limit=2, cursor=None)
         assert [one.name for one in page.items] == ["blue", "default"]
-        rest = await tx.access_queries.projects(None, NOW, limit=2, cursor=page.next_cursor)
+        rest = await tx.projects.page(None, NOW, limit=2, cursor=page.next_cursor)
         (red,) = rest.items
         assert (red.members, red.slots_held, red.usd_this_month) == ({"alice": Role.USER}, 0, 0.0)
-        some = await tx.access_queries.projects(frozenset({"red", "none"}), NOW, limit=9, cursor=None)
+        some = await tx.projects.page(frozenset({"red", "none"}), NOW, limit=9, cursor=None)
         assert [one.name for one in some.items] == ["red"]
-        assert (await tx.access_queries.projects(frozenset(), NOW, limit=9, cursor=None)).items == []
+        assert (await tx.projects.page(frozenset(), NOW, limit=9, cursor=None)).items == []
 
 
 async def test_a_project_with_live_jobs_stays_and_another_goes_with_what_is_its(database: Database) -> None:

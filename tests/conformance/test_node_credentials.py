@@ -94,9 +94,9 @@ async def test_a_replaced_token_is_old_once_no_request_is_under_way_with_it(data
         assert found is not None
         node_id, tokens = found
     assert node_id == "n01"
-    assert tokens.standing(digest("one"), NOW + UNDER_WAY / 2) is TokenState.REPLACED
-    assert tokens.standing(digest("one"), NOW + UNDER_WAY) is TokenState.OLD
-    assert tokens.standing(digest("any"), NOW) is TokenState.UNKNOWN
+    assert tokens.state_of(digest("one"), NOW + UNDER_WAY / 2) is TokenState.REPLACED
+    assert tokens.state_of(digest("one"), NOW + UNDER_WAY) is TokenState.OLD
+    assert tokens.state_of(digest("any"), NOW) is TokenState.UNKNOWN
 
 
 async def test_only_one_of_two_takes_the_last_use(database: Database) -> None:

@@ -18,12 +18,12 @@ from headway.contract.views.money import BudgetRequest, Period
 from service.adapters.postgres.database import Database
 from service.adapters.postgres.tables.core import metadata
 from service.adapters.storage import ObjectStorage
+from service.domain.allocation.decision.plan import Action, Decision
 from service.domain.jobs.failures import RankExit
 from service.domain.jobs.records import AllocationRecord, Event
 from service.domain.rental.machines import MachineState
 from service.usecases.money.accrue import accrue
 from service.usecases.ports.jobs import Measured, Reported
-from service.usecases.ports.rounds import DecisionRecord
 from service.usecases.ports.storage import BundleRecord
 from service.usecases.ports.transactions import Transaction
 from service.usecases.upkeep.retain import Retained, retain
@@ -90,8 +90,13 @@ async def live_a_whole_life(tx: Transaction, job_id: str, at: datetime) -> None:
     await tx.jobs.add_event(Event(job_id=job_id, at=at, kind="k", message="m", generation=1))
     await tx.jobs.add_measured([Measured(job_id, allocation, progress)], at)
     await tx.jobs.add_reported([Reported(job_id, Metrics(**head, values={"loss": 1.0}), at)])  # type: ignore[arg-type]
-    decided = DecisionRecord(
-        job_id=job_id, action="keep", reason=Reason.PROGRESSING, message="m", options=[option]
+    decided = Decision(
+        job_id=job_id,
+        action=Action.KEEP,
+        allocation={},
+        reason=Reason.PROGRESSING,
+        message="m",
+        options=(option,),
     )
     await tx.rounds.store_decisions([decided], "r", at)
     await tx.rounds.store_round(round_of(f"r-{job_id}", at))

@@ -25,7 +25,7 @@ from headway.local.ports import HOST
 from headway.storage import signed
 from headway.storage.signed import SignedStore
 from headway.storage.stores import open_storage
-from service.adapters.signing import Presigner, S3Signer
+from service.adapters.s3_access import Presigner, S3Signer
 from service.adapters.storage_access import storage_signer
 from service.settings import SettingsError
 from tests.conformance.conftest import BUCKET

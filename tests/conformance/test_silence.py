@@ -23,43 +23,43 @@ async def beat(database: Database, process: str, seconds: float, *, late: bool =
         await tx.nodes.beat(process, at(seconds), GAP_S, late=late)
 
 
-async def heard_since(database: Database, seconds: float) -> datetime | None:
+async def reachable_since(database: Database, seconds: float) -> datetime | None:
     async with database.begin() as tx:
-        return await tx.nodes.heard_since(at(seconds), GAP_S)
+        return await tx.nodes.reachable_since(at(seconds), GAP_S)
 
 
 async def test_no_api_has_ever_been_up(database: Database) -> None:
-    assert await heard_since(database, 0) is None
+    assert await reachable_since(database, 0) is None
 
 
 async def test_an_api_that_beats_has_been_up_since_its_first_beat(database: Database) -> None:
     for seconds in (0, 2, 4, 9):
         await beat(database, "a", seconds)
-    assert await heard_since(database, 10) == at(0)
-    assert await heard_since(database, 14.9) == at(0)
-    assert await heard_since(database, 15) is None
+    assert await reachable_since(database, 10) == at(0)
+    assert await reachable_since(database, 14.9) == at(0)
+    assert await reachable_since(database, 15) is None
 
 
 async def test_a_gap_begins_anew(database: Database) -> None:
     await beat(database, "a", 0)
     await beat(database, "a", GAP_S)
-    assert await heard_since(database, GAP_S) == at(GAP_S)
+    assert await reachable_since(database, GAP_S) == at(GAP_S)
 
 
 async def test_a_clock_that_was_set_begins_anew(database: Database) -> None:
     hour_s = 3600.0
     for seconds in (0, 2, 2 + hour_s):
         await beat(database, "a", seconds)
-    assert await heard_since(database, 2 + hour_s) == at(2 + hour_s)
-    assert await heard_since(database, 2) is None, "it goes by another clock, and may be dead"
+    assert await reachable_since(database, 2 + hour_s) == at(2 + hour_s)
+    assert await reachable_since(database, 2) is None, "it goes by another clock, and may be dead"
     await beat(database, "a", 4)
-    assert await heard_since(database, 4) == at(4)
+    assert await reachable_since(database, 4) == at(4)
 
 
 async def test_a_restarted_api_has_been_up_since_its_restart(database: Database) -> None:
     await beat(database, "before", 0)
     await beat(database, "after", 20)
-    assert await heard_since(database, 21) == at(20)
+    assert await reachable_since(database, 21) == at(20)
 
 
 async def test_of_several_the_one_that_is_up_longest_counts(database: Database) -> None:
@@ -67,10 +67,10 @@ async def test_of_several_the_one_that_is_up_longest_counts(database: Database) 
     for seconds in (0, 5, 10):
         await beat(database, "old", seconds)
     await beat(database, "new", 9)
-    assert await heard_since(database, 11) == at(0)
+    assert await reachable_since(database, 11) == at(0)
     await beat(database, "new", 14)
     await beat(database, "new", 19)
-    assert await heard_since(database, 20) == at(9)
+    assert await reachable_since(database, 20) == at(9)
 
 
 async def test_while_one_of_them_is_late_nobody_is_heard(database: Database) -> None:
@@ -78,21 +78,21 @@ async def test_while_one_of_them_is_late_nobody_is_heard(database: Database) -> 
     for seconds in (0, 4, 8):
         await beat(database, "well", seconds)
         await beat(database, "busy", seconds, late=seconds == 4)
-    assert await heard_since(database, 8) == at(4)
+    assert await reachable_since(database, 8) == at(4)
     await beat(database, "well", 11)
-    assert await heard_since(database, 15) == at(0), "it is gone, and its agents are with another one"
+    assert await reachable_since(database, 15) == at(0), "it is gone, and its agents are with another one"
 
 
 async def test_a_clock_that_was_set_back_makes_nobody_late(database: Database) -> None:
     await beat(database, "a", 3600, late=True)
     await beat(database, "a", 0)
     await beat(database, "a", 4)
-    assert await heard_since(database, 4) == at(0)
+    assert await reachable_since(database, 4) == at(0)
 
 
 async def test_processes_that_beat_at_once(database: Database) -> None:
     await asyncio.gather(*(beat(database, process, 0) for process in ("a", "b", "a", "b", "a")))
-    assert await heard_since(database, 1) == at(0)
+    assert await reachable_since(database, 1) == at(0)
 
 
 async def test_a_node_that_was_seen_in_the_future_was_seen_now(database: Database) -> None:
@@ -100,7 +100,7 @@ async def test_a_node_that_was_seen_in_the_future_was_seen_now(database: Databas
         await store(tx, node_of("late", seen_at=at(3600)), node_of("near", seen_at=at(GAP_S)))
         await store(tx, node_of("before", seen_at=at(-1)))
     async with database.begin() as tx:
-        await tx.nodes.not_before_its_time(at(0), GAP_S)
+        await tx.nodes.reset_future_contacts(at(0), GAP_S)
     async with database.begin() as tx:
         seen = {name: one.seen_at for name, one in (await tx.nodes.many(["late", "near", "before"])).items()}
     assert seen == {"late": at(0), "near": at(GAP_S), "before": at(-1)}

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from headway.contract.credentials import StorageCredentials
 from headway.storage.stores import open_storage
+from service.adapters.s3_access import VALID_S, StsKeys, session_policy
 from service.adapters.storage_access import HostKeys, storage_keys
-from service.adapters.sts import VALID_S, StsKeys, session_policy
 from service.domain.shared.errors import Unavailable
 from service.settings import Settings, SettingsError
 from tests.conformance.conftest import BUCKET

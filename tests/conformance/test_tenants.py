@@ -93,7 +93,7 @@ async def test_a_project_shows_what_it_holds_borrows_lends_and_has_used(database
     await charge(database, "vision", 3600, timedelta(0))
     await charge(database, "speech", 3 * 3600, timedelta(0))
     async with database.begin() as tx:
-        page = await tx.access_queries.projects(None, NOW, limit=9, cursor=None)
+        page = await tx.projects.page(None, NOW, limit=9, cursor=None)
     seen = {one.name: one for one in page.items}
     vision, speech = seen["vision"], seen["speech"]
     assert (vision.slots_held, vision.slots_borrowed, vision.slots_lent) == (1, 0, 3)

@@ -63,7 +63,7 @@ def save_until_killed(root: str, at: int) -> None:
     checkpoints = Checkpoints(Dying(Path(root) / "kept", at), generation=1, keep=1)
     for value in range(SAVES):
         checkpoints.begin(state(value), Position(0, value), samples=value)
-        assert isinstance(checkpoints.wait(60), Saved)
+        assert isinstance(checkpoints.wait(), Saved)
         with (Path(root) / "done").open("a") as done:
             done.write(f"{value}\n")
 
@@ -79,7 +79,7 @@ def save_on_a_full_disk(root: str) -> None:
         checkpoints.begin(
             {"weights": torch.full((size,), float(samples))}, Position(0, samples), samples=samples
         )
-        results.append(checkpoints.wait(60))
+        results.append(checkpoints.wait())
         if samples == 1:
             assert len(list(Path(root).iterdir())) == 1, "the last good one, and nothing of the other"
             found = checkpoints.read()
@@ -113,8 +113,8 @@ def whole(replica: Replica) -> dict[str, Any]:
     model, optimizer, schedule = replica.objects
     states: Any = get_optimizer_state_dict(model, optimizer)  # type: ignore[arg-type]
     tensors = {**model.state_dict()}
-    for name, of_one in states["state"].items():
-        tensors |= {f"{name} {kind}": tensor for kind, tensor in of_one.items()}
+    for name, of_rank in states["state"].items():
+        tensors |= {f"{name} {kind}": tensor for kind, tensor in of_rank.items()}
     return {
         "tensors": {
             name: tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
@@ -136,8 +136,8 @@ def save_shards(rank: int, size: int, port: int, root: str, result: str) -> None
         schedule.step()  # type: ignore[attr-defined]
         place = Place(Position(0, step))
         assert checkpoints.begin(replica.state(place), place.position, samples=step, group=group)
-    assert isinstance(checkpoints.wait(60), Saved)
-    assert isinstance(checkpoints.wait(60), Saved)
+    assert isinstance(checkpoints.wait(), Saved)
+    assert isinstance(checkpoints.wait(), Saved)
     kept = whole(replica)
     if rank == 0:
         torch.save(kept, result)

@@ -52,8 +52,7 @@ def tokens_table(tokens: Sequence[TokenView], now: datetime) -> Table:
 
 def users_table(users: Sequence[UserView], now: datetime) -> Table:
     """Return the table of `headway user ls`."""
-    table = columns("NAME", "STATE", "SEEN")
-    table.add_column("ROLES", overflow="fold")
+    table = columns("NAME", "STATE", "SEEN", fold=["ROLES"])
     for one in users:
         state = Text("disabled", style="yellow") if one.disabled_at is not None else Text("enabled")
         table.add_row(one.name, state, _ago(one.last_seen_at, now), roles_text(one.roles) or "none")
@@ -62,10 +61,8 @@ def users_table(users: Sequence[UserView], now: datetime) -> Table:
 
 def projects_table(projects: Sequence[ProjectView]) -> Table:
     """Return the table of `headway project ls`."""
-    table = columns("NAME", "SLOTS", "BORROWED", "PROMISED", "AT MOST", "THIS MONTH", "A MONTH", "WEIGHT")
-    for column in table.columns[1:]:
-        column.justify = "right"
-    table.add_column("DESCRIPTION", overflow="fold")
+    slots = (">SLOTS", ">BORROWED", ">PROMISED", ">AT MOST")
+    table = columns("NAME", *slots, ">THIS MONTH", ">A MONTH", ">WEIGHT", fold=["DESCRIPTION"])
     for one in projects:
         quota = one.quota
         table.add_row(
@@ -91,10 +88,8 @@ def project_page(project: ProjectView) -> RenderableType:
     members = columns("MEMBER", "ROLE")
     for name, role in sorted(project.members.items()):
         members.add_row(name, role)
-    if project.quota.slots and project.slots_lent:
-        note = f"{project.slots_lent} of its slots are lent to other projects, and return as soon as its jobs need them."
-    else:
-        note = ""
+    lent = f"{project.slots_lent} of its slots are lent to other projects, and return as soon as its jobs need them."
+    note = lent if project.quota.slots and project.slots_lent else ""
     used = Text(
         f"Recent use: {project.used_slot_h:,.1f} slot-hours, {project.share_used:.0%} of all; fair share by weight: "
         f"{project.share_due:.0%}. {note}".rstrip()

@@ -12,7 +12,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from headway.cli.render.jobs import columns, kept_text, rate, search_text, state_text, usd
+from headway.cli.render.jobs import columns, facts_grid, kept_text, rate, search_text, state_text, usd
 from headway.contract.values.quantities import duration
 from headway.contract.views.decisions import (
     ClusterView,
@@ -33,13 +33,15 @@ from headway.contract.views.forecasts import (
 )
 from headway.contract.views.jobs import TERMINAL_STATES, SizeOption
 
-_HIGHLIGHTS = (Mark.SMALLEST, Mark.KNEE, Mark.FASTEST)
+_HIGHLIGHTS = {
+    Mark.SMALLEST: "the smallest",
+    Mark.KNEE: "the best trade of time and cost",
+    Mark.FASTEST: "the fastest",
+}
 
 
 def explain_page(explained: ExplanationView, now: datetime) -> RenderableType:
-    """Return the page of `headway explain`: the decision, the alternatives, and the value of another slot or
-    dollar.
-    """
+    """Return the page of `headway explain`: the decision, the alternatives, and the value of another slot."""
     over = explained.state in TERMINAL_STATES
     heading = Text.assemble(
         (explained.name, "bold"),
@@ -58,7 +60,7 @@ def explain_page(explained: ExplanationView, now: datetime) -> RenderableType:
     if explained.options:
         parts.append(_options(explained.options))
     if not over:
-        parts += [Text(line) for line in _prices_say(explained)]
+        parts += [Text(line) for line in _price_lines(explained)]
     return Group(*parts)
 
 
@@ -69,9 +71,7 @@ def imposed_text(count: int, cost_s: float) -> str:
 
 
 def _options(options: Sequence[SizeOption]) -> Table:
-    table = columns("SIZE", "KIND", "NODES", "GOODPUT/S", "SPEEDUP", "FROM", "UTILITY", "NOTE")
-    for index in (0, 2, 3, 4, 6):
-        table.columns[index].justify = "right"
+    table = columns(">SIZE", "KIND", ">NODES", ">GOODPUT/S", ">SPEEDUP", "FROM", ">UTILITY", "NOTE")
     for option in options:
         table.add_row(
             str(option.slots),
@@ -86,17 +86,17 @@ def _options(options: Sequence[SizeOption]) -> Table:
     return table
 
 
-def _prices_say(explained: ExplanationView) -> Iterator[str]:
+def _price_lines(explained: ExplanationView) -> Iterator[str]:
     if explained.binding:
-        yield f"what limits it: {', '.join(_limit(row) for row in explained.binding)}"
+        limits = (
+            f"{row_name(row.name)} ({row.used:,.6g} of {row.capacity:,.6g} taken, price {row.price:.3g})"
+            for row in explained.binding
+        )
+        yield f"what limits it: {', '.join(limits)}"
     # A larger size that is worth nothing to the job is omitted.
     for one in explained.outlook:
         if one.gain is None or one.gain > 0:
             yield _outlook(one, explained.unit)
-
-
-def _limit(row: RowPrice) -> str:
-    return f"{row_name(row.name)} ({row.used:,.6g} of {row.capacity:,.6g} taken, price {row.price:.3g})"
 
 
 def _outlook(one: Outlook, unit: str) -> str:
@@ -130,10 +130,7 @@ def row_name(name: str) -> str:
 
 def rounds_table(rounds: Sequence[RoundView], now: datetime) -> Table:
     """Return the table of `headway rounds`."""
-    table = columns("ROUND", "AGE", "POLICY", "JOBS", "CHANGES", "GAP", "TOOK")
-    for index in (1, 3, 4, 5, 6):
-        table.columns[index].justify = "right"
-    table.add_column("WHAT", overflow="fold")
+    table = columns("ROUND", ">AGE", "POLICY", ">JOBS", ">CHANGES", ">GAP", ">TOOK", fold=["WHAT"])
     for one in rounds:
         table.add_row(
             one.id,
@@ -167,19 +164,16 @@ def round_page(one: RoundView, now: datetime) -> RenderableType:
     times = ", ".join(
         f"{name.removesuffix('_s')} {1000 * value:,.1f} ms" for name, value in one.times.items()
     )
-    facts = Table.grid(padding=(0, 2))
-    facts.add_column(style="dim", no_wrap=True)
-    facts.add_column(overflow="fold")
-    for label, value in (
+    facts = (
         ("policy", f"{one.policy or '-'}{f' ({parameters})' if parameters else ''}"),
         ("jobs", f"{one.jobs}, of which {len(one.changes) + one.other_changes} changed"),
         ("reached", f"{one.objective:.6g} of at most {one.bound:.6g} {one.unit}".rstrip()),
         ("gap", f"{_share(one.gap)}, {one.status}"),
         ("times", times or f"{1000 * one.took_s:,.1f} ms"),
         ("inputs", one.inputs_digest or "-"),
-    ):
-        facts.add_row(label, Text(value))
-    parts: list[RenderableType] = [Text.assemble((f"round {one.id}", "bold"), f"  {age} ago"), facts]
+    )
+    heading = Text.assemble((f"round {one.id}", "bold"), f"  {age} ago")
+    parts: list[RenderableType] = [heading, facts_grid((label, Text(value)) for label, value in facts)]
     if one.prices:
         parts += [Text(""), _prices(one.prices)]
     if one.changes or one.other_changes:
@@ -188,9 +182,7 @@ def round_page(one: RoundView, now: datetime) -> RenderableType:
 
 
 def _prices(prices: Sequence[RowPrice]) -> Table:
-    table = columns("LIMIT", "TAKEN", "OF", "PRICE OF ONE MORE")
-    for index in (1, 2, 3):
-        table.columns[index].justify = "right"
+    table = columns("LIMIT", ">TAKEN", ">OF", ">PRICE OF ONE MORE")
     for row in prices:
         table.add_row(
             row_name(row.name),
@@ -202,9 +194,7 @@ def _prices(prices: Sequence[RowPrice]) -> Table:
 
 
 def _changes(one: RoundView) -> Table:
-    table = columns("JOB", "ACTION", "FROM", "TO")
-    table.columns[2].justify = table.columns[3].justify = "right"
-    table.add_column("WHY", overflow="fold")
+    table = columns("JOB", "ACTION", ">FROM", ">TO", fold=["WHY"])
     for each in one.changes:
         table.add_row(each.job_name, each.action, str(each.from_), str(each.to), Text(each.message))
     if one.other_changes:
@@ -216,26 +206,20 @@ def policy_page(cluster: ClusterView) -> RenderableType:
     """Return the page of `headway policy`: the present policy, and all available ones."""
     parameters = _parameters(cluster.parameters)
     heading = Text.assemble("policy ", (cluster.policy, "bold"), f"  {parameters}" if parameters else "")
-    table = columns("POLICY")
-    table.add_column("WHAT IT DOES", overflow="fold")
-    table.add_column("PARAMETERS", overflow="fold")
+    table = columns("POLICY", fold=["WHAT IT DOES", "PARAMETERS"])
     for one in cluster.policies:
         name = Text(one.name, style="bold" if one.name == cluster.policy else "")
-        table.add_row(name, Text(one.summary), Text(_defaults(one)))
+        defaults = _parameters({parameter.name: parameter.default for parameter in one.parameters})
+        table.add_row(name, Text(one.summary), Text(defaults or "none"))
     return Group(heading, Text(""), table)
 
 
 def parameters_table(policy: PolicyView) -> Table:
     """Return the table of the parameters of one policy."""
-    table = columns("PARAMETER", "DEFAULT", "ACCEPTED")
-    table.add_column("MEANING", overflow="fold")
+    table = columns("PARAMETER", "DEFAULT", "ACCEPTED", fold=["MEANING"])
     for one in policy.parameters:
         table.add_row(one.name, _value(one.default), one.interval or "any number", Text(one.meaning))
     return table
-
-
-def _defaults(policy: PolicyView) -> str:
-    return ", ".join(f"{one.name}={_value(one.default)}" for one in policy.parameters) or "none"
 
 
 def _parameters(parameters: dict[str, ParameterValue]) -> str:
@@ -277,31 +261,20 @@ def _work(work: Work) -> str:
 
 
 def _highlights(configurations: Sequence[ConfigurationForecast]) -> Iterator[str]:
-    said = {
-        Mark.SMALLEST: "the smallest",
-        Mark.KNEE: "the best trade of time and cost",
-        Mark.FASTEST: "the fastest",
-    }
-    for mark in _HIGHLIGHTS:
+    for mark, name in _HIGHLIGHTS.items():
         for one in configurations:
             if mark in one.marks:
-                what = f"{said[mark]}: {one.slots} {one.device_kind}, {one.speedup:.2f} times one slot"
+                what = f"{name}: {one.slots} {one.device_kind}, {one.speedup:.2f} times one slot"
                 takes = f", about {duration(one.time_s)}" if one.time_s is not None else ""
                 costs = f", {usd(one.cost_usd)}" if one.cost_usd else ""
                 yield f"{what}{takes}{costs}"
 
 
 def configurations_table(configurations: Sequence[ConfigurationForecast]) -> Table:
-    """Return a table with one row for each configuration.
-
-    It has cost columns if a configuration has a price.
-    """
+    """Return a table with a row for each configuration, and cost columns if any of them has a price."""
     priced = any(one.usd_per_h for one in configurations)
-    names = ["SIZE", "KIND", "NODES", "BATCH", "GOODPUT/S", "80 % IN", "SPEEDUP", "TIME", "P90"]
-    table = columns(*names, *(["COST", "P90"] if priced else []), "SURE")
-    for index in (0, 2, 3, 4, 5, 6, 7, 8, *((9, 10) if priced else ())):
-        table.columns[index].justify = "right"
-    table.add_column("NOTE", overflow="fold")
+    names = (">SIZE", "KIND", ">NODES", ">BATCH", ">GOODPUT/S", ">80 % IN", ">SPEEDUP", ">TIME", ">P90")
+    table = columns(*names, *([">COST", ">P90"] if priced else []), "SURE", fold=["NOTE"])
     for one in configurations:
         table.add_row(
             str(one.slots),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
+from typing import Literal
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -34,9 +35,7 @@ _JOB_STYLES = {
 
 def jobs_table(jobs: Sequence[JobView], now: datetime) -> Table:
     """Return the table of `headway ps`."""
-    table = columns("NAME", "STATE", "SIZE", "PROGRESS", "SAMPLES/S", "AGE")
-    table.columns[2].justify = table.columns[4].justify = table.columns[5].justify = "right"
-    table.add_column("WHY", overflow="fold")
+    table = columns("NAME", "STATE", ">SIZE", "PROGRESS", ">SAMPLES/S", ">AGE", fold=["WHY"])
     for job in jobs:
         table.add_row(
             job.name,
@@ -53,9 +52,6 @@ def jobs_table(jobs: Sequence[JobView], now: datetime) -> Table:
 def job_page(job: JobView, events: Sequence[EventView], now: datetime) -> RenderableType:
     """Return the page of `headway describe`."""
     spec, done = job.spec, job.progress
-    facts = Table.grid(padding=(0, 2))
-    facts.add_column(style="dim", no_wrap=True)
-    facts.add_column(overflow="fold")
     pinned = f", fixed by `headway resize {job.name} {job.pinned_size}`" if job.pinned_size else ""
     rows: list[tuple[str, RenderableType]] = [
         ("state", state_text(job.state) + Text(f"  {job.reason}")),
@@ -81,17 +77,10 @@ def job_page(job: JobView, events: Sequence[EventView], now: datetime) -> Render
         ("generation", _generation(job)),
         ("times", _times(job, now)),
     ]
-    for label, value in rows:
-        facts.add_row(label, value)
-    heading = Text(job.name, style="bold")
-    if not events:
-        return Group(heading, facts)
-    return Group(
-        heading,
-        facts,
-        Text("\nlast events", style="dim"),
-        *(event_line(event, short=True) for event in events),
-    )
+    page: list[RenderableType] = [Text(job.name, style="bold"), facts_grid(rows)]
+    if events:
+        page += [Text("\nlast events", style="dim"), *(event_line(event, short=True) for event in events)]
+    return Group(*page)
 
 
 def event_line(event: EventView, *, short: bool = False) -> Text:
@@ -144,9 +133,7 @@ def size(job: JobView) -> str:
 
 
 def progress(done: JobProgress) -> str:
-    """Return the progress as `62% 12,400/20,000`, or only the samples if the script does not report their
-    total.
-    """
+    """Return the progress as `62% 12,400/20,000`, or only the samples if their total is unknown."""
     if done.total_samples:
         share = min(done.samples / done.total_samples, 1.0)
         return f"{int(100 * share)}% {done.samples:,}/{done.total_samples:,}"
@@ -219,12 +206,28 @@ def kept_text(kept: KeptForecast) -> str:
     return f"{text}; it took {duration(kept.took_s)}{was}{off}"
 
 
-def columns(*names: str) -> Table:
-    """Return an empty table with these columns."""
+def columns(*names: str, fold: Sequence[str] = ()) -> Table:
+    """Return an empty table with these columns, followed by those of `fold`, which wrap long texts.
+
+    A `>` before a name aligns its column right.
+    """
     table = Table(box=None, header_style="bold", pad_edge=False)
     for name in names:
-        table.add_column(name, no_wrap=True)
+        justify: Literal["left", "right"] = "right" if name.startswith(">") else "left"
+        table.add_column(name.removeprefix(">"), no_wrap=True, justify=justify)
+    for name in fold:
+        table.add_column(name, overflow="fold")
     return table
+
+
+def facts_grid(rows: Iterable[tuple[str, RenderableType]]) -> Table:
+    """Return rows of a label and a value."""
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="dim", no_wrap=True)
+    grid.add_column(overflow="fold")
+    for label, value in rows:
+        grid.add_row(label, value)
+    return grid
 
 
 def _speed(job: JobView) -> str:
@@ -256,21 +259,20 @@ def _generation(job: JobView) -> str:
 
 def _resumes(job: JobView) -> str:
     """Return whether the job resumes after a stop, and the evidence for it."""
-    seen, said = job.progress.resumption, job.spec.resumes
+    evidence, declared = job.progress.resumption, job.spec.resumes
     if job.progress.source is ProgressSource.LIBRARY:
         return "yes: the training library restores its checkpoints"
-    parts = [] if said is None else [f"{'yes' if said else 'no'}, says its job file"]
-    if seen is not None:
-        went = "resumed" if seen.resumes else "started again"
-        parts.append(f"it {went} at step {seen.began_at:,} after a stop at step {seen.stopped_at:,}")
+    parts = [] if declared is None else [f"{'yes' if declared else 'no'}, says its job file"]
+    if evidence is not None:
+        did = "resumed" if evidence.resumes else "started again"
+        parts.append(f"it {did} at step {evidence.began_at:,} after a stop at step {evidence.stopped_at:,}")
     return "; ".join(parts) or "unknown: the job has not been stopped since its first report of a step"
 
 
 def _checkpoint(done: JobProgress) -> str:
     if done.checkpoint_samples is None:
-        return (
-            "none" if done.source is ProgressSource.LIBRARY else "unknown: only the training library says so"
-        )
+        known = done.source is ProgressSource.LIBRARY
+        return "none" if known else "unknown: only the training library says so"
     lost = f"; {done.lost_samples:,} samples were trained twice after failures" if done.lost_samples else ""
     return f"at {done.checkpoint_samples:,} samples{lost}"
 

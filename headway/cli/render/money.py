@@ -16,15 +16,14 @@ from headway.contract.views.money import BudgetKind, BudgetView, LeaseBill, Usag
 
 _FIGURES = 3
 """Significant digits of a total."""
+_CATEGORIES = (">USEFUL", ">UNKNOWN", ">RESIZE", ">LOST", ">IDLE")
 _KINDS = {BudgetKind.HOURLY_CAP: "$/h at any moment", BudgetKind.LONG_RUN: "$/h on average"}
 
 
 def budgets_table(budgets: Sequence[BudgetView]) -> Table:
     """Return the table of `headway budget`."""
-    table = columns("NAME", "OF", "DOLLARS", "FOR", "LIMIT", "SPENT", "NOW $/H", "AT THE END", "LAST $ WORTH")
-    for place in (2, 5, 6, 7, 8):
-        table.columns[place].justify = "right"
-    table.add_column("HOW IT STANDS", overflow="fold")
+    money = (">SPENT", ">NOW $/H", ">AT THE END", ">LAST $ WORTH")
+    table = columns("NAME", "OF", ">DOLLARS", "FOR", "LIMIT", *money, fold=["HOW IT STANDS"])
     for one in budgets:
         style = "bold red" if one.over or one.exhausted else ""
         table.add_row(
@@ -64,11 +63,7 @@ def usage_page(view: UsageView) -> RenderableType:
 
 
 def _usage_in_dollars(view: UsageView) -> Table:
-    table = columns(
-        view.group_by.upper(), "DOLLARS", "USEFUL", "UNKNOWN", "RESIZE", "LOST", "IDLE", "SLOT-HOURS"
-    )
-    for column in table.columns[1:]:
-        column.justify = "right"
+    table = columns(view.group_by.upper(), ">DOLLARS", *_CATEGORIES, ">SLOT-HOURS")
     digits = digits_after(view.total.usd, _FIGURES)
     for one in view.groups:
         table.add_row(one.label or "none", *_figures(one, digits))
@@ -79,11 +74,7 @@ def _usage_in_dollars(view: UsageView) -> Table:
 
 def _usage_in_hours(view: UsageView) -> Table:
     """Return the groups in slot-hours, with the share of each in the total, for slots without a price."""
-    table = columns(
-        view.group_by.upper(), "SLOT-HOURS", "SHARE", "USEFUL", "UNKNOWN", "RESIZE", "LOST", "IDLE"
-    )
-    for column in table.columns[1:]:
-        column.justify = "right"
+    table = columns(view.group_by.upper(), ">SLOT-HOURS", ">SHARE", *_CATEGORIES)
     total = view.total.slot_h
     digits = digits_after(total, _FIGURES)
     for label, one in [*((one.label or "none", one) for one in view.groups), ("in all", view.total)]:
@@ -116,9 +107,7 @@ def _share(part: float, whole: float) -> str:
 
 def bills_table(bills: Sequence[LeaseBill]) -> Table:
     """Return the table of `headway usage --machines`: the billed and the charged time of each lease."""
-    table = columns("MACHINE", "TYPE", "MARKET", "BILLED FROM", "TO", "PAID FOR", "CHARGED", "DOLLARS")
-    for place in (5, 6, 7):
-        table.columns[place].justify = "right"
+    table = columns("MACHINE", "TYPE", "MARKET", "BILLED FROM", "TO", ">PAID FOR", ">CHARGED", ">DOLLARS")
     digits = digits_after(sum(one.usd for one in bills), _FIGURES)
     for one in bills:
         table.add_row(

@@ -23,12 +23,11 @@ _NODE_STYLES = {
 
 def nodes_table(nodes: Sequence[NodeView]) -> Table:
     """Return the table of `headway nodes`."""
-    table = columns("NAME", "STATE", "ADDRESS", "KIND", "BUSY", "LEASE", "CONTAINERS")
-    table.columns[4].justify = table.columns[5].justify = "right"
-    table.add_column("SLOTS", overflow="fold")
-    table.add_column("WHY", overflow="fold")
+    names = ("NAME", "STATE", "ADDRESS", "KIND", ">BUSY", ">LEASE", "CONTAINERS")
+    table = columns(*names, fold=["SLOTS", "WHY"])
     for node in nodes:
         busy = sum(slot.job_id is not None for slot in node.slots)
+        why = [f"slot {slot.index}: {quarantine(slot.quarantine)}" for slot in node.slots if slot.quarantine]
         table.add_row(
             node.name,
             Text(node.state, style=_NODE_STYLES[node.state]),
@@ -38,23 +37,15 @@ def nodes_table(nodes: Sequence[NodeView]) -> Table:
             f"{node.lease_remaining_s:.0f}s" if node.lease_remaining_s >= 0 else "over",
             node.container_engine or "-",
             holders(node.slots),
-            Text("\n".join([*([node.message] if node.message else []), *_quarantines(node.slots)])),
+            Text("\n".join(filter(None, (node.message, *why)))),
         )
     return table
 
 
-def _quarantines(slots: Iterable[SlotView]) -> list[str]:
-    return [f"slot {slot.index}: {quarantine(slot.quarantine)}" for slot in slots if slot.quarantine]
-
-
 def quarantine(one: QuarantineView) -> str:
-    """Return the reason and the end of a quarantine.
-
-    For example `in quarantine since 12:00:05, fatal: Xid 79: ...; until it is released`.
-    """
-    until = (
-        "until it is released" if one.probe_at is None else f"next probe {one.probe_at.astimezone():%H:%M:%S}"
-    )
+    """Return a quarantine as text: `in quarantine since 12-01 12:00:05, fatal: Xid 79; until it is released`."""
+    probe_at = one.probe_at
+    until = "until it is released" if probe_at is None else f"next probe {probe_at.astimezone():%H:%M:%S}"
     return f"in quarantine since {one.since.astimezone():%m-%d %H:%M:%S}, {one.grade}: {one.message}; {until}"
 
 

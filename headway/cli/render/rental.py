@@ -21,6 +21,7 @@ from headway.contract.views.recommendations import (
     RentalPlan,
 )
 
+_LIMITS = {"max_cost_usd": "budget", "deadline_s": "deadline", "max_usd_per_h": "dollars an hour"}
 _BASIS = {
     "measured": "measured",
     "transferred": "from another kind",
@@ -39,7 +40,7 @@ def recommendation_page(view: RecommendationView) -> RenderableType:
         parts += [*_best(view), Text(), _plans(view.plans, flopp=view.objective is Objective.FLOPP)]
     else:
         parts.append(Text("No plan is within the limits.", style="bold"))
-        parts += [Text(f"  {_limit(one.limit)}: {one.reason}") for one in view.nearest]
+        parts += [Text(f"  {_LIMITS[one.limit]}: {one.reason}") for one in view.nearest]
         if view.nearest:
             parts += [Text(), _plans([one.plan for one in view.nearest], flopp=False)]
     parts += [Text(f"note: {line}", style="dim") for line in view.warnings]
@@ -61,11 +62,8 @@ def _best(view: RecommendationView) -> Iterator[Text]:
 
 
 def _plans(plans: Sequence[RentalPlan], *, flopp: bool) -> Table:
-    table = columns("RENT", "ARCHITECTURE", "SLOTS", "$/H", "GOODPUT/S", "KEPT", "TIME", "P90", "COST", "P90")
-    for column in table.columns[2:]:
-        column.justify = "right"
-    table.add_column("FLOPP" if flopp else "SPEED IS", no_wrap=True)
-    table.add_column("NOTE")
+    figures = (">SLOTS", ">$/H", ">GOODPUT/S", ">KEPT", ">TIME", ">P90", ">COST", ">P90")
+    table = columns("RENT", "ARCHITECTURE", *figures, "FLOPP" if flopp else "SPEED IS", fold=["NOTE"])
     for one in plans:
         table.add_row(
             _machines(one.groups),
@@ -88,13 +86,8 @@ def offers_page(page: OfferPage) -> RenderableType:
     """Return the page of `headway offers`."""
     if not page.items:
         return Group(Text("No offer matches all conditions."), *_notes(page.notes))
-    table = columns("TYPE", "PROVIDER", "WHERE", "DEVICES", "TFLOPS", "VCPUS", "MEMORY", "GBIT/S")
-    table.add_column("ON DEMAND", no_wrap=True)
-    table.add_column("SPOT", no_wrap=True)
-    table.add_column("LOST/H", no_wrap=True)
-    table.add_column("SEEN", no_wrap=True)
-    for column in table.columns[4:11]:
-        column.justify = "right"
+    figures = (">TFLOPS", ">VCPUS", ">MEMORY", ">GBIT/S", ">ON DEMAND", ">SPOT", ">LOST/H")
+    table = columns("TYPE", "PROVIDER", "WHERE", "DEVICES", *figures, "SEEN")
     for one in page.items:
         table.add_row(
             one.instance_type,
@@ -118,12 +111,9 @@ def priced_page(view: RecommendationView, market: Market | None) -> RenderableTy
     if not view.offers:
         return Group(Text("No offer matches all conditions."), *_notes(view.warnings))
     unit = "A MILLION SAMPLES" if view.unit == "samples" else "AN HOUR OF ONE T4"
-    table = columns("TYPE", "WHERE", "DEVICES", "GOODPUT/S", "SPEED IS", "$/H", "SPOT $/H")
-    table.add_column(f"$ FOR {unit}", no_wrap=True)
-    table.add_column("ON SPOT", no_wrap=True)
-    for index in (3, 5, 6, 7, 8):
-        table.columns[index].justify = "right"
-    for one in sorted(view.offers, key=lambda each: _key(each, market)):
+    prices = (">$/H", ">SPOT $/H", f">$ FOR {unit}", ">ON SPOT")
+    table = columns("TYPE", "WHERE", "DEVICES", ">GOODPUT/S", "SPEED IS", *prices)
+    for one in sorted(view.offers, key=lambda each: _lowest_cost(each, market)):
         table.add_row(
             one.offer.instance_type,
             one.offer.zone or one.offer.region,
@@ -145,7 +135,7 @@ def costs_at_most(one: PricedOffer, market: Market | None, max_usd_per_h: float 
     return any(price is not None and (max_usd_per_h is None or price <= max_usd_per_h) for price in wanted)
 
 
-def _key(one: PricedOffer, market: Market | None) -> float:
+def _lowest_cost(one: PricedOffer, market: Market | None) -> float:
     prices = {Market.ON_DEMAND: one.on_demand_usd_per_unit, Market.SPOT: one.spot_usd_per_unit}
     wanted = [prices[market]] if market else [*prices.values()]
     return min((price for price in wanted if price is not None), default=float("inf"))
@@ -162,10 +152,6 @@ def _machines(groups: Sequence[GroupView]) -> str:
 
 def _notes(lines: Sequence[str]) -> list[Text]:
     return [Text(f"note: {line}", style="dim") for line in lines]
-
-
-def _limit(name: str) -> str:
-    return {"max_cost_usd": "budget", "deadline_s": "deadline", "max_usd_per_h": "dollars an hour"}[name]
 
 
 def _price(value: float | None) -> str:

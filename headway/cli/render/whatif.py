@@ -29,11 +29,8 @@ def result_page(result: SimulationResult) -> RenderableType:
 
 
 def _cases(result: SimulationResult) -> RenderableType:
-    table = columns("CASE", "JOBS", "AVERAGE", "MEDIAN", "P90", "ALL DONE", "WAIT", "COST", "SLOT-H", "BUSY")
-    for column in table.columns[1:]:
-        column.justify = "right"
-    table.add_column("CHANGES", justify="right")
-    table.add_column("UNFINISHED", justify="right")
+    times = (">AVERAGE", ">MEDIAN", ">P90", ">ALL DONE", ">WAIT")
+    table = columns("CASE", ">JOBS", *times, ">COST", ">SLOT-H", ">BUSY", ">CHANGES", ">UNFINISHED")
     for index, one in enumerate(result.outcomes):
         table.add_row(one.label if not index else f"changed, {one.label}", *_figures(one))
     return table
@@ -51,9 +48,7 @@ def _figures(one: Outcome) -> Iterator[str]:
 
 
 def _jobs(result: SimulationResult) -> Iterator[RenderableType]:
-    table = columns("JOB", *(one.label.upper() for one in result.outcomes), "COST", "COST THEN")
-    for column in table.columns[1:]:
-        column.justify = "right"
+    table = columns("JOB", *(f">{one.label.upper()}" for one in result.outcomes), ">COST", ">COST THEN")
     for job in result.jobs[:_MOST_JOBS]:
         before, *then = job.outcomes
         last = then[-1] if then else None

@@ -1,6 +1,4 @@
-"""Checks of the field values of rank messages, so that they can be stored and added up. Standard library
-only.
-"""
+"""Checks of the values in rank messages, so that they can be stored and added up. Standard library only."""
 
 from __future__ import annotations
 

@@ -8,9 +8,7 @@ _SMALL_USD = 0.1
 
 
 def dollars(amount: float) -> str:
-    """Format an amount as `$1,234.57`; below ten cents with two significant digits, such as `$0.0040`, never
-    `$0.00`.
-    """
+    """Format an amount as `$1,234.57`; below ten cents with two significant digits, such as `$0.0040`."""
     return dollars_with(amount, digits_after(amount, 2) if 0 < abs(amount) < _SMALL_USD else 2)
 
 

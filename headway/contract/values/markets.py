@@ -6,9 +6,7 @@ from enum import StrEnum
 
 
 class Market(StrEnum):
-    """ON_DEMAND machines stay until they are given back. SPOT machines are cheaper and may be reclaimed at
-    short notice.
-    """
+    """ON_DEMAND machines stay until given back. SPOT machines are cheaper and may be reclaimed at short notice."""
 
     ON_DEMAND = "on-demand"
     SPOT = "spot"

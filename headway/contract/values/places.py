@@ -7,8 +7,6 @@ from urllib.parse import unquote, urlsplit
 
 
 def folder_of(uri: str) -> Path | None:
-    """Return the folder that a URI (`file:///folder`, or a bare path) names; None for a URI of an object
-    store.
-    """
+    """Return the folder of a URI (`file:///folder`, or a bare path); None for a URI of an object store."""
     parts = urlsplit(uri)
     return Path(unquote(parts.path)).absolute() if parts.scheme in {"", "file"} else None

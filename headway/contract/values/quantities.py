@@ -25,18 +25,21 @@ _BYTES = {
 }
 
 
-def parse_duration_s(value: object) -> object:
-    """Return seconds from `30`, `"30s"`, `"5m"`, `"1.5h"`; other types pass through to pydantic.
+def duration_s(text: str) -> float:
+    """Return seconds from `30`, `30s`, `5m`, `1.5h`.
 
     Raises:
         ValueError: the text is not a duration.
     """
-    if not isinstance(value, str):
-        return value
-    match = _DURATION.match(value.strip())
+    match = _DURATION.match(text.strip())
     if match is None:
-        raise ValueError(f"{value!r} is not a duration; write it like 30s, 5m or 2h")
+        raise ValueError(f"{text!r} is not a duration; write it like 30s, 5m or 2h")
     return _finite(float(match[1]) * _SECONDS[match[2]])
+
+
+def parse_duration_s(value: object) -> object:
+    """Return the seconds of a text; other types pass through to pydantic."""
+    return duration_s(value) if isinstance(value, str) else value
 
 
 def duration(seconds: float) -> str:
@@ -68,9 +71,7 @@ def parse_size_bytes(value: object) -> object:
 
 
 def size_text(size_bytes: float) -> str:
-    """Format bytes as `512 B` or `1.5 GiB`: three digits, in the largest unit in which the value is at least
-    1.
-    """
+    """Format bytes as `512 B` or `1.5 GiB`: three digits, in the largest unit that is not below 1."""
     for unit in ("TiB", "GiB", "MiB", "KiB"):
         units = size_bytes / _BYTES[unit]
         if units >= 1:

@@ -9,9 +9,7 @@ from pydantic import BaseModel, Field
 
 
 class Confidence(StrEnum):
-    """Confidence in a forecast, by the distance of the P90 of the speed from its median: small, moderate or
-    large.
-    """
+    """Confidence in a forecast, by the distance of the speed's P90 from its median: small, moderate or large."""
 
     HIGH = "high"
     MEDIUM = "medium"

@@ -241,9 +241,7 @@ class SignInLink(BaseModel):
 
 
 class SignInRequest(_Request):
-    """An identity token that the provider issued to a command-line client, in exchange for a token of
-    Headway.
-    """
+    """A request for a token of Headway, with an identity token that the provider issued to a terminal."""
 
     id_token: Annotated[str, Field(max_length=16_384)]
     name: Annotated[str, Field(min_length=1, max_length=100)] = "login"

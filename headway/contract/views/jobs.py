@@ -127,7 +127,7 @@ class JobProgress(BaseModel):
     imposed_s: float = 0.0
     """Training time lost to these changes."""
     forecasts: list[KeptForecast] = Field(default_factory=list)
-    """Forecasts made on the way, and the actual results."""
+    """Forecasts made at submit and during training, with the actual results."""
     search: SearchView | None = None
     """The search for the job's configuration, if its job file asks for one."""
     source: ProgressSource | None = None
@@ -135,7 +135,7 @@ class JobProgress(BaseModel):
     first_samples: int | None = None
     """First step that a script without the library reported; None for others."""
     begun_generation: int = 0
-    """Latest generation in which a script without the library reported a step."""
+    """Latest generation in which rank 0 reported a first step."""
     resumption: Resumption | None = None
     """Evidence that the script resumes after a stop, or does not; None while there is none."""
 
@@ -343,9 +343,7 @@ class OutputFileView(BaseModel):
 
 
 class OutputPage(Page[OutputFileView]):
-    """Files of a job's output folder, by path. `uri` is their storage location; `note` says what the list cannot
-    show.
-    """
+    """Files of a job's output folder, by path, stored at `uri`. `note` says what the list cannot show."""
 
     uri: str
     saved_at: datetime | None = None

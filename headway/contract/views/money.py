@@ -108,8 +108,7 @@ class BudgetView(BaseModel):
     created_at: datetime
     updated_at: datetime
     period_from: datetime
-    """Start of the counting of `spent_usd`: the start of the period, or the creation of a budget without one.
-    """
+    """Start of the counting of `spent_usd`: that of the period, or the creation of a budget without one."""
     period_to: datetime | None
     spent_usd: float
     remaining_usd: float | None

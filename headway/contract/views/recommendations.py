@@ -16,9 +16,7 @@ from headway.contract.views.forecasts import Work
 
 
 class Objective(StrEnum):
-    """Ranking of plans. FLOPP is DeepVM's measure: floating-point operations per dollar at the given hourly
-    budget.
-    """
+    """Ranking of plans. FLOPP is DeepVM's measure: floating-point operations per dollar, at an hourly budget."""
 
     TIME = "time"
     COST = "cost"
@@ -38,8 +36,7 @@ class SpeedHint(SpecPart):
 
 
 class RecommendationRequest(SpecPart):
-    """A request for rental plans. Absent fields come from the job file (`goal`, `market`, `resources`,
-    `elastic`).
+    """A request for rental plans. Absent fields come from the job file.
 
     `max_usd_per_h` limits the price of a plan; with FLOPP it is the amount to spend, 3 dollars by default.
     `samples` is the work, used where neither the script nor earlier jobs have reported it. `vcpu_quotas` are
@@ -106,9 +103,7 @@ class OfferView(BaseModel):
 
 
 class OfferPage(BaseModel):
-    """Offers by device kind and price. `notes` explain what is missing, such as a provider that does not
-    answer.
-    """
+    """Offers by device kind and price. `notes` explain gaps, such as a provider that does not answer."""
 
     items: list[OfferView]
     notes: list[str] = Field(default_factory=list)

@@ -193,9 +193,7 @@ class Outcome(BaseModel):
 
 
 class SimulationResult(BaseModel):
-    """The result of a simulation: the baseline, which is the unchanged cluster, and one outcome for each
-    policy.
-    """
+    """The result of a simulation: the baseline (the unchanged cluster), and an outcome for each policy."""
 
     at: datetime
     """Time of the snapshot of the cluster at which the simulation starts."""

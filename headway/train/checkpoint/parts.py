@@ -34,7 +34,7 @@ _NAMES = {
 
 
 def put(storage: Storage, folder: str, key: str, pieces: Sequence[memoryview | bytes]) -> CheckpointPart:
-    """Store a part, and measure its size and digest on the way.
+    """Store a part, and return its key, size and digest.
 
     Raises:
         OSError: the storage failed.
@@ -81,12 +81,11 @@ def lay_out(
     views: list[memoryview | bytes] = []
     end = 0
     for name, one in data:
-        if isinstance(one, io.BytesIO):
-            view, kind, shape = one.getbuffer(), "U8", [one.getbuffer().nbytes]
+        if isinstance(one, torch.Tensor) and one.dtype in _NAMES:
+            view, kind, shape = _bytes_of(one), _NAMES[one.dtype], list(one.shape)
         else:
-            view = _bytes_of(one)
-            kind = _NAMES.get(one.dtype, "U8")
-            shape = list(one.shape) if one.dtype in _NAMES else [len(view)]
+            view = one.getbuffer() if isinstance(one, io.BytesIO) else _bytes_of(one)
+            kind, shape = "U8", [len(view)]
         begin, end = end, end + len(view)
         header[name if name not in header else f"{name}~{len(header)}"] = {
             "dtype": kind,

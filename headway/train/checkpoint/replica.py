@@ -29,9 +29,7 @@ class Stateful(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """The audit of an epoch: `samples` of `dataset_samples` were taken, and ranks report `seen` trained
-    samples.
-    """
+    """The audit of an epoch: `samples` were committed, and the ranks' ledgers count `seen` samples."""
 
     epoch: int
     samples: int
@@ -54,9 +52,7 @@ class Place:
     dataset_samples: int | None = None
     seed: int | None = None
     audited: Audit | None = None
-    """Audit of the previous epoch. It is part of the transferred state, because the reporting rank may be
-    lost.
-    """
+    """Audit of the previous epoch. It is transferred with the state, because the reporting rank may be lost."""
     exact_epochs: int = 0
     """Number of earlier epochs with every sample exactly once."""
     steps: int = 0
@@ -117,7 +113,7 @@ class Place:
             raise ValueError(
                 f"the checkpoint is {self.position.samples} samples into an epoch of {self.dataset_samples} "
                 f"samples with seed {self.seed}, but the loader has {dataset_samples} samples and seed {seed}; "
-                "give it the same data, or start anew with another checkpoint URI"
+                "give it the same data, or start again with another checkpoint URI"
             )
         return replace(self, dataset_samples=dataset_samples, seed=seed)
 
@@ -168,7 +164,7 @@ class Replica:
         if len(states) != len(self.objects):
             raise ValueError(
                 f"the checkpoint holds {len(states)} objects, but prepare() was given {len(self.objects)}; "
-                "give it the same objects in the same order, or start anew with another checkpoint URI"
+                "give it the same objects in the same order, or start again with another checkpoint URI"
             )
         for one, its in zip(self.objects, states, strict=True):
             try:
@@ -176,7 +172,7 @@ class Replica:
             except (RuntimeError, ValueError, KeyError) as error:
                 error.add_note(
                     f"The checkpoint does not fit this {type(one).__name__}: the script has changed since it was saved. "
-                    "Change it back, or start anew with another checkpoint URI."
+                    "Change it back, or start again with another checkpoint URI."
                 )
                 raise
         return Place(
@@ -210,9 +206,7 @@ class Replica:
 
 
 def random_state() -> dict[str, Any]:
-    """Return the states of this process's random number generators: Python, numpy, torch, and the CUDA
-    device.
-    """
+    """Return the states of this process's random number generators."""
     version, words, gauss = random.getstate()
     kind, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
     return {
@@ -224,9 +218,7 @@ def random_state() -> dict[str, Any]:
 
 
 def set_random_state(state: Mapping[str, Any]) -> None:
-    """Restore the generators from `random_state`. Use it on one rank: on all, they would draw the same
-    numbers.
-    """
+    """Restore the generators, on one rank only: on all, they would draw the same numbers."""
     version, words, gauss = state["python"]
     random.setstate((version, tuple(words.tolist()), gauss))
     kind, keys, position, has_gauss, cached = state["numpy"]

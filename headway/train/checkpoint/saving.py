@@ -11,16 +11,15 @@ from headway.contract.runtime import Checkpointed, CheckpointFailed
 from headway.train.checkpoint.replica import Place, Replica, random_state, set_random_state
 from headway.train.checkpoint.store import Checkpoints, Failed, Saved, Schedule
 from headway.train.data.position import Position
-from headway.train.host.output import complain
+from headway.train.host.output import warn
 from headway.train.membership.control import Mailbox
 
 
 class Saver:
-    """Saver and loader of checkpoints of one replica. One rank saves; each could, since each holds the same
-    state.
+    """Saver and loader of the checkpoints of a replica.
 
-    Where ranks hold shards of the state instead, all of them save and load together in `group`. `checkpoints`
-    is None where nothing is to be saved; then every save succeeds.
+    One rank saves a replicated state. Ranks with shards of the state save and load together, in `group`.
+    Without `checkpoints` nothing is saved, and every save succeeds.
     """
 
     def __init__(self, checkpoints: Checkpoints | None, schedule: Schedule, mailbox: Mailbox) -> None:
@@ -98,14 +97,13 @@ class Saver:
         )
         self._schedule.saved(time.monotonic(), time.monotonic() - began)
 
-    def look(self) -> None:
+    def report_ended(self) -> None:
         """Report saves that have ended."""
         if self._checkpoints is not None:
-            self._take_in(self._checkpoints.poll())
+            self._report(self._checkpoints.poll())
 
     def save(self, replica: Replica, place: Place, *, rank_alone: int | None = None) -> bool:
-        """Save and wait for the result, unless this position is saved already. False, with a warning, if it
-        failed.
+        """Save and wait for the result, unless this position is saved already. False if the save failed.
 
         `rank_alone` is this rank if other ranks may be saving as well without its knowledge.
         """
@@ -120,13 +118,13 @@ class Saver:
     def finish(self) -> None:
         """Wait for the saves in progress."""
         while self._checkpoints is not None and (outcome := self._checkpoints.wait()) is not None:
-            self._take_in(outcome)
+            self._report(outcome)
 
-    def _take_in(self, outcome: Saved | Failed | None) -> None:
+    def _report(self, outcome: Saved | Failed | None) -> None:
         if outcome is None:
             return
         if isinstance(outcome, Failed):
-            complain(f"the checkpoint at {outcome.samples} samples could not be saved: {outcome.reason}")
+            warn(f"the checkpoint at {outcome.samples} samples could not be saved: {outcome.reason}")
             self._mailbox.send(CheckpointFailed, samples=outcome.samples, why=_one_line(outcome.reason))
             return
         self._schedule.completed(outcome.total_s)

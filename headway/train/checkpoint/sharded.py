@@ -15,6 +15,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -48,7 +49,6 @@ TREE = "#tree"
 """Name, among those of tensors, of the state that is not a tensor."""
 PART_BYTES = 256 * 2**20
 """Size at which a part is closed: reading a part takes as much memory."""
-_PIECE_BYTES = 8 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +95,7 @@ def write(
         with _first_failure():
             save(state, storage_writer=writer, planner=planner, process_group=group)
         return
-    # The same as `save` without a group, except its warning: a warnings filter in a thread would affect other
-    # threads.
+    # `save` without a group, but without its warning, as a warnings filter would affect other threads.
     planner.set_up_planner(state, is_coordinator=True)
     plans, metadata = planner.create_global_plan([planner.create_local_plan()])
     (plan,) = writer.prepare_global_plan(plans)
@@ -163,17 +162,15 @@ def from_first(group: ProcessGroup, produce: Callable[[], _T]) -> _T:
     return produced
 
 
-class _first_failure:  # noqa: N801  # a context manager
-    """Context manager that raises the error of the first failed rank instead of torch's list of errors."""
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, CheckpointException):
-            rank, (cause, _) = min(error.failures.items())
-            cause.add_note(f"on rank {rank}")
-            raise cause from error
+@contextmanager
+def _first_failure() -> Iterator[None]:
+    """Raise the error of the first failed rank instead of torch's list of errors."""
+    try:
+        yield
+    except CheckpointException as error:
+        rank, (cause, _) = min(error.failures.items())
+        cause.add_note(f"on rank {rank}")
+        raise cause from error
 
 
 class _Saver(DefaultSavePlanner):
@@ -230,7 +227,7 @@ class _Writer(StorageWriter):
 
     def write_data(self, plan: SavePlan, planner: Any) -> Future[list[WriteResult]]:
         results: list[WriteResult] = []
-        for number, items in enumerate(_bundles(plan.items)):
+        for number, items in enumerate(_group_into_parts(plan.items)):
             results += self._write_part(f"{plan.storage_data}-{number}.safetensors", items, planner)
         future: Future[list[WriteResult]] = Future()
         future.set_result(results)
@@ -279,7 +276,7 @@ def _place(stored: _Stored) -> dict[str, Any]:
     return {"part": stored.part.key, "at": stored.at, "size_bytes": stored.size_bytes}
 
 
-def _bundles(items: Sequence[WriteItem]) -> Iterator[list[WriteItem]]:
+def _group_into_parts(items: Sequence[WriteItem]) -> Iterator[list[WriteItem]]:
     """Divide the items into parts, in their order."""
     bundle: list[WriteItem] = []
     size = 0

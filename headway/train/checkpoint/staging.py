@@ -74,9 +74,7 @@ class HostCopy:
         self._fit({name: _local(tensor) for name, tensor in tensors.items()}, touch=True)
 
     def take(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Copy the tensors, or this rank's parts of sharded ones. The copy is valid until the next call.
-        Waits for the device.
-        """
+        """Copy the tensors (of sharded ones, this rank's parts) into a copy that the next call overwrites."""
         local = {name: _local(tensor) for name, tensor in tensors.items()}
         self._fit(local, touch=False)
         pairs = [(self._buffers[name], tensor) for name, tensor in local.items()]
@@ -84,7 +82,7 @@ class HostCopy:
             _copy(pairs)
         else:
             # The other ranks of the host are paused as well, so their cores are free.
-            list(self._copiers.map(_copy, _even(pairs, _COPIERS)))
+            list(self._copiers.map(_copy, _balanced_shares(pairs, _COPIERS)))
         for device in {tensor.device for tensor in local.values() if tensor.is_cuda}:
             torch.cuda.current_stream(device).synchronize()
         return dict(self._buffers)
@@ -115,7 +113,7 @@ def _copy(pairs: Sequence[_Pair]) -> None:
         buffer.copy_(tensor, non_blocking=True)
 
 
-def _even(pairs: Sequence[_Pair], shares: int) -> list[list[_Pair]]:
+def _balanced_shares(pairs: Sequence[_Pair], shares: int) -> list[list[_Pair]]:
     """Divide the pairs into shares of about as many bytes each."""
     divided: list[list[_Pair]] = [[] for _ in range(shares)]
     sizes = [0] * shares
@@ -127,9 +125,7 @@ def _even(pairs: Sequence[_Pair], shares: int) -> list[list[_Pair]]:
 
 
 def _encode(value: Any, path: str, tensors: dict[str, torch.Tensor]) -> _Node:
-    """Return `value` with names in place of tensors, as (kind, contents). A value without tensors is
-    unchanged.
-    """
+    """Return `value` as (kind, contents), with names in place of tensors."""
     if isinstance(value, torch.Tensor):
         if value.layout != torch.strided or value.is_quantized or value.is_meta:
             raise TypeError(f"{path or 'the state'} is not a dense tensor; make it one in state_dict()")
@@ -139,7 +135,7 @@ def _encode(value: Any, path: str, tensors: dict[str, torch.Tensor]) -> _Node:
     before = len(tensors)
     node: _Node | None = None
     if type(value) in {dict, OrderedDict}:
-        items = [(key, _encode(one, _below(path, key), tensors)) for key, one in value.items()]
+        items = [(key, _encode(one, _child_path(path, key), tensors)) for key, one in value.items()]
         # Metadata of nn.Module.state_dict(): the versions of the modules.
         node = (
             ("ordered", items, getattr(value, "_metadata", None))
@@ -147,7 +143,7 @@ def _encode(value: Any, path: str, tensors: dict[str, torch.Tensor]) -> _Node:
             else ("dict", items)
         )
     elif type(value) in {list, tuple}:
-        parts = [_encode(one, _below(path, number), tensors) for number, one in enumerate(value)]
+        parts = [_encode(one, _child_path(path, number), tensors) for number, one in enumerate(value)]
         node = ("list" if type(value) is list else "tuple", parts)
     return node if node is not None and len(tensors) > before else ("value", value)
 
@@ -172,5 +168,5 @@ def _decode(node: _Node, tensors: Mapping[str, torch.Tensor]) -> Any:
     raise ValueError(f"a state has a part of unknown kind: {str(node)[:80]}")
 
 
-def _below(path: str, key: object) -> str:
+def _child_path(path: str, key: object) -> str:
     return f"{path}.{key}" if path else str(key)

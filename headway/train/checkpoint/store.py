@@ -1,5 +1,4 @@
-"""Checkpoints in storage: one folder each, a manifest written last, checksums, and a fence against old
-writers.
+"""Checkpoints in storage: one folder each, with a manifest written last and checksums.
 
     <generation>-<epoch>-<samples in it>[-<again>]/<rank>-<n>.safetensors
                                                    index.json
@@ -10,7 +9,7 @@ skipped in favour of the one before. The order is by (generation, epoch, samples
 written twice.
 
     begin(state, position, samples=…)   copies the state; a thread writes it while training continues
-    poll(), wait(timeout_s)             the result: `Saved`, `Failed`, or None while there is none
+    poll(), wait()                      the result: `Saved`, `Failed`, or None while there is none
     read()                              the newest complete checkpoint, in host memory
     load(state, group)                  the same, into sharded tensors
 
@@ -39,7 +38,7 @@ from headway.train.checkpoint.parts import get
 from headway.train.checkpoint.schedule import Schedule
 from headway.train.checkpoint.staging import HostCopy, is_sharded, join, split
 from headway.train.data.position import Position
-from headway.train.host.output import complain
+from headway.train.host.output import warn
 
 if TYPE_CHECKING:
     # Functions that use it import it, because the import takes half a second and only checkpoints need it.
@@ -49,9 +48,7 @@ __all__ = ["Checkpoints", "Failed", "Fenced", "Found", "Saved", "Schedule"]
 
 
 class Fenced(RuntimeError):
-    """Raised when a newer generation of the job has written checkpoints: this process is outdated and must
-    end.
-    """
+    """Raised when a newer generation of the job has written checkpoints: this process must end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,9 +67,7 @@ class Saved:
 class Failed:
     """A failed save of a checkpoint. Earlier checkpoints are unchanged."""
 
-    position: Position
     samples: int
-    save_s: float
     reason: str
 
 
@@ -101,9 +96,6 @@ class _Save:
     def is_main(self) -> bool:
         return self.group is None or dist.get_rank(self.group) == 0
 
-    def failed(self, reason: str) -> Failed:
-        return Failed(position=self.position, samples=self.samples, save_s=self.save_s, reason=reason)
-
 
 @dataclass
 class Checkpoints:
@@ -116,20 +108,17 @@ class Checkpoints:
     generation: int
     keep: int
     _host: HostCopy = field(init=False, default_factory=HostCopy)
-    _worker: futures.ThreadPoolExecutor = field(init=False)
+    _worker: futures.ThreadPoolExecutor = field(
+        init=False, default_factory=partial(futures.ThreadPoolExecutor, 1, "headway-checkpoint")
+    )
     _warming: futures.Future[None] | None = field(init=False, default=None)
-    _current: _Save | None = field(init=False, default=None)
     _running: futures.Future[Saved | Failed] | None = field(init=False, default=None)
     _ended: deque[futures.Future[Saved | Failed]] = field(init=False, default_factory=deque)
-
-    def __post_init__(self) -> None:
-        self._worker = futures.ThreadPoolExecutor(1, thread_name_prefix="headway-checkpoint")
 
     # Saving
 
     def warm(self, state: Mapping[str, Any]) -> None:
-        """Prepare memory, modules and a connection in the background, because they would slow down the first
-        save.
+        """Prepare memory, modules and a connection in the background, so that the first save is fast.
 
         Raises:
             TypeError: as `begin`.
@@ -160,7 +149,7 @@ class Checkpoints:
         if group is not None:
             self._settle()
         elif self.busy:
-            complain(f"no checkpoint at {samples} samples: the one before is still being written")
+            warn(f"no checkpoint at {samples} samples: the one before is still being written")
             return False
         self._collect()
         began = time.monotonic()
@@ -173,7 +162,7 @@ class Checkpoints:
 
         is_main = group is None or dist.get_rank(group) == 0
         contents = Contents(tensors, self._host.take(tensors), tree if is_main else None)
-        self._current = _Save(
+        save = _Save(
             contents=contents,
             position=position,
             samples=samples,
@@ -183,7 +172,7 @@ class Checkpoints:
             began=began,
             save_s=time.monotonic() - began,
         )
-        self._running = self._worker.submit(self._save, self._current)
+        self._running = self._worker.submit(self._save, save)
         return True
 
     @property
@@ -200,21 +189,18 @@ class Checkpoints:
         self._collect()
         return self._ended.popleft().result() if self._ended else None
 
-    def wait(self, timeout_s: float | None = None) -> Saved | Failed | None:
-        """Return the next result as `poll` does, once no save is in progress. A save beyond the time limit
-        counts as failed.
+    def wait(self) -> Saved | Failed | None:
+        """Wait until no save is in progress, and return the next result as `poll` does.
 
         Raises:
             Fenced: as `poll`.
         """
-        if not self._settle(timeout_s):
-            assert self._current is not None
-            return self._current.failed(f"it is still being written after {timeout_s} s")
+        self._settle()
         return self.poll()
 
-    def _settle(self, timeout_s: float | None = None) -> bool:
-        """Wait for the save in progress, if any. False if it is not done in time."""
-        return not (self._running and futures.wait([self._running], timeout_s).not_done)
+    def _settle(self) -> None:
+        if self._running is not None:
+            futures.wait([self._running])
 
     def _collect(self) -> None:
         if self._running is not None and self._running.done():
@@ -241,17 +227,16 @@ class Checkpoints:
             seal = partial(self._seal, save, folder, manifests)
             write(self.storage, folder, save.contents, seal=seal, group=save.group)
         except OSError as error:
-            return save.failed(str(error))
+            return Failed(samples=save.samples, reason=str(error))
         except RuntimeError as error:
             if save.group is None or isinstance(error, Fenced):
                 raise
-            return save.failed(f"a peer is gone: {error}")
+            return Failed(samples=save.samples, reason=f"a peer is gone: {error}")
         finally:
             if save.is_main and folder is not None and not manifests:
                 self._remove(folder)
-        if (
-            save.is_main and save.rank_alone is None
-        ):  # a folder without a manifest may belong to a save of another rank
+        # Without knowledge of other ranks, a folder without a manifest may be another rank's save.
+        if save.is_main and save.rank_alone is None:
             self._prune(save)
         return Saved(
             uri=f"{self.storage.uri}/{folder}",
@@ -266,7 +251,7 @@ class Checkpoints:
         keys = self.storage.keys()
         self._refuse_stale(keys, save.generation)
         name = Name(save.generation, save.position.epoch, save.position.samples)
-        return str(name.unused(keys) if save.rank_alone is None else name.of_one(save.rank_alone))
+        return str(name.unused(keys) if save.rank_alone is None else name.of_rank(save.rank_alone))
 
     def _seal(
         self, save: _Save, folder: str, manifests: list[Manifest], stored: list[CheckpointPart]
@@ -289,7 +274,7 @@ class Checkpoints:
             for key in surplus(self.storage.keys(), generation=save.generation, keep=self.keep):
                 self.storage.delete(key)
         except OSError as error:
-            complain(f"old checkpoints could not be deleted: {error}")
+            warn(f"old checkpoints could not be deleted: {error}")
 
     def _remove(self, folder: str) -> None:
         """Delete the objects of a failed save. A later pruning deletes the objects that remain."""
@@ -317,12 +302,11 @@ class Checkpoints:
                 tree, tensors = read(self.storage, str(name), manifest.parts, into=None, group=None)
                 return Found(name, join(tree, tensors))
             except (FileNotFoundError, ValueError) as damage:
-                self._pass_over(name, damage)
+                self._report_skipped(name, damage)
         return None
 
     def load(self, state: Mapping[str, Any], group: dist.ProcessGroup) -> Found | None:
-        """Load the newest complete checkpoint on all ranks of a group, into the tensors of `state`; each
-        reads its shards.
+        """Load the newest complete checkpoint into the tensors of `state`, on all ranks of a group.
 
         Raises:
             Fenced, OSError: as `read`; the tensors may be half loaded then.
@@ -340,13 +324,11 @@ class Checkpoints:
                 tree, _ = read(self.storage, str(name), manifest.parts, into=tensors, group=group)
                 return Found(name, join(tree, tensors))
             if dist.get_rank(group) == 0:
-                self._pass_over(name, damage)
+                self._report_skipped(name, damage)
         return None
 
     def _newest(self, tried: Collection[Name]) -> Name | None:
-        """Return the newest checkpoint not tried yet. It lists the storage each time, because a writer may
-        have replaced it.
-        """
+        """Return the newest checkpoint not tried yet, from a new listing, because a writer may have replaced it."""
         keys = self.storage.keys()
         self._refuse_stale(keys, self.generation)
         left = [name for name in names(keys) if name not in tried]
@@ -356,9 +338,7 @@ class Checkpoints:
         return Manifest.from_text(self.storage.get(f"{name}/{MANIFEST}"))
 
     def _verify(self, name: Name, group: dist.ProcessGroup) -> str | None:
-        """Return the damage of a checkpoint, or None, on all ranks alike. Each rank reads its share of the
-        parts.
-        """
+        """Return a checkpoint's damage, or None, on all ranks alike. Each rank reads its share of the parts."""
         mine: str | OSError | None = None
         try:
             for part in self._manifest(name).parts[dist.get_rank(group) :: dist.get_world_size(group)]:
@@ -374,8 +354,8 @@ class Checkpoints:
                 raise verdict
         return next((verdict for verdict in verdicts if isinstance(verdict, str)), None)
 
-    def _pass_over(self, name: Name, damage: object) -> None:
-        complain(f"checkpoint {self.storage.uri}/{name} is skipped: {damage}")
+    def _report_skipped(self, name: Name, damage: object) -> None:
+        warn(f"checkpoint {self.storage.uri}/{name} is skipped: {damage}")
 
     def _refuse_stale(self, keys: Collection[str], generation: int) -> None:
         newer = [name for name in complete(keys) if name.generation > generation]

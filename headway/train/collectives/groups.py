@@ -11,9 +11,7 @@ import torch.distributed as dist
 from headway.train.collectives.backend import Rendezvous
 
 CONNECT = timedelta(seconds=4)
-"""Timeout of connections between members, which take milliseconds. If a member dies meanwhile, gloo may wait for its call,
-which only a timeout ends, or call it, which gloo tries five times.
-"""
+"""Timeout of connections between members, which take milliseconds: gloo may wait that long for a dead member."""
 
 
 def default_group(backend: str, at: Rendezvous) -> None:

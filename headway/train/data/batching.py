@@ -9,7 +9,7 @@ from typing import Any
 from headway.contract.orders import BatchPlan
 from headway.train.data.boundary import Agreement
 from headway.train.data.position import Split, divide
-from headway.train.data.step_rates import Paces
+from headway.train.data.step_rates import StepRates
 from headway.train.data.uneven import Balancer, MicroBatchLimit
 from headway.train.gradients.learning_rate import Rule, factor
 from headway.train.gradients.noise import Measurement, NoiseEstimate, NoiseScale, from_ranks
@@ -44,7 +44,7 @@ class Batching:
         self, bounds: Bounds, rank: int, world_size: int, *, memory_bytes: int | None = None
     ) -> None:
         self.bounds = bounds
-        self.paces = Paces()
+        self.step_rates = StepRates()
         """Step rates of the ranks since rank 0's last report; other ranks collect none."""
         self._limit = MicroBatchLimit(bounds.max_local, memory_bytes)
         self.split = Split(
@@ -90,17 +90,15 @@ class Batching:
         return self.adaptive and samples // self.split.global_batch % NOISE_EVERY_STEPS == 0
 
     def observe(self, agreement: Agreement, measured: Sequence[int]) -> bool:
-        """Process the ranks' measurements of an earlier whole step, of `measured` samples each. True: the
-        plan changes.
-        """
+        """Process the ranks' measurements of an earlier step of `measured` samples each. True: the plan changes."""
         if len(measured) != len(agreement.statements):
             return False
         if self.split.rank == 0:
-            self.paces.add(measured, [one.compute_s for one in agreement.statements])
+            self.step_rates.add(measured, [one.compute_s for one in agreement.statements])
         squares = [one.square for one in agreement.statements if one.square > 0.0]
         if len(squares) > 1:
             mean_sqr = agreement.statements[0].squared_mean
-            self.take_in(from_ranks(sum(squares), len(squares), mean_sqr, sum(measured)))
+            self.add_noise(from_ranks(sum(squares), len(squares), mean_sqr, sum(measured)))
         if self._balancer is None:
             return False
         changed = self._balancer.observe(measured, [one.compute_s for one in agreement.statements])
@@ -108,7 +106,7 @@ class Batching:
             self._divide()
         return changed
 
-    def take_in(self, measurement: Measurement) -> None:
+    def add_noise(self, measurement: Measurement) -> None:
         """Add a measurement of the noise, the only one in `NOISE_EVERY_STEPS` steps."""
         if self._noise is not None:
             self._noise.add(measurement, NOISE_EVERY_STEPS * self.split.global_batch)
@@ -139,7 +137,7 @@ class Batching:
 
     def change_members(self, before: Sequence[int | None], *, rank: int) -> None:
         """Divide the batch over other ranks; `before` has the previous rank of each, None for a new member."""
-        self.paces.forget()
+        self.step_rates.forget()
         self.split = replace(self.split, rank=rank, world_size=len(before), local_batches=())
         if self._balancer is not None and 1 < len(before) <= self.split.global_batch:
             self._balancer = self._balancer.for_members(before)

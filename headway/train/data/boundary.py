@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from enum import IntEnum
 
 from headway.train.data.ledger import Ledger
@@ -21,16 +21,14 @@ class BoundaryRequest(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """The message of one rank at the start of a step: its wish, its samples as a ledger, and earlier
-    measurements.
+    """The message of one rank at the start of a step: its request, its samples as a ledger, its measurements.
 
-    `ordered` is the generation of the newest order that it has seen. `compute_s` is the time of its part of
-    the last step without waits for peers; 0 if unknown. `square` is the squared norm of its last gradient
-    before the all-reduce, weighted by its samples. `squared_mean` is the squared norm of the mean gradient.
-    Both are 0 if unknown.
+    `ordered` is the generation of the newest order that it has read. `compute_s` is the time of its part of
+    the last step without waits for peers. `square` is the squared norm of its last gradient before the
+    all-reduce, weighted by its samples. `squared_mean` is that of the mean gradient. 0 means unknown.
     """
 
-    wish: int = BoundaryRequest.CONTINUE
+    request: int = BoundaryRequest.CONTINUE
     ordered: int = 0
     count: int = 0
     total: int = 0
@@ -46,17 +44,7 @@ class Statement:
 
     def to_numbers(self) -> tuple[int, ...]:
         """Return the fields as integers for `Peers.gather`; reals are represented by their bits."""
-        packed = _STATEMENT.pack(
-            self.wish,
-            self.ordered,
-            self.count,
-            self.total,
-            self.squares,
-            self.compute_s,
-            self.square,
-            self.squared_mean,
-        )
-        return _NUMBERS.unpack(packed)
+        return _NUMBERS.unpack(_STATEMENT.pack(*astuple(self)))
 
     @classmethod
     def from_numbers(cls, numbers: Sequence[int]) -> Statement:
@@ -75,15 +63,15 @@ class Agreement:
     statements: tuple[Statement, ...]
 
     @property
-    def wish(self) -> BoundaryRequest:
-        """The wish that all ranks follow."""
-        return BoundaryRequest(max(one.wish for one in self.statements))
+    def request(self) -> BoundaryRequest:
+        """The request that all ranks follow."""
+        return BoundaryRequest(max(one.request for one in self.statements))
 
     @property
     def ordered(self) -> int:
-        """Generation whose order all ranks have; 0 while they have seen different orders."""
-        seen = {one.ordered for one in self.statements}
-        return seen.pop() if len(seen) == 1 else 0
+        """Generation whose order all ranks have; 0 while they have different orders."""
+        orders = {one.ordered for one in self.statements}
+        return orders.pop() if len(orders) == 1 else 0
 
     @property
     def ledger(self) -> Ledger:
@@ -113,8 +101,7 @@ class Boundary:
         self._pending = self._peers.begin_gather(statement.to_numbers())
 
     def agree(self, samples: int) -> Agreement:
-        """Return the agreement at the end of a step of `samples` samples over all ranks; 0 if no step was
-        taken.
+        """Return the agreement at the end of a step of `samples` samples over all ranks, or of no step (0).
 
         Raises:
             PeersLost: a peer is gone.

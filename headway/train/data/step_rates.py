@@ -6,14 +6,12 @@ import statistics
 from collections.abc import Sequence
 
 NOTABLE = 1.2
-"""Ratio to the median from which a rank is reported as slow, because reports of all ranks are large in a
-large job.
-"""
+"""Ratio to the median from which a rank is reported as slow: reports of all ranks would be large."""
 RANKS_EVERY_STEP = 32
 """Number of ranks up to which every step is recorded; with twice as many, every second step, and so on."""
 
 
-class Paces:
+class StepRates:
     """Collector of the ranks' measurements between two reports."""
 
     def __init__(self) -> None:
@@ -22,9 +20,7 @@ class Paces:
         self._steps = 0
 
     def add(self, samples: Sequence[int], compute_s: Sequence[float]) -> None:
-        """Record a step with the samples of each rank and its time without waits for peers, in seconds; 0:
-        unknown.
-        """
+        """Record each rank's samples in a step and its seconds without waits for peers (0: unknown)."""
         if len(self._samples) != len(samples):
             self.forget()
             self._compute_s, self._samples = [0.0] * len(samples), [0] * len(samples)
@@ -41,7 +37,7 @@ class Paces:
         self._compute_s, self._samples, self._steps = [], [], 0
 
     def take(self) -> tuple[float, ...]:
-        """Return each rank's seconds per sample since the last report (0: unknown), and start anew.
+        """Return each rank's seconds per sample since the last report (0: unknown), and reset them.
 
         The result is empty while no rank is notably slow.
         """
@@ -50,7 +46,7 @@ class Paces:
             for seconds, samples in zip(self._compute_s, self._samples, strict=True)
         )
         self.forget()
-        said = [one for one in sample_s if one > 0.0]
-        if len(said) < 2 or max(said) < NOTABLE * statistics.median(said):
+        known = [one for one in sample_s if one > 0.0]
+        if len(known) < 2 or max(known) < NOTABLE * statistics.median(known):
             return ()
         return sample_s

@@ -1,5 +1,4 @@
-"""Local batches for ranks of unequal speed, chosen so that all finish a step together. The module does no
-I/O.
+"""Local batches for ranks of unequal speed, chosen so that all finish a step together. No I/O.
 
 The time that rank k takes for b samples is modelled as t_k = a_k + c_k b. Where all finish at one time t*,
 
@@ -32,9 +31,7 @@ MEDIAN_OF = 5
 SMOOTHING = 0.05
 """Weight of the newest median in the average of a size's times."""
 OUTLIER = 0.25
-"""Largest relative distance from the average at which a median counts fully, so that a burst of outliers
-counts less.
-"""
+"""Largest relative distance from the average at which a median counts fully, to dampen bursts."""
 FITTED_STEPS = 25
 """Steps for which a size is compared with the one before it. Later, the machine may have changed instead."""
 STRIDE = 4
@@ -112,8 +109,7 @@ def _common_time(costs: Sequence[Cost], total: int, least: Sequence[int], most: 
     while low < high:
         middle = (low + high) // 2
         low, high = (low, middle) if done(times[middle]) >= total else (middle + 1, high)
-    # Between the time before this one and this one no rank reaches a bound: the closed form holds for working
-    # ranks.
+    # No rank reaches a bound between the time before this one and this one: the closed form holds.
     working = [rank for rank in range(len(costs)) if begins[rank] < times[low] <= ends[rank]]
     if not working:
         return times[low]
@@ -124,11 +120,6 @@ def _common_time(costs: Sequence[Cost], total: int, least: Sequence[int], most: 
     )
     shift = math.fsum(costs[rank].fixed_s / costs[rank].sample_s for rank in working)
     return (total - resting + shift) / math.fsum(1.0 / costs[rank].sample_s for rank in working)
-
-
-def bound(speeds: Sequence[float]) -> float:
-    """Return the upper bound of the speedup over even local batches, with these speeds (samples/s)."""
-    return math.fsum(speeds) / (len(speeds) * min(speeds))
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,9 +247,7 @@ class Balancer:
             most=[samples * STRIDE for samples in now],
         )
         left = _longest_s(costs, wanted) / _longest_s(costs, now)
-        error = left * max(
-            pace.error for pace in self._paces
-        )  # error of `left`, which is as uncertain as the times
+        error = left * max(pace.error for pace in self._paces)  # `left` is as uncertain as the times
         if 1.0 - left <= max(DEAD_BAND, STANDARD_ERRORS * error):
             return False
         self._paces = [pace.resized(samples) for pace, samples in zip(self._paces, wanted, strict=True)]

@@ -33,8 +33,7 @@ from headway.train.gradients.probe import NoiseProbe
 from headway.train.membership.peers import Peers
 
 _NO_SYNC: dict[str, bool] = {
-    # `ElasticModule` sends the buffers, which DDP would send in every forward pass, because it survives a
-    # lost peer.
+    # `ElasticModule` sends the buffers instead, because it survives a lost peer.
     "forward_sync_buffers"
     if "forward_sync_buffers" in inspect.signature(DistributedDataParallel).parameters
     else "broadcast_buffers": False
@@ -50,15 +49,15 @@ class ElasticModule(nn.Module):
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
         self.module = module
-        self._around: list[Callable[..., Any]] = []  # a list, so that the value does not become a submodule
+        self._forwards: list[Callable[..., Any]] = []  # a list, so that the value does not become a submodule
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run the model's forward pass."""
-        return self._around[0](*args, **kwargs) if self._around else self.module(*args, **kwargs)
+        return self._forwards[0](*args, **kwargs) if self._forwards else self.module(*args, **kwargs)
 
-    def surround(self, forward: Callable[..., Any] | None) -> None:
+    def set_forward(self, forward: Callable[..., Any] | None) -> None:
         """Send forward passes through `forward`; None: directly to the model."""
-        self._around = [] if forward is None else [forward]
+        self._forwards = [] if forward is None else [forward]
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
         """Return the model's own state, which is the same at any number of ranks."""
@@ -70,7 +69,7 @@ class ElasticModule(nn.Module):
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state of a copy, without peers and without a wrapper of the forward pass."""
-        return {**self.__dict__, "_around": []}
+        return {**self.__dict__, "_forwards": []}
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -89,10 +88,8 @@ class Gradients:
         """True if an optimizer step was taken for the current global batch."""
         self.broken = False
         """True if a peer was lost before the gradient of the current global batch was complete."""
-        self.spoiled = False
-        """True if the optimizer took a step with an incomplete gradient, which it computed itself by a
-        closure.
-        """
+        self.stepped_incomplete = False
+        """True if the optimizer stepped with an incomplete gradient that it had computed by a closure."""
         self.meter = DeviceMeter(device)
         """Meter of this rank's own part of the last gradient, forward and backward."""
         self.batch_number = 0
@@ -114,17 +111,17 @@ class Gradients:
         self._ddp: DistributedDataParallel | None = None
         self._hooks: list[Any] = []
         self._shards = is_sharded(dict(model.named_parameters()))
-        self._weigh_alone()
+        self._weight_without_peers()
 
     def replicate(self, peers: Peers) -> None:
         """Average with these peers from now on."""
-        self.part()
+        self.detach()
         if self._shards:
             self._peers = peers
-            self.model.surround(self._forward_sharded)
+            self.model.set_forward(self._forward_sharded)
             return
         if peers.world_size == 1:
-            self._weigh_alone()
+            self._weight_without_peers()
             return
         self._peers = peers
         self._ddp = DistributedDataParallel(
@@ -136,11 +133,11 @@ class Gradients:
         )
         # torch reads the hook's annotations, and accepts none or its own class, but not the class's name.
         self._ddp.register_comm_hook(None, lambda _state, bucket: self._weighted_sum(bucket))
-        self.model.surround(self._forward)
+        self.model.set_forward(self._forward)
 
-    def part(self) -> None:
+    def detach(self) -> None:
         """Average without peers until `replicate`, and discard the present gradient."""
-        self.model.surround(None)
+        self.model.set_forward(None)
         self._ddp = self._peers = None  # removes its hooks from the parameters
         while self._hooks:
             self._hooks.pop().remove()
@@ -177,7 +174,7 @@ class Gradients:
         for parameter in self._parameters:
             parameter.grad = None
 
-    def whole(self) -> bool:
+    def is_complete(self) -> bool:
         """Return True if the gradient is that of the whole batch. Waits for operations in progress.
 
         An accelerator works asynchronously: it would carry out the optimizer's step even if the gradient
@@ -185,12 +182,12 @@ class Gradients:
         """
         if self._device.type == "cuda" and self._ddp is not None:
             torch.cuda.current_stream(self._device).synchronize()
-        self.broken = not self.sound
-        if self.sound and self.probe is not None:
+        self.broken = not self.intact
+        if self.intact and self.probe is not None:
             share = self._done / self._global_batch
             alone = self._ddp is None
             self.probe.whole(self._parameters, share=share, samples=self._global_batch, alone=alone)
-        return self.sound
+        return self.intact
 
     @property
     def nbytes(self) -> int:
@@ -198,7 +195,7 @@ class Gradients:
         return sum(parameter.nbytes for parameter in self._parameters)
 
     @property
-    def sound(self) -> bool:
+    def intact(self) -> bool:
         """True while no lost peer is known."""
         return not self.broken and not (self._peers is not None and self._peers.aborted)
 
@@ -218,7 +215,7 @@ class Gradients:
 
         return tree_map_only(torch.Tensor, weigh, self.model.module(*args, **kwargs))
 
-    def _weigh_alone(self) -> None:
+    def _weight_without_peers(self) -> None:
         if self._shards:
             return
         self._hooks = [
@@ -270,7 +267,7 @@ class Gradients:
         assert self._peers is not None
         # A separate future, because gloo sometimes misses a loss, and `abort` must end the wait then.
         result = self._peers.promise(gradient)
-        work.get_future().add_done_callback(lambda done: result.keep(self._take(done, gradient)))
+        work.get_future().add_done_callback(lambda done: result.fulfil(self._take(done, gradient)))
         return result.future
 
     def _take(self, done: Any, gradient: torch.Tensor) -> torch.Tensor:
@@ -298,23 +295,23 @@ def step_once_per_batch(optimizer: Optimizer, gradients: Gradients) -> None:
             result = closure() if closure is not None else None
             skipped_in = gradients.batch_number
             return result
-        if not gradients.whole():
+        if not gradients.is_complete():
             return None  # the batch will be repeated with the remaining peers
         with scaled(optimizer, gradients.lr_factor):
             result = step(closure)
-        gradients.spoiled = gradients.spoiled or gradients.broken
+        gradients.stepped_incomplete = gradients.stepped_incomplete or gradients.broken
         skipped_in = 0
         gradients.stepped = True
         return result
 
     @functools.wraps(zero_grad)
-    def zero_or_keep(_self: Optimizer, set_to_none: bool = True) -> None:  # noqa: FBT001, FBT002  # torch's signature
+    def zero_grad_or_skip(_self: Optimizer, set_to_none: bool = True) -> None:  # noqa: FBT001, FBT002  # torch's signature
         if skipped_in != gradients.batch_number:
             zero_grad(set_to_none)
 
     # Methods of this object, as in torch's schedulers, because other objects already refer to it.
     optimizer.step = types.MethodType(step_or_skip, optimizer)  # type: ignore[method-assign]
-    optimizer.zero_grad = types.MethodType(zero_or_keep, optimizer)  # type: ignore[method-assign]
+    optimizer.zero_grad = types.MethodType(zero_grad_or_skip, optimizer)  # type: ignore[method-assign]
 
 
 class OncePerBatch:

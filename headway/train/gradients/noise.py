@@ -48,9 +48,9 @@ WARM_UP_STEPS = 10
 """Steps of Adam before its second moment is a usable scale: the inverse of few squares has no mean."""
 PAIR_EVERY_STEPS = 8
 """Period in steps of the comparison of two successive steps by a rank without peers."""
+_STATE = ("sqr", "var", "weight", "steps", "biased")
 _PART_ELEMENTS = {"cpu": 2**18}
-"""Elements per part on a CPU: temporaries stay in its cache, and sums of 32-bit squares stay exact to 1e-5.
-"""
+"""Elements per part on a CPU: temporaries fit its cache, and 32-bit sums of squares stay exact to 1e-5."""
 _PART_ELEMENTS_ELSEWHERE = 2**24
 
 
@@ -65,8 +65,7 @@ class Divisor:
 
 @dataclass(frozen=True, slots=True)
 class Preconditioner:
-    """The divisors of gradients in an Adam-like optimizer, as of its last step. Created anew for a measured
-    step.
+    """The divisors of gradients in an Adam-like optimizer, as of its last step.
 
     While it is not `ready` there are no usable divisors, and a step must not be measured.
     """
@@ -85,8 +84,7 @@ def preconditioner(optimizer: Optimizer) -> Preconditioner | None:
         states = [(one, optimizer.state[one]) for one in group["params"] if optimizer.state.get(one)]
         if not states:
             continue
-        # One parameter represents its group: the count may be on the device, and reading it waits for the
-        # device.
+        # One parameter represents its group, because reading the count may wait for the device.
         steps = max(float(states[0][1]["step"]), 1.0)
         fewest_steps = min(fewest_steps, steps)
         correction = 1.0 / math.sqrt(1.0 - group["betas"][1] ** steps)
@@ -97,9 +95,7 @@ def preconditioner(optimizer: Optimizer) -> Preconditioner | None:
 
 
 class SquaredNorm:
-    """The squared norm of gradients that arrive in pieces, such as DDP's buckets. Only `take` waits for the
-    device.
-    """
+    """The squared norm of gradients that arrive in pieces, such as DDP's buckets."""
 
     def __init__(self, preconditioner: Preconditioner | None = None) -> None:
         self._preconditioner = preconditioner
@@ -130,11 +126,7 @@ class Measurement:
 def from_two_batches(
     small_sqr: float, small: float, large_sqr: float, large: float, *, biased: bool = False
 ) -> Measurement:
-    """Solve (1) for the squared norms of the means over `small` and over `large` samples.
-
-    It also serves a single rank that accumulates: the mean over its first samples, best about half, and over
-    all.
-    """
+    """Solve (1) for the squared norms of the means over `small` and over `large` samples."""
     var = (small_sqr - large_sqr) / (1.0 / small - 1.0 / large)
     return Measurement(large_sqr - var / large, var, biased)
 
@@ -184,9 +176,10 @@ class SuccessiveSteps:
 
     def _compare(self, parts: list[list[Tensor]], samples: int) -> Measurement | None:
         kept, self._kept = self._kept, []
-        if [[piece.numel() for piece in part] for part in parts] != [
-            [one.numel() for one in k] for k in kept
-        ]:
+        now_sizes, kept_sizes = (
+            [[piece.numel() for piece in part] for part in whole] for whole in (parts, kept)
+        )
+        if now_sizes != kept_sizes:
             return None  # other parameters had gradients
         whole = self._kept_samples + samples
         first, second = self._kept_samples / whole, samples / whole
@@ -210,11 +203,6 @@ class NoiseEstimate:
     biased: bool
     steps: int
 
-    @property
-    def noise_scale(self) -> float:
-        """Samples at which noise and signal are equal: tr / |G|^2. Infinite where there is no signal."""
-        return self.var / self.sqr if self.sqr > 0.0 else math.inf
-
 
 class NoiseScale:
     """The noise over about 1,000 reference batches, as a bias-corrected exponential average.
@@ -231,8 +219,7 @@ class NoiseScale:
         self._biased = False
 
     def add(self, measurement: Measurement, samples: int) -> None:
-        """Add a measurement; `samples` were trained since the last one. A measurement that is not finite is
-        ignored.
+        """Add a measurement, if it is finite; `samples` were trained since the last one.
 
         The first unbiased measurement replaces all biased ones.
         """
@@ -258,34 +245,18 @@ class NoiseScale:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state as plain numbers."""
-        return {
-            "sqr": self._sqr,
-            "var": self._var,
-            "weight": self._weight,
-            "steps": self._steps,
-            "biased": self._biased,
-        }
+        return {name: getattr(self, f"_{name}") for name in _STATE}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load the state of another instance."""
-        self._sqr, self._var = float(state["sqr"]), float(state["var"])
-        self._weight = float(state["weight"])
-        self._steps, self._biased = int(state["steps"]), bool(state["biased"])
-
-
-def efficiency(noise_scale: float, batch: float, reference_batch: float) -> float:
-    """Return the progress per sample in steps of `batch`, relative to steps of `reference_batch`."""
-    if math.isinf(noise_scale):
-        return 1.0
-    return (noise_scale + reference_batch) / (noise_scale + batch)
+        for name in _STATE:
+            setattr(self, f"_{name}", state[name])
 
 
 def _parts(
     gradients: Sequence[Tensor], parameters: Sequence[Tensor], preconditioner: Preconditioner | None
 ) -> Iterator[list[Tensor]]:
-    """Yield the elements of the gradients, divided by the preconditioner, in lists of a size that suits the
-    device.
-    """
+    """Yield the gradients' elements, divided by the preconditioner, in lists that suit the device."""
     if not gradients:
         return
     limit = _PART_ELEMENTS.get(gradients[0].device.type, _PART_ELEMENTS_ELSEWHERE)

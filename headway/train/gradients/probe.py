@@ -50,9 +50,7 @@ class NoiseProbe:
             self._local.add(gradients, parameters)
 
     def halfway(self, parameters: Sequence[Tensor], scale: float, samples: int) -> None:
-        """Record the accumulated gradients of a rank without peers; times `scale` they are the mean over
-        `samples`.
-        """
+        """Record a lone rank's accumulated gradients; times `scale` they are the mean over `samples`."""
         if self._local is None:
             return
         with_gradient = [one for one in parameters if one.grad is not None]

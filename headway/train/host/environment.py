@@ -46,9 +46,7 @@ class Environment:
     start_global_batch: int | None = None
     """Global batch of the first steps, if not `global_batch`, to which the script's learning rate refers."""
     most_global_batch: int | None = None
-    """Largest global batch that the service may set; None where it is fixed, even if the script allows
-    growth.
-    """
+    """Largest global batch that the service may set; None where the batch is fixed."""
     max_local_batch: int | None = None
     """Upper limit of a micro-batch of the job, which overrides the script's."""
     lr_rule: Rule = "none"

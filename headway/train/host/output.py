@@ -1,16 +1,13 @@
-"""Output of the library to a rank's log. A log that cannot be written, as on a full disk, does not stop
-training.
-"""
+"""Output of the library to a rank's log. Training continues if the log cannot be written."""
 
 from __future__ import annotations
 
 import atexit
 import sys
-from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 
 
-def complain(sentence: str) -> None:
+def warn(sentence: str) -> None:
     """Write a warning to stderr."""
     with suppress(OSError):
         sys.stderr.write(f"headway: {sentence}\n")
@@ -29,25 +26,6 @@ def flush() -> None:
             stream.flush()
 
 
-class Ending:
-    """Actions to run before this process ends, in whatever way it ends. Each action runs once."""
-
-    def __init__(self) -> None:
-        self._actions: list[Callable[[], None]] = []
-        self._registered = False
-
-    def before(self, action: Callable[[], None]) -> None:
-        """Register `action`; actions run in reverse order of registration."""
-        if not self._registered:
-            atexit.register(self.come)
-        self._registered = True
-        self._actions.append(action)
-
-    def come(self) -> None:
-        """Run the registered actions before the process ends."""
-        while self._actions:
-            self._actions.pop()()
-
-
-ending = Ending()
-"""Actions before the end of this process."""
+exit_actions = ExitStack()
+"""Actions before the end of this process, in whatever way it ends: the last added runs first, each once."""
+atexit.register(exit_actions.close)

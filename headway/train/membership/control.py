@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from headway.contract.runtime import STACKS_SIGNAL, Message, message_file, stacks_file, to_line
-from headway.train.host.output import complain
+from headway.train.host.output import warn
 
 _KEPT = 1000
 
@@ -20,8 +20,8 @@ class Mailbox:
     """Writer of this rank's messages to its file in the control folder; without a folder it drops them.
 
     A rank never waits for its agent, and no failure to write ends it. A line that cannot be written, as on a
-    full disk, is kept and sent before the next one. Beyond `_KEPT` lines the oldest are dropped. stderr says
-    so once.
+    full disk, is kept and sent before the next one, after one warning. Beyond `_KEPT` lines the oldest are
+    dropped.
     """
 
     def __init__(self, folder: Path | None, *, rank: int, generation: int) -> None:
@@ -30,10 +30,10 @@ class Mailbox:
         self._path = folder / message_file(rank) if folder is not None else None
         self._file: int | None = None
         self._unsent: deque[bytes] = deque()
-        self._complained = False
+        self._warned = False
         self._flush()
 
-    def speak_for(self, *, rank: int, generation: int) -> None:
+    def set_sender(self, *, rank: int, generation: int) -> None:
         """Set the rank and generation of further messages. The file stays the same."""
         self._rank, self._generation = rank, generation
 
@@ -53,9 +53,9 @@ class Mailbox:
         try:
             self._write(self._path)
         except OSError as error:
-            if not self._complained:
-                complain(f"messages to the agent have to wait: {error}")
-            self._complained = True
+            if not self._warned:
+                warn(f"messages to the agent have to wait: {error}")
+            self._warned = True
 
     def _write(self, path: Path) -> None:
         if self._file is None:
@@ -82,4 +82,4 @@ def write_stacks_on_request(folder: Path | None, rank: int) -> None:
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         faulthandler.register(STACKS_SIGNAL, file=file, all_threads=True)
     except OSError as error:
-        complain(f"this rank cannot write its stacks if it hangs: {error}")
+        warn(f"this rank cannot write its stacks if it hangs: {error}")

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from headway.contract.orders import ORDER_FILE, Order, order_from_json
-from headway.train.host.output import complain
+from headway.train.host.output import warn
 
 
 class Orders:
@@ -38,9 +38,9 @@ class Orders:
             try:
                 self._order = order_from_json(Path(self._path).read_text())
             except OSError as error:
-                complain(f"the agent's order cannot be read, and the next step tries again: {error}")
+                warn(f"the agent's order cannot be read, and the next step tries again: {error}")
                 return self._order  # the next call tries again
             except ValueError as error:
-                complain(f"the agent's order is invalid and is ignored: {error}")
+                warn(f"the agent's order is invalid and is ignored: {error}")
             self._seen = identity
         return self._order

@@ -77,20 +77,20 @@ class Promise:
         self.future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
         self._tensor = tensor
         self._lock = threading.Lock()
-        self._kept = False
+        self._fulfilled = False
 
-    def keep(self, result: torch.Tensor | None = None) -> None:
+    def fulfil(self, result: torch.Tensor | None = None) -> None:
         """Fulfil the promise when the collective has ended or was abandoned."""
         with self._lock:
-            if self._kept:
+            if self._fulfilled:
                 return
-            self._kept = True
+            self._fulfilled = True
         self.future.set_result(self._tensor if result is None else result)
 
     @property
-    def kept(self) -> bool:
+    def fulfilled(self) -> bool:
         """True if the promise is fulfilled."""
-        return self._kept
+        return self._fulfilled
 
 
 _abandoned: list[Any] = []
@@ -141,7 +141,7 @@ class Peers:
             backend.form(Rendezvous(connect=timeout, timeout=timeout))
         peers = cls(backend, rank=environment.rank, world_size=environment.world_size, timeout=timeout)
         if alone:
-            atexit.register(peers.part)
+            atexit.register(peers.leave)
         return peers
 
     @classmethod
@@ -163,16 +163,16 @@ class Peers:
             Superseded: `superseded` returned True.
         """
         before = _connections()
-        with _peers_may_be_lost(), _freed_when(superseded, before):
-            names = _names(order, timeout, superseded)
+        with _peers_may_be_lost(), _disconnect_when(superseded, before):
+            store = _open_store(order, timeout, superseded)
             if order.world_size > 1:
-                _wait_for_all(names, order, superseded, wait_s)
+                _wait_for_all(store, order, superseded, wait_s)
             size, connect = order.world_size, min(timeout, CONNECT)
             backend.form(
-                Rendezvous(connect=connect, timeout=timeout, store=names, rank=rank, world_size=size)
+                Rendezvous(connect=connect, timeout=timeout, store=store, rank=rank, world_size=size)
             )
             peers = cls(backend, rank=rank, world_size=size, generation=order.generation, timeout=timeout)
-        peers._store = names
+        peers._store = store
         peers._connections = _connections() - before
         return peers
 
@@ -183,7 +183,7 @@ class Peers:
 
     def promise(self, tensor: torch.Tensor) -> Promise:
         """Return a promise for a collective that fills the tensor. `abort` fulfils it with the present contents."""
-        self._promises = [one for one in self._promises if not one.kept]
+        self._promises = [one for one in self._promises if not one.fulfilled]
         self._promises.append(Promise(tensor))
         return self._promises[-1]
 
@@ -250,7 +250,7 @@ class Peers:
         with _peers_may_be_lost():
             return self._store.get(name).decode() if self._store.check([name]) else None
 
-    def part(self) -> None:
+    def leave(self) -> None:
         """Leave the group, when no operation with peers is in progress."""
         if self._stuck:
             _abandoned.append((dist.group.WORLD, self._control))
@@ -259,16 +259,16 @@ class Peers:
         self._control = self._store = None
 
     def abort(self) -> None:
-        """Release all waits for peers in this process. Any thread may call it, even without waits."""
+        """End all waits for peers in this process. Any thread may call it."""
         self.aborted = True
         self._backend.abort()
-        _shut(self._connections)
+        _disconnect(self._connections)
         for promise in self._promises:
-            self._stuck = self._stuck or not promise.kept
-            promise.keep()
+            self._stuck = self._stuck or not promise.fulfilled
+            promise.fulfil()
 
 
-def leave_mark(
+def leave_marker(
     order: Order, name: str, mark: str, timeout: timedelta, superseded: Callable[[], bool]
 ) -> None:
     """Store a marker for the members of a generation to which this process does not belong.
@@ -278,10 +278,10 @@ def leave_mark(
         Superseded: the store does not answer, and another event is due.
     """
     with _peers_may_be_lost():
-        _names(order, timeout, superseded).set(name, mark)
+        _open_store(order, timeout, superseded).set(name, mark)
 
 
-def _names(order: Order, timeout: timedelta, superseded: Callable[[], bool]) -> Any:
+def _open_store(order: Order, timeout: timedelta, superseded: Callable[[], bool]) -> Any:
     """Open the generation's own part of an order's store, so that no address of an old generation is used."""
     host, _, port = order.store.rpartition(":")
     give_up_s = time.monotonic() + timeout.total_seconds()
@@ -298,14 +298,14 @@ def _names(order: Order, timeout: timedelta, superseded: Callable[[], bool]) -> 
             return PrefixStore(f"headway/{order.generation}", store)
 
 
-def _wait_for_all(names: Any, order: Order, superseded: Callable[[], bool], wait_s: float) -> None:
-    """Wait for all members, inside `_freed_when`, which ends the wait by closing the store's connection."""
-    if names.add("here", 1) == order.world_size:
-        names.set("all here", "1")
+def _wait_for_all(store: Any, order: Order, superseded: Callable[[], bool], wait_s: float) -> None:
+    """Wait for all members, inside `_disconnect_when`, which ends the wait by closing the store's connection."""
+    if store.add("here", 1) == order.world_size:
+        store.set("all here", "1")
     try:
         # In another thread, because this one must handle signals meanwhile, such as the request to stop.
         with ThreadPoolExecutor(1) as aside:
-            aside.submit(names.wait, ["all here"], timedelta(seconds=min(wait_s, _LONGEST_S))).result()
+            aside.submit(store.wait, ["all here"], timedelta(seconds=min(wait_s, _LONGEST_S))).result()
     except RuntimeError as error:
         if superseded():
             raise Superseded from None
@@ -324,7 +324,7 @@ def _peers_may_be_lost() -> Iterator[None]:
 
 
 @contextmanager
-def _freed_when(superseded: Callable[[], bool], before: frozenset[str]) -> Iterator[None]:
+def _disconnect_when(superseded: Callable[[], bool], before: frozenset[str]) -> Iterator[None]:
     """Close the connections made in the block as soon as `superseded` returns True.
 
     Connecting to a member that has died meanwhile would otherwise take as long as the group's timeout.
@@ -334,7 +334,7 @@ def _freed_when(superseded: Callable[[], bool], before: frozenset[str]) -> Itera
     def watch() -> None:
         while not over.wait(0.05):
             if superseded():
-                _shut(_connections() - before)
+                _disconnect(_connections() - before)
 
     watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()
@@ -358,7 +358,7 @@ def _connections() -> frozenset[str]:
     return frozenset(found)
 
 
-def _shut(names: frozenset[str]) -> None:
+def _disconnect(names: frozenset[str]) -> None:
     """Close the connections among these sockets, which ends the waits of gloo."""
     for descriptor in os.listdir("/proc/self/fd"):  # noqa: PTH208
         try:

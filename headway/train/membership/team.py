@@ -15,7 +15,7 @@ from headway.preemption import StopRequest
 from headway.train.collectives.backend import CollectiveBackend
 from headway.train.host.environment import Environment
 from headway.train.membership.orders import Orders
-from headway.train.membership.peers import Peers, leave_mark
+from headway.train.membership.peers import Peers, leave_marker
 
 Found = TypeVar("Found")
 
@@ -78,7 +78,7 @@ class Team:
         """Return the newest order that was not followed yet."""
         return self._orders.newer_than(self.generation)
 
-    def leaves_nobody(self, order: Order) -> bool:
+    def replaces_everyone(self, order: Order) -> bool:
         """Return True if none of the present members is a member under the order."""
         return self._members.keys().isdisjoint(order.members)
 
@@ -91,17 +91,17 @@ class Team:
         """Return True if this process is a member under the order."""
         return self._id in order.members
 
-    def part(self) -> None:
+    def leave(self) -> None:
         """Leave the group of the present peers."""
         if self.peers is not None:
-            self.peers.part()
+            self.peers.leave()
             self.peers = None
 
-    def lose(self) -> None:
+    def abort(self) -> None:
         """Leave the present peers, and release the waits of peers for this rank."""
         if self.peers is not None:
             self.peers.abort()
-        self.part()
+        self.leave()
 
     def meet(self, order: Order, *, patient: bool = False) -> Peers:
         """Join the generation of the order, once all its members have arrived.
@@ -113,7 +113,6 @@ class Team:
             Superseded: there is a newer order, or a stop was requested.
         """
         rank = order.members[self._id]
-
         wait_s = math.inf if patient else self._timeout.total_seconds()
         self.peers = Peers.meet(
             order, rank, self._backend, self._timeout, wait_s, partial(self._superseded, order)
@@ -127,9 +126,8 @@ class Team:
         give_up_s = time.monotonic() + self._timeout.total_seconds()
         return self._wait_for(lambda: self._orders.newer_than(after), give_up_s)
 
-    def wait_for_mark(self, name: str, order: Order) -> str | None:
-        """Wait for a marker in the store of the present members; None on a newer order, a stop or the time
-        limit.
+    def wait_for_marker(self, name: str, order: Order) -> str | None:
+        """Wait for a marker in the members' store; None on a newer order, a stop or the time limit.
 
         Raises:
             PeersLost: the store is gone.
@@ -143,14 +141,14 @@ class Team:
 
         return self._wait_for(found, give_up_s) or None
 
-    def leave_mark(self, name: str, mark: str, order: Order) -> None:
+    def leave_marker(self, name: str, mark: str, order: Order) -> None:
         """Leave a marker for the members under an order.
 
         Raises:
             PeersLost: their store is gone.
             Superseded: the store does not answer, and there is a newer order, or a stop was requested.
         """
-        leave_mark(order, name, mark, self._timeout, partial(self._superseded, order))
+        leave_marker(order, name, mark, self._timeout, partial(self._superseded, order))
 
     def _superseded(self, order: Order) -> bool:
         return self._stop.received or self._orders.newer_than(order.generation) is not None

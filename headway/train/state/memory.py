@@ -15,9 +15,7 @@ import torch
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4  # malloc.h
 _PAGE_BYTES = 4096
 _MOST_SHARE = 0.25
-"""Largest share of free memory to touch: other processes need memory, and several new members may start at
-once.
-"""
+"""Largest share of free memory to touch, because other processes and new members need memory too."""
 
 
 def keep_freed_memory() -> None:

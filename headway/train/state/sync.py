@@ -16,13 +16,13 @@ from headway.contract.runtime import EXIT_RETRY, Restored
 from headway.train.checkpoint.replica import Place, Replica
 from headway.train.checkpoint.saving import Saver
 from headway.train.data.batching import Batching
-from headway.train.host.output import complain, ending, flush
+from headway.train.host.output import exit_actions, flush, warn
 from headway.train.membership.control import Mailbox
 from headway.train.membership.peers import Peers, PeersLost, Superseded
 from headway.train.membership.team import Team
-from headway.train.state.transfer import hand_over, signature
+from headway.train.state.transfer import signature, transfer_state
 
-HANDED_OVER = "handed over"
+STATE_SAVED = "handed over"
 """Name of the marker that leaving ranks set when none of them stays and the state is in storage.
 
 Its value is the time at which training paused.
@@ -31,9 +31,9 @@ Its value is the time at which training paused.
 
 @dataclass(frozen=True, slots=True)
 class StateOffer:
-    """A rank's contribution to a new generation: its position, and True in `holds` if it has the state."""
+    """A rank's position at the start of a generation, and whether it has the state of that position."""
 
-    holds: bool
+    has_state: bool
     epoch: int
     samples: int
     signature: int
@@ -41,35 +41,31 @@ class StateOffer:
     @property
     def numbers(self) -> tuple[int, int, int, int]:
         """The fields as integers for `Peers.gather`."""
-        return self.holds, self.epoch, self.samples, self.signature
+        return self.has_state, self.epoch, self.samples, self.signature
 
-    def same_place(self, other: StateOffer) -> bool:
+    def matches(self, other: StateOffer) -> bool:
         """Return True if both hold the same state, or neither holds any, at the same position."""
-        return (self.holds, self.epoch, self.samples) == (other.holds, other.epoch, other.samples)
+        return (self.has_state, self.epoch, self.samples) == (other.has_state, other.epoch, other.samples)
 
 
-def choose_source(standings: Sequence[StateOffer]) -> int | None:
-    """Return the rank whose state all take: the most advanced, the first of equal ones; None if no rank holds
-    it.
+def choose_source(offers: Sequence[StateOffer]) -> int | None:
+    """Return the first of the most advanced ranks, whose state all take; None if no rank has a state.
 
-    After a loss, the remaining ranks may differ by one step, if only some received the last gradient
-    completely.
+    After a loss, ranks differ by one step if only some of them received the whole last gradient.
     """
-    holders = [rank for rank, one in enumerate(standings) if one.holds]
-    return max(
-        holders, key=lambda rank: (standings[rank].epoch, standings[rank].samples, -rank), default=None
-    )
+    holders = [rank for rank, one in enumerate(offers) if one.has_state]
+    return max(holders, key=lambda rank: (offers[rank].epoch, offers[rank].samples), default=None)
 
 
 class StateSync:
     """State synchronisation of this rank with its peers."""
 
     def __init__(self, replica: Replica, team: Team, saver: Saver, mailbox: Mailbox) -> None:
-        self.holds = False
+        self.has_state = False
         """True if this rank has the state of its position."""
         self.sync_bytes = 0
         """Bytes that the last synchronisation sent or received."""
-        self._still_since_s: float | None = None
+        self._paused_since_s: float | None = None
         self._replica = replica
         self._team = team
         self._saver = saver
@@ -77,8 +73,7 @@ class StateSync:
         self._signature = signature(replica.objects)
 
     def start(self, peers: Peers) -> Place:
-        """Start the first members from the newest checkpoint. Ends the process if the storage does not
-        answer.
+        """Start the first members from the newest checkpoint. Ends the process if it cannot be read.
 
         Raises:
             ValueError: the ranks have made different models.
@@ -90,10 +85,10 @@ class StateSync:
                 "kept equal; make the same model on every rank"
             )
         place = self._load(peers, Place())
-        self.holds = True
+        self.has_state = True
         return place
 
-    def level(self, peers: Peers, order: Order, place: Place, batching: Batching) -> Place:
+    def synchronise(self, peers: Peers, order: Order, place: Place, batching: Batching) -> Place:
         """Synchronise state and plan with all members, and return their common position.
 
         Ends the process of a new member that has made another model.
@@ -102,65 +97,62 @@ class StateSync:
             PeersLost, Superseded: another membership change is necessary.
         """
         position = place.position
-        mine = StateOffer(self.holds, position.epoch, position.samples, self._signature_with(place, batching))
-        standings = [StateOffer(bool(holds), *rest) for holds, *rest in peers.gather(*mine.numbers)]
-        source = choose_source(standings)
+        mine = StateOffer(
+            self.has_state, position.epoch, position.samples, self._signature_with(place, batching)
+        )
+        offers = [StateOffer(bool(has_state), *rest) for has_state, *rest in peers.gather(*mine.numbers)]
+        source = choose_source(offers)
         if source is None:
             # The members before this order save the state when they leave, unless they are lost.
             if not order.lost:
-                mark = self._team.wait_for_mark(HANDED_OVER, order)
+                mark = self._team.wait_for_marker(STATE_SAVED, order)
                 if mark is None:
                     raise Superseded
-                self._still_since_s = float(mark)
+                self._paused_since_s = float(mark)
             place, source = self._load(peers, place), 0
         else:
-            self._refuse_strangers(mine, standings, source)
-            place = self._catch_up(peers, standings, source, place)
+            self._check_signatures(mine, offers, source)
+            place = self._transfer(peers, offers, source, place)
         plan = peers.bytes_from(source, pickle.dumps(batching.state()))
         batching.take_over(pickle.loads(plan))  # noqa: S301  # from a peer with the same job and the same code
-        self.holds = True  # only here: if a peer is lost earlier, the caller keeps its old position
+        self.has_state = True  # only here: if a peer is lost earlier, the caller keeps its old position
         return place
 
-    def pause_s(self, still_s: float) -> float:
-        """Return the seconds that training was paused; `still_s` is the time since this rank's last step."""
-        since_s, self._still_since_s = self._still_since_s, None
-        return still_s if since_s is None else max(0.0, time.time() - since_s)
+    def pause_s(self, idle_s: float) -> float:
+        """Return the seconds that training was paused; `idle_s` is the time since this rank's last step."""
+        since_s, self._paused_since_s = self._paused_since_s, None
+        return idle_s if since_s is None else max(0.0, time.time() - since_s)
 
-    def hand_over_by_storage(self, order: Order, place: Place, still_s: float) -> None:
-        """Save the state for the new members, because no present member stays. Ends the process if that
-        fails.
+    def save_for_successors(self, order: Order, place: Place, idle_s: float) -> None:
+        """Save the state for the new members, because no present member stays; leave for a retry on failure.
 
-        The last step was `still_s` seconds ago.
+        The last step was `idle_s` seconds ago.
         """
         if not self._saver.save(self._replica, place):
             leave_for_retry("the state could not be saved for the next members")
-        with suppress(
-            PeersLost, Superseded
-        ):  # the new members are lost; their successors find the state in storage
-            self._team.leave_mark(HANDED_OVER, repr(time.time() - still_s), order)
+        with suppress(PeersLost, Superseded):  # later members find the state in storage
+            self._team.leave_marker(STATE_SAVED, repr(time.time() - idle_s), order)
 
     def _signature_with(self, place: Place, batching: Batching) -> int:
-        """Return a number that must be equal on all ranks: for the model, the data and the script's global
-        batch.
-        """
-        what = (self._signature, place.dataset_samples, place.seed, batching.bounds.global_batch)
-        return zlib.crc32(repr(what).encode())
+        """Return a digest of the model, the data and the script's global batch, equal on matching ranks."""
+        parts = (self._signature, place.dataset_samples, place.seed, batching.bounds.global_batch)
+        return zlib.crc32(repr(parts).encode())
 
-    def _refuse_strangers(self, mine: StateOffer, standings: Sequence[StateOffer], source: int) -> None:
-        if mine.signature != standings[source].signature:
+    def _check_signatures(self, mine: StateOffer, offers: Sequence[StateOffer], source: int) -> None:
+        if mine.signature != offers[source].signature:
             leave_for_retry(
                 "this process differs from those that train: in its model (names, shapes, types), or in the "
                 "length of its dataset, its seed or its global batch"
             )
-        if any(one.signature != mine.signature for one in standings):
-            raise PeersLost("a newcomer has another model, or other data")
+        if any(one.signature != mine.signature for one in offers):
+            raise PeersLost("a new member has another model, or other data")
 
-    def _catch_up(self, peers: Peers, standings: Sequence[StateOffer], source: int, place: Place) -> Place:
-        receivers = [rank for rank, one in enumerate(standings) if not one.same_place(standings[source])]
+    def _transfer(self, peers: Peers, offers: Sequence[StateOffer], source: int, place: Place) -> Place:
+        receivers = [rank for rank, one in enumerate(offers) if not one.matches(offers[source])]
         self.sync_bytes = 0
         if receivers:
-            self.holds = self.holds and peers.rank not in receivers  # its state is in transition
-            place, self.sync_bytes = hand_over(
+            self.has_state = self.has_state and peers.rank not in receivers  # its state is in transition
+            place, self.sync_bytes = transfer_state(
                 self._replica.objects, place, peers=peers, source=source, receivers=receivers
             )
         return place
@@ -176,14 +168,14 @@ class StateSync:
                     place, from_generation = found
             except OSError as error:
                 failed = True
-                complain(f"the checkpoints cannot be read: {error}")
+                warn(f"the checkpoints cannot be read: {error}")
         outcomes = peers.gather(failed, from_generation)
         if any(failed for failed, _ in outcomes):
             leave_for_retry("rank 0 could not read the checkpoints")
         self.sync_bytes = 0
         if peers.world_size > 1 and not together:
             everyone = range(1, peers.world_size)
-            place, self.sync_bytes = hand_over(
+            place, self.sync_bytes = transfer_state(
                 self._replica.objects, place, peers=peers, source=0, receivers=everyone
             )
         if from_generation and peers.is_main:
@@ -193,12 +185,12 @@ class StateSync:
 
 def leave_for_retry(sentence: str) -> NoReturn:
     """End the process with a request for a restart."""
-    complain(f"{sentence}; this process exits with a request for a restart")
+    warn(f"{sentence}; this process exits with a request for a restart")
     leave(EXIT_RETRY)
 
 
 def leave(code: int) -> NoReturn:
     """End the process after writing its output, without a teardown, which torch's threads may not survive."""
-    ending.come()
+    exit_actions.close()
     flush()
     os._exit(code)

@@ -32,11 +32,10 @@ def signature(objects: Sequence[Stateful]) -> int:
     return int.from_bytes(digest.digest(), "big")
 
 
-def hand_over(
+def transfer_state(
     objects: Sequence[Stateful], more: Any, *, peers: Peers, source: int, receivers: Sequence[int]
 ) -> tuple[Any, int]:
-    """Transfer the state of the objects, and `more`, from rank `source` to the receivers. Every rank calls
-    it.
+    """Transfer the state of the objects, and `more`, from rank `source` to the receivers. All ranks call it.
 
     Returns:
         `more` as the source passed it, and the bytes that this rank sent or received.
@@ -87,9 +86,7 @@ def _fixed_tensors(objects: Iterable[Stateful]) -> list[torch.Tensor]:
 
 
 def _loose_state(objects: Iterable[Stateful]) -> list[Any]:
-    """Return the remaining state: whole states of other objects, and the values of models that are not
-    tensors.
-    """
+    """Return the remaining state: that of other objects, and the models' values that are not tensors."""
     return [
         {name: value for name, value in one.state_dict().items() if not isinstance(value, torch.Tensor)}
         if isinstance(one, nn.Module)
@@ -158,13 +155,7 @@ def _copy(tensors: Sequence[torch.Tensor], together: torch.Tensor, *, out: bool)
         place = together[start : start + one.nbytes]
         start += one.nbytes
         if out and one.numel():
-            # Not `contiguous`: a tensor of one element is contiguous with any stride, and bytes need stride
-            # 1.
+            # Not `contiguous`: a tensor of one element is contiguous with any stride, but bytes need stride 1.
             place.copy_(one.clone(memory_format=torch.contiguous_format).view(-1).view(torch.uint8))
         elif one.numel():
-            one.copy_(_as(place, one.dtype).view(one.shape))
-
-
-def _as(raw: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Return bytes as numbers; copied, because a view would require alignment."""
-    return raw.clone().view(dtype)
+            one.copy_(place.clone().view(one.dtype).view(one.shape))  # cloned, because a view needs alignment

@@ -83,11 +83,11 @@ def _check_mlflow(installed: bool) -> None:  # noqa: FBT001
 
 def _params(environment: Environment) -> dict[str, str]:
     """Return the batch and checkpoint settings of the job file."""
-    said = {
+    settings = {
         "batch.global": environment.global_batch,
         "batch.max_global": environment.most_global_batch,
         "batch.max_local": environment.max_local_batch,
         "batch.lr_rule": None if environment.lr_rule == "none" else environment.lr_rule,
         "checkpoint.every_s": environment.checkpoint_every_s,
     }
-    return {name: str(value) for name, value in said.items() if value is not None}
+    return {name: str(value) for name, value in settings.items() if value is not None}

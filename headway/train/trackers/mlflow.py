@@ -40,9 +40,9 @@ class MlflowRun:
         self._last_steps: dict[str, int] = {}
         self._members: tuple[int, int] | None = None
         run = self._find(job)
-        self._goes_on = run is not None
+        self._resumed = run is not None
         self._id = (run or self._make(job, params)).info.run_id
-        if self._goes_on:
+        if self._resumed:
             self._client.set_terminated(self._id, "RUNNING")
 
     def write(self, reports: Sequence[TrackedReport]) -> None:
@@ -103,7 +103,7 @@ class MlflowRun:
     def _last_step(self, key: str) -> int:
         """Return the last step for which the run has a value of `key`; -1 if none."""
         if key not in self._last_steps:
-            history = self._client.get_metric_history(self._id, key) if self._goes_on else []
+            history = self._client.get_metric_history(self._id, key) if self._resumed else []
             self._last_steps[key] = max((one.step for one in history), default=-1)
         return self._last_steps[key]
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from headway.train.host.output import complain
+from headway.train.host.output import warn
 
 MOST_WAITING = 10_000
 """Most reports that wait for a tracker that does not answer. Beyond it the oldest are dropped."""
@@ -66,7 +66,7 @@ class Sender:
         self._dropped = 0
         self._changed = threading.Condition()
         self._ending = self._complete = False
-        self._under_way: list[TrackedReport] = []
+        self._in_progress: list[TrackedReport] = []
         self._tracker: Tracker | None = None
         self._thread: threading.Thread | None = None
 
@@ -83,9 +83,7 @@ class Sender:
             self._changed.notify()
 
     def close(self, *, complete: bool, within_s: float = END_WITHIN_S) -> None:
-        """Write the waiting reports within the time limit, and print the number of the remaining ones on
-        stderr.
-        """
+        """Write the waiting reports within the time limit, and print the number of the remaining ones."""
         if self._thread is None:
             return
         with self._changed:
@@ -93,9 +91,9 @@ class Sender:
             self._changed.notify()
         self._thread.join(within_s)
         with self._changed:
-            left = len(self._waiting) + len(self._under_way) + self._dropped
+            left = len(self._waiting) + len(self._in_progress) + self._dropped
         if left:
-            complain(f"{left} reports did not reach {self._name}; `headway describe` shows the newest values")
+            warn(f"{left} reports did not reach {self._name}; `headway describe` shows the newest values")
 
     # Work of the thread
 
@@ -105,10 +103,10 @@ class Sender:
             try:
                 if self._tracker is None:
                     self._tracker = self._open_tracker()
-                self._tracker.write(self._under_way)
+                self._tracker.write(self._in_progress)
             except Exception as error:  # noqa: BLE001  # errors of a tracker must not stop training
                 if pause_s == FIRST_RETRY_S:
-                    complain(
+                    warn(
                         f"{self._name} does not accept reports, so they are retried later: {_one_line(error)}"
                     )
                 if not self._wait(pause_s):
@@ -116,16 +114,16 @@ class Sender:
                 pause_s = min(2 * pause_s, LAST_RETRY_S)
             else:
                 pause_s = FIRST_RETRY_S
-                self._under_way = []
+                self._in_progress = []
         self._close_tracker()
 
     def _take(self) -> bool:
         """Wait for reports, unless some are still unwritten. False at the end."""
         with self._changed:
-            self._changed.wait_for(lambda: self._under_way or self._waiting or self._ending)
-            while self._waiting and len(self._under_way) < AT_ONCE:
-                self._under_way.append(self._waiting.popleft())
-            return bool(self._under_way)
+            self._changed.wait_for(lambda: self._in_progress or self._waiting or self._ending)
+            while self._waiting and len(self._in_progress) < AT_ONCE:
+                self._in_progress.append(self._waiting.popleft())
+            return bool(self._in_progress)
 
     def _wait(self, pause_s: float) -> bool:
         """Wait before the next try. False: the last try has failed."""
@@ -141,7 +139,7 @@ class Sender:
         try:
             self._tracker.close(complete=self._complete)
         except Exception as error:  # noqa: BLE001  # as above
-            complain(f"{self._name} was not closed: {_one_line(error)}")
+            warn(f"{self._name} was not closed: {_one_line(error)}")
 
 
 def _one_line(error: Exception) -> str:

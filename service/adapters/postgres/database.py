@@ -22,9 +22,10 @@ from service.adapters.postgres.engine.session import (
     replace_closed_connections,
 )
 from service.adapters.postgres.identity.audit import PostgresAudit
-from service.adapters.postgres.identity.identity import PostgresProjects, PostgresTokens, PostgresUsers
+from service.adapters.postgres.identity.projects import PostgresProjects
 from service.adapters.postgres.identity.secrets import PostgresSecrets
-from service.adapters.postgres.identity.views import PostgresAccessQueries
+from service.adapters.postgres.identity.tokens import PostgresTokens
+from service.adapters.postgres.identity.users import PostgresUsers
 from service.adapters.postgres.jobs.grants import PostgresGrants
 from service.adapters.postgres.jobs.jobs import PostgresJobs
 from service.adapters.postgres.jobs.views import PostgresJobQueries
@@ -40,13 +41,13 @@ from service.adapters.postgres.rounds.decisions import PostgresRounds
 from service.adapters.postgres.rounds.views import PostgresRoundQueries
 from service.adapters.postgres.simulations.simulations import PostgresSimulations
 from service.adapters.postgres.storage.bundles import PostgresBundles
-from service.adapters.postgres.upkeep.monitoring import PostgresMonitoring
+from service.adapters.postgres.upkeep.operations import PostgresOperations
 from service.adapters.postgres.upkeep.retention import PostgresRetention
 from service.cancellation import heed_cancellation
 from service.domain.cluster.contention_rules import USUAL, ContentionRules
 from service.domain.shared.connections import CONNECTIONS
 from service.domain.shared.errors import Unavailable
-from service.usecases.ports.facts import Fact, Tell, WakeUp, tell_nobody
+from service.usecases.ports.facts import Fact, Tell, WakeUp, ignore_fact
 from service.usecases.ports.transactions import Transaction, Transactions
 
 SendWakeUp = Callable[[WakeUp, str], Awaitable[None]]
@@ -70,8 +71,8 @@ def sqlalchemy_url(url: str) -> str:
         )
     # libpq and asyncpg's URLs call the option sslmode. SQLAlchemy passes it to asyncpg's function, which
     # calls it ssl.
-    asked = [("ssl" if name == "sslmode" else name, value) for name, value in options]
-    return f"postgresql+asyncpg://{place}" + (f"?{urlencode(asked, safe='/')}" if asked else "")
+    renamed = [("ssl" if name == "sslmode" else name, value) for name, value in options]
+    return f"postgresql+asyncpg://{place}" + (f"?{urlencode(renamed, safe='/')}" if renamed else "")
 
 
 def trust(ca_file: Path | None) -> None:
@@ -107,27 +108,26 @@ class PostgresTransaction(Transaction):
         self.spending = PostgresSpending(session)
         self.tokens = PostgresTokens(session)
         self.users = PostgresUsers(session)
-        self.projects = PostgresProjects(session)
-        self.access_queries = PostgresAccessQueries(session, share_half_life_s)
+        self.projects = PostgresProjects(session, share_half_life_s)
         self.secrets = PostgresSecrets(session)
         self.bundles = PostgresBundles(session)
         self.simulations = PostgresSimulations(session)
         self.retention = PostgresRetention(session)
-        self.monitoring = PostgresMonitoring(session)
+        self.operations = PostgresOperations(session)
         self.wake_ups: dict[tuple[WakeUp, str], None] = {}
-        self.told: list[Fact] = []
+        self.facts: list[Fact] = []
 
     def wake(self, wake_up: WakeUp, about: str = "") -> None:
         self.wake_ups[(wake_up, about)] = None
 
     def tell(self, fact: Fact) -> None:
-        self.told.append(fact)
+        self.facts.append(fact)
 
 
 _TIME = Statement("SELECT clock_timestamp() AS now")
 _SESSION = {
     # A process that hangs inside a transaction must not hold its row locks for ever.
-    "idle_in_transaction_session_timeout": "30s",
+    "idle_in_transaction_session_timeout": "30s"
 }
 
 
@@ -146,7 +146,7 @@ class Database:
         holder: str = "headway",
         share_half_life_s: float = SHARE_HALF_LIFE_S,
         contention: ContentionRules = USUAL,
-        tell: Tell = tell_nobody,
+        tell: Tell = ignore_fact,
     ) -> None:
         self.pool: AsyncEngine = create_async_engine(
             sqlalchemy_url(url),
@@ -193,7 +193,7 @@ class Database:
     @asynccontextmanager
     async def transaction(self, term: int | None) -> AsyncIterator[Transaction]:
         """Run a transaction as in `begin`; with `term`, as in `of_term`."""
-        with _told_plainly():
+        with _driver_errors_as_unavailable():
             async with self.session() as session:
                 tx = PostgresTransaction(session, self._share_half_life_s, self._contention)
                 yield tx
@@ -203,16 +203,16 @@ class Database:
                 await session.commit()
         for wake_up, about in tx.wake_ups:
             await self._send_wake_up(wake_up, about)
-        for fact in tx.told:
+        for fact in tx.facts:
             self._tell(fact)
 
     async def time(self) -> datetime:
         """Return the time of the database's clock. Raises Unavailable."""
-        with _told_plainly():
+        with _driver_errors_as_unavailable():
             async with self.session() as session:
                 (row,) = await session.fetch_alone(_TIME)
-                said: datetime = row.now
-                return said
+                now: datetime = row.now
+                return now
 
     async def close(self) -> None:
         """Close every connection of the pool."""
@@ -227,12 +227,11 @@ class _OfTerm(Transactions):
     term: int
 
     def begin(self) -> AbstractAsyncContextManager[Transaction]:
-        """Return a transaction that is checked as in `Database.of_term`."""
         return self.database.transaction(self.term)
 
 
 @contextmanager
-def _told_plainly() -> Iterator[None]:
+def _driver_errors_as_unavailable() -> Iterator[None]:
     """Turn a driver's error about a database that does not answer into Unavailable.
 
     If the driver's error results from the cancellation of this task, raise the cancellation instead.

@@ -15,12 +15,13 @@ from typing import Any, Self, TypeVar
 from botocore.exceptions import BotoCoreError, ClientError
 
 from headway.contract.values.markets import Market
-from service.adapters.providers.ec2_client import Ec2Clients, connect
-from service.adapters.providers.ec2_errors import (
+from service.adapters.providers.ec2_client import (
     NOT_FOUND,
     SAME_TOKEN_OTHER_REQUEST,
+    Ec2Clients,
     answered,
     code_of,
+    connect,
     unanswered,
 )
 from service.adapters.providers.ec2_offers import Ec2Prices
@@ -36,7 +37,7 @@ _ENDED = frozenset({"shutting-down", "terminated"})
 """States of a machine that has ended. Billing stops with `shutting-down`."""
 _ENDED_AT = re.compile(r"\((\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)(?: (?:GMT|UTC))?\)")
 _PAGE = 1000
-_MAY_BE_IN_A_SCRIPT = re.compile(r"[A-Za-z0-9._~:/?#\[\]@!&*+,=%-]*")
+_SAFE_IN_SCRIPT = re.compile(r"[A-Za-z0-9._~:/?#\[\]@!&*+,=%-]*")
 """Characters that are safe in the start script. None ends a line, opens a substitution or closes a quote."""
 
 Answer = TypeVar("Answer")
@@ -54,46 +55,23 @@ class Ec2Provider(Provider):
 
     @classmethod
     def from_env(cls, env: Mapping[str, str], now: Callable[[], datetime]) -> Self:
-        """Return the provider with its settings and credentials. Raise SettingsError."""
         settings = read_ec2_settings(env)
         clients = connect(settings.region, endpoint_url=env.get("AWS_ENDPOINT_URL_EC2") or None)
         return cls(settings, clients, now)
 
     async def offers(self) -> Sequence[Offer]:
-        """Return the offers of the region for the configured types, by zone.
-
-        Raises:
-            Unavailable: the prices are not available now.
-            ProviderRefused: the region bills in another currency than dollars.
-        """
         return await self._call("list its offers", self._prices.offers)
 
     async def launch(self, machine: Machine, join: JoinBy) -> Found:
-        """Launch the machine. A repeated call with the same `machine.id` returns the same machine.
-
-        Raises:
-            NoCapacity: the zone has none now, or a quota is used up.
-            ProviderRefused: the request is wrong.
-            Unavailable: the outcome is unknown.
-        """
         request = self._request(machine, join)
         what = f"launch {machine.instance_type} ({machine.market}) in {machine.zone or machine.region}"
         return await self._call(what, lambda: self._run(machine.id, request), launching=True)
 
     async def terminate(self, external_id: str) -> None:
-        """Terminate a machine. A machine that does not exist any more is no error.
-
-        Raises:
-            Unavailable: the outcome is unknown.
-        """
         await self._call(f"terminate {external_id}", lambda: self._terminate(external_id))
 
     async def list(self) -> Sequence[Found]:
-        """Return every machine with this cluster's tag. EC2 forgets machines about an hour after their end.
-
-        Raises:
-            Unavailable: the list is not available now, or not complete.
-        """
+        # EC2 forgets machines about an hour after their end.
         return await self._call("list machines", lambda: self._list(TAG_CLUSTER, self._settings.cluster))
 
     async def _call(self, what: str, call: Callable[[], Answer], *, launching: bool = False) -> Answer:
@@ -192,7 +170,7 @@ class Ec2Provider(Provider):
             "device_kind": machine.device_kind,
         }
         for name, value in values.items():
-            if not _MAY_BE_IN_A_SCRIPT.fullmatch(value):
+            if not _SAFE_IN_SCRIPT.fullmatch(value):
                 raise ProviderRefused(f"The {name} has characters that are not allowed in a start script.")
         return self._settings.user_data.substitute(values)
 

@@ -21,12 +21,7 @@ _KEEP = timedelta(hours=6)
 _AT_ONCE = 100
 _LINUX = "Linux/UNIX"
 _MIB = 1 << 20
-_PRODUCT = {
-    "operatingSystem": "Linux",
-    "tenancy": "Shared",
-    "preInstalledSw": "NA",
-    "capacitystatus": "Used",
-}
+_PRODUCT = {"operatingSystem": "Linux", "tenancy": "Shared", "preInstalledSw": "NA", "capacitystatus": "Used"}
 
 
 class Ec2Prices:

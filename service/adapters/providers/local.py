@@ -56,7 +56,6 @@ class LocalProvider(Provider):
 
     @classmethod
     def from_env(cls, env: Mapping[str, str], now: Callable[[], datetime]) -> Self:
-        """Return the provider with its file and its folder. Raise SettingsError if one is not set."""
         offers, folder = path_of(env, "HEADWAY_LOCAL_OFFERS"), path_of(env, "HEADWAY_LOCAL_MACHINES")
         if offers is None or folder is None:
             raise SettingsError(
@@ -66,7 +65,6 @@ class LocalProvider(Provider):
         return cls(offers, folder, now=now)
 
     async def offers(self) -> Sequence[Offer]:
-        """Return the present offers of the file. Raises Unavailable."""
         file = self._read()
         return tuple(
             Offer(
@@ -85,21 +83,12 @@ class LocalProvider(Provider):
         )
 
     async def launch(self, machine: Machine, join: JoinBy) -> Found:
-        """Start the machine's process. Repeated calls start it only once.
-
-        Raises:
-            NoCapacity: all machines of the type are taken.
-            ProviderRefused: the type is not on offer.
-            Unavailable: the file of offers cannot be read.
-        """
         return await asyncio.to_thread(self._launch, machine, join)
 
     async def terminate(self, external_id: str) -> None:
-        """End the machine's process and everything that runs on it."""
         await asyncio.to_thread(self._terminate, external_id)
 
     async def list(self) -> Sequence[Found]:
-        """Return all machines, from their folders and processes."""
         return await asyncio.to_thread(_all_found, self._folder, self._now())
 
     def _read(self) -> LocalOffers:

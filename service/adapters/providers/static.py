@@ -19,7 +19,6 @@ class StaticProvider(Provider):
 
     @classmethod
     def from_env(cls, env: Mapping[str, str], now: Callable[[], datetime]) -> Self:  # noqa: ARG003 - the port's
-        """Return the provider, which has no settings."""
         return cls()
 
     async def offers(self) -> Sequence[Offer]:
@@ -34,5 +33,4 @@ class StaticProvider(Provider):
         """Do nothing, because nothing was launched."""
 
     async def list(self) -> Sequence[Found]:
-        """Return no machines, because none was launched."""
         return ()

@@ -65,7 +65,7 @@ async def bundle_reader(
     context: Context,
     credentials: Credentials,
 ) -> Principal | None:
-    """Return the user who asks for a bundle, or None for the agent of a node on which a job starts from it.
+    """Return the user who requests a bundle, or None if an agent requests it for a job on its node.
 
     Raises:
         WrongToken: the token is neither a user's nor a node's.

@@ -21,8 +21,8 @@ def client_address(scope: Scope, trusted: Networks) -> str:
     address = str(client[0]) if client else "unknown"
     if not trusted or not _within(address, trusted):
         return address
-    said = [value.decode("latin-1") for name, value in scope["headers"] if name == b"x-forwarded-for"]
-    for hop in reversed([one.strip() for value in said for one in value.split(",")]):
+    forwarded = [value.decode("latin-1") for name, value in scope["headers"] if name == b"x-forwarded-for"]
+    for hop in reversed([one.strip() for value in forwarded for one in value.split(",")]):
         if _is_address(hop):
             address = hop
         if not _within(hop, trusted):

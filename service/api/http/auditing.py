@@ -39,7 +39,7 @@ _WORK_OF_AGENTS = "/api/v1/agents/"
 
 They are not audited, because the events of jobs and the rounds record their changes.
 """
-_TOLD = frozenset(
+_RECORDED_TEXTS = frozenset(
     {"name", "role", "project", "policy", "kind", "user", "mode", "per", "period", "scope", "market", "robot"}
 )
 """Fields of a request whose text is recorded.
@@ -89,7 +89,7 @@ def entry_of(
         status=status,
         address=client_address(scope, context.http.trusted_proxies),
         request_id=str(scope.get("request_id", "")),
-        detail={key: one for key, value in _flat(given) if (one := _told(key, value)) is not None},
+        detail={key: one for key, value in _flat(given) if (one := _recorded(key, value)) is not None},
     )
 
 
@@ -98,10 +98,10 @@ def _project(scope: Scope, path: Mapping[str, Any], body: Mapping[str, Any]) -> 
         return _clean(path["project"])
     if scope["path"].startswith("/api/v1/projects/") and "name" in path:
         return _clean(path["name"])
-    said = body.get("project")
-    if said is None and scope["path"] == "/api/v1/jobs":
+    project = body.get("project")
+    if project is None and scope["path"] == "/api/v1/jobs":
         return "default"
-    return _clean(said) if isinstance(said, str) and said != EVERYWHERE else None
+    return _clean(project) if isinstance(project, str) and project != EVERYWHERE else None
 
 
 def _flat(body: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -113,13 +113,13 @@ def _flat(body: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             yield key, value
 
 
-def _told(key: str, value: Any) -> Any:
+def _recorded(key: str, value: Any) -> Any:
     match value:
         case bool() | int():
             return value
         case float() if math.isfinite(value):
             return value
-        case str() if key in _TOLD:
+        case str() if key in _RECORDED_TEXTS:
             return _clean(value)
     return None
 
@@ -157,13 +157,13 @@ class RefusalAudit:
             return
         status = 0
 
-        async def send_and_see(message: Message) -> None:
+        async def send_and_note(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
             await send(message)
 
-        await self._app(scope, receive, send_and_see)
+        await self._app(scope, receive, send_and_note)
         if status in _REFUSED:
             entry = entry_of(scope, self._context, status, self._context.now())
             await write(self._context, self._refusals.take(entry))
@@ -185,12 +185,12 @@ async def write(context: ApiContext, entries: list[AuditEntry]) -> None:
 async def auditing_floods(context: ApiContext, refusals: Refusals) -> AsyncIterator[None]:
     """Write the counts of floods periodically and at the end of the block."""
 
-    async def now_and_then() -> None:
+    async def write_periodically() -> None:
         while True:
             await asyncio.sleep(WINDOW.total_seconds())
             await write(context, refusals.due(context.now()))
 
-    writing = asyncio.create_task(now_and_then())
+    writing = asyncio.create_task(write_periodically())
     try:
         yield
     finally:

@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Annotated, Protocol, TypeAlias
+from typing import Annotated, Any, Protocol, TypeAlias
 
 from fastapi import Depends, Header, Query, Request, Security
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
@@ -87,22 +87,13 @@ async def context_of(request: Request) -> ApiContext:
     return replace(context, transactions=await audited(request, context))
 
 
-async def heartbeats_of(request: Request) -> Heartbeats:
-    """Return the lease renewal of this process."""
-    heartbeats: Heartbeats = request.app.state.heartbeats
-    return heartbeats
+def _from_state(name: str) -> Any:
+    """Return the dependency on an attribute of the application's state, which all requests of this process share."""
 
+    async def read(request: Request) -> Any:
+        return getattr(request.app.state, name)
 
-async def log_writers_of(request: Request) -> LogWriters:
-    """Return this process's cache of the nodes that may write each log."""
-    writers: LogWriters = request.app.state.log_writers
-    return writers
-
-
-async def gates_of(request: Request) -> Gates:
-    """Return the limits on concurrent work in this process."""
-    gates: Gates = request.app.state.gates
-    return gates
+    return Depends(read)
 
 
 def new_id(prefix: str, now: datetime) -> str:
@@ -116,9 +107,9 @@ def new_id(prefix: str, now: datetime) -> str:
 bearer = HTTPBearer(auto_error=False, description="HEADWAY_TOKEN, or the token of a node")
 Credentials: TypeAlias = Annotated[HTTPAuthorizationCredentials | None, Security(bearer)]
 Context: TypeAlias = Annotated[ApiContext, Depends(context_of)]
-Places: TypeAlias = Annotated[Gates, Depends(gates_of)]
-LeaseRenewal: TypeAlias = Annotated[Heartbeats, Depends(heartbeats_of)]
-Writers: TypeAlias = Annotated[LogWriters, Depends(log_writers_of)]
+Places: TypeAlias = Annotated[Gates, _from_state("gates")]
+LeaseRenewal: TypeAlias = Annotated[Heartbeats, _from_state("heartbeats")]
+Writers: TypeAlias = Annotated[LogWriters, _from_state("log_writers")]
 IDEMPOTENCY_BYTES = 255
 Limit = Annotated[int, Query(ge=1, le=500)]
 Cursor = Annotated[str | None, Query(description="`next_cursor` of the previous page")]
@@ -130,19 +121,19 @@ IdempotencyKey: TypeAlias = Annotated[
 ]
 
 
-def _is(credentials: HTTPAuthorizationCredentials | None, token: str) -> bool:
+def _matches(credentials: HTTPAuthorizationCredentials | None, token: str) -> bool:
     given = credentials.credentials if credentials else ""
     return hmac.compare_digest(given.encode(), token.encode())
 
 
 def may_join(context: ApiContext, credentials: HTTPAuthorizationCredentials | None) -> bool:
     """Return True if these credentials are the permanent join token, if the service has one."""
-    return bool(context.join_token) and _is(credentials, context.join_token)
+    return bool(context.join_token) and _matches(credentials, context.join_token)
 
 
 async def require_monitor(context: Context, credentials: Credentials) -> None:
     """Let a monitoring client pass. Without HEADWAY_METRICS_TOKEN every client passes. Raises WrongToken."""
-    if context.http.metrics_token and not _is(credentials, context.http.metrics_token):
+    if context.http.metrics_token and not _matches(credentials, context.http.metrics_token):
         raise WrongToken(
             "the token for the metrics is wrong: send the value of the service's HEADWAY_METRICS_TOKEN."
         )

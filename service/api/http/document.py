@@ -67,7 +67,7 @@ def described(document: dict[str, Any], known: Mapping[str, Mapping[str, Any]]) 
         for path, methods in document["paths"].items()
     }
     order = list(TAGS)
-    ordered = dict(sorted(paths.items(), key=lambda item: _place(item[1], order)))
+    ordered = dict(sorted(paths.items(), key=lambda item: _tag_index(item[1], order)))
     tags = [{"name": name, "description": text} for name, text in TAGS.items()]
     return {
         **document,
@@ -98,7 +98,7 @@ def _for_generators(value: Any) -> Any:
     return made
 
 
-def _place(methods: Mapping[str, Any], order: list[str]) -> int:
+def _tag_index(methods: Mapping[str, Any], order: list[str]) -> int:
     return min(order.index(one["tags"][0]) for one in methods.values())
 
 
@@ -106,7 +106,7 @@ def _operation(path: str, found: dict[str, Any], known: Mapping[str, Mapping[str
     example = known.get(found["operationId"], {})
     operation = {**found, "responses": _responses(path, found, example.get("response"))}
     if _ROLE in found:
-        operation["description"] = f"{found.get('description', '')}\n\n{_who(found)}".strip()
+        operation["description"] = f"{found.get('description', '')}\n\n{_role_sentence(found)}".strip()
     content = found.get("requestBody", {}).get("content", {})
     if "request" in example and "application/json" in content:
         body = {**content["application/json"], "example": example["request"]}
@@ -114,7 +114,7 @@ def _operation(path: str, found: dict[str, Any], known: Mapping[str, Mapping[str
     return operation
 
 
-def _who(operation: Mapping[str, Any]) -> str:
+def _role_sentence(operation: Mapping[str, Any]) -> str:
     role = operation[_ROLE]
     if role == "any":
         return "Needs a token, of any role."

@@ -41,7 +41,7 @@ class SecurityHeaders:
 
     Args:
         app: the application.
-        secure: True if browsers reach the service by TLS. They are then told to use nothing else.
+        secure: True if browsers reach the service by TLS. The answers then tell them to use only TLS.
     """
 
     def __init__(self, app: ASGIApp, *, secure: bool) -> None:

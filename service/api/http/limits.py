@@ -133,15 +133,15 @@ class Rates:
         if not known and token not in self._tokens:
             self._address(address, now_s).charge(self.of_address, now_s, 1.0)  # the token was never checked
             return
-        bucket = _of(self._tokens, token, self.of_agent if agent else self.of_token, now_s)
+        bucket = _bucket(self._tokens, token, self.of_agent if agent else self.of_token, now_s)
         if agent:
             bucket.charge(self.of_agent, now_s, received_bytes / _BYTES_PER_REQUEST)
 
     def _address(self, address: str, now_s: float) -> Bucket:
-        return _of(self._addresses, address, self.of_address, now_s)
+        return _bucket(self._addresses, address, self.of_address, now_s)
 
 
-def _of(buckets: OrderedDict[Key, Bucket], key: Key, rate: Rate, now_s: float) -> Bucket:
+def _bucket(buckets: OrderedDict[Key, Bucket], key: Key, rate: Rate, now_s: float) -> Bucket:
     bucket = buckets.get(key)
     if bucket is None:
         bucket = buckets[key] = Bucket(rate.burst, now_s)
@@ -173,25 +173,25 @@ class RequestLimits:
         of_agents = path.startswith("/api/v1/agents")
         # Many agents can join with one join token at once. They count as many clients, not as one.
         agent = of_agents and path != "/api/v1/agents"
-        most = self._bundle_bytes if is_bundle else REPORT_BYTES if of_agents else JSON_BYTES
-        token, length = _shown(scope)
-        body = _Body(receive, most)
-        if length > most:
-            response = service_error(Request(scope), too_large(most))
+        limit_bytes = self._bundle_bytes if is_bundle else REPORT_BYTES if of_agents else JSON_BYTES
+        token, length = _token_and_length(scope)
+        body = _Body(receive, limit_bytes)
+        if length > limit_bytes:
+            response = service_error(Request(scope), too_large(limit_bytes))
             response.headers.update(_HANG_UP)
             await response(scope, receive, send)
         elif self._rates is None:
             await self._app(scope, body.receive, send)
         else:
-            await self._counted(self._rates, scope, body, send, token, agent=agent)
+            await self._rate_limited(self._rates, scope, body, send, token, agent=agent)
 
-    async def _counted(
+    async def _rate_limited(
         self, rates: Rates, scope: Scope, body: _Body, send: Send, token: bytes | None, *, agent: bool
     ) -> None:
         address = client_address(scope, self._proxies)
         refusal = rates.enter(token, address, agent=agent)
         if refusal is not None:
-            await _too_fast(scope, refusal)(scope, body.receive, send)
+            await _too_many_requests(scope, refusal)(scope, body.receive, send)
             return
         status = 0
 
@@ -215,7 +215,7 @@ class RequestLimits:
             )
 
 
-def _too_fast(scope: Scope, refusal: Refusal) -> Response:
+def _too_many_requests(scope: Scope, refusal: Refusal) -> Response:
     """Return the 429 answer of a refused request."""
     response = service_error(Request(scope), TooBusy(refusal.why, refusal.wait_s))
     response.headers["RateLimit-Limit"] = str(round(refusal.limit))
@@ -224,12 +224,12 @@ def _too_fast(scope: Scope, refusal: Refusal) -> Response:
     return response
 
 
-def too_large(most: int) -> TooLarge:
+def too_large(limit_bytes: int) -> TooLarge:
     """Return the error for a body above its limit."""
-    return TooLarge(f"a request to this address may have {most} bytes at most; send less, or in parts")
+    return TooLarge(f"a request to this address may have {limit_bytes} bytes at most; send less, or in parts")
 
 
-def _shown(scope: Scope) -> tuple[bytes | None, int]:
+def _token_and_length(scope: Scope) -> tuple[bytes | None, int]:
     """Return the digest of the request's token or session, and its declared body length."""
     token, length = None, 0
     for name, value in scope["headers"]:
@@ -251,9 +251,9 @@ def _session(cookies: bytes) -> bytes | None:
 class _Body:
     """Body of a request, limited in size. The server limits its duration."""
 
-    def __init__(self, receive: Receive, most: int) -> None:
+    def __init__(self, receive: Receive, limit_bytes: int) -> None:
         self._receive = receive
-        self._most = most
+        self._limit_bytes = limit_bytes
         self.received = 0
 
     async def receive(self) -> Message:
@@ -261,6 +261,6 @@ class _Body:
         message = await self._receive()
         if message["type"] == "http.request":
             self.received += len(message.get("body", b""))
-            if self.received > self._most:
-                raise HTTPException(413, too_large(self._most).message, _HANG_UP)
+            if self.received > self._limit_bytes:
+                raise HTTPException(413, too_large(self._limit_bytes).message, _HANG_UP)
         return message

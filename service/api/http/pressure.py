@@ -15,8 +15,8 @@ A place is free again when the answer begins, because the rest costs nothing: st
 All requests share the processor. A report that arrives during reads waits for them, up to `AFTER_READS_S`,
 because no user waits for a report.
 
-`Lateness` remembers refused and late reports. As long as there are any, the service does not take a silent
-node for lost.
+`Lateness` records refused and late reports. While there are recent ones, the service does not mark silent
+nodes as LOST.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from service.api.http.problems import service_error
 from service.domain.shared.errors import HeadwayServiceError
 from service.usecases.nodes.join import digest_token
 from service.usecases.reports.heartbeat import Heartbeats
-from service.usecases.reports.training import quick_news_of
+from service.usecases.reports.training import routine_report_of
 
 _REPORT = re.compile(r"/api/v1/agents/([0-9a-z]{1,64})/reports")
 
@@ -43,13 +43,13 @@ class QuickReports:
         if path is None:
             await self._app(scope, receive, send)
             return
-        came: list[Message] = []
-        while not came or came[-1].get("more_body", False):
-            came.append(await receive())
+        received: list[Message] = []
+        while not received or received[-1].get("more_body", False):
+            received.append(await receive())
         try:
-            report = ReportRequest.model_validate_json(b"".join(one.get("body", b"") for one in came))
+            report = ReportRequest.model_validate_json(b"".join(one.get("body", b"") for one in received))
         except ValidationError:
-            await self._app(scope, _again(came, receive), send)
+            await self._app(scope, _replaying(received, receive), send)
             return
         try:
             reply = await self._take(path[1], digest_token(_token(scope)), report)
@@ -63,7 +63,7 @@ class QuickReports:
         await send({"type": "http.response.body", "body": body})
 
     async def _take(self, node_id: str, token_sha256: str, report: ReportRequest) -> ReportReply:
-        quick = quick_news_of(report, node_id, token_sha256)
+        quick = routine_report_of(report, node_id, token_sha256)
         if quick is not None and await self._heartbeats.take(quick):
             return ReportReply(lease_s=self._lease_s, report_every_s=self._heartbeats.slower_s)
         return await self._take_in(node_id, token_sha256, report)
@@ -76,9 +76,9 @@ def _token(scope: Scope) -> str:
     return token if scheme.lower() == "bearer" else ""
 
 
-def _again(came: Sequence[Message], receive: Receive) -> Receive:
+def _replaying(received: Sequence[Message], receive: Receive) -> Receive:
     """Return a `receive` that repeats the received messages, then continues with new ones."""
-    left = list(came)
+    left = list(received)
 
     async def next_one() -> Message:
         return left.pop(0) if left else await receive()

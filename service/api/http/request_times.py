@@ -43,7 +43,7 @@ class RequestTimes:
         began_s = self._clock_s()
         observed = False
 
-        async def send_and_see(message: Message) -> None:
+        async def send_and_observe(message: Message) -> None:
             nonlocal observed
             await send(message)
             if message["type"] == "http.response.start" and not observed:
@@ -51,7 +51,7 @@ class RequestTimes:
                 self._observe(scope, message["status"], self._clock_s() - began_s)
 
         try:
-            await self._app(scope, receive, send_and_see)
+            await self._app(scope, receive, send_and_observe)
         finally:
             if not observed:  # it failed, or its client disconnected
                 self._observe(scope, 500, self._clock_s() - began_s)

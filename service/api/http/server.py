@@ -173,7 +173,7 @@ class Certificate:
     """Files of a certificate, which are read again when they have changed, without a restart.
 
     Args:
-        context: used for handshakes; open connections keep what they have. None: no TLS, nothing to renew.
+        context: TLS context of new connections; None without TLS, when nothing is renewed.
         certificate: file of the certificate with its intermediate certificates.
         key: file of its private key.
     """
@@ -181,15 +181,15 @@ class Certificate:
     def __init__(self, context: ssl.SSLContext | None, certificate: Path | None, key: Path | None) -> None:
         self._context = context
         self._files = tuple(file for file in (certificate, key) if file is not None)
-        self._seen = self._look()
+        self._loaded = self._versions()
 
     async def renew(self) -> None:
         """Load the files if they have changed.
 
         A certificate that does not fit its key may be half written, so it is left for the next call.
         """
-        found = self._look()
-        if self._context is None or found == self._seen or None in found:
+        found = self._versions()
+        if self._context is None or found == self._loaded or None in found:
             return
         certificate, key = self._files
         try:
@@ -199,10 +199,10 @@ class Certificate:
         except (OSError, ssl.SSLError) as error:
             log.warning("certificate_unusable", certificate=str(certificate), error=str(error))
             return
-        self._seen = found
+        self._loaded = found
         log.info("certificate_renewed", certificate=str(certificate))
 
-    def _look(self) -> tuple[tuple[int, int] | None, ...]:
+    def _versions(self) -> tuple[tuple[int, int] | None, ...]:
         return tuple(_version(file) for file in self._files)
 
 

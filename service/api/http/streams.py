@@ -19,9 +19,9 @@ _BATCH = 500
 
 async def follow_events(context: ApiContext, job_id: str, after: int) -> AsyncIterator[str]:
     """Yield the job's events after `after` as server-sent events, until the job has ended."""
-    async with context.wake_ups.heard((WakeUp.EVENTS, job_id)) as rung:
+    async with context.wake_ups.heard((WakeUp.EVENTS, job_id)) as woken:
         while True:
-            rung.clear()
+            woken.clear()
             try:
                 async with context.transactions.begin() as tx:
                     ended = (await tx.job_queries.job(job_id)).state in TERMINAL_STATES
@@ -38,5 +38,5 @@ async def follow_events(context: ApiContext, job_id: str, after: int) -> AsyncIt
                 return
             if page.next_cursor is None:
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(rung.wait(), _LOOK_S)
+                    await asyncio.wait_for(woken.wait(), _LOOK_S)
                 yield ": still here\n\n"

@@ -1,4 +1,4 @@
-"""Colours and words for states, the same on every page. Every colour has a text that says the same."""
+"""Colours and words for states, the same on every page. A text accompanies every colour."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def tone_of_job(state: JobState) -> str:
 
 
 def words_of_job(state: JobState) -> str:
-    """Return the activity of a job, as a predicate whose subject is its name."""
+    """Return the state of a job as a predicate that follows its name, such as `runs`."""
     return _JOB_WORDS[state]
 
 

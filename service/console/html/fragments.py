@@ -12,10 +12,10 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class Fragment:
     """A fragment: `macro` with `value`, as the element with the id `id`.
 
-    The macro is one of `templates/pieces.html`, or of another file: `capacity.html/slots`.
+    The macro is one of `templates/fragments.html`, or of another file: `capacity.html/slots`.
     """
 
     id: str
@@ -28,10 +28,21 @@ class Listing:
     """The element `id`, whose children are these fragments in this order. Children are added and removed."""
 
     id: str
-    pieces: tuple[Piece, ...]
+    fragments: tuple[Fragment, ...]
 
 
-Content = Piece | Listing
+Content = Fragment | Listing
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """A figure with its name and a note. `share`, from 0 to 1, is drawn as a bar."""
+
+    label: str
+    value: str
+    note: str = ""
+    share: float | None = None
+    tone: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,55 +68,52 @@ class PageVersion:
     """The fragments of a page at one version. Versions increase by one with every change."""
 
     version: int = 0
-    pieces: Mapping[str, Rendered] = field(default_factory=dict)
+    fragments: Mapping[str, Rendered] = field(default_factory=dict)
     orders: Mapping[str, Order] = field(default_factory=dict)
 
-    def html(self, piece_id: str) -> str:
+    def html(self, fragment_id: str) -> str:
         """Return the HTML of a fragment, or of all children of a listing."""
-        order = self.orders.get(piece_id)
+        order = self.orders.get(fragment_id)
         if order is None:
-            return self.pieces[piece_id].html
-        return "".join(self.pieces[one].html for one in order.ids)
+            return self.fragments[fragment_id].html
+        return "".join(self.fragments[one].html for one in order.ids)
 
 
-def redrawn(old: PageVersion, contents: Iterable[Content], render: Callable[[Piece], str]) -> PageVersion:
+def redrawn(old: PageVersion, contents: Iterable[Content], render: Callable[[Fragment], str]) -> PageVersion:
     """Return the next version, or `old` if nothing has changed. Only changed fragments are rendered."""
     version = old.version + 1
-    pieces: dict[str, Rendered] = {}
+    fragments: dict[str, Rendered] = {}
     orders: dict[str, Order] = {}
 
-    def take(piece: Piece) -> None:
-        known = old.pieces.get(piece.id)
-        if known is None or known.macro != piece.macro or known.value != piece.value:
-            known = Rendered(piece.macro, piece.value, render(piece), version)
-        pieces[piece.id] = known
+    def take(fragment: Fragment) -> None:
+        known = old.fragments.get(fragment.id)
+        if known is None or known.macro != fragment.macro or known.value != fragment.value:
+            known = Rendered(fragment.macro, fragment.value, render(fragment), version)
+        fragments[fragment.id] = known
 
     for content in contents:
-        if isinstance(content, Piece):
+        if isinstance(content, Fragment):
             take(content)
             continue
-        for piece in content.pieces:
-            take(piece)
-        ids = tuple(piece.id for piece in content.pieces)
+        for fragment in content.fragments:
+            take(fragment)
+        ids = tuple(fragment.id for fragment in content.fragments)
         was = old.orders.get(content.id)
         orders[content.id] = was if was is not None and was.ids == ids else Order(ids, version)
-    same = pieces.keys() == old.pieces.keys() and orders.keys() == old.orders.keys()
-    changed = any(one.since == version for one in pieces.values()) or any(
-        one.since == version for one in orders.values()
-    )
-    return old if same and not changed else PageVersion(version, pieces, orders)
+    same = fragments.keys() == old.fragments.keys() and orders.keys() == old.orders.keys()
+    newest = max((one.since for one in fragments.values()), default=0)
+    if same and max((one.since for one in orders.values()), default=newest) < version and newest < version:
+        return old
+    return PageVersion(version, fragments, orders)
 
 
-def changes(picture: PageVersion, since: int) -> dict[str, Any]:
+def changes(page: PageVersion, since: int) -> dict[str, Any]:
     """Return the changes since version `since`: HTML by fragment, and children by listing.
 
     The result is empty if nothing has changed. For version 0, it has everything.
     """
-    found: dict[str, Any] = {}
-    pieces = {name: one.html for name, one in picture.pieces.items() if one.since > since}
-    orders = {name: list(one.ids) for name, one in picture.orders.items() if one.since > since}
-    if pieces:
-        found["pieces"] = pieces
-    if orders:
-        found["orders"] = orders
-    return found
+    found = {
+        "pieces": {name: one.html for name, one in page.fragments.items() if one.since > since},
+        "orders": {name: list(one.ids) for name, one in page.orders.items() if one.since > since},
+    }
+    return {name: changed for name, changed in found.items() if changed}

@@ -12,23 +12,12 @@ from headway.contract.views.decisions import ClusterView, KindView, RoundView
 from headway.contract.views.jobs import JobState, JobView
 from headway.contract.views.nodes import NodeView, SlotView
 from service.console.html.badges import cell_of, tone_of_job, tone_of_node, words_of_job
-from service.console.html.fragments import Content, Listing, Piece
+from service.console.html.fragments import Content, Fact, Fragment, Listing
 from service.console.html.palette import colour_of
 from service.console.html.text import NONE, duration, listed, plural, quality_words, short, usd
 
 _SHOWN = 12
 """Maximum number of jobs in a list of this page. The page of jobs has all of them."""
-
-
-@dataclass(frozen=True, slots=True)
-class HeadlineFigure:
-    """A number at the top of the page. `share`, from 0 to 1, is drawn as a bar."""
-
-    label: str
-    value: str
-    note: str
-    share: float | None = None
-    tone: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +53,6 @@ class Worker:
 
     id: str
     name: str
-    project: str
     hue: int
     tone: str
     state: str
@@ -72,7 +60,6 @@ class Worker:
     message: str
     since: str
     share: float | None
-    cost: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +67,7 @@ class ClusterPage:
     """All contents of the page."""
 
     headline: str
-    figures: tuple[HeadlineFigure, ...]
+    figures: tuple[Fact, ...]
     pools: tuple[PoolRow, ...]
     tiles: tuple[Tile, ...]
     working: tuple[Worker, ...]
@@ -91,14 +78,14 @@ class ClusterPage:
     def contents(self) -> list[Content]:
         """Return the fragments of the page."""
         return [
-            Piece("headline", "headline", self.headline),
-            Piece("figures", "figures", self.figures),
-            Piece("pools", "pools", self.pools),
-            Piece("waiting", "workers", ("waiting", self.waiting)),
-            Piece("working", "workers", ("working", self.working)),
-            Piece("more", "more_jobs", self.more),
-            Piece("no-nodes", "no_nodes", not self.tiles),
-            Listing("tiles", tuple(Piece(f"node-{tile.id}", "tile", tile) for tile in self.tiles)),
+            Fragment("headline", "headline", self.headline),
+            Fragment("figures", "facts", ("figures", self.figures)),
+            Fragment("pools", "pools", self.pools),
+            Fragment("waiting", "workers", ("waiting", self.waiting)),
+            Fragment("working", "workers", ("working", self.working)),
+            Fragment("more", "more_jobs", self.more),
+            Fragment("no-nodes", "no_nodes", not self.tiles),
+            Listing("tiles", tuple(Fragment(f"node-{tile.id}", "tile", tile) for tile in self.tiles)),
         ]
 
 
@@ -146,9 +133,7 @@ def _slots(cluster: ClusterView) -> tuple[int, int]:
     return sum(one.slots for one in cluster.kinds), sum(one.held for one in cluster.kinds)
 
 
-def _figures(
-    cluster: ClusterView, nodes: Sequence[NodeView], latest: RoundView | None
-) -> tuple[HeadlineFigure, ...]:
+def _figures(cluster: ClusterView, nodes: Sequence[NodeView], latest: RoundView | None) -> tuple[Fact, ...]:
     slots, held = _slots(cluster)
     free = sum(one.free for one in cluster.kinds)
     live = sum(cluster.jobs.values())
@@ -162,18 +147,16 @@ def _figures(
     ]
     waiting = cluster.jobs.get(JobState.PENDING, 0)
     return (
-        HeadlineFigure(
-            "Slots at work", f"{held:,} of {slots:,}", f"{free:,} free", held / slots if slots else None
-        ),
-        HeadlineFigure("Jobs", f"{running:,} running", f"{plural(live, 'job')} in all, {waiting:,} waiting"),
-        HeadlineFigure("Spending", f"{usd(cluster.usd_per_h)} an hour", "what the slots at work cost"),
-        HeadlineFigure(
+        Fact("Slots at work", f"{held:,} of {slots:,}", f"{free:,} free", held / slots if slots else None),
+        Fact("Jobs", f"{running:,} running", f"{plural(live, 'job')} in all, {waiting:,} waiting"),
+        Fact("Spending", f"{usd(cluster.usd_per_h)} an hour", "what the slots at work cost"),
+        Fact(
             "Nodes",
             f"{ready:,} ready",
             listed([*others, *health]) if others or health else "all are well",
             tone="bad" if lost or ill else "",
         ),
-        HeadlineFigure("Decisions", cluster.policy, _quality(latest)),
+        Fact("Decisions", cluster.policy, _quality(latest)),
     )
 
 
@@ -231,11 +214,9 @@ def words_of_slots(slots: Sequence[SlotView]) -> str:
 
 def _worker(job: JobView, colours: Mapping[str, int]) -> Worker:
     done = job.progress
-    cost = job.cost.usd if job.cost is not None else None
     return Worker(
         id=job.id,
         name=job.name,
-        project=job.project,
         hue=colour_of(colours, job.id),
         tone=tone_of_job(job.state),
         state=words_of_job(job.state),
@@ -243,7 +224,6 @@ def _worker(job: JobView, colours: Mapping[str, int]) -> Worker:
         message=job.present or job.message,
         since=duration(None) if done.samples_per_s is None else f"{short(done.samples_per_s)} samples/s",
         share=done.samples / done.total_samples if done.total_samples else None,
-        cost=usd(cost),
     )
 
 

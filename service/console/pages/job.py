@@ -9,8 +9,8 @@ from datetime import datetime
 from headway.contract.views.decisions import ExplanationView
 from headway.contract.views.forecasts import ForecastView
 from headway.contract.views.jobs import EventView, JobState, JobView
-from service.console.html.badges import has_ended, tone_of_job, words_of_job
-from service.console.html.fragments import Content, Listing, Piece
+from service.console.html.badges import has_ended, tone_of_job
+from service.console.html.fragments import Content, Fact, Fragment, Listing
 from service.console.html.text import (
     NONE,
     between,
@@ -50,19 +50,8 @@ class Head:
     hue: int
     state: str
     tone: str
-    words: str
     reason: str
     outlook: Outlook
-
-
-@dataclass(frozen=True, slots=True)
-class Fact:
-    """A figure with its name and a note."""
-
-    label: str
-    value: str
-    note: str = ""
-    share: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,26 +103,26 @@ class JobPage:
     places: tuple[tuple[str, str], ...]
 
     def contents(self) -> list[Content]:
-        """Return the pieces of the page."""
-        drawn = [piece for chart in self.charts for piece in chart.pieces()]
+        """Return the fragments of the page."""
+        chart_fragments = [fragment for chart in self.charts for fragment in chart.fragments()]
         return [
-            Piece("job-head", "job_head", self.head),
-            Piece("job-facts", "facts", ("job-facts", self.facts)),
-            Piece("job-actions", "job_actions", self.actions),
-            Piece("job-options", "options", self.options),
-            Piece("job-limits", "limits", self.limits),
-            Piece("no-learning", "no_learning", (self.learning, not self.metrics)),
+            Fragment("job-head", "job_head", self.head),
+            Fragment("job-facts", "facts", ("job-facts", self.facts)),
+            Fragment("job-actions", "job_actions", self.actions),
+            Fragment("job-options", "options", self.options),
+            Fragment("job-limits", "limits", self.limits),
+            Fragment("no-learning", "no_learning", (self.learning, not self.metrics)),
             Listing(
-                "learning", tuple(Piece(f"chart-{one.name}", "metric_chart", one) for one in self.metrics)
+                "learning", tuple(Fragment(f"chart-{one.name}", "metric_chart", one) for one in self.metrics)
             ),
-            *drawn,
-            Piece("job-kept", "kept", (self.kept, self.prediction)),
-            Piece("job-ledger", "facts", ("job-ledger", self.ledger)),
-            Piece("job-failures", "facts", ("job-failures", self.failures)),
-            Piece("begun-checkpoints", "begun", self.begun),
-            Piece("begun-log", "begun", self.begun),
-            Piece("job-places", "places", self.places),
-            Listing("steps", tuple(Piece(f"step-{one.sequence}", "step", one) for one in self.steps)),
+            *chart_fragments,
+            Fragment("job-kept", "kept", (self.kept, self.prediction)),
+            Fragment("job-ledger", "facts", ("job-ledger", self.ledger)),
+            Fragment("job-failures", "facts", ("job-failures", self.failures)),
+            Fragment("begun-checkpoints", "begun", self.begun),
+            Fragment("begun-log", "begun", self.begun),
+            Fragment("job-places", "places", self.places),
+            Listing("steps", tuple(Fragment(f"step-{one.sequence}", "step", one) for one in self.steps)),
         ]
 
 
@@ -153,8 +142,8 @@ class JobViews:
     series: Mapping[str, Sequence[tuple[datetime, int, float]]]
 
 
-def job_page(views: JobViews, *, steers: bool, now: datetime) -> JobPage:
-    """Return the page. With `steers`, the viewer may change the job."""
+def job_page(views: JobViews, *, may_control: bool, now: datetime) -> JobPage:
+    """Return the page. With `may_control`, the viewer may change the job."""
     job, forecast = views.job, views.forecast
     begun = job.started_at is not None or bool(views.sizes)
     return JobPage(
@@ -165,12 +154,11 @@ def job_page(views: JobViews, *, steers: bool, now: datetime) -> JobPage:
             hue=views.colour,
             state=job.state.lower(),
             tone=tone_of_job(job.state),
-            words=words_of_job(job.state),
             reason=job.reason,
             outlook=outlook_of(job, views.present, forecast),
         ),
         facts=_facts(job, forecast) if begun else _facts_before(job),
-        actions=_actions(job, steers=steers),
+        actions=_actions(job, may_control=may_control),
         options=option_rows(views.explanation, forecast),
         limits=_limits(views.explanation),
         metrics=metrics_charts(views.series),
@@ -254,9 +242,9 @@ def _batch(job: JobView) -> str:
     return f"batch of {batch:,}" if batch else "samples per second"
 
 
-def _actions(job: JobView, *, steers: bool) -> Actions:
+def _actions(job: JobView, *, may_control: bool) -> Actions:
     verbs: list[str] = []
-    if steers and not has_ended(job) and job.state is not JobState.CANCELLING:
+    if may_control and not has_ended(job) and job.state is not JobState.CANCELLING:
         verbs = ["resume" if job.state is JobState.PAUSED else "pause", "resize", "prioritize", "cancel"]
     low, high = job.spec.elastic.min, job.spec.elastic.max
     size, priority = job.size or low, job.spec.priority

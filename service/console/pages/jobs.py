@@ -8,9 +8,10 @@ from datetime import datetime
 
 from headway.contract.views.jobs import JobProgress, JobView, Page
 from service.console.html.badges import has_ended, tone_of_job
-from service.console.html.fragments import Content, Listing, Piece
+from service.console.html.fragments import Content, Fragment, Listing
 from service.console.html.palette import colour_of
 from service.console.html.text import NONE, between, duration, iso, minute, percent, short, stamp, usd
+from service.console.pictures.job_curves import held_periods
 from service.usecases.ports.jobs import SizeChange
 
 _WIDTH, _HEIGHT = 96.0, 18.0
@@ -44,30 +45,22 @@ class JobTableRow:
     submitted_iso: str
 
 
-@dataclass(frozen=True, slots=True)
-class JobsPage:
-    """One page of the listing."""
-
-    rows: tuple[JobTableRow, ...]
-
-    def contents(self) -> list[Content]:
-        """Return the fragments of the page."""
-        rows = tuple(Piece(f"job-{row.id}", "job_row", row) for row in self.rows)
-        return [Piece("no-jobs", "no_jobs", not rows), Listing("rows", rows)]
-
-
-def jobs_page(
+def jobs_fragments(
     page: Page[JobView],
     sizes: Mapping[str, Sequence[SizeChange]],
     now: datetime,
     colours: Mapping[str, int],
-) -> JobsPage:
-    """Return the rows. `sizes` are the allocations by job id."""
-    rows = (
-        _row(job, sizes.get(job.id, ()), now, colour_of(colours, job.id), job.present or job.message)
+) -> list[Content]:
+    """Return the fragments of one page of the listing. `sizes` are the allocations by job id."""
+    rows = tuple(
+        Fragment(
+            f"job-{job.id}",
+            "job_row",
+            _row(job, sizes.get(job.id, ()), now, colour_of(colours, job.id), job.present or job.message),
+        )
         for job in page.items
     )
-    return JobsPage(tuple(rows))
+    return [Fragment("no-jobs", "no_jobs", not rows), Listing("rows", rows)]
 
 
 def _row(job: JobView, sizes: Sequence[SizeChange], now: datetime, hue: int, message: str) -> JobTableRow:
@@ -157,11 +150,9 @@ def sizes_path(sizes: Sequence[SizeChange], most: int, until: datetime) -> str:
         return min(_WIDTH, max(0.0, _WIDTH * (at - begin).total_seconds() / span_s))
 
     parts = [f"M0 {_HEIGHT:g}"]
-    for number, one in enumerate(sizes):
-        following = sizes[number + 1].granted_at if number + 1 < len(sizes) else None
-        ends = one.ended_at if following is None else min(one.ended_at or following, following)
+    for one, ends, stops in held_periods(sizes):
         y = _HEIGHT - (_HEIGHT - 1) * one.size / top
         parts.append(f"H{x(one.granted_at):.1f} V{y:.1f} H{x(ends or until):.1f}")
-        if ends is not None and (following is None or (following - ends).total_seconds() > 1):
+        if stops:
             parts.append(f"V{_HEIGHT:g}")
     return " ".join([*parts, f"V{_HEIGHT:g} Z"])

@@ -9,8 +9,8 @@ from datetime import datetime, timedelta
 from headway.contract.views.machines import MachineView
 from headway.contract.views.money import BudgetKind, BudgetView, GroupBy, Usage, UsageGroup, UsageView
 from service.api.http.context import ApiContext
-from service.console.html.fragments import Content, Listing, Piece
-from service.console.html.text import NONE, duration, iso, number, percent, plural, stamp, usd
+from service.console.html.fragments import Content, Fragment, Listing
+from service.console.html.text import NONE, duration, number, percent, plural, stamp, usd
 from service.console.pages.page import Key, LivePage, Memory
 from service.console.pictures.job_curves import Chart
 from service.usecases.money.budgets import list_budgets
@@ -35,7 +35,6 @@ class BarShare:
 class SpendingRow:
     """The spending of a job, a project or all together, split by use."""
 
-    key: str
     label: str
     usd: str
     useful: str
@@ -66,7 +65,6 @@ class BudgetCard:
 class MachineRow:
     """A machine that costs money, or may still do so."""
 
-    id: str
     name: str
     what: str
     state: str
@@ -75,61 +73,35 @@ class MachineRow:
     cost: str
     rate: str
     since: str
-    since_iso: str
 
 
-@dataclass(frozen=True, slots=True)
-class MoneyPage:
-    """All contents of the page."""
-
-    total: SpendingRow
-    headline: str
-    budgets: tuple[BudgetCard, ...]
-    projects: tuple[SpendingRow, ...]
-    jobs: tuple[SpendingRow, ...]
-    machines: tuple[MachineRow, ...]
-    warning: str
-
-    def contents(self) -> list[Content]:
-        """Return the fragments of the page."""
-        charts = [one.chart for one in self.budgets if one.chart is not None]
-        return [
-            Piece("money-head", "money_head", (self.headline, self.total, self.warning)),
-            Piece("no-budgets", "no_budgets", not self.budgets),
-            Listing("budgets", tuple(Piece(f"budget-{one.name}", "budget", one) for one in self.budgets)),
-            *(Piece(f"data-{one.name}", "chart_data", one) for one in charts),
-            Piece("projects", "spending", ("projects", "Projects", self.projects)),
-            Piece("spenders", "spending", ("spenders", "Jobs", self.jobs)),
-            Piece("machines", "machines", self.machines),
-        ]
-
-
-def money_page(
+def money_fragments(
     by_project: UsageView,
     by_job: UsageView,
     budgets: Sequence[BudgetView],
     days: Mapping[str, Sequence[UsageGroup]],
     machines: Sequence[MachineView],
-) -> MoneyPage:
-    """Return the page. `days` is the spending by day of each budget with a period, by the budget's name."""
-    total = by_project.total
-    unpriced = by_project.unpriced_kinds
-    return MoneyPage(
-        total=_spent("total", "In all", total),
-        headline=f"{usd(total.usd)} since {by_project.from_:%-d %B}, {percent(_useful(total))} of it useful training.",
-        budgets=tuple(_card(one, days.get(one.name, ()), by_project.to) for one in budgets),
-        projects=tuple(
-            _spent(one.key or "-", one.label or "no job", one) for one in _dearest(by_project.groups)
-        ),
-        jobs=tuple(
-            _spent(one.key or "-", one.label or "no job", one) for one in _dearest(by_job.groups)[:12]
-        ),
-        machines=tuple(_machine(one) for one in machines),
-        warning=f"Slots of {', '.join(unpriced)} have no price, and what they cost is not counted: "
-        "set HEADWAY_PRICES."
-        if unpriced
-        else "",
+) -> list[Content]:
+    """Return the fragments of the page. `days` is the spending by day of each budget with a period, by the budget's name."""
+    total, unpriced = by_project.total, by_project.unpriced_kinds
+    headline = (
+        f"{usd(total.usd)} since {by_project.from_:%-d %B}, {percent(_useful(total))} of it useful training."
     )
+    warning = (
+        f"Slots of {', '.join(unpriced)} have no price, and what they cost is not counted: set HEADWAY_PRICES."
+        if unpriced
+        else ""
+    )
+    cards = [_card(one, days.get(one.name, ()), by_project.to) for one in budgets]
+    return [
+        Fragment("money-head", "money_head", (headline, _spent("In all", total), warning)),
+        Fragment("no-budgets", "no_budgets", not cards),
+        Listing("budgets", tuple(Fragment(f"budget-{one.name}", "budget", one) for one in cards)),
+        *(Fragment(f"data-{one.chart.name}", "chart_data", one.chart) for one in cards if one.chart),
+        Fragment("projects", "spending", ("projects", "Projects", _dearest(by_project.groups))),
+        Fragment("spenders", "spending", ("spenders", "Jobs", _dearest(by_job.groups)[:12])),
+        Fragment("machines", "machines", tuple(_machine(one) for one in machines)),
+    ]
 
 
 async def read(context: ApiContext, key: Key, memory: Memory) -> list[Content]:
@@ -164,22 +136,25 @@ async def read(context: ApiContext, key: Key, memory: Memory) -> list[Content]:
         found = await tx.machines.views(now, open_only=True, limit=_MACHINES, cursor=None)
     machines = seen_machines(found, seen)
     memory["at"] = now
-    memory["money"] = money_page(by_project, by_job, budgets, days, machines.items).contents()
-    return list(memory["money"])
+    fragments = money_fragments(by_project, by_job, budgets, days, machines.items)
+    memory["money"] = fragments
+    return fragments
 
 
 PAGE = LivePage(name="money", label="Money", read=read, template="money.html")
 
 
-def _dearest(groups: Sequence[UsageGroup]) -> list[UsageGroup]:
-    return sorted(groups, key=lambda one: (-one.usd, -one.slot_h, one.key))
+def _dearest(groups: Sequence[UsageGroup]) -> tuple[SpendingRow, ...]:
+    """Return the rows of the groups, those with the largest spending first."""
+    ordered = sorted(groups, key=lambda one: (-one.usd, -one.slot_h, one.key))
+    return tuple(_spent(one.label or "no job", one) for one in ordered)
 
 
 def _useful(one: Usage) -> float:
     return one.useful_usd / one.usd if one.usd else one.useful_slot_h / one.slot_h if one.slot_h else 0.0
 
 
-def _spent(key: str, label: str, one: Usage) -> SpendingRow:
+def _spent(label: str, one: Usage) -> SpendingRow:
     parts = {
         "useful": (one.useful_usd, one.useful_slot_h),
         "unknown": (one.unknown_usd, one.unknown_slot_h),
@@ -198,7 +173,7 @@ def _spent(key: str, label: str, one: Usage) -> SpendingRow:
             )
             shares.append(BarShare(kind, round(offset, 2), round(width, 2), words))
         offset += width
-    return SpendingRow(key, label, usd(one.usd), percent(_useful(one)), f"{one.slot_h:,.1f}", tuple(shares))
+    return SpendingRow(label, usd(one.usd), percent(_useful(one)), f"{one.slot_h:,.1f}", tuple(shares))
 
 
 def _card(one: BudgetView, days: Sequence[UsageGroup], now: datetime) -> BudgetCard:
@@ -250,7 +225,6 @@ def _burn_down(one: BudgetView, days: Sequence[UsageGroup], now: datetime) -> Ch
 def _machine(one: MachineView) -> MachineRow:
     ended = one.state in {"gone", "failed"}
     return MachineRow(
-        id=one.id,
         name=one.node or one.external_id or one.id,
         what=f"{one.instance_type} in {one.zone or one.region}, {one.market}, {plural(one.slots, f'{one.device_kind} slot')}",
         state=one.state,
@@ -259,5 +233,4 @@ def _machine(one: MachineView) -> MachineRow:
         cost=usd(one.cost_usd),
         rate=NONE if ended else f"{usd(one.usd_per_h)}/h",
         since=f"{stamp(one.requested_at)}, {duration(one.billed_s)} paid for",
-        since_iso=iso(one.requested_at),
     )

@@ -9,7 +9,7 @@ from headway.contract.agents import NodeState
 from headway.contract.values.markets import Market
 from headway.contract.views.nodes import NodeView, SlotView
 from service.console.html.badges import cell_of, tone_of_node
-from service.console.html.fragments import Content, Listing, Piece
+from service.console.html.fragments import Content, Fragment, Listing
 from service.console.html.text import NONE, iso, stamp, usd
 from service.console.pages.cluster import words_of_slots
 
@@ -46,31 +46,18 @@ class SlotRow:
     job_id: str | None
     job: str
     health: str
-    trouble: str
+    problem: str
     since: str
     since_iso: str
     verbs: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class NodePage:
-    """All contents of the page."""
-
-    head: NodeHead
-    slots: tuple[SlotRow, ...]
-
-    def contents(self) -> list[Content]:
-        """Return the fragments of the page."""
-        rows = tuple(Piece(f"slot-{one.index}", "slot_row", one) for one in self.slots)
-        return [Piece("node-head", "node_head", self.head), Listing("slots", rows)]
-
-
-def node_page(node: NodeView, *, operates: bool, colours: Mapping[str, int]) -> NodePage:
-    """Return the page. With `operates`, the viewer may drain and cordon the node and release slots."""
+def node_fragments(node: NodeView, *, may_operate: bool, colours: Mapping[str, int]) -> list[Content]:
+    """Return the fragments of the page. With `may_operate`, the viewer may drain and cordon the node and release slots."""
     verbs: tuple[str, ...] = ()
-    if operates and node.state is NodeState.READY:
+    if may_operate and node.state is NodeState.READY:
         verbs = ("cordon", "drain")
-    elif operates and node.state is not NodeState.LOST:
+    elif may_operate and node.state is not NodeState.LOST:
         verbs = ("uncordon",) if node.state is not NodeState.CORDONED else ("uncordon", "drain")
     head = NodeHead(
         id=node.id,
@@ -88,10 +75,14 @@ def node_page(node: NodeView, *, operates: bool, colours: Mapping[str, int]) -> 
         engine=node.container_engine.capitalize() if node.container_engine else NONE,
         verbs=verbs,
     )
-    return NodePage(head, tuple(_slot(node, one, operates=operates, colours=colours) for one in node.slots))
+    rows = tuple(
+        Fragment(f"slot-{one.index}", "slot_row", _slot(node, one, may_operate=may_operate, colours=colours))
+        for one in node.slots
+    )
+    return [Fragment("node-head", "node_head", head), Listing("slots", rows)]
 
 
-def _slot(node: NodeView, slot: SlotView, *, operates: bool, colours: Mapping[str, int]) -> SlotRow:
+def _slot(node: NodeView, slot: SlotView, *, may_operate: bool, colours: Mapping[str, int]) -> SlotRow:
     ill = slot.quarantine
     parts = []
     if slot.health.temperature_c is not None:
@@ -109,8 +100,8 @@ def _slot(node: NodeView, slot: SlotView, *, operates: bool, colours: Mapping[st
         job_id=slot.job_id,
         job=slot.job_name or "free",
         health=", ".join(parts) or NONE,
-        trouble=f"in quarantine, {ill.grade.replace('_', ' ')}: {ill.message}" if ill is not None else "",
+        problem=f"in quarantine, {ill.grade.replace('_', ' ')}: {ill.message}" if ill is not None else "",
         since=stamp(ill.since) if ill is not None else "",
         since_iso=iso(ill.since) if ill is not None else "",
-        verbs=() if not operates else ("quarantine",) if ill is None else ("release",),
+        verbs=() if not may_operate else ("quarantine",) if ill is None else ("release",),
     )

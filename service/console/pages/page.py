@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlencode
 
 from service.api.http.context import ApiContext
 from service.console.html.fragments import Content
@@ -15,8 +16,8 @@ class Viewer:
     """Rights of a viewer that change a page. `projects` is None for all projects."""
 
     projects: frozenset[str] | None
-    steers: bool = False
-    operates: bool = False
+    may_control: bool = False
+    may_operate: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,13 @@ class Key:
     project: str = ""
     cursor: str = ""
     window: str = ""
-    """The length of the picture of slots over time; empty on pages without it."""
+    """The length of the chart of slots over time; empty on pages without it."""
+
+    @property
+    def query(self) -> str:
+        """The state of the page as the query of its address."""
+        given = {"state": self.state, "project": self.project, "cursor": self.cursor, "window": self.window}
+        return urlencode({name: value for name, value in given.items() if value})
 
 
 Memory = dict[str, Any]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from headway.contract.views.decisions import ClusterView, ParameterValue
-from service.console.html.fragments import Piece
+from service.console.html.fragments import Fragment
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +29,8 @@ class PolicyPanel:
     choices: tuple[tuple[str, str], ...]
 
 
-def policy_piece(cluster: ClusterView, *, operates: bool) -> Piece:
-    """Return the policy of the cluster. With `operates`, the viewer may choose another."""
+def policy_fragment(cluster: ClusterView, *, may_operate: bool) -> Fragment:
+    """Return the policy of the cluster. With `may_operate`, the viewer may choose another."""
     present = next((one for one in cluster.policies if one.name == cluster.policy), None)
     known = present.parameters if present is not None else []
     panel = PolicyPanel(
@@ -46,9 +46,9 @@ def policy_piece(cluster: ClusterView, *, operates: bool) -> Piece:
             for one in known
         ),
         given=" ".join(f"{name}={_text(value)}" for name, value in cluster.parameters.items()),
-        choices=tuple((one.name, one.summary) for one in cluster.policies) if operates else (),
+        choices=tuple((one.name, one.summary) for one in cluster.policies) if may_operate else (),
     )
-    return Piece("policy", "policy", panel)
+    return Fragment("policy", "policy", panel)
 
 
 def _text(value: ParameterValue) -> str:

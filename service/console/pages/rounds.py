@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headway.contract.views.decisions import RoundChange, RoundView, RowPrice
-from service.console.html.fragments import Content, Listing, Piece
+from service.console.html.fragments import Content, Fragment, Listing
 from service.console.html.palette import colour_of
 from service.console.html.text import (
     duration,
@@ -68,9 +68,9 @@ class RoundsPage:
 
     def contents(self) -> list[Content]:
         """Return the fragments of the page."""
-        drawn = [piece for chart in self.charts for piece in chart.pieces()]
-        rows = tuple(Piece(f"round-{row.id}", "round_row", row) for row in self.rows)
-        return [*drawn, Piece("no-rounds", "no_rounds", not rows), Listing("rounds", rows)]
+        chart_fragments = [fragment for chart in self.charts for fragment in chart.fragments()]
+        rows = tuple(Fragment(f"round-{row.id}", "round_row", row) for row in self.rows)
+        return [*chart_fragments, Fragment("no-rounds", "no_rounds", not rows), Listing("rounds", rows)]
 
 
 def rounds_page(rounds: Sequence[RoundView], colours: Mapping[str, int]) -> RoundsPage:
@@ -151,12 +151,12 @@ def _price_chart(rounds: Sequence[RoundView]) -> Chart:
             values.append(known.get(name, 0.0))
     data: dict[str, Any] = {"x": [one.at.timestamp() for one in rounds], "series": series}
     latest = rounds[-1] if rounds else None
-    dear = [price for price in latest.prices if price.price > 0] if latest else []
+    scarce = [price for price in latest.prices if price.price > 0] if latest else []
     words = (
         "Value of one more unit in the latest round: "
-        + ", ".join(f"{limit_words(price.name)} {number(price.price)}" for price in dear)
+        + ", ".join(f"{limit_words(price.name)} {number(price.price)}" for price in scarce)
         + f" ({latest.unit})."
-        if dear and latest
+        if scarce and latest
         else "Nothing was scarce in the latest round: another slot or dollar would have had no value."
     )
     rows = tuple(

@@ -21,7 +21,7 @@ from headway.contract.views.simulations import (
     SimulationStatus,
     SimulationView,
 )
-from service.console.html.fragments import Content, Listing, Piece
+from service.console.html.fragments import Content, Fragment, Listing
 from service.console.html.text import NONE, duration, iso, listed, percent, plural, stamp, usd
 
 _TONES = {
@@ -71,54 +71,26 @@ class JobRow:
     outcomes: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class SimulationPage:
-    """A simulation with its results."""
-
-    row: SimulationRow
-    outcomes: tuple[OutcomeRow, ...]
-    labels: tuple[str, ...]
-    jobs: tuple[JobRow, ...]
-    warnings: tuple[str, ...]
-
-    def contents(self) -> list[Content]:
-        """Return the fragments of the page."""
-        return [
-            Piece("simulation-head", "simulation_head", self.row),
-            Piece("outcomes", "outcomes", (self.outcomes, self.warnings)),
-            Piece("outcome-jobs", "outcome_jobs", (self.labels, self.jobs)),
-        ]
+def list_fragments(views: Sequence[SimulationView]) -> list[Content]:
+    """Return the fragments of the list of simulations, in the order of the views."""
+    rows = tuple(Fragment(f"simulation-{one.id}", "simulation_row", _row(one)) for one in views)
+    return [Fragment("no-simulations", "no_simulations", not rows), Listing("simulations", rows)]
 
 
-@dataclass(frozen=True, slots=True)
-class SimulationsPage:
-    """The list of simulations."""
-
-    rows: tuple[SimulationRow, ...]
-
-    def contents(self) -> list[Content]:
-        """Return the fragments of the page."""
-        rows = tuple(Piece(f"simulation-{row.id}", "simulation_row", row) for row in self.rows)
-        return [Piece("no-simulations", "no_simulations", not rows), Listing("simulations", rows)]
-
-
-def simulations_page(views: Sequence[SimulationView]) -> SimulationsPage:
-    """Return the list, in the order of the views."""
-    return SimulationsPage(tuple(_row(one) for one in views))
-
-
-def simulation_page(view: SimulationView) -> SimulationPage:
-    """Return the page of one simulation."""
+def simulation_fragments(view: SimulationView) -> list[Content]:
+    """Return the fragments of the page of one simulation."""
     result = view.result
     outcomes = result.outcomes if result is not None else []
-    jobs = result.jobs if result is not None else []
-    return SimulationPage(
-        row=_row(view),
-        outcomes=tuple(_outcome(one) for one in outcomes),
-        labels=tuple(one.label for one in outcomes),
-        jobs=tuple(JobRow(one.job_id, one.name, tuple(_job(each) for each in one.outcomes)) for one in jobs),
-        warnings=tuple(result.warnings) if result is not None else (),
+    rows = tuple(
+        JobRow(one.job_id, one.name, tuple(_job(each) for each in one.outcomes))
+        for one in (result.jobs if result is not None else [])
     )
+    warnings = tuple(result.warnings) if result is not None else ()
+    return [
+        Fragment("simulation-head", "simulation_head", _row(view)),
+        Fragment("outcomes", "outcomes", (tuple(_outcome(one) for one in outcomes), warnings)),
+        Fragment("outcome-jobs", "outcome_jobs", (tuple(one.label for one in outcomes), rows)),
+    ]
 
 
 def _row(view: SimulationView) -> SimulationRow:

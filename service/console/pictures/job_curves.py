@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from itertools import count
+from itertools import count, zip_longest
 from typing import Any
 
 from headway.contract.views.decisions import ExplanationView
 from headway.contract.views.forecasts import ConfigurationForecast, ForecastView, KeptForecast, Mark
 from headway.contract.views.jobs import EventView, JobView
-from service.console.html.fragments import Piece
+from service.console.html.fragments import Fragment
 from service.console.html.text import (
     NONE,
     between,
@@ -49,9 +49,9 @@ class Chart:
     rows: tuple[tuple[str, ...], ...]
     title: str = ""
 
-    def pieces(self) -> tuple[Piece, Piece]:
+    def fragments(self) -> tuple[Fragment, Fragment]:
         """Return the data fragment for the chart script, and the fragment with the sentence and table."""
-        return Piece(f"data-{self.name}", "chart_data", self), Piece(
+        return Fragment(f"data-{self.name}", "chart_data", self), Fragment(
             f"words-{self.name}", "chart_words", self
         )
 
@@ -146,12 +146,10 @@ def sizes_chart(
     until = job.finished_at or minute(now) + timedelta(minutes=1)
     times: list[float] = []
     slots: list[int] = []
-    for number_, one in enumerate(sizes):
-        following = sizes[number_ + 1].granted_at if number_ + 1 < len(sizes) else None
-        ends = following if one.ended_at is None else min(one.ended_at, following or one.ended_at)
+    for one, ends, stops in held_periods(sizes):
         times.append(one.granted_at.timestamp())
         slots.append(one.size)
-        if ends is not None and (following is None or (following - ends).total_seconds() > 1):
+        if ends is not None and stops:
             times.append(ends.timestamp())
             slots.append(0)
     if times:
@@ -175,6 +173,14 @@ def sizes_chart(
     )
     data = {"x": times, "y": slots, "max": job.spec.elastic.max, "pauses": [list(one) for one in pauses]}
     return Chart("sizes", "sizes", data, words, ("since", "size", "why"), rows)
+
+
+def held_periods(sizes: Sequence[SizeChange]) -> Iterator[tuple[SizeChange, datetime | None, bool]]:
+    """Yield each allocation with its end (None while it lasts), and whether the job held no slots after it."""
+    for one, following in zip_longest(sizes, sizes[1:]):
+        until = None if following is None else following.granted_at
+        ends = min((at for at in (one.ended_at, until) if at is not None), default=None)
+        yield one, ends, ends is not None and (until is None or (until - ends).total_seconds() > 1)
 
 
 def goodput_chart(forecast: ForecastView) -> Chart:

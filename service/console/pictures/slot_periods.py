@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from itertools import pairwise
@@ -132,14 +132,8 @@ def _by_generation(
         why = _why_changed(history, switches[number]) if number < len(switches) else period.why
         generation = switches[number - 1].generation if number else period.generation
         size = _size_of(history, generation) or period.size
-        periods.append(_with(period, why, generation, size))
+        periods.append(replace(period, why=why, generation=generation, size=size))
     return periods
-
-
-def _with(period: SlotPeriod, why: str, generation: int, size: int) -> SlotPeriod:
-    return SlotPeriod(
-        period.job_id, period.job_name, generation, size, period.phase, period.from_at, period.to_at, why
-    )
 
 
 def _why_changed(history: TrainingHistory, switch: JobTurn) -> str:
@@ -176,9 +170,7 @@ def _why_left(held: HeldSlot, history: TrainingHistory) -> str:
 
 
 def _generation_at(held: HeldSlot, history: TrainingHistory, at: datetime) -> int:
-    """Return the generation that trains at a time: that of the grant, or the latest one that its job switched
-    to.
-    """
+    """Return the generation that trains at a time: the grant's, or a later one to which the job has switched."""
     switches = [one for one in history.turns if one.kind == "switch" and one.generation > held.generation]
     passed = bisect_right([one.at for one in switches], at)
     if passed:

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 from headway.contract.agents import NodeState
 from service.console.html.badges import tone_of_node
-from service.console.html.fragments import Content, Listing, Piece
+from service.console.html.fragments import Content, Fragment, Listing
 from service.console.html.palette import colour_of
 from service.console.html.text import duration, listed, plural
 from service.console.pictures.slot_geometry import DEFAULT_WINDOW, NARROW_SHARE, WINDOW_WORDS, Strip
@@ -133,12 +133,12 @@ class HistoryPicture:
     def contents(self) -> list[Content]:
         """Return the fragments of the chart."""
         return [
-            Piece("history-axis", "history_axis", self.axis),
-            Piece("history-words", "history_words", self.words),
+            Fragment("history-axis", "history_axis", self.axis),
+            Fragment("history-words", "history_words", self.words),
             Listing(
-                "history-names", tuple(Piece(f"names-{one.id}", "lane_names", one) for one in self.nodes)
+                "history-names", tuple(Fragment(f"names-{one.id}", "lane_names", one) for one in self.nodes)
             ),
-            Listing("history-lanes", tuple(Piece(f"lanes-{one.id}", "lanes", one) for one in self.nodes)),
+            Listing("history-lanes", tuple(Fragment(f"lanes-{one.id}", "lanes", one) for one in self.nodes)),
         ]
 
 
@@ -174,9 +174,8 @@ def _bars(
     shown = [one for one in views.periods.get(key, ()) if one.to_at is None or one.to_at > strip.begins]
     bars = [_bar(group, strip, colours) for group in grouped(shown, NARROW_SHARE * strip.window_s)]
     for one in views.quarantines.get(key, ()):
-        left, right = strip.place(one.since), strip.place(one.released_at)
         title = f"In quarantine from {_clock(one.since)}: {one.message}"
-        bars.append(_placed(("", "quarantine", "quarantine", title), left, right, strip))
+        bars.append(_placed(strip, one.since, one.released_at, title, tone="quarantine", name="quarantine"))
     return tuple(bars)
 
 
@@ -197,21 +196,29 @@ def grouped(periods: Iterable[SlotPeriod], narrow_s: float) -> list[list[SlotPer
 
 
 def _bar(group: Sequence[SlotPeriod], strip: Strip, colours: Mapping[str, int]) -> SlotBar:
-    first, last = group[0], group[-1]
-    left, right = strip.place(first.from_at), strip.place(last.to_at)
+    first, to_at = group[0], group[-1].to_at
     jobs = {(one.job_id, one.job_name) for one in group}
     if len(jobs) > 1:
-        return _placed(("", "", "several", _several(group)), left, right, strip)
+        return _placed(strip, first.from_at, to_at, _several(group), tone="several")
     colour = f"job-{colour_of(colours, first.job_id)}" if first.job_id else "other"
     phase = first.phase if len(group) == 1 else SlotPhase.RUNNING
     title = _title(first) if len(group) == 1 else _several(group)
-    return _placed((first.job_id, first.job_name, f"{colour} {phase}", title), left, right, strip)
+    tone = f"{colour} {phase}"
+    return _placed(strip, first.from_at, to_at, title, tone=tone, name=first.job_name, job_id=first.job_id)
 
 
-def _placed(said: tuple[str, str, str, str], left: float, right: float, strip: Strip) -> SlotBar:
-    job_id, name, tone, title = said
-    least = 100 * NARROW_SHARE * strip.window_s / strip.length_s
-    width = max(right - left, least)
+def _placed(
+    strip: Strip,
+    from_at: datetime,
+    to_at: datetime | None,
+    title: str,
+    *,
+    tone: str,
+    name: str = "",
+    job_id: str = "",
+) -> SlotBar:
+    left = strip.place(from_at)
+    width = max(strip.place(to_at) - left, 100 * NARROW_SHARE * strip.window_s / strip.length_s)
     named = width * strip.length_s >= 100 * _NAMED_SHARE * strip.window_s
     # The window may start one step after the strip: there, a name is visible for as long as its bar is.
     text_x = f"{100 * (100 * strip.step_s / strip.length_s) / width:.2f}%" if left == 0 else "0"

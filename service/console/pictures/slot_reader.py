@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from service.console.pictures.slot_geometry import Strip
-from service.console.pictures.slot_periods import SlotPeriod, histories, slot_periods
+from service.console.pictures.slot_periods import SlotPeriod, TrainingHistory, histories, slot_periods
 from service.console.pictures.slot_picture import HistoryViews
 from service.usecases.ports.nodes import HeldSlot, NodeSlots, QuarantinePeriod
 from service.usecases.ports.transactions import Transaction
@@ -42,8 +42,8 @@ async def read_history(
     known = histories(turns, sizes)
     periods: dict[tuple[str, int], list[SlotPeriod]] = {}
     for one in held:
-        found = slot_periods(one, strip.begins, known[one.job_id]) if one.job_id in known else None
-        periods.setdefault((one.node_id, one.slot), []).extend(found or slot_periods(one, strip.begins))
+        found = slot_periods(one, strip.begins, known.get(one.job_id, TrainingHistory()))
+        periods.setdefault((one.node_id, one.slot), []).extend(found)
     quarantines: dict[tuple[str, int], list[QuarantinePeriod]] = {}
     for kept in await tx.node_queries.quarantined(ids, strip.begins):
         quarantines.setdefault((kept.node_id, kept.slot), []).append(kept)

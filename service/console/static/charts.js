@@ -8,8 +8,8 @@ export function draw(changed) {
     const source = document.getElementById(box.dataset.chart);
     if (!source) continue;
     const drawn = charts.get(box);
-    const piece = source.parentElement.closest("[id]")?.id;
-    if (changed && drawn && !changed.has(source.id) && !changed.has(piece)) continue;
+    const fragment = source.parentElement.closest("[id]")?.id;
+    if (changed && drawn && !changed.has(source.id) && !changed.has(fragment)) continue;
     const data = JSON.parse(source.textContent);
     const made = KINDS[source.dataset.kind](data, ink());
     if (drawn && changed && drawn.shape === shape(made)) {

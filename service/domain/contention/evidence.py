@@ -47,20 +47,20 @@ def unproven(given: RoundInput, evidence: Evidence, tenure: Tenure, seats: Guara
     configurations = given.configurations
     slots, kind = configurations.slots, configurations.kind
     held = np.where(given.current >= 0, slots[np.maximum(given.current, 0)], 0)
-    on = np.where(given.current >= 0, kind[np.maximum(given.current, 0)], -1)
-    grows = (slots[None, :] > held[:, None]) | (kind[None, :] != on[:, None])
+    held_kind = np.where(given.current >= 0, kind[np.maximum(given.current, 0)], -1)
+    grows = (slots[None, :] > held[:, None]) | (kind[None, :] != held_kind[:, None])
     least = np.where(seats.smallest != NOTHING, slots[np.maximum(seats.smallest, 0)], 0)
     tries = given.allowed & grows & ~evidence.known & (slots[None, :] > least[:, None])
     tries[evidence.exempt | evidence.entitled] = False
     waits = tries.copy()
     demand, free = _demand(given), _free(given, seats)
     more = _more(given, seats, demand)
-    beside = (more <= free[:, None, None]).all(axis=0)
-    fits = tries & beside
+    fits_free = (more <= free[:, None, None]).all(axis=0)
+    fits = tries & fits_free
     exploring = _exploring(given, evidence, held, least)
     for index in range(len(configurations.kinds)):
         of_kind = kind == index
-        number = int(evidence.nodes[index]) - int((exploring & (on == index)).sum())
+        number = int(evidence.nodes[index]) - int((exploring & (held_kind == index)).sum())
         explorers = _explorers(given, fits & of_kind, more[index], free[index], number)
         waits[np.ix_(explorers, of_kind)] &= ~fits[np.ix_(explorers, of_kind)]
     if not seats.fit:
@@ -70,7 +70,7 @@ def unproven(given: RoundInput, evidence: Evidence, tenure: Tenure, seats: Guara
         running = (given.current != NOTHING) & ~evidence.exempt & ~evidence.entitled
         startable = (given.current == NOTHING)[:, None] & given.allowed & (given.goodput > 0) & ~waits
         someone_could_start = startable[:, (demand <= free[:, None]).all(axis=0)].any()
-        waits |= given.allowed & grows & running[:, None] & (someone_could_start | ~beside)
+        waits |= given.allowed & grows & running[:, None] & (someone_could_start | ~fits_free)
     return np.asarray(waits)
 
 

@@ -1,4 +1,4 @@
-"""GuaranteedJobs: the jobs that must have slots in a round, by minimums before surplus, turns and a bounded wait.
+"""The jobs that must have slots in a round: minimums come before surplus, and turns bound every wait.
 
 - While the minimums of all jobs fit, each job has a *seat*: at least its smallest configuration.
 - While they do not fit, the first seats go to jobs that have not reached their minimum run time and to jobs
@@ -64,7 +64,6 @@ class GuaranteedJobs:
         firm: (J,) running jobs that may not be vacated now for another job's gain.
         fit: True if the minimums of all jobs fit together, now or once jobs in transition return their
             surplus.
-        overdue: (J,) waiting jobs that have reached the maximum wait.
         reserving: index of the waiting job for which slots are kept until it fits; None if there is none.
         smallest: (J,) smallest configuration of each job, `NOTHING` for a job without one.
     """
@@ -72,7 +71,6 @@ class GuaranteedJobs:
     columns: IntArray
     firm: BoolArray
     fit: bool
-    overdue: BoolArray
     reserving: int | None
     smallest: IntArray
 
@@ -88,21 +86,21 @@ def guaranteed_jobs_of(given: RoundInput, tenure: Tenure, solve: Solve) -> Guara
     admitted = _admitted(given, smallest, solve)
     seats = _seated(given, given.rows, smallest, admitted.astype(np.float64), solve)
     fit = bool((seats != NOTHING)[admitted].all())
-    if not fit and _keeps_rows(_once_given_back(given, tenure.coming), np.where(admitted, smallest, NOTHING)):
+    if not fit and _keeps_rows(
+        _rows_after_transitions(given, tenure.coming), np.where(admitted, smallest, NOTHING)
+    ):
         # No job is stopped for slots that will be free in a moment: running jobs come first, then the others.
         fit = True
         seats = _seated(given, given.rows, smallest, np.where(holds, 2.0 + len(holds), 1.0) * admitted, solve)
-    overdue = ~holds & admitted & (given.waited_s >= tenure.max_wait_s)
     firm = holds & ~tenure.forced & ((tenure.run_s < tenure.min_run_s) | tenure.pinned)
     reserving = None
     if not fit:
         firm &= tenure.priority >= tenure.priority[~holds & admitted].max(initial=-np.inf)
+        overdue = ~holds & admitted & (given.waited_s >= tenure.max_wait_s)
         turns = _turns(given, tenure, firm & admitted, overdue)
         seats = _seated(given, given.rows, smallest, turns, solve)
         reserving = _reserving(given, tenure, smallest, overdue & (seats == NOTHING), firm)
-    return GuaranteedJobs(
-        columns=seats, firm=firm, fit=fit, overdue=overdue, reserving=reserving, smallest=smallest
-    )
+    return GuaranteedJobs(columns=seats, firm=firm, fit=fit, reserving=reserving, smallest=smallest)
 
 
 def _admitted(given: RoundInput, smallest: IntArray, solve: Solve) -> BoolArray:
@@ -126,16 +124,16 @@ def latest_turn_s(given: RoundInput, tenure: Tenure, seats: GuaranteedJobs) -> F
     waits = (given.current == NOTHING) & (seats.smallest != NOTHING)
     order = _by_turn(given, tenure, waits)
     fixed = tenure.pinned & (given.current != NOTHING)
-    there = float(kind_capacity(given).sum()) - float(slots[given.current[fixed]].sum())
+    capacity = float(kind_capacity(given).sum()) - float(slots[given.current[fixed]].sum())
     least = slots[seats.smallest[order]]
     # A job that never changes size may come first and then stay.
     rigid = np.where(tenure.rigid[order], least, 0)
-    left = there - (rigid.sum() - rigid)
+    left = capacity - (rigid.sum() - rigid)
     turns = np.where(left >= least, 1.0 + np.ceil(_LOOSE * np.cumsum(least) / np.maximum(left, 1.0)), np.inf)
-    found = np.zeros(len(waits))
+    bound_s = np.zeros(len(waits))
     left_s = np.maximum(tenure.max_wait_s - given.waited_s[order], 0.0)
-    found[order] = left_s + turns * tenure.min_run_s.max(initial=0.0)
-    return found
+    bound_s[order] = left_s + turns * tenure.min_run_s.max(initial=0.0)
+    return bound_s
 
 
 def smallest_columns(given: RoundInput) -> IntArray:
@@ -176,8 +174,9 @@ def _turns(given: RoundInput, tenure: Tenure, firm: BoolArray, overdue: BoolArra
 def _seated(
     given: RoundInput, rows: tuple[Row, ...], smallest: IntArray, counts: FloatArray, solve: Solve
 ) -> IntArray:
-    """Return the smallest configurations (J,) within the rows for the set of jobs with the greatest total
-    weight.
+    """Return the smallest configurations (J,) of the jobs that fit the rows together, `NOTHING` for the others.
+
+    The jobs are those with the greatest total weight `counts` (J,).
     """
     wanted = np.where(counts > 0, smallest, NOTHING)
     if _keeps_rows(rows, wanted):
@@ -187,7 +186,7 @@ def _seated(
     offered = given.allowed & (given.goodput > 0) & (slots[None, :] == least[:, None])
     utility = np.where(offered, counts[:, None], -np.inf)
     utility[counts <= 0] = -np.inf
-    # Among equals the earlier job wins, so that turns follow the order of submission.
+    # Among equals the earlier job is preferred, as far as the gap of the solver allows.
     earlier = np.linspace(1e-6, 0.0, len(counts), endpoint=False)
     solution = solve(
         Problem(
@@ -200,14 +199,14 @@ def _seated(
     return solution.chosen
 
 
-def _once_given_back(given: RoundInput, coming: FloatArray) -> tuple[Row, ...]:
-    """Return the rows with the capacity that is about to be free, without those that keep slots together."""
+def _rows_after_transitions(given: RoundInput, coming: FloatArray) -> tuple[Row, ...]:
+    """Return the rows with the slots that jobs in transition are about to release, without packing rows."""
     kinds = len(given.configurations.kinds)
-    slots = (
+    raised = (
         replace(row, capacity=row.capacity + more)
         for row, more in zip(given.rows[:kinds], coming.tolist(), strict=True)
     )
-    return (*slots, *(row for row in given.rows[kinds:] if not row.name.startswith("packing/")))
+    return (*raised, *(row for row in given.rows[kinds:] if not row.name.startswith("packing/")))
 
 
 def _keeps_rows(rows: tuple[Row, ...], chosen: IntArray) -> bool:

@@ -91,16 +91,15 @@ def keeping(given: RoundInput, resting: BoolArray, seats: IntArray) -> BoolArray
     """Return the jobs (J,) at rest that can keep all their slots beside the seats (J,) of all jobs, by
     submission order.
     """
-    rows = given.rows
     stays = resting & given.allowed[np.arange(len(resting)), np.maximum(given.current, 0)]
     order = np.flatnonzero(stays)
     fits = np.ones(len(order), dtype=np.bool_)
-    for row in rows:
+    for row in given.rows:
         counts = np.ones(len(resting), dtype=np.bool_) if row.jobs is None else row.jobs
-        room = row.capacity - row.taken(seats)
+        left = row.capacity - row.taken(seats)
         own = np.where(seats[order] != NOTHING, row.demand[np.maximum(seats[order], 0)], 0.0)
         more = np.where(counts[order], row.demand[given.current[order]] - own, 0.0)
-        fits &= np.cumsum(more) <= room + 1e-9
-    found = np.zeros(len(resting), dtype=np.bool_)
-    found[order[fits]] = True
-    return found
+        fits &= np.cumsum(more) <= left + 1e-9
+    keeps = np.zeros(len(resting), dtype=np.bool_)
+    keeps[order[fits]] = True
+    return keeps

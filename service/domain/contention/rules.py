@@ -86,7 +86,7 @@ def _nothing_to_share(given: RoundInput, tenure: Tenure) -> Contest:
     nobody = np.zeros(len(given.current), dtype=np.bool_)
     nowhere = np.zeros_like(given.allowed)
     none = np.full(len(given.current), NOTHING, dtype=np.int64)
-    seats = GuaranteedJobs(columns=none, firm=nobody, fit=True, overdue=nobody, reserving=None, smallest=none)
+    seats = GuaranteedJobs(columns=none, firm=nobody, fit=True, reserving=None, smallest=none)
     return Contest(
         given=given, tenure=tenure, seats=seats, unproven=nowhere, resting=nowhere, reserved=nobody
     )

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
 import numpy as np
 
 from headway.contract.spec import Resize
-from service.domain.allocation.configurations.capacity import PoolCapacity
-from service.domain.allocation.configurations.eligibility import Holding, explores
+from service.domain.allocation.configurations.eligibility import explores
 from service.domain.allocation.configurations.masks import MeasuredConfigurations
+from service.domain.allocation.configurations.scope import RoundScope
 from service.domain.allocation.limits.tenancy import Tenancy
 from service.domain.cluster.contention_rules import RUN_COSTS
-from service.domain.cluster.snapshot import Snapshot
 from service.domain.contention.costs import restart_s
 from service.domain.contention.evidence import Evidence
 from service.domain.contention.guaranteed_jobs import Tenure
@@ -21,50 +18,44 @@ from service.domain.jobs.job import Job
 from service.domain.shared.arrays import FloatArray
 
 
-def tenure_of(
-    snapshot: Snapshot,
-    jobs: Sequence[Job],
-    holdings: Mapping[str, Holding],
-    rooms: Mapping[str, PoolCapacity],
-) -> Tenure:
+def tenure_of(scope: RoundScope) -> Tenure:
     """Return the run times and waits of the jobs, and the facts that protect them."""
-    rules, now = snapshot.contention, snapshot.now
-    holds = [holdings[job.id] for job in jobs]
+    jobs, holdings = scope.jobs, list(scope.holdings.values())
+    rules, now = scope.snapshot.contention, scope.snapshot.now
     recent = [recent_changes(job.progress, now) for job in jobs]
     since = [job.progress.run_since or job.state_since for job in jobs]
     run_s = [
         max(0.0, (now - began).total_seconds()) if one.size else 0.0
-        for one, began in zip(holds, since, strict=True)
+        for one, began in zip(holdings, since, strict=True)
     ]
     return Tenure(
         run_s=np.array(run_s),
         min_run_s=np.array([min_run_s(job, rules.min_run_s) for job in jobs]),
         pinned=np.array(
-            [job.pinned_size == one.size for job, one in zip(jobs, holds, strict=True)], dtype=np.bool_
+            [job.pinned_size == one.size for job, one in zip(jobs, holdings, strict=True)], dtype=np.bool_
         ),
         rigid=np.array([job.spec.elastic.resize is Resize.NEVER for job in jobs], dtype=np.bool_),
-        forced=np.array([bool(one.size) and not one.whole for one in holds], dtype=np.bool_),
+        forced=np.array([bool(one.size) and not one.whole for one in holdings], dtype=np.bool_),
         priority=np.array([float(job.spec.priority) for job in jobs]),
         recent_s=np.array([sum(change.cost_s for change in one) for one in recent], dtype=np.float64),
-        coming=_coming(snapshot, jobs, rooms),
+        coming=_coming(scope),
         max_wait_s=rules.max_wait_s,
     )
 
 
-def _coming(snapshot: Snapshot, jobs: Sequence[Job], rooms: Mapping[str, PoolCapacity]) -> FloatArray:
+def _coming(scope: RoundScope) -> FloatArray:
     """Return the slots (K,) by pool that jobs in transition hold beyond their minimums."""
-    names = {name: index for index, name in enumerate(rooms)}
-    found = np.zeros(len(names))
-    deciding = {job.id for job in jobs}
+    snapshot, pools = scope.snapshot, list(scope.capacities)
+    coming = np.zeros(len(pools))
     for job_id, keys in snapshot.holdings.items():
         job = snapshot.jobs.get(job_id)
-        if job is None or job_id in deciding or job.spec.elastic.resize is Resize.NEVER:
+        if job is None or job_id in scope.holdings or job.spec.elastic.resize is Resize.NEVER:
             continue
         beyond = len(keys) - min(job.sizes)
-        pools = [pool.name for pool in map(snapshot.pool_of, keys[:1]) if pool is not None]
-        if beyond > 0 and pools and pools[0] in names:
-            found[names[pools[0]]] += beyond
-    return found
+        pool = snapshot.pool_of(keys[0])
+        if beyond > 0 and pool is not None:
+            coming[pools.index(pool.name)] += beyond
+    return coming
 
 
 def min_run_s(job: Job, least_s: float) -> float:
@@ -72,19 +63,13 @@ def min_run_s(job: Job, least_s: float) -> float:
     return max(least_s, RUN_COSTS * restart_s(job))
 
 
-def evidence_of(
-    snapshot: Snapshot,
-    jobs: Sequence[Job],
-    seen: MeasuredConfigurations,
-    rooms: Mapping[str, PoolCapacity],
-    tenancy: Tenancy,
-) -> Evidence:
+def evidence_of(scope: RoundScope, measured: MeasuredConfigurations, tenancy: Tenancy) -> Evidence:
     """Return the sizes that were measured, and the number of nodes that explorations may use."""
     return Evidence(
-        known=seen.tried | seen.alike,
-        exempt=np.array([not explores(job, snapshot) for job in jobs], dtype=np.bool_),
+        known=measured.known,
+        exempt=np.array([not explores(job, scope.snapshot) for job in scope.jobs], dtype=np.bool_),
         entitled=np.any(
-            [np.zeros(len(jobs), dtype=np.bool_), *(claim.members for claim in tenancy.claims)], axis=0
+            [np.zeros(len(scope.jobs), dtype=np.bool_), *(claim.members for claim in tenancy.claims)], axis=0
         ),
-        nodes=np.array([int((room.room > 0).sum()) for room in rooms.values()], dtype=np.int64),
+        nodes=np.array([(one.room > 0).sum() for one in scope.capacities.values()], dtype=np.int64),
     )

@@ -101,7 +101,7 @@ def narrowed(roles: Mapping[str, Role], role: Role | None, project: str) -> dict
     return kept if role is None else {name: lesser(held, role) for name, held in kept.items()}
 
 
-def bounds_of_own(maker: Principal, role: Role | None, project: str) -> tuple[Role | None, str]:
+def own_token_bounds(maker: Principal, role: Role | None, project: str) -> tuple[Role | None, str]:
     """Return the role and the project of a token that users create for themselves.
 
     The result is the requested role and project, but never more than the presented token grants, whatever

@@ -42,7 +42,7 @@ class NodeTokens:
     previous_sha256: str | None
     used_since: datetime | None
 
-    def standing(self, sha256: str, now: datetime) -> TokenState:
+    def state_of(self, sha256: str, now: datetime) -> TokenState:
         """Return the state of the token with this digest."""
         if hmac.compare_digest(sha256, self.newest_sha256):
             return TokenState.CURRENT

@@ -20,11 +20,10 @@ from headway.contract.spec import Retry
 from headway.contract.views.jobs import JobProgress, Reason
 from service.domain.jobs.tracebacks import lost_a_peer, traceback_in
 
-_DIES_TIDYING_UP = frozenset({signal.SIGABRT, signal.SIGSEGV})
+_TEARDOWN_SIGNALS = frozenset({signal.SIGABRT, signal.SIGSEGV})
 """Signals that can kill an interpreter after its work is done, raised in threads of native libraries."""
-_SHELL_BASE = 128
 _FATAL = (signal.SIGKILL, signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
-_SAID_BY_SHELL = {_SHELL_BASE + number: number for number in _FATAL}
+_SHELL_SIGNALS = {128 + number: number for number in _FATAL}
 """Exit codes by which a shell or a container reports that a signal killed its program: 137 for SIGKILL."""
 AT_ONCE_S = 10.0
 """Run time in seconds below which a script that reports no progress has probably not trained at all."""
@@ -79,7 +78,7 @@ class EndVerdict:
 
 def ending_of(exit_: RankExit) -> Ending:
     """Return the ending of one rank."""
-    if exit_.completed and (exit_.exit_code == EXIT_DONE or killed_by(exit_) in _DIES_TIDYING_UP):
+    if exit_.completed and (exit_.exit_code == EXIT_DONE or killed_by(exit_) in _TEARDOWN_SIGNALS):
         return Ending.DONE
     if exit_.stopped_by_agent or exit_.exit_code == EXIT_STOPPED:
         # Exit code 0 after SIGTERM does not prove success: many scripts save their state and exit with 0. One
@@ -96,7 +95,7 @@ def ending_of(exit_: RankExit) -> Ending:
 
 def killed_by(exit_: RankExit) -> int | None:
     """Return the signal that ended the rank or the program in its shell; None for any other end."""
-    return _SAID_BY_SHELL.get(exit_.exit_code) if exit_.exit_code is not None else exit_.signal
+    return _SHELL_SIGNALS.get(exit_.exit_code) if exit_.exit_code is not None else exit_.signal
 
 
 def left_unasked(exits: Sequence[RankExit]) -> bool:
@@ -120,11 +119,11 @@ def judge(exits: Sequence[RankExit]) -> EndVerdict:
     for ending in _WORST_FIRST:
         found = [exit_ for exit_ in exits if ending_of(exit_) is ending]
         if found:
-            return _verdict(ending, min(found, key=_nearest_the_cause))
+            return _verdict(ending, min(found, key=_cause_order))
     return EndVerdict(Ending.STOPPED, Reason.PREEMPTED, "no rank had started")
 
 
-def _nearest_the_cause(exit_: RankExit) -> tuple[bool, bool, int]:
+def _cause_order(exit_: RankExit) -> tuple[bool, bool, int]:
     """Return the sort key by which the likely cause comes first: a lack of memory, an error of the rank
     itself, then the loss of a peer.
     """
@@ -179,8 +178,8 @@ def without_progress(
     suspicious.
     """
     trained = progress.samples > 0 or progress.first_samples is not None
-    tells = progress.source is not None
-    if verdict.ending is not Ending.DONE or trained or not (tells or ran_s < AT_ONCE_S):
+    suspicious = progress.source is not None or ran_s < AT_ONCE_S
+    if verdict.ending is not Ending.DONE or trained or not suspicious:
         return verdict
     lines = next((exit_.log_tail for exit_ in sorted(exits, key=lambda exit_: exit_.rank)), ())
     return EndVerdict(

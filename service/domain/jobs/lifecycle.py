@@ -93,9 +93,6 @@ TRANSITIONS: dict[tuple[JobState, JobEvent], JobState] = {
 }
 """Every legal transition. A pair that is not here is illegal."""
 
-OCCUPYING_STATES = frozenset({_S.STARTING, _S.RUNNING, _S.RESIZING, _S.RECOVERING, _S.CANCELLING})
-"""States in which a job may hold slots."""
-
 
 def allows(state: JobState, event: JobEvent) -> bool:
     """Return True if `event` may happen to a job in `state`."""

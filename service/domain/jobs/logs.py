@@ -89,9 +89,7 @@ class Part:
     piece: LogPiece
     skip: int
     missing: int
-    """Number of bytes before the chunk that are no longer stored, and that the reader has not been told
-    about.
-    """
+    """Number of bytes before the chunk that are no longer stored, if the reader does not know of them yet."""
     cursor: str
 
 
@@ -107,17 +105,17 @@ class LogReading:
     def __init__(self, wanted: LogFilter, *, cursor: str | None = None, since_us: int = 0) -> None:
         self._wanted = wanted
         self._since_us = since_us
-        self._tells = cursor is None and not since_us
+        self._reports_missing = cursor is None and not since_us
         """True if the reader is told about bytes lost before the first chunk of a stream."""
-        name, *told = (cursor or "").split("~")
+        name, *ends = (cursor or "").split("~")
         self._shown_to = name
         self._latest = name
         self._ends: dict[Stream, int] = {}
         """Offset up to which each stream has been shown, in the order of the last reads."""
-        for one in told:
+        for one in ends:
             generation, rank, end = (int(part) for part in one.split("."))
             self._ends[generation, rank] = end
-        self._told = frozenset(self._ends)
+        self._in_cursor = frozenset(self._ends)
         self._knows_all = 0 < len(self._ends) < MOST_STREAMS
         """True if every stream missing from the cursor was not shown within `SETTLE_S` before the cursor."""
 
@@ -140,7 +138,7 @@ class LogReading:
             self._ends.pop(piece.stream, None)
             self._ends[piece.stream] = piece.end
             self._latest = max(self._latest, piece.name)
-            missing = piece.offset if end is None and self._tells else 0
+            missing = piece.offset if end is None and self._reports_missing else 0
             parts.append(Part(piece, max(0, (end or 0) - piece.offset), missing, self._cursor()))
         return parts
 
@@ -148,7 +146,7 @@ class LogReading:
         """Return True if a chunk precedes the reader's initial cursor, and that cursor does not cover the
         chunk's stream.
         """
-        return piece.name <= self._shown_to and not self._knows_all and piece.stream not in self._told
+        return piece.name <= self._shown_to and not self._knows_all and piece.stream not in self._in_cursor
 
     def _cursor(self) -> str:
         streams = list(self._ends.items())[-MOST_STREAMS:]

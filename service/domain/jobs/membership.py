@@ -114,8 +114,8 @@ def choose_store(members: Members, ports: Mapping[tuple[str, int], int]) -> Stor
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Crew:
-    """All processes that may report for a job: members of the running generation, and of the next one during
-    a change.
+    """Processes that may report for a job: members of the running generation, and of the next one during a
+    change.
 
     Until the change is ordered, only its new ranks may report for the next generation.
     """
@@ -135,7 +135,7 @@ class Crew:
         member = self.member(who)
         return member is not None and member.node_id == node_id
 
-    def may_say(self, who: Born, generation: int, rank: int) -> bool:
+    def may_report(self, who: Born, generation: int, rank: int) -> bool:
         """Return True if the process has this rank in this generation and may report for it now."""
         if generation == self.generation:
             return any(born(one) == who and one.rank == rank for one in self.running)

@@ -57,14 +57,8 @@ def after_message(progress: JobProgress, message: Message) -> JobProgress:
         case Restored():
             lost = max(0, progress.samples - message.samples)
             update = {"samples": message.samples, **_with_lost(progress, lost)}
-        case FirstStep() if message.rank == 0 and message.samples < progress.samples:
-            # A rank that restores a checkpoint reports it before the first step, so this generation found
-            # none.
-            update = {
-                "samples": message.samples,
-                "checkpoint_samples": None,
-                **_with_lost(progress, progress.samples),
-            }
+        case FirstStep() if message.rank == 0:
+            return _after_first_step(progress, message)
         case EpochClosed() if message.epoch + 1 > progress.epochs_audited:
             # Reports about earlier epochs may be lost with their node. The training state has the exact
             # count.
@@ -80,6 +74,15 @@ def after_message(progress: JobProgress, message: Message) -> JobProgress:
             }
         case _:
             update = {}
+    return progress.model_copy(update=update)
+
+
+def _after_first_step(progress: JobProgress, message: FirstStep) -> JobProgress:
+    update: dict[str, Any] = {"begun_generation": max(progress.begun_generation, message.generation)}
+    if message.samples < progress.samples:
+        # A rank that restores a checkpoint reports it before the first step: there was none.
+        update |= {"samples": message.samples, "checkpoint_samples": None}
+        update |= _with_lost(progress, progress.samples)
     return progress.model_copy(update=update)
 
 

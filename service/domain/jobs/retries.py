@@ -18,22 +18,24 @@ FORGIVEN_RAN_S = 86_400.0
 TAKEN_DOWN_WITHIN_S = 120.0
 """Time in seconds after a job's start on a node within which it may have caused the loss of the node."""
 TAKEN_DOWN_NODES = 3
+"""Number of nodes lost in this way after which a job is not retried."""
 ALIKE_FAILURES = KEPT_FAILURES
 """Number of identical failures in a row without progress after which a job is not retried. With the backoff
 between them this takes at least two minutes. A service that the script needs may be away for that long.
 """
-_ITS_OWN_DOING = frozenset({Reason.USER_ERROR, Reason.OUT_OF_MEMORY, Reason.START_FAILED})
+_CAUSED_BY_THE_JOB = frozenset({Reason.USER_ERROR, Reason.OUT_OF_MEMORY, Reason.START_FAILED})
 """Reasons that a job causes itself. A rank that is killed from outside or requests a retry proves nothing
 about the job.
 """
-_MOST_SAID = 200
+_GIST_CHARACTERS = 200
 
 AUTO_HUNG_S = 600.0
 """Time in seconds that most scripts do not exceed between two steps, for an evaluation or a checkpoint.
 PyTorch gives a GPU collective the same time.
 """
 AUTO_HUNG_STEPS = 50.0
-TOLD_HUNG_STEPS = 5.0
+"""Multiple of the usual step time that extends `AUTO_HUNG_S`."""
+SET_HUNG_STEPS = 5.0
 """Multiple of the usual step time that extends the job file's limit, since a slow step is not a hung one."""
 
 
@@ -75,7 +77,7 @@ def hung_limits(hung_after: HungAfter) -> HungLimits | None:
         return None
     if hung_after == "auto":
         return HungLimits(AUTO_HUNG_S, AUTO_HUNG_STEPS, when_still=True)
-    return HungLimits(hung_after, TOLD_HUNG_STEPS, when_still=False)
+    return HungLimits(hung_after, SET_HUNG_STEPS, when_still=False)
 
 
 def gist(message: str) -> str:
@@ -84,7 +86,7 @@ def gist(message: str) -> str:
     Addresses, process ids, ranks and times differ between attempts that fail for the same reason.
     """
     lines = [line.strip() for line in message.splitlines() if line.strip()]
-    return re.sub(r"0x[0-9a-fA-F]+|\d+", "#", lines[-1] if lines else "")[:_MOST_SAID]
+    return re.sub(r"0x[0-9a-fA-F]+|\d+", "#", lines[-1] if lines else "")[:_GIST_CHARACTERS]
 
 
 def with_failure(before: Sequence[Failure], failure: Failure) -> tuple[Failure, ...]:
@@ -93,7 +95,7 @@ def with_failure(before: Sequence[Failure], failure: Failure) -> tuple[Failure, 
     return (*before, replace(failure, furthest_samples=furthest))[-KEPT_FAILURES:]
 
 
-def has_got_on(before: Sequence[Failure], failure: Failure) -> bool:
+def has_progressed(before: Sequence[Failure], failure: Failure) -> bool:
     """Return True if the job saved a checkpoint beyond the furthest point of all earlier failures.
 
     Earlier failures then no longer count. A job that fails at the same point again has not progressed,
@@ -137,7 +139,7 @@ def _takes_nodes_down(failures: Sequence[Failure]) -> str | None:
 def _fails_alike(failures: Sequence[Failure]) -> str | None:
     alike = 0
     for failure in _without_progress(failures):
-        if failure.reason not in _ITS_OWN_DOING or failure.said != failures[-1].said:
+        if failure.reason not in _CAUSED_BY_THE_JOB or failure.said != failures[-1].said:
             break
         alike += 1
     if alike < ALIKE_FAILURES:

@@ -21,7 +21,7 @@ from service.domain.jobs.failures import (
 from service.domain.jobs.lifecycle import JobEvent, allows
 from service.domain.jobs.membership import exits_to_judge
 from service.domain.jobs.resumption import kept_text
-from service.domain.jobs.retries import Failure, gist, has_got_on, poison, with_failure
+from service.domain.jobs.retries import Failure, gist, has_progressed, poison, with_failure
 from service.domain.life.effects import CallRound, CountPreemption
 from service.domain.life.life import Life
 from service.domain.life.starts import start_generation
@@ -167,7 +167,7 @@ def _recover(life: Life, verdict: EndVerdict, held: tuple[str, ...], aftermath: 
         life = life.having(CountPreemption(reason))
     else:
         failure = _failure(life, reason, message, held)
-        if has_got_on(job.failures, failure):
+        if has_progressed(job.failures, failure):
             anew = int(verdict.ending is Ending.INFRASTRUCTURE)
             job = replace(job, failures=(), infrastructure_failures=anew)
         job = replace(job, failures=with_failure(job.failures, failure))

@@ -53,7 +53,9 @@ def message_taken(life: Life, who: Born, message: Message, *, vacated_at: dateti
     that. Frequent messages about progress are gathered by `service.usecases.reports.training` instead.
     """
     before, progress = life.job.progress, after_message(life.job.progress, message)
-    if isinstance(message, FirstStep) and message.rank == 0 and life.running is not None:
+    begun = progress.begun_generation != before.begun_generation
+    # A live job changes in place, so a first step of its new members does not end a start.
+    if begun and life.running is not None and not life.job.live:
         start_s = max(0.0, (life.now - life.running.granted_at).total_seconds())
         progress = progress.model_copy(update={"start_s": start_s})
     if progress != before:
@@ -66,7 +68,6 @@ def message_taken(life: Life, who: Born, message: Message, *, vacated_at: dateti
         case Switched() if message.rank == 0:
             return complete_switch(life, message)
         case FirstStep() if message.plain:
-            begun = progress.begun_generation != before.begun_generation
             return _with_first_report(life, before, message) if begun else life
         case FirstStep() if message.rank == 0:
             return _with_first_step(life, before, message, vacated_at)

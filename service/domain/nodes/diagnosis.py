@@ -25,9 +25,10 @@ LONGEST_CHANGE_S = 900.0
 """Seconds in a transitional state after which a job counts as stuck. A start or a checkpoint takes less, and
 orders that are not followed time out earlier.
 """
-SAID_FOR = timedelta(days=7)
+RESTORE_SHOWN = timedelta(days=7)
 """Time for which a diagnosis reports that the database was restored from a backup."""
 _NAMED = 3
+"""Maximum number of names in a finding."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,13 +175,13 @@ def _quarantined(nodes: Sequence[NodeFacts]) -> Check:
 
 
 def _isolation(nodes: Sequence[NodeFacts]) -> Check:
-    open_ = [node for node in _here(nodes) if node.withheld]
-    if not open_:
+    withheld = [node for node in _here(nodes) if node.withheld]
+    if not withheld:
         return _fine("isolation", "No agent found a gap in the isolation between jobs.")
     return Check(
         name="isolation",
         level=Level.FAIL,
-        found=f"Not taking jobs: {_names(node.name for node in open_)}. {open_[0].name}: {open_[0].withheld}.",
+        found=f"Not taking jobs: {_names(node.name for node in withheld)}. {withheld[0].name}: {withheld[0].withheld}.",
         why="A job there could read the agent's token and other jobs' code, data and output.",
         hint="On the host, fix what the agent's log names (isolation_broken), and restart the agent; see docs/isolation.md.",
     )
@@ -202,19 +203,19 @@ def _commands(nodes: Sequence[NodeFacts]) -> Check:
 
 
 def _stuck(jobs: Sequence[JobFacts], now: datetime) -> Check:
-    between = {JobState.STARTING, JobState.RESIZING, JobState.RECOVERING, JobState.CANCELLING}
+    transitional = {JobState.STARTING, JobState.RESIZING, JobState.RECOVERING, JobState.CANCELLING}
     stuck = [
         job
         for job in jobs
-        if job.state in between and (now - job.state_since).total_seconds() > LONGEST_CHANGE_S
+        if job.state in transitional and (now - job.state_since).total_seconds() > LONGEST_CHANGE_S
     ]
     if not stuck:
         return _fine("jobs", "No job is stuck between two states.")
-    said = _names(f"{job.name} ({job.state} for {_ago(now, job.state_since)})" for job in stuck)
+    listed = _names(f"{job.name} ({job.state} for {_ago(now, job.state_since)})" for job in stuck)
     return Check(
         name="jobs",
         level=Level.WARN,
-        found=f"Between two states: {said}.",
+        found=f"Between two states: {listed}.",
         why="These jobs hold slots and do not train.",
         hint="See their events with headway events JOB; to end them: headway cancel --force JOB",
     )
@@ -239,7 +240,7 @@ def _here(nodes: Sequence[NodeFacts]) -> list[NodeFacts]:
 
 
 def _restored(facts: Facts, now: datetime) -> Iterator[Check]:
-    if facts.restored_at is None or facts.known_until is None or now - facts.restored_at > SAID_FOR:
+    if facts.restored_at is None or facts.known_until is None or now - facts.restored_at > RESTORE_SHOWN:
         return
     yield Check(
         name="restore",

@@ -20,7 +20,7 @@ from headway.contract.agents import DEVICE_CPU
 from headway.contract.health import FaultCause, FaultGrade
 from headway.contract.views.jobs import SlowRank
 from service.domain.cluster.snapshot import SlotKey
-from service.domain.nodes.xids import xid
+from service.domain.nodes.xids import Graded, xid
 
 FIRST_PROBE_S = 60.0
 """Seconds from the first fault to the first probe. Each quarantine of the last day and each failed probe
@@ -54,14 +54,6 @@ class Fault:
     code: int | None = None
     lasting: bool = False
     message: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Graded:
-    """The grade of a fault, with a description for users."""
-
-    grade: FaultGrade
-    what: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,17 +148,17 @@ def decide(
     if present is not None:
         return _again(present, fault, graded.grade, what, now)
     earlier = _remembered(history, device, now)
-    often = 1 + sum(_is_complaint(one.cause) for one in earlier)
-    lasting = graded.grade
-    if lasting is FaultGrade.SUSPICIOUS and _is_complaint(fault.cause) and often >= TOO_OFTEN:
-        lasting = FaultGrade.FATAL
-        what += f"; quarantine number {often} within a day"
-    probe_at = None if lasting is FaultGrade.FATAL else now + _wait(len(earlier))
+    count = 1 + sum(_is_complaint(one.cause) for one in earlier)
+    worst = graded.grade
+    if worst is FaultGrade.SUSPICIOUS and _is_complaint(fault.cause) and count >= TOO_OFTEN:
+        worst = FaultGrade.FATAL
+        what += f"; quarantine number {count} within a day"
+    probe_at = None if worst is FaultGrade.FATAL else now + _wait(len(earlier))
     begun = Quarantine(
         node_id=slot.node_id,
         slot=slot.slot,
         device=device,
-        grade=lasting,
+        grade=worst,
         cause=fault.cause,
         message=what,
         since=now,
@@ -223,8 +215,8 @@ def after_probe(one: Quarantine, now: datetime, *, healthy: bool, message: str) 
     if healthy:
         return released(one, now, f"a probe found it healthy{f': {message}' if message else ''}")
     probes = one.probes + 1
-    said = one.message.partition(_LAST_PROBE)[0] + _LAST_PROBE + (message or "bad")
-    return replace(one, probes=probes, probe_at=now + _wait(probes), message=said)
+    text = one.message.partition(_LAST_PROBE)[0] + _LAST_PROBE + (message or "bad")
+    return replace(one, probes=probes, probe_at=now + _wait(probes), message=text)
 
 
 def released(one: Quarantine, now: datetime, why: str) -> Quarantine:
@@ -250,18 +242,18 @@ def slow_ranks(before: Sequence[SlowRank], paces: Sequence[RankPace], now: datet
     device kind.
     """
     known = {SlotKey(one.node_id, one.slot): one for one in before}
-    told = [one for one in paces if one.sample_s > 0.0]
-    if len(told) <= FEWEST_PEERS:
+    paces = [pace for pace in paces if pace.sample_s > 0.0]
+    if len(paces) <= FEWEST_PEERS:
         return ()
-    ordered = sorted(one.sample_s for one in told)
+    ordered = sorted(pace.sample_s for pace in paces)
     found = []
-    for one in told:
-        slow = known.get(one.slot)
-        times = min(_MOST_TIMES, one.sample_s / _median_without(ordered, one.sample_s))
+    for pace in paces:
+        slow = known.get(pace.slot)
+        times = min(_MOST_TIMES, pace.sample_s / _median_without(ordered, pace.sample_s))
         if slow is not None and times >= STILL_SLOW:
             found.append(slow.model_copy(update={"times": times, "windows": slow.windows + 1}))
         elif slow is None and times >= SLOW_FACTOR:
-            key = one.slot
+            key = pace.slot
             found.append(SlowRank(node_id=key.node_id, slot=key.slot, times=times, since=now, windows=1))
     return tuple(found)
 

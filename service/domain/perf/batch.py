@@ -22,7 +22,7 @@ ENOUGH_STEPS = 100
 The library measures the noise in every eighth step.
 """
 TRIAL_STEPS = 2 * ENOUGH_STEPS
-"""Number of steps during which a batch is on trial: it must be better than the best smaller one, not only as good."""
+"""Number of steps during which a batch is on trial: it must be better than the best smaller one by `MIN_GAIN`."""
 MIN_GAIN = 1.05
 """Factor of goodput that another batch must promise (as in Pollux), which prevents oscillation."""
 EXPLORE_FACTOR = 2
@@ -179,11 +179,11 @@ def _explored(
     larger = min(EXPLORE_FACTOR * present, most)
     smaller = max(present // EXPLORE_FACTOR, reference)
     # Samples per second grow at most in proportion to the batch, and do not grow when the batch shrinks.
-    hopes = {
+    upper_bounds = {
         larger: larger / present * noise.efficiency(larger, present),
         smaller: noise.efficiency(smaller, present),
     }
-    new = {batch: hope for batch, hope in hopes.items() if batch not in goodput and hope >= MIN_GAIN}
+    new = {batch: gain for batch, gain in upper_bounds.items() if batch not in goodput and gain >= MIN_GAIN}
     if not new:
         return BatchChoice(present, "no other batch promises more goodput")
     batch = max(new, key=new.__getitem__)

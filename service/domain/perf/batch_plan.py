@@ -29,28 +29,28 @@ _MOST_NOISE: Final = 1e30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cells:
-    """Jobs (j) on the configurations (c) of one device kind; every array broadcasts to (j, c).
+    """Jobs (j) on the configurations (c) of one device kind. Arrays broadcast to (j, c); `present` has that shape.
 
     Attributes:
         model: Model of each job (j,) on that kind.
         slots, nodes: Size of the configurations.
         noise_scale: Gradient noise scale in samples, NaN where unknown.
-        batch_effect: Exponent of the efficiency.
         reference, present: Global batch that the user wrote, and the present one.
         least, most: Bounds of the global batch. No batch is possible where `least` exceeds `most`.
         max_local: Samples that a slot can process at once, infinite where unknown.
+        batch_effect: Exponent of the efficiency.
     """
 
     model: ThroughputModel
     slots: NumberArray
     nodes: NumberArray
     noise_scale: FloatArray
-    batch_effect: FloatArray | float
     reference: FloatArray
     present: FloatArray
     least: FloatArray
     most: FloatArray
     max_local: FloatArray
+    batch_effect: FloatArray | float = 1.0
 
 
 def split(batch: NumberArray, slots: NumberArray, max_local: FloatArray) -> tuple[FloatArray, FloatArray]:

@@ -137,9 +137,9 @@ def credible(
 ) -> FloatArray:
     """Return P90 (J, C), bounded by what the speedup at known sizes allows for larger ones.
 
-    Speedups are concave in slots: another slot adds no more than the one before. So where the largest known size of a kind
-    gained less than the model foretold, so do all sizes beyond it, for the job and for its whole class. The gain between the
-    two largest known sizes is taken at its most optimistic: P90 of the larger one over P10 of the smaller one.
+    Speedups are concave in slots: another slot adds no more than the one before. The bound therefore continues, from
+    the largest known size of a kind, with the gain per slot between its two largest known sizes. That gain is taken at
+    its most optimistic: from P10 of the smaller size to P90 of the larger one.
     """
     kind, slots = configurations.kind, configurations.slots
     bounded = high.copy()
@@ -191,9 +191,7 @@ def _of_kind(
     goodput: FloatArray,
     high: FloatArray,
 ) -> IntArray:
-    """Return the codes of the columns of one kind, by ascending slots, except the codes that depend on one
-    column alone.
-    """
+    """Return the codes of the columns of one kind, by ascending slots, as far as they follow from the kind's sizes."""
     largest = _largest(known, slots)
     size = np.where(allowed, slots, np.iinfo(np.int64).max)
     following = np.where(size > largest[:, None], size, np.iinfo(np.int64).max).min(axis=1, keepdims=True)

@@ -143,12 +143,11 @@ def fit(
     starts from the optimistic prior. Measurements that cannot be true are ignored. An owner without
     measurements gets its prior.
     """
-    seen = _believable(observations, owners)
     if class_prior is None:
         result = prior(compute_s=np.ones(owners), local_batch=np.full(owners, 32.0))
     else:
         result = class_prior[np.broadcast_to(np.arange(class_prior.shape[0]), (owners,))]
-    kept = np.flatnonzero(seen)
+    kept = np.flatnonzero(_believable(observations, owners))
     kept = kept[np.argsort(observations.owner[kept], kind="stable")]
     number = np.bincount(observations.owner[kept], minlength=owners)
     first = np.cumsum(number) - number
@@ -230,8 +229,8 @@ def _start(data: _Data, setting: _Setting, before: ThroughputModel) -> FloatArra
     left = np.log(np.maximum(data.step - (1 + data.passes) * compute, compute / 5))
     for first, feature, number in ((2, 0, 2), (4, 2, 3)):  # Within a node, then across nodes.
         weight = data.weight * setting.features[..., feature]
-        seen = weight.any(axis=1)
-        level = (left * weight).sum(axis=1) / np.where(seen, weight.sum(axis=1), 1.0)
+        measured = weight.any(axis=1)
+        level = (left * weight).sum(axis=1) / np.where(measured, weight.sum(axis=1), 1.0)
         tried = (setting.features[..., feature : feature + number] * data.weight[..., None]).any(axis=1)
         times = slice(first, first + number)
         start[:, times] = np.where(tried, np.maximum(start[:, times], level[:, None]), start[:, times])

@@ -148,9 +148,9 @@ def search_step(
         return SearchStep(target=smallest, phase=SearchPhase.SETTLED, reason=reason)
     best, within = view.best()
     spent = view.spent(wanted, best)
-    seen = known.steps >= VISIT_STEPS
-    visited, visits = int((seen & wanted).sum()), int(wanted.sum())
-    ahead = np.flatnonzero(wanted & ~seen).tolist()
+    measured = known.steps >= VISIT_STEPS
+    visited, visits = int((measured & wanted).sum()), int(wanted.sum())
+    ahead = np.flatnonzero(wanted & ~measured).tolist()
     affordable = [column for column in ahead if view.affords(column, best, spent)]
     target, phase, reason = (
         view.steady(best),
@@ -220,12 +220,11 @@ class _View:
     def best(self) -> tuple[int, bool]:
         """Return the column that is best for the goal, and whether it keeps to the limits.
 
-        Where no column keeps to them, return the one that exceeds them least.
+        Where no column keeps to them, return the one that exceeds them least. A tie goes to the column that is
+        better in the other quantity.
         """
         over = np.where(self.runs, self.over(), np.inf)
         keeps = over <= 1.0
-        if not keeps.any():
-            return int(over.argmin()), False
         grid = Grid(
             time_s=np.where(keeps, self.time_s, np.inf)[None],
             cost_usd=np.where(keeps, self.cost_usd, np.inf)[None],

@@ -44,7 +44,7 @@ Such measurements do not show how synchronisation grows.
 LEAST, MOST = 1e-6, 1e12
 """Limits of samples per slot and of slots. Single precision can still multiply values within them."""
 
-_HOPE = 0.01
+_OPTIMISTIC_SYNC = 0.01
 """Synchronisation as a share of compute before any measurement: close to 0, so that larger sizes are tried (Pollux)."""
 _BLOCK = 1 << 16
 """Number of elements computed at once, so that temporaries stay in the cache."""
@@ -121,7 +121,7 @@ def prior(*, compute_s: Numbers, local_batch: Numbers) -> ThroughputModel:
     Pollux, so that larger sizes are tried. The interval is wide.
     """
     compute, batch = np.broadcast_arrays(np.asarray(compute_s, float), np.asarray(local_batch, float))
-    none, sync = np.zeros(compute.shape), _HOPE * compute
+    none, sync = np.zeros(compute.shape), _OPTIMISTIC_SYNC * compute
     return ThroughputModel(
         alpha_c=compute / 2,
         beta_c=compute / 2 / batch,

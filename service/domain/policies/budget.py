@@ -36,22 +36,20 @@ from service.domain.policies.framework.widths import NO_CLASS, NOT_FOR_SALE, col
 from service.domain.shared.arrays import FloatArray
 
 _HOUR_S = 3600.0
-_DOLLARS_ALONE = 1e3
-"""Multiple of the cheapest configuration's price that bounds mu: beyond it delay hardly counts any more."""
-_APART = 0.01
-"""Relative distance of mu for the two widths of a mixed class, enough to separate configurations equally good
-at mu.
-"""
+_MU_BOUND = 1e3
+"""Upper bound of mu times the price of the cheapest configuration: beyond it, delay hardly counts."""
+_MU_DISTANCE = 0.01
+"""Relative distance from mu for the two widths of a mixed class, which are equally good at mu itself."""
 _LEAST_WEIGHT = 1e-6
 """Minimum weight of a job, so that taking free slots is better than leaving them."""
 _BISECTIONS = 30
-_AHEAD_H = 24.0
+_MAX_AHEAD_H = 24.0
 """Maximum number of hours of a budget that can be spent in advance or be left over."""
 _GAIN = 0.1
 """Change of the correction for each hour of the budget that is spent in advance."""
 _GAIN_OF_INTEGRAL = 0.01
 """Change of the correction's integral for each hour of the budget spent in advance, per hour of time."""
-_LASTING = 16.0
+_MAX_LASTING = 16.0
 """Bound on the correction's integral, a logarithm: a factor of nine million up or down."""
 _UNEXPECTED = 0.1
 """Worth of a dollar where none was expected and too much is spent, in hours of delay per hour's budget."""
@@ -109,7 +107,7 @@ class BudgetPolicy:
         """
         if self.mu_h_per_usd >= 0:
             return self, {}
-        state, statistics = remembered(history.state)
+        state, statistics = stored_state(history.state)
         statistics = observe_jobs(statistics, given, history)
         state = self.after_spending(
             given, statistics, state, usd_per_h=history.usd_per_h, elapsed_s=history.elapsed_s
@@ -149,7 +147,7 @@ class BudgetPolicy:
         mixed = given.job_class == self.mixed_class
         turn = np.cumsum(mixed)
         narrow = np.floor(turn * self.narrow_share) > np.floor((turn - 1) * self.narrow_share)
-        apart = np.where(narrow, 1.0 + _APART, 1.0 - _APART)
+        apart = np.where(narrow, 1.0 + _MU_DISTANCE, 1.0 - _MU_DISTANCE)
         return mu * np.where(mixed & (self.mixed_class != NO_CLASS), apart, 1.0)
 
     def _change_share(self, given: RoundInput, rate: FloatArray) -> FloatArray:
@@ -201,7 +199,7 @@ def price_of_everything(given: RoundInput) -> float:
 
 def highest_mu(prices: FloatArray) -> float:
     """Return the mu beyond which delay hardly counts against dollars any more."""
-    return _DOLLARS_ALONE / float(np.where(prices > 0, prices, np.inf).min(initial=_DOLLARS_ALONE))
+    return _MU_BOUND / float(np.where(prices > 0, prices, np.inf).min(initial=_MU_BOUND))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,7 +224,7 @@ class BudgetState:
         return self.spent_usd / self.elapsed_s * _HOUR_S if self.elapsed_s > 0 else 0.0
 
 
-def remembered(state: Mapping[str, Any]) -> tuple[BudgetState, ClassStatistics]:
+def stored_state(state: Mapping[str, Any]) -> tuple[BudgetState, ClassStatistics]:
     """Return the stored state of the budget; the initial one where nothing is stored."""
     budget = state.get("budget", {})
     known = {one.name: budget[one.name] for one in fields(BudgetState) if one.name in budget}
@@ -265,12 +263,12 @@ def steer(
         mu = highest_h_per_usd
     elif budget_usd_per_h > 0:
         ahead_h = ahead_h + realised_usd / budget_usd_per_h - hours
-        left_over = ahead_h <= -_AHEAD_H
-        ahead_h = min(max(ahead_h, -_AHEAD_H), _AHEAD_H)
+        left_over = ahead_h <= -_MAX_AHEAD_H
+        ahead_h = min(max(ahead_h, -_MAX_AHEAD_H), _MAX_AHEAD_H)
         lasting += 0.0 if left_over else _GAIN_OF_INTEGRAL * ahead_h * hours
-        lasting = min(max(lasting, -_LASTING), _LASTING)
-        dearer = 0.0 if left_over else math.exp(_GAIN * ahead_h + lasting)
-        mu = expected_h_per_usd * dearer + _UNEXPECTED * max(dearer - 1.0, 0.0) / budget_usd_per_h
+        lasting = min(max(lasting, -_MAX_LASTING), _MAX_LASTING)
+        factor = 0.0 if left_over else math.exp(_GAIN * ahead_h + lasting)
+        mu = expected_h_per_usd * factor + _UNEXPECTED * max(factor - 1.0, 0.0) / budget_usd_per_h
     return BudgetState(
         mu_h_per_usd=min(max(mu, 0.0), highest_h_per_usd),
         ahead_h=ahead_h,

@@ -42,10 +42,11 @@ class Goodput:
       (p-mean fairness).
     - rank: 1 for the job with the longest time to go, up to the number of jobs for the shortest. With
       speedups k ** q, the optimum for mean completion time gives an hour of a job's work a worth that grows
-      as about rank ** q (heSRPT: Berg, Vesilo and Harchol-Balter, 2020). It does not depend on the sizes. A job of unknown length has its expected rank. Sizes spread over many orders of magnitude, so
-      such a job is as likely as not to last as long again as it was served. It outlasts another job with t
-      seconds to go with probability served / (served + t). Among jobs of unknown length, those that were
-      served least therefore count most.
+      as about rank ** q (heSRPT: Berg, Vesilo and Harchol-Balter, 2020). It does not depend on the sizes. A job of
+      unknown length has its expected rank. Sizes spread over many orders of magnitude, so such a job lasts as
+      long again as it was served with probability 1/2. It outlasts another job with t seconds to go with
+      probability served / (served + t). Among jobs of unknown length, those that were served least therefore
+      count most.
     - change, for a configuration that the job does not hold: the fraction of the time until its next change
       that this change leaves for training. The change is charged twice, because a job that gives up slots
       today wants them back when others have ended. The next change is assumed after three quarters of the

@@ -47,7 +47,7 @@ class IdleFill:
         first = finite(given.weight, otherwise=1.0) >= USUAL_WEIGHT
         solution = solve(_only(problem, first))
         if not first.all():
-            rest = replace(problem, rows=_left_by(solution.chosen, given.rows))
+            rest = replace(problem, rows=_remaining_rows(solution.chosen, given.rows))
             solution = _joined(first, solution, solve(_only(rest, ~first)))
         return Choices(
             chosen=solution.chosen,
@@ -59,7 +59,7 @@ class IdleFill:
 
 
 def _only(problem: Problem, jobs: BoolArray) -> Problem:
-    """Return the problem of the marked jobs; the other jobs get nothing, at a worth of 0."""
+    """Return the problem of the marked jobs. The other jobs get nothing, which is worth 0."""
     return replace(
         problem,
         utility=np.where(jobs[:, None], problem.utility, -np.inf),
@@ -68,7 +68,7 @@ def _only(problem: Problem, jobs: BoolArray) -> Problem:
     )
 
 
-def _left_by(chosen: IntArray, rows: tuple[Row, ...]) -> tuple[Row, ...]:
+def _remaining_rows(chosen: IntArray, rows: tuple[Row, ...]) -> tuple[Row, ...]:
     """Return the rows with the capacity that these choices leave."""
     left = []
     for row in rows:

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from pkgutil import iter_modules
-from typing import Any
+from typing import Any, TypeVar
 
 from service.domain import policies
 from service.domain.cluster.snapshot import PolicySetting
+from service.domain.policies.framework.checked import CheckedPolicy, PolicyFailed
 from service.domain.policies.framework.parameter import Meaning, meaning
 from service.domain.policies.framework.policy import Policy
 from service.domain.shared.errors import InvalidField
 
 DEFAULT = PolicySetting().name
+
+_Result = TypeVar("_Result")
 
 _TOO_LARGE = 1e18
 """Bound on integers of a request, which may be larger than any float."""
@@ -85,6 +88,17 @@ class Policies(Mapping[str, type[Policy]]):
             return self.policy(setting.name, setting.parameters)
         except InvalidField:
             return self.policy(DEFAULT)
+
+    def run(
+        self, setting: PolicySetting, work: Callable[[PolicySetting, Policy], _Result]
+    ) -> tuple[_Result, PolicyFailed | None]:
+        """Return the result of `work` under the cluster's policy, or under the default if that fails, and the
+        failure.
+        """
+        try:
+            return work(setting, CheckedPolicy(self.of_setting(setting))), None
+        except PolicyFailed as failure:
+            return work(PolicySetting(), self.policy(DEFAULT)), failure
 
     def describe(self) -> tuple[PolicyDescription, ...]:
         """Return descriptions of all policies, for documentation and the command line."""

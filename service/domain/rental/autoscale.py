@@ -116,7 +116,7 @@ def decide_rental_targets(
 def _with_expected(snapshot: Snapshot, fleet: Fleet) -> Snapshot:
     """Return the cluster including the machines that are being launched."""
     coming = [
-        made_up_node(f"{one.id}", one.slots, one.device_kind, one.market, one.usd_per_slot_h)
+        made_up_node(one.id, one.slots, one.device_kind, one.market, one.usd_per_slot_h)
         for one in fleet.machines
         if one.state in {MachineState.WANTED, MachineState.LAUNCHING} and one.id not in fleet.nodes
     ]
@@ -130,7 +130,7 @@ def _plus(snapshot: Snapshot, nodes: Sequence[Node]) -> Snapshot:
 
 
 def _as_known(snapshot: Snapshot, coming: Node) -> Node:
-    """Return a hypothetical node with the properties of similar nodes: without an engine if none of them has one."""
+    """Return a hypothetical node that runs containers if a similar node does, or if there is no similar node."""
     alike = [
         node.containers
         for node in snapshot.nodes.values()
@@ -140,10 +140,10 @@ def _as_known(snapshot: Snapshot, coming: Node) -> Node:
 
 
 def _prices(base: Snapshot, candidates: Sequence[Candidate]) -> dict[str, float]:
-    """Return the price that each job's goodput may cost.
+    """Return the highest price of each job's goodput, in dollars per hour for a sample per second.
 
     It is the price where a dollar buys most of the goodput available to the job, divided by the `GOOD_BUY` of
-    its objective. Every offer counts, with as many machines as the smallest size takes.
+    its objective. Every offer counts, with as many machines as the smallest size of any job takes.
     """
     smallest = max((min(job.sizes) for job in base.jobs.values()), default=1)
     nodes = [
@@ -152,7 +152,7 @@ def _prices(base: Snapshot, candidates: Sequence[Candidate]) -> dict[str, float]
         for node in made_up(one, min(-(-smallest // one.offer.devices), 16), f"offer-{index}")
     ]
     round_ = build_round(_plus(base, nodes))
-    usd, goodput = _in_whole_machines(round_, candidates), round_.given.goodput
+    usd, goodput = _price_in_machines(round_, candidates), round_.given.goodput
     found = {}
     for row, job in enumerate(round_.jobs):
         useful = round_.given.allowed[row] & (goodput[row] > 0) & (usd > 0)
@@ -162,7 +162,7 @@ def _prices(base: Snapshot, candidates: Sequence[Candidate]) -> dict[str, float]
     return found
 
 
-def _in_whole_machines(round_: Round, candidates: Sequence[Candidate]) -> FloatArray:
+def _price_in_machines(round_: Round, candidates: Sequence[Candidate]) -> FloatArray:
     """Return the dollars per hour (C,) of the machines that a column takes, or of its slots if no machine is on offer."""
     columns = round_.columns
     usd = np.zeros(len(columns.parts))
@@ -173,7 +173,7 @@ def _in_whole_machines(round_: Round, candidates: Sequence[Candidate]) -> FloatA
             for one in candidates
             if (one.offer.device_kind, one.market) == (pool.kind, pool.market)
         ]
-        room = round_.rooms[pool.name]
+        room = round_.scope.capacities[pool.name]
         slots = np.where(parts > 0, parts * room.usd_per_slot_h, 0.0)
         usd += np.min(machines, axis=0) if machines else slots
     return usd
@@ -282,11 +282,9 @@ def _hourly_cap(snapshot: Snapshot, rules: RentalRules) -> float:
 def _counts(here: _Outcome, candidate: Candidate) -> list[int]:
     """Return the numbers of machines worth trying at once: one, and as many as some job's next size takes."""
     slots = candidate.offer.devices
-    counts = {1}
-    held = {job.id: here.round.holdings[job.id].size for job in here.round.jobs}
-    for job in here.round.jobs:
-        counts.add(-(-_next_step(job, held[job.id]) // slots))
-    return sorted(count for count in counts if count > 0)[:_MOST_COUNTS]
+    scope = here.round.scope
+    steps = {_next_step(job, scope.holdings[job.id].size) for job in scope.jobs}
+    return sorted({1, *(-(-step // slots) for step in steps)})[:_MOST_COUNTS]
 
 
 def _next_step(job: Job, held: int) -> int:
@@ -335,8 +333,7 @@ def _released(
         fleet.machines, key=lambda one: (-one.usd_per_slot_h, fleet.nodes.get(one.id) in held, one.id)
     )
     for machine in worst_first:
-        node_id = fleet.nodes.get(machine.id)
-        node = base.nodes.get(node_id) if node_id is not None else None
+        node = base.nodes.get(fleet.nodes.get(machine.id, ""))
         if machine.state is not MachineState.RUNNING or node is None or not _is_judged(node, held):
             continue
         if round_solver.solved >= _MOST_SOLVES or not _movable(base, node.id, here.round):
@@ -344,19 +341,12 @@ def _released(
         without = _without(base, node)
         there = round_solver.outcome(without)
         worth = max(0.0, sum(round_solver.gains(there, here).values()))
-        if worth >= machine.usd_per_h / HYSTERESIS and worth > 0:
+        if worth > 0 and worth >= machine.usd_per_h / HYSTERESIS:
             continue
         since = low[machine.id] = min(low_since.get(machine.id, now), now)
         if (now - since).total_seconds() < rules.idle_s or billed_s(machine, now) <= machine.min_billed_s:
             continue
-        releases.append(
-            _release(
-                machine,
-                worth,
-                (now - since).total_seconds(),
-                held=node.id in held,
-            )
-        )
+        releases.append(_release(machine, worth, (now - since).total_seconds(), held=node.id in held))
         base, here = without, there
     return releases, low
 

@@ -37,7 +37,7 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class JobSpend:
-    """Dollars of a job by category. `unpriced`: some of its slots had no price."""
+    """Dollars of a job by category. `unpriced` is true if some of its slots had no price."""
 
     useful_usd: float = 0.0
     resize_usd: float = 0.0
@@ -92,7 +92,7 @@ def counts_from(budget: Budget, now: datetime) -> datetime:
     return budget.updated_at.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
 
 
-def standing(budget: Budget, *, spent_usd: float, usd_per_h: float, now: datetime) -> BudgetUsage:
+def usage_of(budget: Budget, *, spent_usd: float, usd_per_h: float, now: datetime) -> BudgetUsage:
     """Return the usage of a budget: `spent_usd` since `counts_from`, and `usd_per_h` being spent at the moment."""
     begin = counts_from(budget, now)
     hours = max((now - begin).total_seconds() / 3600, 0.0)
@@ -101,7 +101,8 @@ def standing(budget: Budget, *, spent_usd: float, usd_per_h: float, now: datetim
         return _of_period(budget, spent_usd, usd_per_h, average, now)
     measured = usd_per_h if budget.kind is BudgetKind.HOURLY_CAP else average
     over = measured > budget.usd * (1 + SLACK)
-    what = "now" if budget.kind is BudgetKind.HOURLY_CAP else "on average"
+    when = "now" if budget.kind is BudgetKind.HOURLY_CAP else "on average"
+    excess = ", which is over the budget" if over else ""
     return BudgetUsage(
         period_from=begin,
         period_to=None,
@@ -114,8 +115,7 @@ def standing(budget: Budget, *, spent_usd: float, usd_per_h: float, now: datetim
         exhausted=False,
         over=over,
         share=_share(measured, budget.usd),
-        message=f"{dollars(measured)} of {dollars(budget.usd)} an hour {what}"
-        + (", which is over the budget" if over else ""),
+        message=f"{dollars(measured)} of {dollars(budget.usd)} an hour {when}{excess}",
     )
 
 
@@ -159,15 +159,13 @@ def _share(used: float, usd: float) -> float:
     return used / usd if usd > _NOTHING_USD else 1.0
 
 
-def caps_of(standings: Sequence[tuple[Budget, BudgetUsage]]) -> tuple[Cap, ...]:
+def caps_of(usages: Sequence[tuple[Budget, BudgetUsage]]) -> tuple[Cap, ...]:
     """Return the caps of hard budgets: an hourly cap at its amount, and 0 for a period whose budget is exhausted."""
     caps = []
-    for budget, stands in standings:
-        if not budget.hard:
-            continue
-        if budget.kind is BudgetKind.HOURLY_CAP:
+    for budget, usage in usages:
+        if budget.hard and budget.kind is BudgetKind.HOURLY_CAP:
             caps.append(Cap(budget.name, budget.project, budget.usd))
-        elif budget.kind is BudgetKind.PERIOD and stands.exhausted:
+        elif budget.hard and budget.kind is BudgetKind.PERIOD and usage.exhausted:
             caps.append(Cap(budget.name, budget.project, 0.0))
     return tuple(caps)
 
@@ -177,15 +175,16 @@ def subject_of_budget(name: str) -> str:
     return f"budget/{name}"
 
 
-def notice_due(share: float, since: datetime, told: tuple[datetime, float] | None) -> float | None:
-    """Return the share that a notice is due for now, or None if there is no new one.
+def notice_due(share: float, since: datetime, last: tuple[datetime, float] | None) -> float | None:
+    """Return the share of `NOTICE_AT` to announce now (0 if the usage fell below all of them), or None if nothing changed.
 
-    Each share is announced once in a period. After the budget is raised, it can be announced again.
+    `since` is the start of the period, and `last` the period and share of the last notice. Each share is
+    announced once in a period. After the budget is raised, it can be announced again.
     """
     if not math.isfinite(share):
         return None
     reached = max((one for one in NOTICE_AT if share >= one * (1 - SLACK)), default=0.0)
-    before = told[1] if told is not None and told[0] == since else 0.0
+    before = last[1] if last is not None and last[0] == since else 0.0
     return reached if reached != before else None
 
 

@@ -176,14 +176,14 @@ def merged(*sources: Iterable[Offer]) -> Catalogue:
     for given in sorted((one for source in sources for one in source), key=lambda one: one.seen_at):
         of_type = (given.provider, given.instance_type)
         offer = _completed(given, facts.get(of_type))
-        why = _no_offer(offer)
+        place = (offer.provider, offer.region, offer.zone, offer.instance_type)
+        why = _defect(offer)
         if why:
             left_out.append(f"{offer.provider} {offer.instance_type} in {offer.zone or offer.region}: {why}")
             # A type that is no longer sold cannot be bought at an older price either.
-            newest.pop((offer.provider, offer.region, offer.zone, offer.instance_type), None)
+            newest.pop(place, None)
             continue
-        facts[of_type] = offer
-        newest[offer.provider, offer.region, offer.zone, offer.instance_type] = offer
+        facts[of_type] = newest[place] = offer
     zoned = {
         (provider, region, instance_type): one.seen_at
         for (provider, region, zone, instance_type), one in newest.items()
@@ -211,7 +211,7 @@ def _completed(offer: Offer, before: Offer | None) -> Offer:
     )
 
 
-def _no_offer(offer: Offer) -> str:
+def _defect(offer: Offer) -> str:
     """Return the reason why the offer is rejected, empty if it is valid."""
     prices = [price for market in Market if (price := offer.usd_per_h(market)) is not None]
     if not prices:

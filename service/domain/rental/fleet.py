@@ -26,11 +26,11 @@ class Patience:
     """Timeouts in seconds.
 
     Attributes:
-        answer_s: For a provider that does not answer.
-        join_s: For the agent of a new machine to join.
-        missing_s: For a machine that the provider does not list.
-        agent_s: For a machine whose agent is silent.
-        drain_s: For jobs to leave a machine that is being released.
+        answer_s: Limit for a provider that does not answer.
+        join_s: Limit for the agent of a new machine to join.
+        missing_s: Limit for a machine that the provider does not list.
+        agent_s: Limit for a machine whose agent is silent.
+        drain_s: Limit for jobs to leave a machine that is being released.
     """
 
     answer_s: float = 600.0
@@ -42,7 +42,7 @@ class Patience:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Joined:
-    """Node that a machine has joined as. `empty`: no job holds a slot of it."""
+    """Node that a machine has joined as. `empty` is true if no job holds a slot of it."""
 
     node_id: str
     state: NodeState
@@ -89,7 +89,7 @@ def reconcile(
 
     Args:
         machines: Machines with open leases, and every machine that the list names.
-        listed: The provider's list. None: the provider did not answer, so nothing is known about any machine.
+        listed: The provider's list, or None if the provider did not answer, so nothing is known about any machine.
         nodes: Nodes of the machines that have joined, by machine id.
         seen: `seen` of the previous plan. It is empty after a restart, so the timeouts then start again.
         now: The time of the list.
@@ -178,14 +178,13 @@ def _as_listed(machine: Machine, found: Found | None, now: datetime) -> Machine:
     """Return the machine updated from its entry in the provider's list."""
     if found is None:
         return machine
+    # An end without a time counts as now. Clocks that disagree must not make a bill negative.
+    ended_at = max(found.billed_to or machine.billed_to or now, found.billed_from)
     billed = replace(
         machine,
         external_id=found.external_id,
         billed_from=found.billed_from,
-        # An end without a time counts as now. Clocks that disagree must not make a bill negative.
-        billed_to=max(found.billed_to or machine.billed_to or now, found.billed_from)
-        if found.ended
-        else None,
+        billed_to=ended_at if found.ended else None,
     )
     if found.ended:
         return billed if machine.state is MachineState.GONE else _gone(billed, found.message, now)
@@ -269,7 +268,7 @@ def _duplicate(machine: Machine, found: Found, now: datetime) -> Machine:
     )
 
 
-def _has_to_be_left(machine: Machine, node: Joined | None, now: datetime, patience: Patience) -> bool:
+def _is_being_vacated(machine: Machine, node: Joined | None, now: datetime, patience: Patience) -> bool:
     """Return whether jobs still run on a machine that is being released and have time left to leave it."""
     if node is None or node.empty or node.state in {NodeState.LOST, NodeState.DRAINED}:
         return False
@@ -293,7 +292,7 @@ def _terminations(
         for one in machines
         if one.state is MachineState.ENDING
         and one.external_id is not None
-        and not _has_to_be_left(one, nodes.get(one.id), now, patience)
+        and not _is_being_vacated(one, nodes.get(one.id), now, patience)
         and not _is_to_be_drained(one, nodes.get(one.id), now, patience)
     ]
 
@@ -338,11 +337,10 @@ class LaunchBackoff:
 
 
 def cooling(machines: Iterable[Machine], now: datetime) -> dict[RentalPlace, LaunchBackoff]:
-    """Return the backoff of each place where launches fail.
+    """Return the backoff of each place where launches fail. `machines` are the machines of the last day.
 
-    It is 30 s after a failure, doubles after each further failure in a row, and is at most an hour. A refused
-    launch would be refused again, so its backoff is an hour at once. `machines` are the machines of the last
-    day.
+    The backoff is 30 s after a failure, doubles after each further failure in a row, and is at most an hour.
+    A refused launch would be refused again, so its backoff is an hour at once.
     """
     failures: dict[RentalPlace, list[Machine]] = {}
     for machine in sorted(machines, key=lambda one: (one.state_since, one.id)):

@@ -6,11 +6,11 @@
     K(n) = 1 for n <= b, else S(n) / L(n)
     Z = n * FLOPP(v) * K(n)                                                            value of a plan
 
-The rating spends an hourly budget: more machines always have a higher value. It considers neither the time
-nor the cost of a job to its end, nor the cost of interruptions. K(n) is 1 up to b and so hides that two
-machines may be slower than one. The rating serves for comparison only. It differs from the released code in
-two points: a quota may be used up (the ranges of the code stop one short), and plans of equal value are
-ordered by their price.
+The rating spends an hourly budget: within the measured range, up to 32 machines, more machines always have a
+higher value. It considers neither the time nor the cost of a job to its end, nor the cost of interruptions.
+K(n) is 1 up to b and so hides that two machines may be slower than one. The rating serves for comparison
+only. It differs from the released code in two points: a quota may be used up (the ranges of the code stop one
+short), and plans of equal value are ordered by their price.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-from service.domain.rental.architectures import best, machines_within_quota
+from headway.contract.values.markets import Market
+from service.domain.rental.architectures import best
 from service.domain.rental.catalogue import GIB
 from service.domain.rental.offers import Offer
-from service.domain.rental.plans import Architecture, MachinePlan, PlanLimits, WorkerChoice
+from service.domain.rental.plans import Architecture, MachinePlan, PlanLimits, WorkerChoice, quota_of
 
 CHECKPOINT_BYTES: Final = 2 * GIB
 """Default size of the checkpoint in DeepVM."""
@@ -113,31 +114,6 @@ def plans(
     return found[:count]
 
 
-def cost_first(offers: Sequence[Offer], *, max_usd_per_h: float) -> MachinePlan | None:
-    """Return the baseline plan with as many machines as the budget allows and a single anchor."""
-    limits = PlanLimits(max_usd_per_h=max_usd_per_h, vcpus=QUOTAS)
-    rows = [WorkerChoice(one.offer, one.machines, float(one.machines)) for one in _rows(offers, limits)]
-    return best(Architecture.SINGLE_ANCHOR, offers, rows, limits)
-
-
-def performance_first(offers: Sequence[Offer], *, max_usd_per_h: float) -> MachinePlan | None:
-    """Return the baseline plan with as many machines of the fastest affordable type as the budget allows, and
-    one anchor.
-    """
-    limits = PlanLimits(max_usd_per_h=max_usd_per_h, vcpus=QUOTAS)
-    rows = _rows(offers, limits)
-    for name in sorted(RATINGS, key=lambda one: -RATINGS[one].flops):
-        of_type = [
-            WorkerChoice(one.offer, one.machines, float(one.machines))
-            for one in rows
-            if offers[one.offer].instance_type == name
-        ]
-        plan = best(Architecture.SINGLE_ANCHOR, offers, of_type, limits)
-        if plan is not None:
-            return plan
-    return None
-
-
 def _rows(offers: Sequence[Offer], limits: PlanLimits) -> list[WorkerChoice]:
     """Return every number of machines of every rated type that budget and quota could allow."""
     rows = []
@@ -145,7 +121,10 @@ def _rows(offers: Sequence[Offer], limits: PlanLimits) -> list[WorkerChoice]:
         rating = RATINGS.get(offer.instance_type)
         if rating is None or not offer.spot_usd_per_h:
             continue
-        most = min(machines_within_quota(offer, limits), _MOST_MACHINES)
+        most = _MOST_MACHINES
+        quota = quota_of(offer, Market.SPOT, limits)
+        if quota is not None and offer.vcpus:
+            most = min(most, quota // offer.vcpus)
         if limits.max_usd_per_h is not None:
             most = min(most, int(limits.max_usd_per_h / offer.spot_usd_per_h + 1e-9))
         rows += [

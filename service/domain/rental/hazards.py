@@ -43,7 +43,7 @@ class HazardCounts:
         return HazardCounts(self.losses + other.losses, self.machine_h + other.machine_h)
 
 
-def seen_of(leases: Iterable[Machine], now: datetime) -> dict[Place, HazardCounts]:
+def hazard_counts(leases: Iterable[Machine], now: datetime) -> dict[Place, HazardCounts]:
     """Return the weighted counts of leases of spot machines by place.
 
     Leases on demand and leases of machines that never existed are ignored.

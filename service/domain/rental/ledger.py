@@ -126,8 +126,7 @@ def write(
 ) -> BilledLease:
     """Return the rows of the lease from `since_us` on, settled up to `settle_us` if the lease extends that far.
 
-    Rows before `since_us` stay as they are. The beginning and the end of an open lease do not matter, so most
-    leases are settled up to the same moment.
+    Rows before `since_us` stay as they are. A closed lease that ends before `settle_us` is settled as a whole.
     """
     settled_us = max(settle_us, since_us)
     if settled_us > lease.to_us:
@@ -144,8 +143,8 @@ def write(
 def split(
     lease: Lease, held: Sequence[Held], jobs: Mapping[str, JobHistory], since_us: int
 ) -> dict[ChargeKey, int]:
-    """Return the slot-microseconds of the lease from `since_us` on, by row. They add up to all slots for all
-    of that time.
+    """Return the slot-microseconds of the lease from `since_us` on, by row. Their sum is the number of slots times
+    that period.
     """
     by_place: dict[Place, list[Held]] = {}
     for one in held:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from itertools import count, islice
+from itertools import chain, count, islice
 
 from headway.contract.values.markets import Market
 from service.domain.rental.ledger import Lease, to_us
@@ -56,8 +56,8 @@ def lease_of_machine(machine: Machine, host: Host | None, known: Lease | None, n
 def _slots_of(machine: Machine, host: Host | None) -> tuple[int, ...]:
     """Return as many slots as are paid for: the slots that the agent reports, then unused numbers."""
     reported = sorted(host.slots) if host is not None else []
-    unused = (index for index in count() if index not in set(reported))
-    return (*reported, *islice(unused, max(0, machine.slots - len(reported))))[: machine.slots]
+    unused = (index for index in count() if index not in reported)
+    return tuple(islice(chain(reported, unused), machine.slots))
 
 
 def leases_of_host(

@@ -278,9 +278,10 @@ def _mix(plan: MachinePlan) -> str:
         for one in plan.training
     )
     total = sum(one.machines for one in plan.groups)
-    if plan.spot_machines == 0 or full <= 0:
+    if plan.spot_machines == 0:
         return f"{total} on demand"
-    return f"{plan.spot_machines} of {total} on spot: {1 - plan.usd_per_h / full:.0%} off the on-demand price"
+    saving = f": {1 - plan.usd_per_h / full:.0%} off the on-demand price" if full > 0 else ""
+    return f"{plan.spot_machines} of {total} on spot{saving}"
 
 
 def _ranked(need: Need, feasible: Sequence[Rated]) -> list[Rated]:

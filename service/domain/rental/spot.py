@@ -48,7 +48,7 @@ class Exposure:
         loss_s: Seconds of training that a loss costs on average.
         interval_s: Seconds between checkpoints; infinite if losses need none.
         share: Share of the speed that remains after checkpoints.
-        present: Share of the time in which all spot machines are present.
+        present: Share of the time in which a spot machine is present.
         reason: Explanation for users.
     """
 

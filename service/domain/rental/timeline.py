@@ -67,17 +67,20 @@ def phases_of(marks: Sequence[TimelineEvent]) -> tuple[Phase, ...]:
         before = phases[-1] if phases else None
         phase = _after(mark, marks[place + 1 :], before, stepped=mark.generation in stepped)
         if mark.kind == JobEvent.SWITCH and mark.pause_s > 0:
-            was_lost = before is not None and before.category is Category.LOST
-            stood = (Category.LOST, before.cause) if was_lost and before else (Category.RESIZE, "")
-            _turn_last(phases, mark.at_us, mark.pause_s, *stood)
+            pause = (Category.RESIZE, "")
+            if before is not None and before.category is Category.LOST:
+                pause = (Category.LOST, before.cause)
+            _recategorise(phases, mark.at_us, mark.pause_s, *pause)
         if mark.kind in {FIRST_STEP, RESTORE} and mark.lost_s != 0:
-            _turn_last(phases, mark.at_us, mark.lost_s, Category.LOST, _cause(phases), again=mark.generation)
+            _recategorise(
+                phases, mark.at_us, mark.lost_s, Category.LOST, _cause(phases), repeated_by=mark.generation
+            )
         if phase is None:
             continue
         if before is not None:
             phases[-1] = replace(phases[-1], to_us=mark.at_us)
         phases.append(replace(phase, from_us=mark.at_us))
-    return tuple(_joined([one for one in phases if one.from_us < one.to_us]))
+    return tuple(_merged([one for one in phases if one.from_us < one.to_us]))
 
 
 def first_difference_us(before: Sequence[Phase], after: Sequence[Phase]) -> int | None:
@@ -162,19 +165,19 @@ def _first_step_after(start: TimelineEvent, later: Sequence[TimelineEvent]) -> T
     return None
 
 
-def _turn_last(
+def _recategorise(
     phases: list[Phase],
     at_us: int,
     seconds: float,
     category: Category,
     cause: str,
     *,
-    again: int | None = None,
+    repeated_by: int | None = None,
 ) -> None:
     """Change the category of the training within the last `seconds` before `at_us`.
 
-    With `again`, the generation that repeats the work, only training of earlier generations counts towards
-    these seconds. If their number is unknown, the last period of training changes.
+    `repeated_by` is the generation that repeats lost work. With it, only training of earlier generations
+    counts towards these seconds. If `seconds` is `UNKNOWN_RATE`, the last period of training changes.
     """
     if not phases:
         return
@@ -185,9 +188,11 @@ def _turn_last(
     while phases and left_us > 0:
         phase = phases.pop()
         length = phase.to_us - phase.from_us
-        if phase.category is not Category.USEFUL or (again is not None and phase.generation >= again):
+        if phase.category is not Category.USEFUL or (
+            repeated_by is not None and phase.generation >= repeated_by
+        ):
             behind.append(phase)
-            left_us -= length if again is None else 0
+            left_us -= length if repeated_by is None else 0
             continue
         middle = phase.to_us - min(length, left_us)
         behind.append(replace(phase, from_us=middle, category=category, cause=cause))
@@ -202,14 +207,14 @@ def _cause(phases: Sequence[Phase]) -> str:
     return next((one.cause for one in reversed(phases) if one.category is Category.LOST), "RESTART")
 
 
-def _joined(phases: Sequence[Phase]) -> list[Phase]:
+def _merged(phases: Sequence[Phase]) -> list[Phase]:
     """Return the phases with equal neighbours merged."""
-    joined: list[Phase] = []
+    merged: list[Phase] = []
     for phase in phases:
-        last = joined[-1] if joined else None
+        last = merged[-1] if merged else None
         if last is not None and replace(last, from_us=0, to_us=0) == replace(phase, from_us=0, to_us=0):
-            joined[-1] = replace(last, to_us=phase.to_us)
+            merged[-1] = replace(last, to_us=phase.to_us)
         else:
-            joined.append(phase)
-    assert all(one.to_us == other.from_us for one, other in pairwise(joined)), "phases leave no gap"
-    return joined
+            merged.append(phase)
+    assert all(one.to_us == other.from_us for one, other in pairwise(merged)), "phases leave no gap"
+    return merged

@@ -1,4 +1,4 @@
-"""Reader of a world from files, which checks everything before the replay starts."""
+"""Worlds from job streams, which are checked before the replay starts."""
 
 from __future__ import annotations
 
@@ -8,40 +8,11 @@ from pathlib import Path
 import numpy as np
 
 from service.domain.policies.framework.policy import Configurations
-from service.simulation.inputs.streams import Submission, read_stream
-from service.simulation.model.clusters import configurations_of, read_cluster
-from service.simulation.model.laws import JobDistribution
+from service.simulation.inputs.streams import Submission
+from service.simulation.model.clusters import configurations_of
+from service.simulation.model.laws import Law, application_of
 from service.simulation.model.profiles import read_application
 from service.simulation.model.world import Application, Arrival, BadInput, ClusterRules, Kind, World
-
-
-def read_world(
-    jobs: Path,
-    cluster: Path,
-    *,
-    law: JobDistribution,
-    profiles: Path | None = None,
-    rules: ClusterRules | None = None,
-    seed: int = 0,
-    declares_length: bool = True,
-) -> World:
-    """Return the world with the jobs of one file on the cluster of another. Raise BadInput.
-
-    A job that names an application runs according to its profiles (a folder for each application in
-    `profiles`). Any other job follows the law, scaled so that it takes its recorded time on its recorded
-    slots. Jobs that can never run are in `rejected`.
-    """
-    kinds = read_cluster(cluster)
-    return world_of(
-        jobs,
-        read_stream(jobs),
-        kinds,
-        law=law,
-        profiles=profiles,
-        rules=rules,
-        seed=seed,
-        declares_length=declares_length,
-    )
 
 
 def world_of(
@@ -49,13 +20,18 @@ def world_of(
     stream: Sequence[Submission],
     kinds: Sequence[Kind],
     *,
-    law: JobDistribution,
+    law: Law,
     profiles: Path | None = None,
     rules: ClusterRules | None = None,
     seed: int = 0,
     declares_length: bool = True,
 ) -> World:
-    """Return the world with the jobs of a stream, read from `file`, on these kinds. Raise BadInput."""
+    """Return the world with the jobs of a stream, read from `file`, on these kinds. Raise BadInput.
+
+    A job that names an application runs according to its profiles (a folder for each application in
+    `profiles`). Any other job follows the law, scaled so that it takes its recorded time on its recorded
+    slots. Jobs that can never run are in `rejected`.
+    """
     configurations = configurations_of(kinds)
     _fit(file, stream, sum(kind.slots for kind in kinds))
     applications = _applications(file, stream, configurations, law, profiles)
@@ -68,7 +44,7 @@ def world_of(
         if job.never is None and not (tables[index].goodput > 0).any():
             rejected.append((job.id, f"no configuration of this cluster was measured for {job.application}"))
         elif job.never is None:
-            speedup = float(law.law(np.array([float(job.slots)]))[0])
+            speedup = float(law(np.array([float(job.slots)]))[0])
             arrivals.append(
                 Arrival(
                     id=job.id,
@@ -103,7 +79,7 @@ def _applications(
     file: Path,
     stream: Sequence[Submission],
     configurations: Configurations,
-    law: JobDistribution,
+    law: Law,
     profiles: Path | None,
 ) -> dict[str, Application]:
     """Return the applications that the stream names, in order. The application of jobs without one has the name ''."""
@@ -114,12 +90,12 @@ def _applications(
     for job in sorted(stream, key=lambda job: (job.application or "", job.row)):
         name = job.application
         if name is None:
-            found.setdefault("", law.application("job", configurations))
+            found.setdefault("", application_of(law, configurations))
         elif name not in found:
             if profiles is None or name not in known:
-                there = f"known are {', '.join(known)}" if known else "give a folder with its profiles"
+                known_names = f"known are {', '.join(known)}" if known else "give a folder with its profiles"
                 raise BadInput(
-                    f"{file}: row {job.row}, column application: {name!r} has no profiles; {there}"
+                    f"{file}: row {job.row}, column application: {name!r} has no profiles; {known_names}"
                 )
             found[name] = read_application(profiles / name, configurations)
     return found

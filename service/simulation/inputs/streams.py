@@ -64,14 +64,14 @@ class _Row:
     def wrong(self, column: str, why: str) -> BadInput:
         return BadInput(f"{self.file}: row {self.number}, column {column}: {why}")
 
-    def number_of(self, column: str, most: float) -> float:
+    def number_of(self, column: str, limit: float) -> float:
         text = self.text(column)
         try:
             value = float(text)
         except ValueError:
             raise self.wrong(column, f"{text!r} is not a number") from None
-        if not 0.0 <= value <= most:
-            raise self.wrong(column, f"{text} is not from 0 to {most:g}")
+        if not 0.0 <= value <= limit:
+            raise self.wrong(column, f"{text} is not from 0 to {limit:g}")
         return value
 
     def slots(self, column: str) -> int:
@@ -96,12 +96,12 @@ def read_stream(file: Path) -> tuple[Submission, ...]:
     jobs = sorted((reader(row) for row in rows if not _is_step(row)), key=lambda job: job.submit_s)
     if not jobs:
         raise BadInput(f"{file}: has no jobs")
-    seen: dict[str, int] = {}
+    rows_by_id: dict[str, int] = {}
     for job in jobs:
-        if job.id in seen:
-            first, second = sorted((seen[job.id], job.row))
+        if job.id in rows_by_id:
+            first, second = sorted((rows_by_id[job.id], job.row))
             raise BadInput(f"{file}: row {second}: the job {job.id!r} is a duplicate of row {first}")
-        seen[job.id] = job.row
+        rows_by_id[job.id] = job.row
     start_s = jobs[0].submit_s if dated else 0.0
     return tuple(replace(job, submit_s=job.submit_s - start_s) for job in jobs)
 

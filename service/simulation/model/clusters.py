@@ -132,8 +132,7 @@ def rows_of(
         Row(name=f"slots/{name}", capacity=float(room.sum()), demand=np.where(kind == index, slots, 0) * 1.0)
         for index, (name, room) in enumerate(zip(configurations.kinds, rooms, strict=True))
     ]
-    first = 0
-    for name, of_kind, room in zip(configurations.kinds, shapes, rooms, strict=True):
-        rows += packing_rows(of_kind, kind=name, room=room, first=first, columns=len(slots))
-        first += len(of_kind.slots)
+    for index, (name, room) in enumerate(zip(configurations.kinds, rooms, strict=True)):
+        of_column = np.where(kind == index, np.cumsum(kind == index) - 1, -1)
+        rows += packing_rows(shapes[index], kind=name, room=room, of_column=of_column)
     return tuple(rows)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
 
 from service.domain.policies.framework.policy import Configurations
 from service.domain.shared.arrays import FloatArray
-from service.simulation.model.world import Application, BadInput
+from service.simulation.model.world import USUAL_RESTART_S, Application, BadInput
 
 Law: TypeAlias = Callable[[FloatArray], FloatArray]
 """Function from slots (at least 1) to the speedup over one slot."""
@@ -42,24 +41,15 @@ def law_of(text: str) -> Law:
         raise BadInput(f"{text!r} is not a speedup law; give amdahl:PART or power:EXPONENT") from error
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobDistribution:
-    """Jobs without measurements, described by a law.
+def application_of(law: Law, configurations: Configurations) -> Application:
+    """Return the application of jobs without measurements, whose speedups follow a law on all kinds.
 
-    Attributes:
-        law: Law of their speedups.
-        restart_s: Seconds of a checkpoint, a start and a load.
+    A reference sample is a second on one slot, so the work of a job is its seconds on one slot.
     """
-
-    law: Law
-    restart_s: float = 30.0
-
-    def application(self, name: str, configurations: Configurations) -> Application:
-        """Return the application of such jobs, with the same speed on all kinds.
-
-        A reference sample is a second on one slot, so the work of a job is its seconds on one slot.
-        """
-        speedup = self.law(configurations.slots.astype(np.float64))
-        return Application(
-            name=name, boundaries=np.array([0.0, 1.0]), goodput=speedup[None, :], restart_s=self.restart_s
-        )
+    speedup = law(configurations.slots.astype(np.float64))
+    return Application(
+        name="job",
+        boundaries=np.array([0.0, 1.0]),
+        goodput=speedup[None, :],
+        restart_s=USUAL_RESTART_S,
+    )

@@ -23,7 +23,7 @@ import numpy as np
 
 from service.domain.policies.framework.policy import Configurations
 from service.domain.shared.arrays import FloatArray
-from service.simulation.model.world import Application, BadInput, Steps
+from service.simulation.model.world import USUAL_RESTART_S, Application, BadInput, Steps
 
 RESTART_S = {
     "cifar10": 50.0,
@@ -33,9 +33,7 @@ RESTART_S = {
     "imagenet": 250.0,
     "ncf": 15.0,
 }
-"""Measured seconds of checkpoint and restart, by application."""
-USUAL_RESTART_S = 30.0
-"""Seconds of checkpoint and restart of any other application."""
+"""Measured seconds of checkpoint and restart, by application; `USUAL_RESTART_S` for any other."""
 EPOCHS = {"cifar10": 100, "deepspeech2": 80, "bert": 2, "yolov3": 50, "imagenet": 90, "ncf": 10}
 """Epochs to completion. Any other application has as many as were measured."""
 BATCHES = 60

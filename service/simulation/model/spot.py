@@ -40,8 +40,8 @@ def changes_of(trace: SpotTrace, nodes: int) -> tuple[float, FloatArray, IntArra
     """Return the effect of a trace on a number of nodes.
 
     The result has the length of the trace in seconds, the times (T,) at which the number of present nodes
-    changes, the first of them 0, and the numbers from then on (T,). A trace that never has as many instances
-    as there are nodes belongs to a smaller request, so it is scaled up in proportion.
+    changes, the first of them 0, and the numbers from then on (T,). A trace that never
+    reaches the number of nodes comes from a smaller request and is scaled up in proportion.
     """
     counts = np.array(trace.available, dtype=np.int64)
     most = max(int(counts.max()), 1)

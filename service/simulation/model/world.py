@@ -17,6 +17,9 @@ from service.domain.cluster.contention_rules import USUAL, ContentionRules
 from service.domain.policies.framework.policy import Configurations
 from service.domain.shared.arrays import FloatArray, IntArray
 
+USUAL_RESTART_S = 30.0
+"""Seconds of a checkpoint, a start and a load of an application without a measurement."""
+
 
 class BadInput(ValueError):
     """Input that does not describe a valid world. The message for users names the file, row and column, then

@@ -16,24 +16,21 @@ from service.domain.cluster.contention_rules import RUN_COSTS
 from service.domain.contention.evidence import Evidence
 from service.domain.contention.guaranteed_jobs import Tenure
 from service.domain.contention.rules import contend
-from service.domain.policies.framework.policy import Choices, Policy, RoundInput
+from service.domain.policies.framework.checked import CheckedPolicy
+from service.domain.policies.framework.policy import Policy, RoundInput
 from service.domain.shared.arrays import BoolArray, FloatArray, IntArray
 from service.simulation.model.world import Replay, RoundRows, View, World
 from service.simulation.replay.jobs import ReplayJobs, Tables
 from service.simulation.replay.metrics import job_rows
 from service.simulation.replay.nodes import ReplayNodes
 from service.simulation.replay.policy_state import PolicyState
-from service.simulation.replay.seen import LearnedView, Oracle
+from service.simulation.replay.speed_views import LearnedView, Oracle
 from service.simulation.replay.transitions import Transitions
 
 Progress = Callable[[float], None]
 """Callback that receives the share of ended jobs, from 0 to 1, every few rounds. An exception from it ends the replay."""
-_TELL_EVERY = 32
+_PROGRESS_EVERY = 32
 """Number of rounds between two calls of the progress callback."""
-
-
-class BrokenChoice(Exception):
-    """Error for a policy that assigns more than the capacity, or a configuration that a job may not have."""
 
 
 class SpeedView(Protocol):
@@ -62,7 +59,7 @@ def replay(
 ) -> Replay:
     """Replay until the last job has ended, or until `rules.give_up_s` after the last submission.
 
-    `clock` gives real seconds, only to time decisions. Raise BrokenChoice.
+    `clock` gives real seconds, only to time decisions. Raise PolicyFailed.
     """
     return _Run(world, policy, solve, clock).run(on_progress)
 
@@ -71,12 +68,13 @@ class _Run:
     """Replay of a world under one policy."""
 
     def __init__(self, world: World, policy: Policy, solve: Solve, clock: Callable[[], float]) -> None:
-        self._world, self._policy, self._solve, self._clock = world, policy, solve, clock
+        self._world, self._solve, self._clock = world, solve, clock
+        self._policy = CheckedPolicy(policy)
         self._tables = Tables(world)
         self._jobs = ReplayJobs(world, self._tables)
         self._transitions = Transitions(world, self._jobs)
         self._nodes = ReplayNodes(world)
-        self._sight: SpeedView = (
+        self._speeds: SpeedView = (
             Oracle(world, self._tables, self._jobs)
             if world.rules.view is View.ORACLE
             else LearnedView(world, self._tables, self._jobs)
@@ -92,7 +90,7 @@ class _Run:
         """Index of the first arrival that has not been submitted."""
         self._rounds: list[tuple[float, ...]] = []
 
-    def run(self, tell: Progress | None) -> Replay:
+    def run(self, on_progress: Progress | None) -> Replay:
         world, jobs = self._world, self._jobs
         last_s = max(float(jobs.submit_s.max(initial=0.0)), 0.0) + world.rules.give_up_s
         now_s = 0.0
@@ -108,11 +106,11 @@ class _Run:
                 self._arrive(now_s)
                 if len(self._active):
                     self._round(now_s)
-            if tell is not None and len(self._rounds) % _TELL_EVERY == 0:
-                tell((self._next - len(self._active)) / len(world.arrivals))
+            if on_progress is not None and len(self._rounds) % _PROGRESS_EVERY == 0:
+                on_progress((self._next - len(self._active)) / len(world.arrivals))
         end_s = now_s if len(self._active) else float(jobs.end_s.max(initial=0.0))
-        if tell is not None:
-            tell(1.0)
+        if on_progress is not None:
+            on_progress(1.0)
         return self._replay(end_s)
 
     def _begin(self) -> None:
@@ -162,7 +160,7 @@ class _Run:
         jobs, active = self._jobs, self._active
         progress = jobs.progress_at(active, now_s)
         phase = jobs.phase_at(active, progress)
-        settled = ~self._transitions.on_the_way(active, now_s)
+        settled = ~self._transitions.in_transition(active, now_s)
         decided = active[settled]
         given = self._input(decided, now_s, progress[settled], phase[settled])
         policy = self._state.advanced(self._policy, given, decided, jobs, now_s)
@@ -173,7 +171,6 @@ class _Run:
         given = contest.given
         choices = policy.choose(given, contest.solver(self._solve))
         decision_s = self._clock() - began_s
-        self._check(given, choices)
         changed = np.flatnonzero(choices.chosen != given.current)
         if len(changed):
             rows, columns = self._free_now(decided[changed], choices.chosen[changed])
@@ -184,10 +181,10 @@ class _Run:
     def _input(self, rows: IntArray, now_s: float, progress: FloatArray, phase: IntArray) -> RoundInput:
         """Return the input of a round that decides about the jobs `rows` (n,)."""
         jobs, transitions = self._jobs, self._transitions
-        goodput, allowed = self._steadied(rows, *self._sight.look(rows, phase), now_s)
-        tells = self._declares[rows]
+        goodput, allowed = self._without_growth(rows, *self._speeds.look(rows, phase), now_s)
+        declares = self._declares[rows]
         if self._world.rules.latencies is not None:
-            tells = tells & transitions.has_spoken(rows, now_s) & self._sight.knows(rows)
+            declares = declares & transitions.has_announced_work(rows, now_s) & self._speeds.knows(rows)
         return RoundInput(
             configurations=self._world.configurations,
             rows=self._bounds(now_s),
@@ -201,7 +198,7 @@ class _Run:
             served_slot_s=jobs.before_slot_s[rows] + jobs.served_slot_s[rows],
             changes=jobs.changes_before[rows] + jobs.changes[rows],
             change_s=transitions.change_s(rows),
-            remaining=np.where(tells, jobs.total[rows] - progress, np.nan),
+            remaining=np.where(declares, jobs.total[rows] - progress, np.nan),
             requested_slots=self._requested[rows],
             job_class=jobs.application[rows],
         )
@@ -223,31 +220,31 @@ class _Run:
 
     def _evidence(self, rows: IntArray) -> Evidence:
         return Evidence(
-            known=self._sight.measured(rows),
+            known=self._speeds.measured(rows),
             exempt=np.zeros(len(rows), dtype=np.bool_),
             entitled=np.zeros(len(rows), dtype=np.bool_),
             nodes=self._nodes.by_kind,
         )
 
-    def _steadied(
+    def _without_growth(
         self, rows: IntArray, goodput: FloatArray, allowed: BoolArray, now_s: float
     ) -> tuple[FloatArray, BoolArray]:
         """Return goodput and allowed columns (n, C). A job that was just changed may not grow."""
-        young = np.flatnonzero(self._transitions.young(rows, now_s))
-        if not len(young):
+        just_changed = np.flatnonzero(self._transitions.just_changed(rows, now_s))
+        if not len(just_changed):
             return goodput, allowed
         goodput, allowed = goodput.copy(), allowed.copy()
-        slots, held = self._world.configurations.slots, self._jobs.column[rows[young]]
-        allowed[young] &= slots <= slots[held][:, None]
-        goodput[young] = np.minimum(goodput[young], goodput[young, held][:, None])
+        slots, held = self._world.configurations.slots, self._jobs.column[rows[just_changed]]
+        allowed[just_changed] &= slots <= slots[held][:, None]
+        goodput[just_changed] = np.minimum(goodput[just_changed], goodput[just_changed, held][:, None])
         return goodput, allowed
 
     def _bounds(self, now_s: float) -> tuple[Row, ...]:
         """Return the constraints of the nodes, less the slots held by jobs in transition."""
-        on_the_way = self._active[self._transitions.on_the_way(self._active, now_s)]
-        if not len(on_the_way):
+        in_transition = self._active[self._transitions.in_transition(self._active, now_s)]
+        if not len(in_transition):
             return self._nodes.rows
-        held = self._transitions.columns(on_the_way)
+        held = self._transitions.columns(in_transition)
         return tuple(
             replace(row, capacity=row.capacity - float(row.demand[held].sum())) for row in self._nodes.rows
         )
@@ -269,17 +266,6 @@ class _Run:
             may[index] = bool((more <= free).all())
             free -= more * may[index]
         return rows[may], columns[may]
-
-    def _check(self, given: RoundInput, choices: Choices) -> None:
-        chosen = choices.chosen
-        has = chosen != NOTHING
-        if not given.allowed[np.flatnonzero(has), chosen[has]].all():
-            raise BrokenChoice(f"{self._policy.name} gave a job what it may not have")
-        for row in given.rows:
-            counts = has if row.jobs is None else has & row.jobs
-            taken = float(row.demand[chosen[counts]].sum())
-            if taken > row.capacity * (1 + 1e-9):
-                raise BrokenChoice(f"{self._policy.name} gave out {taken:g} of {row.capacity:g} {row.name}")
 
     def _note(self, now_s: float, phase: IntArray, decision_s: float, gap: float) -> None:
         jobs, configurations = self._jobs, self._world.configurations

@@ -57,10 +57,10 @@ def spot_events(kinds: Sequence[Kind]) -> Iterator[NodeEvent]:
             yield from _of_node(first - 1 - index, counts > index, at_s, length_s)
 
 
-def _of_node(node: int, there: BoolArray, at_s: FloatArray, length_s: float) -> Iterator[NodeEvent]:
+def _of_node(node: int, present: BoolArray, at_s: FloatArray, length_s: float) -> Iterator[NodeEvent]:
     """Yield the events of one node, given its presence from each of these times (T,) on, the first of which is 0."""
-    if not there[0]:
+    if not present[0]:
         yield NodeEvent(0.0, node, leaves=True, every_s=math.inf)
-    changes = there != np.roll(there, 1)
-    for time_s, now in zip(at_s[changes].tolist(), there[changes].tolist(), strict=True):
+    changes = present != np.roll(present, 1)
+    for time_s, now in zip(at_s[changes].tolist(), present[changes].tolist(), strict=True):
         yield NodeEvent(time_s if time_s > 0 else length_s, node, leaves=not now, every_s=length_s)

@@ -161,10 +161,10 @@ class ReplayJobs:
         Checkpoints are `checkpoint_s` seconds of training apart; 0: a checkpoint was made just now.
         """
         trained_s = np.maximum(now_s - self.trains_from_s[rows], 0.0)
-        twice_s = np.mod(trained_s, checkpoint_s) if checkpoint_s > 0 else np.zeros(len(rows))
-        clock_s = self.clock_s[rows] + trained_s - twice_s
+        repeated_s = np.mod(trained_s, checkpoint_s) if checkpoint_s > 0 else np.zeros(len(rows))
+        clock_s = self.clock_s[rows] + trained_s - repeated_s
         self.progress[rows] = np.where(trained_s > 0, self._work_at(rows, clock_s), self.progress[rows])
-        self.lost_s[rows] += twice_s
+        self.lost_s[rows] += repeated_s
         self._let_go(rows)
 
     def segments(self, end_s: float) -> Segments:

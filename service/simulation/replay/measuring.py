@@ -26,8 +26,8 @@ _FIELDS = 9
 def steps_of(application: Application, configurations: Configurations) -> tuple[Steps, float]:
     """Return the steps of an application, and the number of samples in them that equal a reference sample.
 
-    If only its speed is known, a step takes a second on its slowest configuration. It has one fixed batch
-    that can be spread over all slots, whatever a reference sample is.
+    If only its speed is known, a step takes a second on its slowest configuration. Its batch is fixed and can be
+    spread over all slots.
     """
     if application.steps is not None:
         return application.steps, 1.0
@@ -55,7 +55,7 @@ class NewMeasurements:
     """
 
     measured: IntArray
-    heard: IntArray
+    noise_measured: IntArray
     classes: IntArray
 
 
@@ -84,11 +84,11 @@ class Measurements:
         self._own: dict[int, dict[tuple[int, int], tuple[float, ...]]] = {}
         self._shared: dict[int, dict[tuple[int, int], tuple[float, ...]]] = {}
         self._own_phi = np.full(len(world.arrivals), np.nan)
-        self._heard = np.full(len(world.arrivals), -1, dtype=np.int64)
+        self._noise_phase = np.full(len(world.arrivals), -1, dtype=np.int64)
         self._class_phi = np.full(len(steps), np.nan)
 
     def measure(self, rows: IntArray, phase: IntArray) -> NewMeasurements:
-        """Record the measurements of `rows` (n,), in these phases (n,) and advanced to now, and return the news."""
+        """Record the measurements of `rows` (n,), in these phases (n,) and advanced to now, and return what is new."""
         column, application = self._jobs.column[rows], self._jobs.application[rows]
         at = (application, phase, np.maximum(column, 0))
         step_s = self._step_s[at]
@@ -98,7 +98,7 @@ class Measurements:
         shows = np.flatnonzero(np.isfinite(step_s) & (trained_s >= _ENOUGH_STEPS * step_s))
         batch = self._batch[at]
         size = np.rint(_APART * np.log2(np.where(np.isfinite(batch), batch, 1.0))).astype(np.int64)
-        heard = self._measure_noise(rows[shows], application[shows], phase[shows])
+        noise_measured = self._measure_noise(rows[shows], application[shows], phase[shows])
         jobs: set[int] = set()
         classes: set[int] = set()
         for index in shows.tolist():
@@ -114,7 +114,7 @@ class Measurements:
                 self._shared[where[0]][key] = entries[key]
                 self.tried_by_class[where[0], key[0]] = True
                 classes.add(where[0])
-        return NewMeasurements(_sorted(jobs), heard, _sorted(classes))
+        return NewMeasurements(_sorted(jobs), noise_measured, _sorted(classes))
 
     def of_jobs(self, rows: IntArray) -> Observations:
         """Return the measurements of each job (n,). An owner is a job on a kind."""
@@ -158,9 +158,9 @@ class Measurements:
         error as times.
         """
         phi = self._phi[application, phase]
-        fresh = np.isfinite(phi) & (self._heard[rows] != phase)
+        fresh = np.isfinite(phi) & (self._noise_phase[rows] != phase)
         rows, application = rows[fresh], application[fresh]
-        self._heard[rows] = phase[fresh]
+        self._noise_phase[rows] = phase[fresh]
         phi = phi[fresh] * np.exp(self._noise * self._random.standard_normal(len(rows)))
         self._own_phi[rows] = self._class_phi[application] = phi
         return rows

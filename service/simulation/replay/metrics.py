@@ -95,15 +95,17 @@ def _alone_s(world: World, tables: Tables, jobs: ReplayJobs, rounds: RoundRows, 
 
     The share is the cluster's slots divided by the mean number of jobs while the job was present, all of one
     kind. The result is the mean over the kinds it can run on, weighted by their slots. The time on a kind is
-    that of its best configuration within the share. If the share is below its smallest size, the time there
-    is divided by the fraction it has.
+    that of its best configuration within the share. If the share is below the job's smallest size, the time
+    at that size is divided by the part of it that the share covers.
     """
     configurations = world.configurations
     present = np.concatenate([[0.0], np.cumsum(rounds.queued + rounds.running)])
     first = np.searchsorted(rounds.time_s, jobs.submit_s, side="left")
     last = np.searchsorted(rounds.time_s, np.minimum(jobs.end_s, end_s), side="right")
-    seen = np.maximum(last - first, 0)
-    load = np.where(seen > 0, (present[last] - present[np.minimum(first, last)]) / np.maximum(seen, 1), 1.0)
+    rounds_seen = np.maximum(last - first, 0)
+    load = np.where(
+        rounds_seen > 0, (present[last] - present[np.minimum(first, last)]) / np.maximum(rounds_seen, 1), 1.0
+    )
     share = sum(kind.slots for kind in world.kinds) / np.maximum(load, 1.0)
     total_s, weight = np.zeros(len(share)), np.zeros(len(share))
     for index, kind in enumerate(world.kinds):

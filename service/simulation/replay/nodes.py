@@ -27,9 +27,9 @@ class ReplayNodes:
         """Number of reasons why a node is absent."""
         rules = world.rules
         spot = [one for one in world.kinds if one.spot is not None and one.spot_nodes]
-        self._leave = bool(spot) or rules.failures_per_node_h > 0
+        self._may_leave = bool(spot) or rules.failures_per_node_h > 0
         self._free = self._size.copy()
-        self._lies: dict[int, dict[int, int]] = {}
+        self._slots_by_node: dict[int, dict[int, int]] = {}
         """Slots by node, for each placed job."""
         self._random = np.random.default_rng([world.seed, 1])
         self._events: list[NodeEvent] = []
@@ -60,7 +60,9 @@ class ReplayNodes:
             was_there = self._away[event.node] == 0
             self._away[event.node] += 1 if event.leaves else -1
             if event.leaves and was_there:
-                jobs = [job for job, lies in self._lies.items() if event.node in lies]
+                jobs = [
+                    job for job, slots_by_node in self._slots_by_node.items() if event.node in slots_by_node
+                ]
                 rows = np.array(sorted(jobs), dtype=np.int64)
                 self.place(rows, np.full(len(rows), NOTHING))
                 lost.append((rows, self._world.rules.checkpoint_s if event.failed else 0.0))
@@ -76,10 +78,10 @@ class ReplayNodes:
         The largest blocks are placed first, each on the node that it fills best. A block is divided if no
         node has room for it.
         """
-        if not self._leave:
+        if not self._may_leave:
             return
         for job in rows.tolist():
-            for node, slots in self._lies.pop(job, {}).items():
+            for node, slots in self._slots_by_node.pop(job, {}).items():
                 self._free[node] += slots
         pieces = [
             (piece, job, column)
@@ -88,20 +90,20 @@ class ReplayNodes:
             for piece in self._pieces(column)
         ]
         for piece, job, column in sorted(pieces, key=lambda one: (-one[0], one[1])):
-            self._put(job, piece, self._kind == self._world.configurations.kind[column])
+            self._place_block(job, piece, self._kind == self._world.configurations.kind[column])
 
-    def _put(self, job: int, piece: int, of_kind: BoolArray) -> None:
-        there = of_kind & (self._away == 0)
-        lies = self._lies.setdefault(job, {})
+    def _place_block(self, job: int, piece: int, of_kind: BoolArray) -> None:
+        present = of_kind & (self._away == 0)
+        slots_by_node = self._slots_by_node.setdefault(job, {})
         while piece > 0:
-            free = np.where(there, self._free, 0)
+            free = np.where(present, self._free, 0)
             fits = free >= piece
             node = int(np.where(fits, free, np.iinfo(np.int64).max).argmin() if fits.any() else free.argmax())
             taken = min(piece, int(free[node]))
             if taken == 0:
                 raise AssertionError("a choice within the rows fits on the nodes")
             self._free[node] -= taken
-            lies[node] = lies.get(node, 0) + taken
+            slots_by_node[node] = slots_by_node.get(node, 0) + taken
             piece -= taken
 
     def _pieces(self, column: int) -> list[int]:

@@ -6,7 +6,8 @@ import numpy as np
 
 from service.domain.allocation.inputs.policy_state import state_of
 from service.domain.allocation.knapsack.problem import NOTHING
-from service.domain.policies.framework.policy import Policy, RoundHistory, RoundInput, StatefulPolicy
+from service.domain.policies.framework.checked import CheckedPolicy
+from service.domain.policies.framework.policy import Policy, RoundHistory, RoundInput
 from service.domain.shared.arrays import IntArray
 from service.simulation.model.world import World
 from service.simulation.replay.jobs import ReplayJobs
@@ -24,11 +25,9 @@ class PolicyState:
         self._usd_per_h = configurations.slots * 1.0 if owned else configurations.usd_per_h
 
     def advanced(
-        self, policy: Policy, given: RoundInput, rows: IntArray, jobs: ReplayJobs, now_s: float
+        self, policy: CheckedPolicy, given: RoundInput, rows: IntArray, jobs: ReplayJobs, now_s: float
     ) -> Policy:
         """Return the policy for this round, which decides about `rows` (n,)."""
-        if not isinstance(policy, StatefulPolicy):
-            return policy
         arrivals, applications = self._world.arrivals, self._world.applications
         held = given.current[given.current != NOTHING]
         history = RoundHistory(

@@ -26,10 +26,10 @@ class Transitions:
         number = len(world.arrivals)
         self._rules, self._jobs = world.rules, jobs
         self._slots, self._kind = world.configurations.slots, world.configurations.kind
-        self._coming = np.full(number, NOTHING, dtype=np.int64)
+        self._next_column = np.full(number, NOTHING, dtype=np.int64)
         """Column that a job changes to."""
-        self._comes_s = np.full(number, np.inf)
-        """Time at which a job changes to the column `_coming`; infinite without a change."""
+        self._change_at_s = np.full(number, np.inf)
+        """Time at which a job changes to the column `_next_column`; infinite without a change."""
         self._runs_s = np.full(number, -np.inf)
         """Time at which a job last began to run with its present slots."""
         self._recent = np.zeros(number, dtype=np.int64)
@@ -53,8 +53,8 @@ class Transitions:
         later, coming = rows[~starts], columns[~starts]
         newcomers = self.needs(later, coming)[0] != NOTHING
         takes_s = np.where(newcomers, latencies.grow_s, latencies.shrink_s)
-        self._coming[later] = coming
-        self._comes_s[later] = now_s + np.where(coming == NOTHING, latencies.stop_s, takes_s)
+        self._next_column[later] = coming
+        self._change_at_s[later] = now_s + np.where(coming == NOTHING, latencies.stop_s, takes_s)
         self._jobs.stop(later[coming == NOTHING], now_s)
 
     def recent_changes(self, rows: IntArray, now_s: float) -> IntArray:
@@ -71,30 +71,30 @@ class Transitions:
 
     def advance(self, rows: IntArray, now_s: float) -> None:
         """Complete the due changes of `rows` (n,), which were advanced to now."""
-        self._comes_s[rows[np.isfinite(self._jobs.end_s[rows])]] = np.inf
-        changed = rows[self._comes_s[rows] <= now_s]
-        coming = self._coming[changed]
+        self._change_at_s[rows[np.isfinite(self._jobs.end_s[rows])]] = np.inf
+        changed = rows[self._change_at_s[rows] <= now_s]
+        coming = self._next_column[changed]
         if len(changed):
             self._jobs.give(changed, coming, now_s, self._rules)
-            self._comes_s[changed], self._runs_s[changed] = np.inf, now_s
+            self._change_at_s[changed], self._runs_s[changed] = np.inf, now_s
             self._paused[changed[coming != NOTHING]] = True
 
     def next_s(self, rows: IntArray, now_s: float) -> float:
         """Return the time of the next event of `rows` (n,) that requires a round, infinite for none."""
         if self._rules.latencies is None:
             return np.inf
-        times = np.concatenate([self._comes_s[rows], self._runs_s[rows], self._jobs.trains_from_s[rows]])
+        times = np.concatenate([self._change_at_s[rows], self._runs_s[rows], self._jobs.trains_from_s[rows]])
         return float(times[times > now_s].min(initial=np.inf))
 
-    def on_the_way(self, rows: IntArray, now_s: float) -> BoolArray:
+    def in_transition(self, rows: IntArray, now_s: float) -> BoolArray:
         """Return whether each job (n,) is starting, changing or stopping."""
-        return np.asarray(np.isfinite(self._comes_s[rows]) | (self._runs_s[rows] > now_s))
+        return np.asarray(np.isfinite(self._change_at_s[rows]) | (self._runs_s[rows] > now_s))
 
     def columns(self, rows: IntArray) -> IntArray:
         """Return the columns to reserve for `rows` (n,): those held, and those coming in addition."""
         held = self._jobs.column[rows]
         added, kept = self.needs(
-            rows, np.where(np.isfinite(self._comes_s[rows]), self._coming[rows], NOTHING)
+            rows, np.where(np.isfinite(self._change_at_s[rows]), self._next_column[rows], NOTHING)
         )
         keeps = np.where(kept == NOTHING, held, NOTHING)
         columns = np.concatenate([keeps, added])
@@ -111,13 +111,13 @@ class Transitions:
         less = (columns == NOTHING) | (alike & (size(columns) <= size(held)))
         return np.where(less, NOTHING, columns), np.where(~less & alike, held, NOTHING)
 
-    def young(self, rows: IntArray, now_s: float) -> BoolArray:
+    def just_changed(self, rows: IntArray, now_s: float) -> BoolArray:
         """Return whether each job (n,) runs and was only just started or changed."""
         live = self._rules.latencies is not None
         holds = self._jobs.column[rows] != NOTHING
         return np.asarray(live & holds & (now_s - self._runs_s[rows] < MIN_RUNTIME_S))
 
-    def has_spoken(self, rows: IntArray, now_s: float) -> BoolArray:
+    def has_announced_work(self, rows: IntArray, now_s: float) -> BoolArray:
         """Return whether the script of each job (n,) has trained, and so has announced its work."""
         jobs = self._jobs
         return np.asarray((jobs.progress[rows] > 0) | (jobs.trains_from_s[rows] <= now_s))

@@ -170,7 +170,7 @@ def _differs(was_s: float, is_s: float) -> bool:
 
 
 def _completion_s(runs: Runs, horizon_s: float) -> FloatArray:
-    """Return the times (S, J) from now, or a later submission, to the end, or to the horizon if there is none."""
+    """Return the completion times (S, J): from now, or from a later submission, to the end or the horizon."""
     return np.minimum(runs.end_s, horizon_s) - runs.submit_s
 
 

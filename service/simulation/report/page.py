@@ -144,8 +144,20 @@ def _cell(of: SummaryColumn, values: Sequence[float], *, first: bool) -> str:
 def _figures(policies: Mapping[str, list[ReplayResult]]) -> str:
     firsts = {name: runs[0] for name, runs in policies.items()}
     parts = [
-        _completion(policies),
-        _waiting(policies),
+        _distribution(
+            policies,
+            "Completion time",
+            "Share of jobs that were done within a time after their submission: the further left a line, the better.",
+            lambda one: one.completion_s,
+            "from submission to end",
+        ),
+        _distribution(
+            policies,
+            "Waiting time",
+            "Share of jobs that had their first slots within a time after their submission.",
+            lambda one: np.maximum(one.replay.jobs.start_s - one.replay.jobs.submit_s, 1.0),
+            "from submission to the first slots",
+        ),
         _over_time(
             firsts,
             "Slots in use over time",
@@ -159,7 +171,15 @@ def _figures(policies: Mapping[str, list[ReplayResult]]) -> str:
             "Sum over jobs of their speed relative to their smallest, slowest size: higher is better.",
             "goodput",
         ),
-        _fairness(policies),
+        _distribution(
+            policies,
+            "Fairness",
+            "Share of jobs by completion time over that on a fixed, equal share of the cluster. Right of 1, jobs had "
+            "less than their share.",
+            lambda one: one.fairness,
+            "completion time over that on an equal share",
+            times=False,
+        ),
         _cost(policies),
         _slot_hours(policies),
     ]
@@ -168,38 +188,6 @@ def _figures(policies: Mapping[str, list[ReplayResult]]) -> str:
 
 def _figure(title: str, caption: str, content: str) -> str:
     return f"<figure><h2>{escape(title)}</h2><figcaption>{escape(caption)}</figcaption>{content}</figure>"
-
-
-def _completion(policies: Mapping[str, list[ReplayResult]]) -> str:
-    return _distribution(
-        policies,
-        "Completion time",
-        "Share of jobs that were done within a time after their submission: the further left a line, the better.",
-        lambda one: one.completion_s,
-        "from submission to end",
-    )
-
-
-def _waiting(policies: Mapping[str, list[ReplayResult]]) -> str:
-    return _distribution(
-        policies,
-        "Waiting time",
-        "Share of jobs that had their first slots within a time after their submission.",
-        lambda one: np.maximum(one.replay.jobs.start_s - one.replay.jobs.submit_s, 1.0),
-        "from submission to the first slots",
-    )
-
-
-def _fairness(policies: Mapping[str, list[ReplayResult]]) -> str:
-    return _distribution(
-        policies,
-        "Fairness",
-        "Share of jobs by completion time over that on a fixed, equal share of the cluster. Right of 1, jobs had less "
-        "than their share.",
-        lambda one: one.fairness,
-        "completion time over that on an equal share",
-        times=False,
-    )
 
 
 def _distribution(

@@ -16,7 +16,7 @@ _NAMED = 5
 """Largest number of jobs named in a warning."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class SummaryColumn:
     """Column of the summary: its key among the figures, its heading and its meaning.
 
@@ -46,73 +46,43 @@ def _milliseconds(value: float) -> str:
 
 FIGURES = (
     SummaryColumn(
-        key="avg_jct_h",
-        heading="average completion",
-        meaning="time from submission to end; a job that did not end counts as if it had ended with the simulation",
-        text=_hours,
+        "avg_jct_h",
+        "average completion",
+        "time from submission to end; a job that did not end counts as if it had ended with the simulation",
+        _hours,
     ),
-    SummaryColumn(key="median_jct_h", heading="median", meaning="median completion time", text=_hours),
+    SummaryColumn("median_jct_h", "median", "median completion time", _hours),
+    SummaryColumn("p90_jct_h", "P90", "90th percentile of the completion time", _hours),
+    SummaryColumn("p99_jct_h", "P99", "99th percentile of the completion time", _hours),
+    SummaryColumn("makespan_h", "makespan", "time from the first submission to the last end", _hours),
+    SummaryColumn("queue_h", "queue", "average time from submission to the first slots", _hours),
     SummaryColumn(
-        key="p90_jct_h", heading="P90", meaning="90th percentile of the completion time", text=_hours
-    ),
-    SummaryColumn(
-        key="p99_jct_h", heading="P99", meaning="99th percentile of the completion time", text=_hours
-    ),
-    SummaryColumn(
-        key="makespan_h",
-        heading="makespan",
-        meaning="time from the first submission to the last end",
-        text=_hours,
+        "worst_fairness",
+        "worst fairness",
+        "largest ratio of completion time to that on a fixed, equal share of the cluster",
+        figure,
     ),
     SummaryColumn(
-        key="queue_h", heading="queue", meaning="average time from submission to the first slots", text=_hours
+        "unfair_share", "unfair", "share of jobs that took longer than on a fixed, equal share", _percent
+    ),
+    SummaryColumn("gpu_h", "slot-hours", "slot-hours that all jobs held together", figure),
+    SummaryColumn("usd", "cost", "cost of all slots that jobs held", dollars),
+    SummaryColumn(
+        "utilisation", "in use", "slot-hours held over slot-hours present", _percent, less_is_better=False
+    ),
+    SummaryColumn("changes", "changes", "average number of changes of a job's slots after its start", figure),
+    SummaryColumn("restarts", "restarts", "average number of restarts of a job from a checkpoint", figure),
+    SummaryColumn(
+        "lost_share",
+        "lost",
+        "share of the time with slots that starts, pauses and repeated work took",
+        _percent,
     ),
     SummaryColumn(
-        key="worst_fairness",
-        heading="worst fairness",
-        meaning="largest ratio of completion time to that on a fixed, equal share of the cluster",
-        text=figure,
-    ),
-    SummaryColumn(
-        key="unfair_share",
-        heading="unfair",
-        meaning="share of jobs that took longer than on a fixed, equal share",
-        text=_percent,
-    ),
-    SummaryColumn(
-        key="gpu_h", heading="slot-hours", meaning="slot-hours that all jobs held together", text=figure
-    ),
-    SummaryColumn(key="usd", heading="cost", meaning="cost of all slots that jobs held", text=dollars),
-    SummaryColumn(
-        key="utilisation",
-        heading="in use",
-        meaning="slot-hours held over slot-hours present",
-        text=_percent,
-        less_is_better=False,
-    ),
-    SummaryColumn(
-        key="changes",
-        heading="changes",
-        meaning="average number of changes of a job's slots after its start",
-        text=figure,
-    ),
-    SummaryColumn(
-        key="restarts",
-        heading="restarts",
-        meaning="average number of restarts of a job from a checkpoint",
-        text=figure,
-    ),
-    SummaryColumn(
-        key="lost_share",
-        heading="lost",
-        meaning="share of the time with slots that starts, pauses and repeated work took",
-        text=_percent,
-    ),
-    SummaryColumn(
-        key="decision_p95_ms",
-        heading="decision",
-        meaning="95th percentile of the real time of a round's decision",
-        text=_milliseconds,
+        "decision_p95_ms",
+        "decision",
+        "95th percentile of the real time of a round's decision",
+        _milliseconds,
         less_is_better=False,
     ),
 )
@@ -164,15 +134,15 @@ def _sooner(value: float, other: float) -> str:
 def _tail(means: Mapping[str, Mapping[str, float]], first: str) -> str:
     best = min(means, key=lambda name: means[name]["p99_jct_h"])
     mine, least = means[first]["p99_jct_h"], means[best]["p99_jct_h"]
-    said = f"Of 100 jobs, 99 were done within {_hours(mine)} under {first}"
-    return f"{said}." if _hours(mine) == _hours(least) else f"{said}; under {best} within {_hours(least)}."
+    text = f"Of 100 jobs, 99 were done within {_hours(mine)} under {first}"
+    return f"{text}." if _hours(mine) == _hours(least) else f"{text}; under {best} within {_hours(least)}."
 
 
 def _queue(means: Mapping[str, Mapping[str, float]], first: str) -> str:
     most = max(means, key=lambda name: means[name]["queue_h"])
     mine, longest = means[first]["queue_h"], means[most]["queue_h"]
-    said = f"Under {first} a job waited {_hours(mine)} for its first slots"
-    return f"{said}; under {most} {_hours(longest)}." if longest > 1.05 * mine else f"{said}."
+    text = f"Under {first} a job waited {_hours(mine)} for its first slots"
+    return f"{text}; under {most} {_hours(longest)}." if longest > 1.05 * mine else f"{text}."
 
 
 def _cost(means: Mapping[str, Mapping[str, float]], first: str) -> Iterator[str]:
@@ -197,20 +167,22 @@ def _fairness(means: Mapping[str, Mapping[str, float]], first: str) -> str:
 
 def warnings(results: Results) -> list[str]:
     """Return the reservations that a reader should know."""
-    said = []
+    sentences = []
     if results.rejected:
         named = "; ".join(f"{job}: {reason}" for job, reason in results.rejected[:_NAMED])
         rest = len(results.rejected) - _NAMED
         more = f"; and {rest:,} more, listed in summary.json" if rest > 0 else ""
-        said.append(f"{_jobs(len(results.rejected))} can never run here and were left out. {named}{more}.")
+        sentences.append(
+            f"{_jobs(len(results.rejected))} can never run here and were left out. {named}{more}."
+        )
     for name, runs in results.policies.items():
         unfinished = max(int(np.isinf(one.replay.jobs.end_s).sum()) for one in runs)
         if unfinished:
-            said.append(
+            sentences.append(
                 f"Under {name}, {_jobs(unfinished)} had not ended when the simulation did. The averages count them as "
                 "ended at that time, so the true averages are worse."
             )
-    return said
+    return sentences
 
 
 def _jobs(count: int) -> str:

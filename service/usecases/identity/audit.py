@@ -27,7 +27,7 @@ _COMMAND_LINE = "command line"
 
 
 @dataclass(slots=True)
-class _Seen:
+class _Refused:
     """Refusals of one kind from one source since `since`. `counted` of them were not written."""
 
     last: AuditEntry
@@ -40,7 +40,7 @@ class Refusals:
     """Recent refusals by status, address and actor. Memory is bounded for any number of sources."""
 
     def __init__(self) -> None:
-        self._seen: OrderedDict[tuple[int, str, str], _Seen] = OrderedDict()
+        self._refused: OrderedDict[tuple[int, str, str], _Refused] = OrderedDict()
         self._since: datetime | None = None
         self._written = 0
 
@@ -48,29 +48,29 @@ class Refusals:
         """Add a refusal. Return the entries to write now."""
         due = self.due(entry.at)
         key = (entry.status, entry.address, entry.actor)
-        if key not in self._seen and len(self._seen) >= _MOST_SOURCES:
+        if key not in self._refused and len(self._refused) >= _MOST_SOURCES:
             key = (entry.status, "many addresses", "many")
             entry = replace(entry, address=key[1], actor=key[2])
-        seen = self._seen.setdefault(key, _Seen(entry, entry.at))
-        seen.last = entry
+        refused = self._refused.setdefault(key, _Refused(entry, entry.at))
+        refused.last = entry
         if self._since is None or entry.at - self._since >= WINDOW:
             self._since, self._written = entry.at, 0
-        if seen.written < ONE_BY_ONE and self._written < MOST_ONE_BY_ONE:
-            seen.written += 1
+        if refused.written < ONE_BY_ONE and self._written < MOST_ONE_BY_ONE:
+            refused.written += 1
             self._written += 1
             return [*due, entry]
-        seen.counted += 1
+        refused.counted += 1
         return due
 
     def due(self, now: datetime) -> list[AuditEntry]:
         """Return the entries of windows that are over: the last refusal of each kind, with the number that
         was only counted.
         """
-        over = [key for key, one in self._seen.items() if now - one.since >= WINDOW]
-        told = [self._seen.pop(key) for key in over]
+        over = [key for key, one in self._refused.items() if now - one.since >= WINDOW]
+        ended = [self._refused.pop(key) for key in over]
         return [
             replace(one.last, detail={**one.last.detail, "refused_times": one.counted})
-            for one in told
+            for one in ended
             if one.counted
         ]
 
@@ -106,11 +106,8 @@ def on_command_line(
     return Audited(transactions, entry)
 
 
-class Audited:
-    """Transactions that each write an audit entry if they change anything.
-
-    Implements `usecases.ports.Transactions`.
-    """
+class Audited(Transactions):
+    """Transactions that each write an audit entry if they change anything."""
 
     def __init__(self, transactions: Transactions, entry: Callable[[], AuditEntry]) -> None:
         self._transactions = transactions
@@ -118,7 +115,7 @@ class Audited:
 
     @asynccontextmanager
     async def begin(self) -> AsyncIterator[Transaction]:
-        """Begin a transaction that commits when its block ends without an error."""
+        """Begin a transaction that also writes the entry."""
         async with self._transactions.begin() as tx:
             tx.audit.about(self._entry)
             yield tx

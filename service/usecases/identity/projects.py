@@ -26,13 +26,13 @@ async def require_project(tx: Transaction, name: str) -> None:
 
 def version_of(project: ProjectRecord | ProjectView) -> str:
     """Return the version of a project's settings, a digest of them."""
-    said = ProjectRequest(description=project.description, quota=project.quota).model_dump_json()
-    return hashlib.sha256(said.encode()).hexdigest()[:16]
+    settings = ProjectRequest(description=project.description, quota=project.quota).model_dump_json()
+    return hashlib.sha256(settings.encode()).hexdigest()[:16]
 
 
 async def project_view(tx: Transaction, name: str, now: datetime) -> ProjectView:
     """Return a project as the API shows it. Raise NotFound if it does not exist."""
-    page = await tx.access_queries.projects(frozenset({name}), now, limit=1, cursor=None)
+    page = await tx.projects.page(frozenset({name}), now, limit=1, cursor=None)
     if not page.items:
         raise NotFound(f"{no_project(name)}.")
     return page.items[0]
@@ -48,9 +48,7 @@ async def put_project(
     only_new: bool,
     now: datetime,
 ) -> bool:
-    """Create a project, or change its settings.
-
-    Return True if it is new.
+    """Create a project, or change its settings. Return True if it is new.
 
     Equal settings change nothing. With `if_version`, change only an existing project in this version (`*`: in
     any).
@@ -119,22 +117,14 @@ async def delete_project(tx: Transaction, name: str) -> None:
 
 
 async def put_member(tx: Transaction, project: str, user: str, role: Role) -> None:
-    """Give a user a role in a project, replacing the present one.
-
-    Raises:
-        NotFound: no such project or user.
-    """
+    """Give a user a role in a project, replacing the present one. Raise NotFound if either does not exist."""
     await require_project(tx, project)
     await tx.users.put_role((await tx.users.lock(user)).id, project, role)
     tx.wake(WakeUp.ACCESS)
 
 
 async def remove_member(tx: Transaction, project: str, user: str) -> None:
-    """Remove a user's role in a project.
-
-    Raises:
-        NotFound: no such user, or the user is not a member.
-    """
+    """Remove a user's role in a project. Raise NotFound if the user does not exist or is not a member."""
     known = await tx.users.lock(user)
     if not await tx.users.remove_role(known.id, project):
         raise NotFound(f"{user} is not a member of project {project}.")

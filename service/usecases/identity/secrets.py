@@ -51,9 +51,7 @@ async def set_secret(
     by: str,
     now: datetime,
 ) -> tuple[SecretView, bool]:
-    """Encrypt and store a secret.
-
-    Return its view, and True if the name is new.
+    """Encrypt and store a secret. Return its view, and True if the name is new.
 
     Raises:
         NoSecretsKey, Unavailable: see `KeyRing`.
@@ -109,11 +107,7 @@ async def sealed_for(
 async def opened(
     keys: KeyRing | None, project: str, names: Mapping[str, str], sealed: Mapping[str, Sealed]
 ) -> dict[str, str]:
-    """Return environment variables and values for the result of `sealed_for`.
-
-    Raises:
-        NoSecretsKey, SecretUnreadable, Unavailable: see `KeyRing`.
-    """
+    """Return environment variables and values for the result of `sealed_for`. Raises: as `KeyRing.open`."""
     if not names:
         return {}
     ring = required(keys)
@@ -122,9 +116,7 @@ async def opened(
 
 
 async def rotate(transactions: Transactions, keys: KeyRing) -> int:
-    """Encrypt every secret again with the newest key.
-
-    Return the number of secrets.
+    """Encrypt every secret again with the newest key. Return the number of secrets.
 
     Raises:
         SecretUnreadable, Unavailable: see `KeyRing`. Secrets done before the error stay done, and a

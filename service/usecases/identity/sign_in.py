@@ -24,13 +24,11 @@ from service.domain.identity.sign_in import (
     safe_return,
 )
 from service.domain.shared.errors import WrongToken
+from service.usecases.identity.tokens import new_token, token_made
 from service.usecases.nodes.join import digest_token
 from service.usecases.ports.facts import WakeUp
 from service.usecases.ports.identity import IdentityProvider, Login, TokenRecord, session_of_token
 from service.usecases.ports.transactions import Transaction, Transactions
-
-PREFIX = "hw_"
-"""Prefix of every token for people, so that scanners and log redaction recognise it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +56,7 @@ async def begin_login(
     redirect_uri: str,
     now: datetime,
 ) -> tuple[str, str]:
-    """Begin a sign-in at the provider.
-
-    Return its URL and the state that the browser must bring back.
+    """Begin a sign-in at the provider. Return its URL and the state that the browser must bring back.
 
     The browser's cookie must hold the same state. Otherwise an attacker could make a victim finish the
     attacker's own login.
@@ -96,9 +92,7 @@ async def finish_login(
     ids: Ids,
     now: datetime,
 ) -> SignedIn:
-    """Finish a sign-in when the browser is back from the provider.
-
-    Return the session.
+    """Finish a sign-in when the browser is back from the provider. Return the session.
 
     Raises:
         WrongToken: the state is unknown, used or too old; the provider refuses the code; its token is not
@@ -113,8 +107,8 @@ async def finish_login(
     id_token = await provider.redeem(code, verifier=login.verifier, redirect_uri=redirect_uri)
     claims = await provider.verify(id_token, nonce=login.nonce, now=now)
     async with transactions.begin() as tx:
-        account = await _let_in(tx, claims, rules, ids.user, now)
-        token, record = _session(account, ids.token, name="browser", how="provider", now=now)
+        account = await _admit(tx, claims, rules, ids.user, now)
+        token, record = _session(account, ids.token, name="browser", method="provider", now=now)
         tx.audit.by(account.name, record.id)
         await tx.tokens.add(record, digest_token(token))
     return SignedIn(token, now + SESSION, login.return_to)
@@ -139,21 +133,11 @@ async def exchange(
     """
     claims = await provider.verify(id_token, nonce=None, now=now)
     async with transactions.begin() as tx:
-        account = await _let_in(tx, claims, rules, ids.user, now)
-        token, record = _session(account, ids.token, name=name, how=None, now=now)
+        account = await _admit(tx, claims, rules, ids.user, now)
+        token, record = _session(account, ids.token, name=name, method=None, now=now)
         tx.audit.by(account.name, record.id)
         await tx.tokens.add(record, digest_token(token))
-    return NewToken(
-        id=record.id,
-        name=record.name,
-        user=account.name,
-        role=None,
-        project=EVERYWHERE,
-        created_by=record.created_by,
-        created_at=now,
-        expires_at=record.expires_at,
-        token=token,
-    )
+    return token_made(record, token, user=account.name)
 
 
 async def sign_in_with_token(
@@ -163,7 +147,7 @@ async def sign_in_with_token(
 
     The bearer of the service's own token becomes a robot with its role.
     """
-    token = PREFIX + secrets.token_urlsafe(32)
+    token = new_token()
     expires_at = min(now + SESSION, principal.expires_at or now + SESSION)
     async with transactions.begin() as tx:
         record = await _session_with_token(tx, principal, token_id, now=now, expires_at=expires_at)
@@ -174,14 +158,12 @@ async def sign_in_with_token(
 async def make_link(
     transactions: Transactions, principal: Principal, *, token_id: str, now: datetime
 ) -> tuple[str, datetime]:
-    """Create the code of a link that signs a browser in as the bearer of a token.
-
-    Return the code and its expiry.
+    """Create the code of a link that signs a browser in as the bearer of a token. Return the code and its expiry.
 
     The session is stored at once, under a digest that no token has. No browser can use it before the link is
     used.
     """
-    code = PREFIX + secrets.token_urlsafe(32)
+    code = new_token()
     expires_at = min(now + LINK, principal.expires_at or now + LINK)
     async with transactions.begin() as tx:
         record = await _session_with_token(tx, principal, token_id, now=now, expires_at=expires_at)
@@ -190,12 +172,8 @@ async def make_link(
 
 
 async def use_link(transactions: Transactions, code: str, now: datetime) -> SignedIn:
-    """Sign a browser in with the code of a link, which is used up.
-
-    Raises:
-        WrongToken: the link is unknown, used, revoked or too old.
-    """
-    token = PREFIX + secrets.token_urlsafe(32)
+    """Sign a browser in with the code of a link, which works once. Raise WrongToken if it is not valid."""
+    token = new_token()
     async with transactions.begin() as tx:
         record = await tx.tokens.renew(_digest_link(code), digest_token(token), now=now, until=now + SESSION)
         if record is None or record.expires_at is None or record.expires_at <= now:
@@ -213,10 +191,9 @@ def _digest_link(code: str) -> str:
 async def _session_with_token(
     tx: Transaction, principal: Principal, token_id: str, *, now: datetime, expires_at: datetime
 ) -> TokenRecord:
-    """Return a browser session with the rights and the end of the presented token.
+    """Return a browser session with the rights and the expiry of the presented token.
 
-    Raises:
-        WrongToken: the token was revoked meanwhile.
+    Raise WrongToken if it was revoked meanwhile.
     """
     tx.audit.by(principal.name, principal.token_id)
     session = TokenRecord(
@@ -231,15 +208,15 @@ async def _session_with_token(
     )
     if principal.token_id is None:
         return session
-    shown = await tx.tokens.lock(principal.token_id)
-    if shown.revoked_at is not None:
+    presented = await tx.tokens.lock(principal.token_id)
+    if presented.revoked_at is not None:
         raise WrongToken("this token was revoked; `headway login` gets another one.")
     return replace(
         session,
-        user_id=shown.user_id,
-        role=shown.role,
-        project=shown.project,
-        session=session_of_token(shown.id),
+        user_id=presented.user_id,
+        role=presented.role,
+        project=presented.project,
+        session=session_of_token(presented.id),
     )
 
 
@@ -253,7 +230,7 @@ async def sign_out(transactions: Transactions, token: str, now: datetime) -> Non
             tx.wake(WakeUp.ACCESS)
 
 
-async def _let_in(
+async def _admit(
     tx: Transaction, claims: Claims, rules: AdmissionRules, new_user_id: str, now: datetime
 ) -> Account:
     known = await tx.users.account(claims)
@@ -270,7 +247,7 @@ async def _let_in(
 
 
 def _session(
-    account: Account, token_id: str, *, name: str, how: str | None, now: datetime
+    account: Account, token_id: str, *, name: str, method: str | None, now: datetime
 ) -> tuple[str, TokenRecord]:
     """Return a new token and its record for a user who has just authenticated."""
     record = TokenRecord(
@@ -278,9 +255,9 @@ def _session(
         name=name,
         user_id=account.id,
         role=None,
-        session=how,
+        session=method,
         created_by=account.name,
         created_at=now,
         expires_at=now + SESSION,
     )
-    return PREFIX + secrets.token_urlsafe(32), record
+    return new_token(), record

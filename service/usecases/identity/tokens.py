@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import secrets
+from dataclasses import asdict
 from datetime import datetime, timedelta
 
 from headway.contract.views.identity import EVERYWHERE, TOKEN_PREFIX, NewToken, Role, TokenRequest
-from service.domain.identity.access import Principal, bounds_of_own, may_manage_token
+from service.domain.identity.access import Principal, may_manage_token, own_token_bounds
 from service.domain.shared.errors import IdempotencyConflict, InvalidField, NotFound
 from service.usecases.identity.projects import require_project
 from service.usecases.nodes.join import digest_token
@@ -23,8 +24,8 @@ def new_token() -> str:
 
 def token_id_of(maker: Principal, idempotency_key: str) -> str:
     """Return the id of a token requested under an idempotency key, equal for every repetition."""
-    said = "\n".join((maker.user_id or maker.token_id or maker.name, idempotency_key))
-    return f"t{hashlib.sha256(said.encode()).hexdigest()[:25]}"
+    key = "\n".join((maker.user_id or maker.token_id or maker.name, idempotency_key))
+    return f"t{hashlib.sha256(key.encode()).hexdigest()[:25]}"
 
 
 async def make_token(
@@ -54,7 +55,7 @@ async def make_token(
                 f"{maker.name} is not a user and cannot have personal tokens; ask for a robot's token",
             )
         user_id = maker.user_id
-        role, project = bounds_of_own(maker, request.role, request.project)
+        role, project = own_token_bounds(maker, request.role, request.project)
     if project != EVERYWHERE:
         await require_project(tx, project)
     record = TokenRecord(
@@ -72,18 +73,12 @@ async def make_token(
         raise IdempotencyConflict(
             "this Idempotency-Key was used for a different token, or for one that is in use; use a new key."
         )
-    return NewToken(
-        id=record.id,
-        name=record.name,
-        user=None if user_id is None else maker.name,
-        role=role,
-        project=project,
-        created_by=record.created_by,
-        created_at=now,
-        expires_at=record.expires_at,
-        made_with=record.parent_id,
-        token=token,
-    )
+    return token_made(record, token, user=None if user_id is None else maker.name)
+
+
+def token_made(record: TokenRecord, token: str, *, user: str | None) -> NewToken:
+    """Return the answer about a new token, the only one that contains the token."""
+    return NewToken(**asdict(record), token=token, user=user, made_with=record.parent_id)
 
 
 def tokens_seen_by(caller: Principal) -> TokensSeen:

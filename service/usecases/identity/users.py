@@ -27,9 +27,7 @@ _TAKEN = "admin"
 
 
 async def add_user(tx: Transaction, request: UserRequest, *, user_id: str, now: datetime) -> bool:
-    """Add a user to the service.
-
-    Return True if the user is new. A repetition changes nothing.
+    """Add a user to the service. Return True if the user is new. A repetition changes nothing.
 
     Raises:
         NameTaken: a user of that name has another role.
@@ -88,7 +86,7 @@ async def make_admin(
 
 async def user_view(tx: Transaction, name: str) -> UserView:
     """Return a user as the API shows them. Raise NotFound if there is none of that name."""
-    page = await tx.access_queries.users(name=name, limit=1, cursor=None)
+    page = await tx.users.page(name=name, limit=1, cursor=None)
     if not page.items:
         raise NotFound(f"no user is called {name!r}; `headway user ls` lists them.")
     return page.items[0]

@@ -1,4 +1,7 @@
-"""Requests of users about existing jobs, each on the locked row of its job."""
+"""Requests of users about existing jobs, each on the locked row of its job.
+
+Every function raises NotFound if there is no such job, and IllegalTransition if the job has ended or is ending.
+"""
 
 from __future__ import annotations
 
@@ -23,12 +26,7 @@ async def cancel(
     reason: Reason = Reason.USER_REQUEST,
     message: str = "cancelled by its user",
 ) -> Job:
-    """Stop the job for good: after a last checkpoint, or at once with `force`.
-
-    Raises:
-        NotFound: no such job.
-        IllegalTransition: the job has ended in another way.
-    """
+    """Stop the job for good: after a last checkpoint, or at once with `force`. A job that is or was cancelled stays so."""
     life = await _locked(tx, job_id, launch, now)
     aftermath = Aftermath() if life.traces.held else await load_aftermath(tx, life)
     after = requests.cancel(life, aftermath, force=force, reason=reason, message=message)
@@ -44,23 +42,13 @@ async def pause(
     reason: Reason = Reason.USER_REQUEST,
     why: str = "its user paused the job",
 ) -> Job:
-    """Checkpoint and stop the job, and keep it until it is resumed.
-
-    Raises:
-        NotFound: no such job.
-        IllegalTransition: the job is ending or has ended.
-    """
+    """Checkpoint and stop the job, and keep it until it is resumed."""
     life = await _locked(tx, job_id, launch, now)
     return (await apply(tx, life.job, requests.pause(life, reason=reason, why=why))).job
 
 
 async def resume(tx: Transaction, job_id: str, *, launch: Launch, now: datetime) -> Job:
-    """Let a paused job wait for slots again.
-
-    Raises:
-        NotFound: no such job.
-        IllegalTransition: the job is ending or has ended.
-    """
+    """Let a paused job wait for slots again."""
     life = await load_outline(tx, await tx.jobs.lock(job_id), launch, now)
     return (await apply(tx, life.job, requests.resume(life))).job
 
@@ -69,7 +57,6 @@ async def resize(tx: Transaction, job_id: str, slots: int | None, *, launch: Lau
     """Fix the job's size at `slots`, or (None) let the scheduler choose it again.
 
     Raises:
-        NotFound: no such job.
         InvalidField: the spec does not allow this size.
         IllegalTransition: the job has ended, or never changes size.
     """
@@ -78,12 +65,7 @@ async def resize(tx: Transaction, job_id: str, slots: int | None, *, launch: Lau
 
 
 async def prioritize(tx: Transaction, job_id: str, priority: int, *, launch: Launch, now: datetime) -> Job:
-    """Change the job's priority from the next round on.
-
-    Raises:
-        NotFound: no such job.
-        IllegalTransition: the job has ended, or is about to.
-    """
+    """Change the job's priority from the next round on."""
     life = await load_outline(tx, await tx.jobs.lock(job_id), launch, now)
     return (await apply(tx, life.job, requests.prioritize(life, priority))).job
 

@@ -27,9 +27,9 @@ def curve(round_: Round, left: Remaining) -> list[ConfigurationForecast]:
 
     `left` is the job's remaining work.
     """
-    given, table = round_.given, round_.table
+    given, table = round_.given, round_.estimates.table
     configurations, current = given.configurations, int(given.current[0])
-    shown = np.flatnonzero((round_.notes[0] != Note.NOT_ALLOWED) & (table.goodput[0] > 0))
+    shown = np.flatnonzero((round_.notes.codes[0] != Note.NOT_ALLOWED) & (table.goodput[0] > 0))
     if not shown.size:
         return []
     kind, slots = configurations.kind, configurations.slots
@@ -53,10 +53,10 @@ def curve(round_: Round, left: Remaining) -> list[ConfigurationForecast]:
 def _row(
     round_: Round, column: int, expected: Forecast, one_slot: float, marks: list[Mark]
 ) -> ConfigurationForecast:
-    configurations, table = round_.given.configurations, round_.table
+    configurations, table = round_.given.configurations, round_.estimates.table
     goodput, high = float(table.goodput[0, column]), float(table.high[0, column])
     # Without a measurement of the job or its class, only ratios of speeds are meaningful.
-    known = bool(round_.learned.measured[0] or round_.learned.related[0])
+    known = bool(round_.estimates.known[0])
     return ConfigurationForecast(
         device_kind=configurations.kinds[int(configurations.kind[column])],
         slots=int(configurations.slots[column]),
@@ -95,7 +95,7 @@ def _marks(round_: Round, shown: IntArray) -> dict[int, list[Mark]]:
     price: FloatArray = configurations.usd_per_h[shown]
     if not price.any():
         price = configurations.slots[shown].astype(np.float64)
-    time = 1.0 / round_.table.goodput[0, shown]
+    time = 1.0 / round_.estimates.table.goodput[0, shown]
     cost = time * price
     marks: dict[int, list[Mark]] = {}
 
@@ -119,13 +119,17 @@ def _why_not_now(round_: Round, column: int) -> str:
     """Return the reason why the job cannot have the configuration while all other jobs keep their slots, or
     "".
     """
-    note = Note(int(round_.notes[0, column]))
+    note = Note(int(round_.notes.codes[0, column]))
     if note is Note.CURRENT:
         return ""
     for row in round_.given.rows:
         if row.demand[column] > row.capacity and (row.jobs is None or row.jobs[0]):
             return _used_up(row.name, int(row.capacity))
-    return "tried once a size near it is measured" if note is Note.TOO_FAR else note_text(round_, 0, note)
+    return (
+        "tried once a size near it is measured"
+        if note is Note.TOO_FAR
+        else note_text(note, round_.jobs[0], round_.snapshot)
+    )
 
 
 def _used_up(row: str, capacity: int) -> str:

@@ -28,7 +28,7 @@ async def record(
 
 
 async def store_event(tx: Transaction, job: Job, event: Event) -> None:
-    """Append an event to the history of a job, which is as it is after the event, and tell observers of it."""
+    """Append an event to the history of a job, and report it to observers. `job` is as after the event."""
     await tx.jobs.add_event(event)
     tx.tell(Happened(job, event))
     tx.wake(WakeUp.EVENTS, job.id)

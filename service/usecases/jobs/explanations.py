@@ -15,10 +15,7 @@ _DOLLARS = "usd_per_h"
 
 
 async def explain_job(tx: Transaction, job_id: str) -> ExplanationView:
-    """Return the last decision about a job with the latest prices.
-
-    Raise NotFound if the job does not exist.
-    """
+    """Return the last decision about a job with the latest prices. Raise NotFound if the job does not exist."""
     explained = await tx.job_queries.explain(job_id)
     project = (await tx.job_queries.find(explained.job_id, None)).project
     try:
@@ -56,7 +53,7 @@ def _binding(
         and (
             row.name == f"quota/{project}"
             or _is_money(row, project)
-            or (_head(row) in names and _pool(row) in pools)
+            or (_row_kind(row) in names and _pool(row) in pools)
         )
     ]
 
@@ -69,7 +66,7 @@ def _is_better(one: SizeOption, present: SizeOption | None) -> bool:
     return one.utility > present.utility
 
 
-def _head(row: RowPrice) -> str:
+def _row_kind(row: RowPrice) -> str:
     return row.name.split("/")[0]
 
 
@@ -79,23 +76,20 @@ def _pool(row: RowPrice) -> str:
 
 def _is_money(row: RowPrice, project: str) -> bool:
     """Return True if a row limits the dollars per hour of the project's jobs."""
-    return row.name == _DOLLARS or (_head(row) == "budget" and row.project in {None, project})
+    return row.name == _DOLLARS or (_row_kind(row) == "budget" and row.project in {None, project})
 
 
 def _outlook(
-    options: Sequence[SizeOption],
-    present: SizeOption | None,
-    prices: Sequence[RowPrice],
-    project: str,
+    options: Sequence[SizeOption], present: SizeOption | None, prices: Sequence[RowPrice], project: str
 ) -> list[Outlook]:
     """Return the best configuration within reach of one more slot of each pool, and of one more dollar per
     hour.
     """
     found = []
     for row in prices:
-        if _head(row) == "slots":
-            pool, held = _pool(row), _parts(present)
-            within = [one for one in options if _reached(_parts(one), held, pool)]
+        if _row_kind(row) == "slots":
+            pool, held = _pool(row), _slots_by_pool(present)
+            within = [one for one in options if _is_within_reach(_slots_by_pool(one), held, pool)]
         elif _is_money(row, project):
             spent = present.usd_per_h if present is not None else 0.0
             within = [one for one in options if one.usd_per_h <= spent + 1.0]
@@ -121,14 +115,14 @@ def _outlook(
     return found
 
 
-def _parts(option: SizeOption | None) -> dict[str, int]:
+def _slots_by_pool(option: SizeOption | None) -> dict[str, int]:
     """Return the slots of an option, by pool."""
     if option is None:
         return {}
-    rest = {option.pool: option.slots - option.anchor}
-    return {**rest, option.device_kind: option.anchor} if option.anchor else rest
+    slots = {option.pool: option.slots - option.anchor}
+    return {**slots, option.device_kind: option.anchor} if option.anchor else slots
 
 
-def _reached(wanted: Mapping[str, int], held: Mapping[str, int], pool: str) -> bool:
+def _is_within_reach(wanted: Mapping[str, int], held: Mapping[str, int], pool: str) -> bool:
     """Return True if the option uses the pool and fits into the held slots plus one more slot of that pool."""
     return pool in wanted and all(slots <= held.get(one, 0) + (one == pool) for one, slots in wanted.items())

@@ -11,13 +11,7 @@ from datetime import datetime
 import numpy as np
 
 from headway.contract.spec import JobSpec
-from headway.contract.views.forecasts import (
-    ForecastView,
-    PlanView,
-    PredictionScore,
-    ScoredPrediction,
-    Work,
-)
+from headway.contract.views.forecasts import ForecastView, PlanView, PredictionScore, ScoredPrediction, Work
 from headway.contract.views.forecasts import WorkSource as SourceView
 from headway.contract.views.jobs import JobState, JobView, Reason
 from service.domain.allocation.configurations.eligibility import settled_job
@@ -77,8 +71,8 @@ async def plan_job(
     job, job_class = planned(spec, now), class_of(spec)
     measured = await tx.round_queries.measured_of_class(job_class)
     left = left_of(job, await tx.round_queries.ended_samples(job_class))
-    shown = replace(snapshot, class_measurements={job_class: measured})
-    round_ = await asyncio.to_thread(build_round, alone(shown, job))
+    with_class = replace(snapshot, class_measurements={job_class: measured})
+    round_ = await asyncio.to_thread(build_round, alone(with_class, job))
     return PlanView(
         name=spec.name,
         at=now,
@@ -91,10 +85,10 @@ async def plan_job(
 
 def warnings_of(spec: JobSpec, round_: Round, *, knows_class: bool) -> list[str]:
     """Return warnings that the user should read before submitting."""
-    wanted, usable = spec.resources.devices, round_.usable_slots(spec)
+    wanted, usable = spec.resources.devices, round_.scope.usable_slots(spec)
     found = []
     if not usable:
-        there = ", ".join(round_.rooms) or "none yet"
+        there = ", ".join(round_.scope.capacities) or "none yet"
         found.append(f"no node has {' or '.join(wanted) or 'any slot'}; kinds in this cluster: {there}")
     most = max(usable.values(), default=0)
     low, high = spec.elastic.min, spec.elastic.max

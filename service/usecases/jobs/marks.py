@@ -31,7 +31,7 @@ def chosen_columns(plan: Plan) -> Mapping[str, tuple[int, int]]:
     }
 
 
-def mark_to_keep(decision: Decision, job: Job, at: tuple[int, int] | None) -> float | None:
+def due_milestone(decision: Decision, job: Job, at: tuple[int, int] | None) -> float | None:
     """Return the milestone at which a forecast is to be stored with this decision, or None.
 
     A visit of the job's search is not forecast, since the job will not stay at that size.
@@ -51,7 +51,7 @@ async def keep_forecast(
 
     The caller saves the job. Without a known speed or amount of work, no forecast is stored.
     """
-    share = mark_to_keep(decision, job, at)
+    share = due_milestone(decision, job, at)
     if at is None or share is None:
         return job
     kept = await _forecast(tx, plan.round, job, at, share, now)
@@ -72,12 +72,12 @@ async def _forecast(
     tx: Transaction, round_: Round, job: Job, at: tuple[int, int], share: float, now: datetime
 ) -> KeptForecast | None:
     row, column = at
-    table, configurations = round_.table, round_.columns.by_kind
+    table, configurations = round_.estimates.table, round_.columns.by_kind
     worth = float(table.efficiency[row, column])
-    if not (round_.learned.measured[row] or round_.learned.related[row]) or not worth > 0:
+    if not round_.estimates.known[row] or not worth > 0:
         return None
-    said = job.progress.total_samples is not None
-    left = left_of(job, [] if said else await tx.round_queries.ended_samples(class_of(job.spec)))
+    total_known = job.progress.total_samples is not None
+    left = left_of(job, [] if total_known else await tx.round_queries.ended_samples(class_of(job.spec)))
     if not math.isfinite(left.samples[0]):
         return None
     moves = round_.given.current[row] not in {-1, column}

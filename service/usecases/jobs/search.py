@@ -12,27 +12,27 @@ from service.domain.jobs.job import Job, size_of
 from service.usecases.jobs.events import record
 from service.usecases.ports.transactions import Transaction
 
-_TOLD = ("mode", "phase", "place", "visited", "skipped")
+_WORTH_AN_EVENT = ("mode", "phase", "place", "visited", "skipped")
 """Fields whose change is worth an event. Figures that move with every measurement are not."""
 
 
-def search_news(round_: Round, job: Job) -> SearchView | None:
+def changed_search(round_: Round, job: Job) -> SearchView | None:
     """Return the state of the round's search for the job, or None if the job has it already."""
     step = round_.search.steps.get(job.id)
     if step is None:
         return None
     view, before = search_view(job, step, round_.columns), job.progress.search
-    if before is not None and all(getattr(view, name) == getattr(before, name) for name in _TOLD):
+    if before is not None and all(getattr(view, name) == getattr(before, name) for name in _WORTH_AN_EVENT):
         return None
     return view
 
 
-async def note_search(tx: Transaction, round_: Round, job: Job, now: datetime) -> Job:
+async def record_search(tx: Transaction, round_: Round, job: Job, now: datetime) -> Job:
     """Return the locked job with the state of the round's search, and record an event if it has changed.
 
     The caller saves the job.
     """
-    view = search_news(round_, job)
+    view = changed_search(round_, job)
     if view is None:
         return job
     job = replace(job, progress=job.progress.model_copy(update={"search": view}))
@@ -47,7 +47,7 @@ def is_visiting(job: Job) -> bool:
     return job.progress.search is not None and job.progress.search.phase is SearchPhase.VISITING
 
 
-def on_its_visit(job: Job) -> bool:
+def awaits_measurement(job: Job) -> bool:
     """Return True if the job's search waits for measurements at the present size, not for slots."""
     search = job.progress.search
     return is_visiting(job) and search is not None and search.slots == size_of(job.allocation)

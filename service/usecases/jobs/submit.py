@@ -45,7 +45,7 @@ async def submit(
         spec=spec,
         state=JobState.PENDING,
         reason=Reason.SUBMITTED,
-        message="; ".join(["waits for the next round", *_without_effect(spec), *_hints(spec)]),
+        message="; ".join(["waits for the next round", *_ignored_settings(spec), *_hints(spec)]),
         submitted_at=now,
         state_since=now,
         traceparent=None if trace is None else trace.traceparent,
@@ -63,28 +63,28 @@ async def submit(
     return submitted
 
 
-def _without_effect(spec: JobSpec) -> list[str]:
+def _ignored_settings(spec: JobSpec) -> list[str]:
     """Return a message about settings of the spec that this version does not act on, so that none is ignored
     silently.
     """
     searches = spec.goal.search is not None and spec.elastic.resize is not Resize.NEVER
     chooses = searches or spec.market == "mixed"
-    wishes = {
+    ignored = {
         "batch.policy adaptive without elastic.resize live": spec.batch.policy == "adaptive"
         and spec.elastic.resize is not Resize.LIVE,
         "goal.deadline without market mixed": spec.goal.deadline is not None and not chooses,
         "goal.objective without market mixed": spec.goal.objective != "balanced" and not chooses,
         "goal.search with elastic.resize never": spec.goal.search is not None and not searches,
     }
-    unmet = [wish for wish, made in wishes.items() if made]
-    return [f"this version does not act on {', '.join(unmet)}"] if unmet else []
+    found = [setting for setting, is_ignored in ignored.items() if is_ignored]
+    return [f"this version does not act on {', '.join(found)}"] if found else []
 
 
 def _hints(spec: JobSpec) -> list[str]:
     """Return suggestions for a better job file."""
     found = credentials_in(spec.env)
-    told = f"env {', '.join(found)} looks like a credential, which everyone who sees the job can read: store it as a secret"
-    return [f"{told} (headway secret set)"] if found else []
+    hint = f"env {', '.join(found)} looks like a credential, which everyone who sees the job can read: store it as a secret"
+    return [f"{hint} (headway secret set)"] if found else []
 
 
 async def check_devices(tx: Transaction, spec: JobSpec) -> None:
@@ -95,10 +95,9 @@ async def check_devices(tx: Transaction, spec: JobSpec) -> None:
     present = await tx.nodes.device_kinds()
     for kind in unknown:
         if kind not in present:
-            there = ", ".join(sorted(present)) or "none yet"
+            known = ", ".join(sorted(present)) or "none yet"
             raise InvalidField(
-                "resources.devices",
-                f"no device kind is called {kind!r}; kinds in this cluster: {there}",
+                "resources.devices", f"no device kind is called {kind!r}; kinds in this cluster: {known}"
             )
 
 

@@ -35,15 +35,9 @@ SETTLE_BY_US = 300 * 1_000_000
 
 
 async def accrue(
-    tx: Transaction,
-    usd_per_slot_h: Mapping[str, float],
-    now: datetime,
-    *,
-    history: timedelta = HISTORY_KEPT,
+    tx: Transaction, usd_per_slot_h: Mapping[str, float], now: datetime, *, history: timedelta = HISTORY_KEPT
 ) -> int:
-    """Run one pass over the ledger.
-
-    Return the number of leases that were written.
+    """Run one pass over the ledger. Return the number of leases that were written.
 
     `usd_per_slot_h` are prices by device kind for hosts that are not rented. Hours older than `history` are
     not reopened, since their events are not kept in full.
@@ -52,10 +46,10 @@ async def accrue(
     accrued_us = now_us if state.accrued_us is None else state.accrued_us
     settle_us = (accrued_us - SETTLE_US) // SETTLE_BY_US * SETTLE_BY_US
     due = await _due(tx, usd_per_slot_h, accrued_us, settle_us, now)
-    last, fresh = await tx.ledger.news(state.events_before)
-    if state.accrued_us is not None and fresh:
+    last, changed = await tx.ledger.new_events(state.events_before)
+    if state.accrued_us is not None and changed:
         oldest_us = hour_of(to_us(now - history)) + HOUR_US
-        await _open_again(tx, due, fresh, state, settle_us, oldest_us)
+        await _reopen(tx, due, changed, state, settle_us, oldest_us)
     by_since: dict[int, list[Lease]] = {}
     for lease, since_us in due.values():
         by_since.setdefault(since_us, []).append(lease)
@@ -97,7 +91,7 @@ def _since(lease: Lease, known: Lease | None, settle_us: int) -> int:
     return since_us if since_us <= lease.to_us else hour_of(lease.to_us)
 
 
-async def _open_again(
+async def _reopen(
     tx: Transaction,
     due: dict[str, tuple[Lease, int]],
     job_ids: Collection[str],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime
 
-from service.domain.rental.budgets import Budget, BudgetUsage, counts_from, standing
+from service.domain.rental.budgets import Budget, BudgetUsage, counts_from, usage_of
 from service.usecases.ports.money import Spending
 
 
@@ -25,7 +25,7 @@ async def standings(
     return [
         (
             one,
-            standing(
+            usage_of(
                 one,
                 spent_usd=spent[counts_from(one, now), one.project],
                 usd_per_h=usd_per_h.get(one.project, 0.0),

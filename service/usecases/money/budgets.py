@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 
 from headway.contract.spec import Resize
@@ -47,7 +47,7 @@ async def list_budgets(tx: Transaction, now: datetime, *, seen: frozenset[str] |
     found = await standings(tx.spending, now, lambda one: seen is None or one.project in seen)
     prices = await _prices(tx) if found else {}
     setting = await tx.rounds.policy()
-    return [_view(budget, stands, prices, setting) for budget, stands in found]
+    return [_view(budget, usage, prices, setting) for budget, usage in found]
 
 
 async def get_budget(tx: Transaction, name: str, now: datetime, *, seen: frozenset[str] | None) -> BudgetView:
@@ -67,9 +67,7 @@ async def put_budget(
     if_version: int | None,
     now: datetime,
 ) -> bool:
-    """Set a budget from the next round on.
-
-    Return True if it is new. A repetition changes nothing.
+    """Set a budget from the next round on. Return True if it is new. A repetition changes nothing.
 
     Raises:
         ChangedMeanwhile: it has another version than `if_version` and other settings than requested. A
@@ -159,35 +157,13 @@ async def _prices(tx: Transaction) -> dict[str, RowPrice]:
 
 
 def _view(
-    budget: Budget, stands: BudgetUsage, prices: Mapping[str, RowPrice], setting: PolicySetting
+    budget: Budget, usage: BudgetUsage, prices: Mapping[str, RowPrice], setting: PolicySetting
 ) -> BudgetView:
-    message = stands.message
+    message = usage.message
     if budget.kind is BudgetKind.LONG_RUN and setting.name != LONG_RUN_POLICY:
         message += f"; the policy {setting.name} does not keep to an average; choose the policy that does: headway policy budget"
-    return BudgetView(
-        name=budget.name,
-        scope=budget.scope,
-        project=budget.project,
-        kind=budget.kind,
-        usd=budget.usd,
-        period=budget.period,
-        hard=budget.hard,
-        version=budget.version,
-        created_at=budget.created_at,
-        updated_at=budget.updated_at,
-        period_from=stands.period_from,
-        period_to=stands.period_to,
-        spent_usd=stands.spent_usd,
-        remaining_usd=stands.remaining_usd,
-        usd_per_h=stands.usd_per_h,
-        average_usd_per_h=stands.average_usd_per_h,
-        forecast_usd=stands.forecast_usd,
-        exhausted_at=stands.exhausted_at,
-        exhausted=stands.exhausted,
-        over=stands.over,
-        usd_price=prices.get(budget_row(budget.name)),
-        message=message,
-    )
+    fields = {**asdict(budget), **asdict(usage), "message": message}
+    return BudgetView(**fields, usd_price=prices.get(budget_row(budget.name)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,11 +184,11 @@ async def watch_money(transactions: Transactions, launch: Launch, now: datetime)
     themselves.
     """
     async with transactions.begin() as tx:
-        told = await tx.spending.notices()
+        sent = await tx.spending.notices()
         of_scopes = [
-            (budget, stands, notice)
-            for budget, stands in await standings(tx.spending, now)
-            if (notice := _due_of_scope(budget, stands, told, now))
+            (budget, usage, notice)
+            for budget, usage in await standings(tx.spending, now)
+            if (notice := _due_of_scope(budget, usage, sent, now))
         ]
         limited = await tx.spending.limited_jobs()
         spend = await tx.spending.job_spend([one.job_id for one in limited]) if limited else {}
@@ -220,37 +196,37 @@ async def watch_money(transactions: Transactions, launch: Launch, now: datetime)
         (one, spend[one.job_id], notice)
         for one in limited
         if one.job_id in spend
-        and (notice := _due(f"job/{one.job_id}", spend[one.job_id].usd / one.max_usd, one.submitted_at, told))
+        and (notice := _due(f"job/{one.job_id}", spend[one.job_id].usd / one.max_usd, one.submitted_at, sent))
     ]
-    for budget, stands, notice in of_scopes:
+    for budget, usage, notice in of_scopes:
         async with transactions.begin() as tx:
-            await _tell_scope(tx, budget, stands, notice, now)
+            await _notify_scope(tx, budget, usage, notice, now)
     for job, spent, notice in of_jobs:
         async with transactions.begin() as tx:
-            await _tell_job(tx, job, spent, notice, launch, now)
+            await _notify_job(tx, job, spent, notice, launch, now)
     return [notice.subject for _, _, notice in (*of_scopes, *of_jobs)]
 
 
 def _due_of_scope(
-    budget: Budget, stands: BudgetUsage, told: Mapping[str, tuple[datetime, float]], now: datetime
+    budget: Budget, usage: BudgetUsage, sent: Mapping[str, tuple[datetime, float]], now: datetime
 ) -> _Notice | None:
     subject = subject_of_budget(budget.name)
     if budget.period is not None:
-        return _due(subject, stands.share, stands.period_from, told)
+        return _due(subject, usage.share, usage.period_from, sent)
     # Dollars per hour vary. An excess is reported once a day.
     today = max(period_of(Period.DAY, now)[0], budget.updated_at)
-    return _due(subject, 1.0, today, told) if stands.over else None
+    return _due(subject, 1.0, today, sent) if usage.over else None
 
 
 def _due(
-    subject: str, share: float, since: datetime, told: Mapping[str, tuple[datetime, float]]
+    subject: str, share: float, since: datetime, sent: Mapping[str, tuple[datetime, float]]
 ) -> _Notice | None:
-    reached = notice_due(share, since, told.get(subject))
+    reached = notice_due(share, since, sent.get(subject))
     return None if reached is None else _Notice(subject, since, reached)
 
 
-async def _tell_scope(
-    tx: Transaction, budget: Budget, stands: BudgetUsage, notice: _Notice, now: datetime
+async def _notify_scope(
+    tx: Transaction, budget: Budget, usage: BudgetUsage, notice: _Notice, now: datetime
 ) -> None:
     await tx.spending.add_notice(notice.subject, notice.since, notice.share, now)
     tx.wake(WakeUp.ROUND)
@@ -259,15 +235,15 @@ async def _tell_scope(
     held = await tx.spending.holders(budget.project)
     jobs = await tx.jobs.lock_many(sorted(held))
     kind = "hard" if budget.hard else "soft"
-    data = {"budget": budget.name, "share": stands.share, "spent_usd": stands.spent_usd, "usd": budget.usd}
+    data = {"budget": budget.name, "share": usage.share, "spent_usd": usage.spent_usd, "usd": budget.usd}
     for job in jobs.values():
-        message = f"budget {budget.name} ({kind}): {stands.message}"
+        message = f"budget {budget.name} ({kind}): {usage.message}"
         if budget.hard and job.spec.elastic.resize is Resize.NEVER:
             message += "; this job has elastic.resize: never and runs to its end, unless you cancel it"
         await record(tx, job, EVENT, reason=Reason.BUDGET, message=message, now=now, data=data)
 
 
-async def _tell_job(
+async def _notify_job(
     tx: Transaction, limited: LimitedJob, spent: JobSpend, notice: _Notice, launch: Launch, now: datetime
 ) -> None:
     """Record an event about a job's own limit, and act as its spec says when the limit is spent."""

@@ -29,7 +29,7 @@ async def authenticate(tx: Transaction, node_id: str, sha256: str, now: datetime
         WrongToken: the token is not valid. The use of a replaced token is logged, since it may be stolen.
     """
     tokens = await tx.credentials.of_node(node_id)
-    standing = TokenState.UNKNOWN if tokens is None else tokens.standing(sha256, now)
+    standing = TokenState.UNKNOWN if tokens is None else tokens.state_of(sha256, now)
     if not standing.valid:
         note_standing(node_id, standing)
         raise WrongToken(_REPLACED if standing is TokenState.OLD else _NOT_VALID)
@@ -44,7 +44,7 @@ async def node_of_token(tx: Transaction, sha256: str, now: datetime) -> str | No
     if found is None:
         return None
     node_id, tokens = found
-    standing = tokens.standing(sha256, now)
+    standing = tokens.state_of(sha256, now)
     note_standing(node_id, standing)
     return node_id if standing.valid else None
 
@@ -87,9 +87,7 @@ async def check_held(runs: NodeCredentials, node_id: str, job_id: str, generatio
 
 
 async def forget_gone(transactions: Transactions, queue: QueueAccess) -> int:
-    """Revoke the command stream access of nodes that no longer exist.
-
-    Return their number.
+    """Revoke the command stream access of nodes that no longer exist. Return their number.
 
     The list of nodes with access is read first, since a node that joins meanwhile is stored before it gets
     access.

@@ -27,9 +27,7 @@ LATE_SHARE = 1 / 3
 async def expire_nodes(
     transactions: Transactions, *, silence: SilenceRule, launch: Launch, now: datetime
 ) -> list[str]:
-    """Mark nodes as LOST that were silent for too long while an API process could receive reports.
-
-    Return their names.
+    """Mark nodes as LOST that were silent for too long while an API process could receive reports. Return their names.
 
     Silence does not count while no API process is up or one is late with reports, or just after that. Neither
     a restart of the service nor overload may stop training.
@@ -39,8 +37,8 @@ async def expire_nodes(
     """
     async with transactions.begin() as tx:
         horizon = now - timedelta(seconds=silence.silence_of(await tx.nodes.count()))
-        await tx.nodes.not_before_its_time(now, API_FRESH_S)
-        since = await tx.nodes.heard_since(now, API_FRESH_S)
+        await tx.nodes.reset_future_contacts(now, API_FRESH_S)
+        since = await tx.nodes.reachable_since(now, API_FRESH_S)
         silent = [] if since is None or since > horizon else await tx.nodes.silent_since(horizon)
     lost = []
     for node_id in silent:
@@ -53,13 +51,11 @@ async def expire_nodes(
 
 
 async def expire_switches(tx: Transaction, *, launch: Launch, now: datetime) -> list[str]:
-    """End changes in place that take too long.
-
-    Return the names of their jobs.
+    """End changes in place that take too long. Return the names of their jobs.
 
     Deadlines do not count while no API process could receive reports, or just after that.
     """
-    since = await tx.nodes.heard_since(now, API_FRESH_S)
+    since = await tx.nodes.reachable_since(now, API_FRESH_S)
     if since is None or since > now - timedelta(seconds=HEARD_WITHIN_S):
         return []
     return await end_overdue_switches(tx, launch, now)

@@ -80,8 +80,8 @@ async def admit(
         raise WrongToken(
             "the join token is missing or wrong; an operator creates one: headway join-token create."
         )
-    again = known is not None and known.instance == request.instance and known.join_token_id == token.id
-    if token.expires_at <= now or not (again or await tx.credentials.take_join_token(token.id, now)):
+    repeated = known is not None and known.instance == request.instance and known.join_token_id == token.id
+    if token.expires_at <= now or not (repeated or await tx.credentials.take_join_token(token.id, now)):
         why = "has expired" if token.expires_at <= now else "was used already"
         raise WrongToken(f"this join token {why}; an operator creates another: headway join-token create.")
     return JoinAdmission(known=known, join_token_id=token.id)
@@ -92,7 +92,7 @@ async def _is_own(tx: Transaction, known: NodeRecord, sha256: str, now: datetime
     tokens = await tx.credentials.of_node(known.id)
     if tokens is None:
         return False
-    standing = tokens.standing(sha256, now)
+    standing = tokens.state_of(sha256, now)
     note_standing(known.id, standing)
     return standing.valid
 
@@ -106,9 +106,7 @@ async def join(
     token: str,
     now: datetime,
 ) -> NodeRecord:
-    """Store the node with `token` as its new token.
-
-    Return the node.
+    """Store the node with `token` as its new token. Return the node.
 
     An agent that comes back keeps its node's id, state and machine. The node's token that it presented works
     until the new one is used.
@@ -129,7 +127,7 @@ async def join(
             f"a live agent is named {request.name} already; choose another --name, or wait until that "
             "node is LOST."
         )
-    fresh = _with_known(_fresh(request, node_id, token, now), known)
+    fresh = _rejoined(_new_node(request, node_id, token, now), known)
     if admission.own_sha256 is None:
         fresh = replace(fresh, join_token_id=admission.join_token_id)
     if machine is not None:
@@ -156,7 +154,7 @@ def _check_machine(machine: Machine, request: JoinRequest, known: NodeRecord | N
         raise WrongToken(f"the join token of {request.name} was used already; it works once.")
 
 
-def _fresh(request: JoinRequest, node_id: str, token: str, now: datetime) -> NodeRecord:
+def _new_node(request: JoinRequest, node_id: str, token: str, now: datetime) -> NodeRecord:
     return NodeRecord(
         id=node_id,
         name=request.name,
@@ -176,7 +174,7 @@ def _fresh(request: JoinRequest, node_id: str, token: str, now: datetime) -> Nod
     )
 
 
-def _with_known(fresh: NodeRecord, known: NodeRecord | None) -> NodeRecord:
+def _rejoined(fresh: NodeRecord, known: NodeRecord | None) -> NodeRecord:
     """Return the node with the fields that it keeps when its agent joins again.
 
     Another agent with the name of a lost node is on another host, so it does not keep the machine's fields.
@@ -187,7 +185,7 @@ def _with_known(fresh: NodeRecord, known: NodeRecord | None) -> NodeRecord:
         fresh,
         id=known.id,
         state=known.state,
-        wanted_state=NodeState.READY if _was_taken_away(known, fresh) else known.wanted_state,
+        wanted_state=NodeState.READY if _was_reclaimed(known, fresh) else known.wanted_state,
         message=known.message,
         joined_at=known.joined_at,
     )
@@ -200,11 +198,11 @@ def _with_known(fresh: NodeRecord, known: NodeRecord | None) -> NodeRecord:
         market=known.market,
         machine_id=known.machine_id,
         usd_per_slot_h=known.usd_per_slot_h,
-        reclaim_at=None if _was_taken_away(known, fresh) else known.reclaim_at,
+        reclaim_at=None if _was_reclaimed(known, fresh) else known.reclaim_at,
     )
 
 
-def _was_taken_away(known: NodeRecord, fresh: NodeRecord) -> bool:
+def _was_reclaimed(known: NodeRecord, fresh: NodeRecord) -> bool:
     """Return True if an interruption notice for the former host has come true, so that it does not apply to
     this agent.
     """

@@ -14,7 +14,7 @@ async def create_join_token(
     tx: Transaction, wanted: JoinTokenRequest, *, token_id: str, token: str, created_by: str, now: datetime
 ) -> NewJoinToken:
     """Create a join token. Its digest is stored, and its bearer presents `token`."""
-    made = JoinTokenView(
+    view = JoinTokenView(
         id=token_id,
         name=wanted.name,
         uses_left=wanted.uses,
@@ -22,8 +22,8 @@ async def create_join_token(
         created_at=now,
         expires_at=now + timedelta(seconds=wanted.expires_in_s),
     )
-    await tx.credentials.add_join_token(made, digest_token(token))
-    return NewJoinToken(**made.model_dump(), token=token)
+    await tx.credentials.add_join_token(view, digest_token(token))
+    return NewJoinToken(**view.model_dump(), token=token)
 
 
 async def revoke_join_token(tx: Transaction, token_id: str) -> None:

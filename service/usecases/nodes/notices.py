@@ -15,7 +15,7 @@ from service.usecases.ports.nodes import NodeRecord
 from service.usecases.ports.transactions import Transaction
 
 
-async def take_notices(
+async def apply_notices(
     tx: Transaction,
     node: NodeRecord,
     notices: Sequence[InterruptionNotice],
@@ -32,16 +32,18 @@ async def take_notices(
     jobs = await tx.jobs.lock_many(sorted(here | set(reported_jobs)))
     for notice in notices:
         if notice.what is InterruptionKind.REBALANCE:
-            node = _kept_free(node)
+            node = _without_new_jobs(node)
         elif node.reclaim_at != (notice.reclaim_at or notice.at):
-            node = _reclaimed(node, notice)
-            await _tell(tx, [job for job in jobs.values() if job.id in here], node, notice, now)
+            node = _draining(node, notice)
+            await _record_interruption(
+                tx, [job for job in jobs.values() if job.id in here], node, notice, now
+            )
     await tx.nodes.save(node)
     tx.wake(WakeUp.ROUND)
     return node
 
 
-def _reclaimed(node: NodeRecord, notice: InterruptionNotice) -> NodeRecord:
+def _draining(node: NodeRecord, notice: InterruptionNotice) -> NodeRecord:
     deadline = notice.reclaim_at or notice.at
     stays = node.state in {NodeState.DRAINED, NodeState.LOST}
     return replace(
@@ -53,7 +55,7 @@ def _reclaimed(node: NodeRecord, notice: InterruptionNotice) -> NodeRecord:
     )
 
 
-def _kept_free(node: NodeRecord) -> NodeRecord:
+def _without_new_jobs(node: NodeRecord) -> NodeRecord:
     if node.wanted_state is not NodeState.READY:
         return node
     return replace(
@@ -64,7 +66,7 @@ def _kept_free(node: NodeRecord) -> NodeRecord:
     )
 
 
-async def _tell(
+async def _record_interruption(
     tx: Transaction, jobs: Iterable[Job], node: NodeRecord, notice: InterruptionNotice, now: datetime
 ) -> None:
     deadline = notice.reclaim_at or notice.at

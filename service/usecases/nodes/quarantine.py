@@ -38,10 +38,10 @@ from service.usecases.ports.nodes import NodeRecord
 from service.usecases.ports.transactions import Transaction
 
 
-async def take_device_news(
+async def ingest_device_reports(
     tx: Transaction,
     node: NodeRecord,
-    news: Sequence[DeviceFault | DeviceProbed],
+    reports: Sequence[DeviceFault | DeviceProbed],
     reported_jobs: Collection[str],
     now: datetime,
 ) -> None:
@@ -52,7 +52,7 @@ async def take_device_news(
     """
     jobs = await _lock_jobs(tx, node.id, reported_jobs)
     slots = {slot.index: slot for slot in node.slots}
-    for entry in news:
+    for entry in reports:
         slot = slots.get(entry.slot)
         if slot is None:
             continue  # a slot that the node no longer has
@@ -64,12 +64,12 @@ async def take_device_news(
                 lasting=entry.lasting,
                 message=entry.message,
             )
-            await _fault(tx, node, slot, fault, jobs, now)
+            await _apply_fault(tx, node, slot, fault, jobs, now)
         else:
-            await _probed(tx, SlotKey(node.id, entry.slot), entry, now)
+            await _apply_probe(tx, SlotKey(node.id, entry.slot), entry, now)
 
 
-async def look_after_devices(
+async def slots_to_probe(
     tx: Transaction, node: NodeRecord, slots: Sequence[SlotInfo], now: datetime
 ) -> list[int]:
     """Return the slots of the locked node to probe now: those whose probe is due and that no job holds.
@@ -85,20 +85,18 @@ async def look_after_devices(
     due = [one.slot for one in confined if is_due(one, now)]
     if not due:
         return []
-    held = {slot for job_id, _ in await tx.grants.on_node(node.id) for slot in await _held(tx, job_id, node)}
+    held = {
+        slot for job_id, _ in await tx.grants.on_node(node.id) for slot in await _slots_held(tx, job_id, node)
+    }
     return [slot for slot in due if slot not in held]
 
 
 async def quarantine_slot(tx: Transaction, node_id: str, slot: int, why: str, now: datetime) -> NodeRecord:
-    """Keep a slot from jobs until an operator releases it.
-
-    Raises:
-        NotFound: no such node, or it has no such slot.
-    """
+    """Keep a slot from jobs until an operator releases it. Raise NotFound if there is no such slot."""
     node, info = await _lock_slot(tx, node_id, slot)
     jobs = await _lock_jobs(tx, node.id, ())
     fault = Fault(cause=FaultCause.OPERATOR, device_kind=info.device_kind, message=why)
-    await _fault(tx, node, info, fault, jobs, now)
+    await _apply_fault(tx, node, info, fault, jobs, now)
     return node
 
 
@@ -117,7 +115,7 @@ async def release_slot(tx: Transaction, node_id: str, slot: int, now: datetime) 
     return node
 
 
-async def note_paces(
+async def note_slow_ranks(
     tx: Transaction, job: Job, allocation: AllocationRecord, message: Progress, now: datetime
 ) -> Job:
     """Return the job with its slow ranks updated, saved.
@@ -148,7 +146,7 @@ async def note_paces(
                 message=f"it takes {slow.times:.1f} times as long per sample as its peers, for "
                 f"{(now - slow.since).total_seconds():.0f} s",
             )
-            await _fault(tx, node, info, fault, {job.id: job}, now)
+            await _apply_fault(tx, node, info, fault, {job.id: job}, now)
     if found == before:
         return job
     job = replace(job, progress=job.progress.model_copy(update={"slow_ranks": found}))
@@ -160,8 +158,8 @@ async def _lock_slot(tx: Transaction, node_id: str, slot: int) -> tuple[NodeReco
     node = await tx.nodes.lock(node_id)
     info = next((one for one in node.slots if one.index == slot), None)
     if info is None:
-        there = ", ".join(str(one.index) for one in node.slots)
-        raise NotFound(f"node {node.name} has no slot {slot}; it has {there}.")
+        slots = ", ".join(str(one.index) for one in node.slots)
+        raise NotFound(f"node {node.name} has no slot {slot}; it has {slots}.")
     return node, info
 
 
@@ -170,18 +168,13 @@ async def _lock_jobs(tx: Transaction, node_id: str, reported_jobs: Collection[st
     return await tx.jobs.lock_many(sorted(here | set(reported_jobs)))
 
 
-async def _held(tx: Transaction, job_id: str, node: NodeRecord) -> set[int]:
+async def _slots_held(tx: Transaction, job_id: str, node: NodeRecord) -> set[int]:
     """Return the slots of the node that the job holds, for any generation."""
     return {slot for held in (await tx.grants.held(job_id)).values() for slot in held.get(node.id, ())}
 
 
-async def _fault(
-    tx: Transaction,
-    node: NodeRecord,
-    info: SlotInfo,
-    fault: Fault,
-    jobs: dict[str, Job],
-    now: datetime,
+async def _apply_fault(
+    tx: Transaction, node: NodeRecord, info: SlotInfo, fault: Fault, jobs: dict[str, Job], now: datetime
 ) -> None:
     """Apply the consequences of a fault, and record an event for the locked jobs that hold the slot."""
     slot, device = SlotKey(node.id, info.index), info.uuid or ""
@@ -197,11 +190,11 @@ async def _fault(
     if verdict.step in {FaultResponse.CONFINE, FaultResponse.WORSEN}:
         tx.wake(WakeUp.ROUND)
     for job in jobs.values():
-        if info.index in await _held(tx, job.id, node):
-            await _tell(tx, job, node, info, verdict, now)
+        if info.index in await _slots_held(tx, job.id, node):
+            await _record_fault(tx, job, node, info, verdict, now)
 
 
-async def _tell(
+async def _record_fault(
     tx: Transaction, job: Job, node: NodeRecord, info: SlotInfo, verdict: FaultVerdict, now: datetime
 ) -> None:
     where = f"slot {info.index} of {node.name}"
@@ -224,7 +217,7 @@ async def _tell(
     )
 
 
-async def _probed(tx: Transaction, slot: SlotKey, entry: DeviceProbed, now: datetime) -> None:
+async def _apply_probe(tx: Transaction, slot: SlotKey, entry: DeviceProbed, now: datetime) -> None:
     for one in await tx.nodes.open_quarantines([slot.node_id]):
         if one.slot != slot.slot:
             continue

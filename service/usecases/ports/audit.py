@@ -52,16 +52,12 @@ class Audit(Protocol):
 
         `entry` is called just before the commit.
         """
-        ...
 
     def by(self, actor: str, token_id: str | None = None) -> None:
         """Set the actor of the entry, for requests whose caller is not known beforehand: sign-ins and joins."""
-        ...
 
     async def add(self, entry: AuditEntry) -> None:
         """Store an entry about a refused request, which changed nothing."""
-        ...
 
     async def page(self, wanted: AuditFilter, *, limit: int, cursor: str | None) -> Page[AuditView]:
         """Return the entries that match the filter, newest first."""
-        ...

@@ -25,48 +25,31 @@ class Ticket:
 
 
 class NodeCredentials(Protocol):
-    """Tokens of agents and tickets of ranks, as digests, and the runs that give a node access."""
+    """Digests of agents' tokens and of ranks' tickets, and checks of what a node may access."""
 
     async def of_node(self, node_id: str) -> NodeTokens | None:
         """Return the tokens of a node, or None if the node does not exist."""
-        ...
 
     async def node_of(self, sha256: str) -> tuple[str, NodeTokens] | None:
         """Return the node that has or had this token, or None."""
-        ...
 
     async def token_used(self, node_id: str, sha256: str, now: datetime) -> None:
-        """Store that the node's newest token is used for the first time.
-
-        The previous token becomes invalid.
-        """
-        ...
+        """Store the first use of the node's newest token, which invalidates the previous one."""
 
     async def token_made(self, node_id: str, previous_sha256: str | None) -> None:
-        """Store that the node's newest token was created now.
-
-        The previous token, if any, works until the newest is used.
-        """
-        ...
+        """Store that the node's newest token was created now. The previous one works until the newest is used."""
 
     async def replace_token(self, node_id: str, presented_sha256: str, new_sha256: str) -> bool:
-        """Make a new token the newest in exchange for a valid one.
-
-        Return False if the presented token is not valid.
-        """
-        ...
+        """Make a new token the newest in exchange for a valid one. Return False if the presented token is not valid."""
 
     async def add_join_token(self, token: JoinTokenView, sha256: str) -> None:
         """Store a new join token, and delete those that expired long ago."""
-        ...
 
     async def join_tokens(self) -> list[JoinTokenView]:
         """Return the join tokens that can still be used or expired recently, newest first."""
-        ...
 
     async def find_join_token(self, sha256: str) -> JoinTokenView | None:
         """Return the join token with this digest, or None."""
-        ...
 
     async def take_join_token(self, token_id: str, now: datetime) -> bool:
         """Consume one use of a join token.
@@ -74,35 +57,27 @@ class NodeCredentials(Protocol):
         Return False if it has no use left or has expired. If several callers take the last use at once,
         exactly one succeeds.
         """
-        ...
 
     async def remove_join_token(self, token_id: str) -> bool:
         """Invalidate a join token. Return False if it does not exist."""
-        ...
 
     async def holds(self, node_id: str, job_id: str, generation: int) -> bool:
         """Return True if the node now has a slot for this generation of the job."""
-        ...
 
     async def held(self, node_id: str, job_id: str, generation: int) -> bool:
         """Return True if the node has, or in the retained history had, a slot for this generation of the job."""
-        ...
 
     async def needs_bundle(self, node_id: str, digest: str) -> bool:
         """Return True if a job that now has a slot of the node starts from this bundle."""
-        ...
 
     async def known_nodes(self, node_ids: Collection[str]) -> set[str]:
         """Return the ids of the nodes that exist."""
-        ...
 
     async def add_ticket(self, sha256: str, ticket: Ticket, now: datetime) -> None:
         """Store a new ticket, and delete expired ones."""
-        ...
 
     async def find_ticket(self, sha256: str) -> Ticket | None:
         """Return the ticket with this digest, expired or not, or None."""
-        ...
 
 
 class QueueAccess(Protocol):
@@ -111,20 +86,15 @@ class QueueAccess(Protocol):
     async def grant(self, node_id: str) -> str:
         """Return the URL with which only this node can read its stream.
 
-        New connections with the previous URL are refused.
-
-        This never fails. If the queue does not answer now, it refuses the URL later, and the agent asks
-        again.
+        New connections with the previous URL are refused. The call never fails: if the queue does not answer
+        now, it refuses the URL later, and the agent asks again.
         """
-        ...
 
     async def granted(self) -> list[str]:
         """Return the ids of the nodes that have access. Raise Unavailable if the queue does not answer."""
-        ...
 
     async def revoke(self, node_ids: Sequence[str]) -> None:
         """Revoke the access of these nodes. Raise Unavailable if the queue does not answer."""
-        ...
 
 
 class StorageKeys(Protocol):
@@ -139,7 +109,6 @@ class StorageKeys(Protocol):
         Raises:
             Unavailable: the provider does not answer.
         """
-        ...
 
 
 class StorageSigner(Protocol):
@@ -150,11 +119,9 @@ class StorageSigner(Protocol):
 
         Raise Unavailable if there are no keys now.
         """
-        ...
 
     def uri_of(self, prefix: str) -> str:
         """Return the URI of the prefix, as ranks use it."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

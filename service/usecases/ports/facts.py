@@ -40,15 +40,12 @@ class WakeUps(Protocol):
 
     async def wake(self, wake_up: WakeUp, about: str = "") -> None:
         """Send a wake-up in the next batch."""
-        ...
 
     def heard(self, *wake_ups: tuple[WakeUp, str]) -> AbstractAsyncContextManager[asyncio.Event]:
         """Return a context with an event that is set when one of the wake-ups arrives. Its caller clears it."""
-        ...
 
     def is_heard(self, wake_up: WakeUp, about: str) -> bool:
         """Return True if a task in this process waits for the wake-up."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +88,14 @@ class Decided:
     round: RoundView
 
 
+@dataclass(frozen=True, slots=True)
+class PolicyReplaced:
+    """A round that the default policy decided, because the chosen policy failed."""
+
+    policy: str
+    """The policy that failed."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandTaken:
     """The acknowledgement of a command by its node."""
@@ -107,10 +112,10 @@ class CommandTaken:
     acknowledged_at: datetime
 
 
-Fact: TypeAlias = Happened | Accepted | Preempted | Decided | CommandTaken
+Fact: TypeAlias = Happened | Accepted | Preempted | Decided | PolicyReplaced | CommandTaken
 Tell: TypeAlias = Callable[[Fact], None]
 """A receiver of facts. It must neither raise nor wait."""
 
 
-def tell_nobody(_: Fact) -> None:
+def ignore_fact(_: Fact) -> None:
     """Ignore a fact, in processes without observers."""

@@ -111,11 +111,9 @@ class IdentityProvider(Protocol):
 
         `challenge` is the SHA-256 of the verifier (PKCE), base64url.
         """
-        ...
 
     async def redeem(self, code: str, *, verifier: str, redirect_uri: str) -> str:
         """Exchange a code for the provider's identity token. Raise WrongToken if the provider rejects it."""
-        ...
 
     async def verify(self, id_token: str, *, nonce: str | None, now: datetime) -> Claims:
         """Return the claims of an identity token.
@@ -123,7 +121,6 @@ class IdentityProvider(Protocol):
         Raise WrongToken unless this provider issued it for this service, recently and with exactly this
         nonce.
         """
-        ...
 
 
 class Tokens(Protocol):
@@ -131,18 +128,15 @@ class Tokens(Protocol):
 
     async def of_digest(self, token_sha256: str) -> Bearer | None:
         """Return the bearer of a token, even if it is revoked or expired; None if it is unknown."""
-        ...
 
     async def of_digests(self, tokens_sha256: Collection[str]) -> dict[str, Bearer]:
         """Return the bearers by digest, without unknown tokens, in one statement."""
-        ...
 
     async def used(self, at: Mapping[str, datetime], at_most_every_s: float) -> None:
         """Store when tokens, by id, and their users were last seen.
 
         Skip those stored within the last `at_most_every_s`.
         """
-        ...
 
     async def add(self, token: TokenRecord, token_sha256: str) -> bool:
         """Store a token by its digest.
@@ -150,11 +144,14 @@ class Tokens(Protocol):
         A stored token with the same id that was never used and is otherwise equal gets the new digest. Return
         False, and store nothing, if a different token has the id.
         """
-        ...
+
+    async def page(
+        self, seen: TokensSeen, *, now: datetime, limit: int, cursor: str | None
+    ) -> Page[TokenView]:
+        """Return the valid tokens that the reader may list, newest first."""
 
     async def lock(self, token_id: str) -> TokenRecord:
         """Return a token, locked. Raise NotFound if it does not exist."""
-        ...
 
     async def renew(
         self, old_sha256: str, new_sha256: str, *, now: datetime, until: datetime
@@ -164,7 +161,6 @@ class Tokens(Protocol):
         It lasts at most as long as the token with which its session began. Return None if no valid token has
         the old digest.
         """
-        ...
 
     async def revoke(self, token_id: str, now: datetime, *, family: bool = False) -> None:
         """Revoke a token and the sessions begun with it.
@@ -172,7 +168,6 @@ class Tokens(Protocol):
         With `family`, also revoke every token that was created with these. Revoking again keeps the first
         revocation time.
         """
-        ...
 
 
 class Users(Protocol):
@@ -180,99 +175,71 @@ class Users(Protocol):
 
     async def add(self, user: UserRecord) -> bool:
         """Store a user. Return False, and store nothing, if the name is taken."""
-        ...
+
+    async def page(self, *, name: str | None, limit: int, cursor: str | None) -> Page[UserView]:
+        """Return users by name; only the user called `name`, if given."""
 
     async def lock(self, name: str) -> UserRecord:
         """Return a user, locked. Raise NotFound if there is none of that name."""
-        ...
 
     async def save(self, user: UserRecord) -> None:
         """Store all fields of a locked user."""
-        ...
 
     async def delete(self, user_id: str) -> None:
         """Remove a user with their roles and tokens."""
-        ...
 
     async def roles(self, user_id: str) -> dict[str, Role]:
         """Return the roles of a user, by project."""
-        ...
 
     async def put_role(self, user_id: str, project: str, role: Role) -> None:
         """Give a user a role in a project, replacing the present one."""
-        ...
 
     async def remove_role(self, user_id: str, project: str) -> bool:
         """Remove a user's role in a project. Return True if the user had one."""
-        ...
 
     async def lock_admins(self) -> frozenset[str]:
         """Return the ids of enabled users who are admins everywhere.
 
         Other callers wait until the transaction ends.
         """
-        ...
 
     async def begin_login(self, login: Login) -> None:
         """Store a login until the browser returns."""
-        ...
 
     async def take_login(self, state_sha256: str) -> Login | None:
         """Return the login of this state and delete it."""
-        ...
 
     async def account(self, claims: Claims) -> Account | None:
         """Return the user bound to the subject, or else the user of that name, locked."""
-        ...
 
     async def admit(self, account: Account, roles: Mapping[str, Role], now: datetime) -> None:
         """Store an account: a new one, or an existing one that is now bound to its subject.
 
         Add the roles in projects where it has none.
         """
-        ...
 
 
 class Projects(Protocol):
-    """Project rows of the database."""
+    """Projects with their quotas."""
+
+    async def page(
+        self, names: frozenset[str] | None, now: datetime, *, limit: int, cursor: str | None
+    ) -> Page[ProjectView]:
+        """Return projects by name, those in `names` (None: all), with the slots that they hold and their
+        spending in the month of `now`.
+        """
 
     async def lock(self, name: str) -> ProjectRecord | None:
         """Return a project, locked for a change, or None if it does not exist."""
-        ...
 
     async def exists(self, name: str) -> bool:
         """Return True if the project exists, and keep it from deletion until the transaction ends."""
-        ...
 
     async def save(self, project: ProjectRecord) -> None:
         """Insert or change a project row."""
-        ...
 
     async def delete(self, name: str) -> list[str]:
         """Remove a locked project with its members, robots' tokens and secrets.
 
         If it has live jobs or budgets, remove nothing and return their names.
         """
-        ...
-
-
-class AccessQueries(Protocol):
-    """Users, tokens and projects as the API shows them."""
-
-    async def tokens(
-        self, seen: TokensSeen, *, now: datetime, limit: int, cursor: str | None
-    ) -> Page[TokenView]:
-        """Return the valid tokens that the reader may list, newest first."""
-        ...
-
-    async def users(self, *, name: str | None, limit: int, cursor: str | None) -> Page[UserView]:
-        """Return users by name; only the user called `name`, if given."""
-        ...
-
-    async def projects(
-        self, names: frozenset[str] | None, now: datetime, *, limit: int, cursor: str | None
-    ) -> Page[ProjectView]:
-        """Return projects by name, those in `names` (None: all), with the slots that they hold and their
-        spending in the month of `now`.
-        """
-        ...

@@ -50,7 +50,7 @@ class NodeRecord:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """The part common to all reports: the sender, the ranks that it runs, and its slots if it states them."""
+    """The part common to all reports: the node, the job ids and generations that it runs, and its slots if it reports them."""
 
     node_id: str
     token_sha256: str
@@ -116,88 +116,70 @@ class Nodes(Protocol):
 
     async def lock(self, node_id: str) -> NodeRecord:
         """Return the node, locked. `node_id` may be a name. Raise NotFound if no such node exists."""
-        ...
 
     async def find(self, name: str) -> NodeRecord | None:
         """Return the node of that name, locked, or None."""
-        ...
 
     async def save(self, node: NodeRecord) -> None:
         """Insert or update a node row."""
-        ...
 
     async def seen(self, node: NodeRecord) -> None:
-        """Store when a locked node was last seen and the last of its entries that was processed, and nothing else."""
-        ...
+        """Store only `seen_at` and `last_sequence` of a locked node."""
 
     async def device_kinds(self) -> set[str]:
         """Return the device kinds of the slots of all nodes."""
-        ...
 
     async def many(self, node_ids: Sequence[str]) -> dict[str, NodeRecord]:
         """Return the nodes with these ids, by id."""
-        ...
 
     async def renew_leases(self, heartbeats: Sequence[Heartbeat], now: datetime) -> frozenset[str]:
         """Renew the leases of nodes whose heartbeats require no other action. Return their ids. The token must be right, the
         node must hold slots for all that it runs, and it must not be LOST or have a slot in quarantine.
         """
-        ...
 
     async def lock_renewable(self, heartbeats: Sequence[Heartbeat]) -> dict[str, int]:
         """Lock the nodes that `renew_leases` would renew. Return, by node id, the sequence number of the last entry processed."""
-        ...
 
     async def keep_leases(self, heartbeats: Sequence[tuple[Heartbeat, int]], now: datetime) -> None:
         """Renew the leases of locked nodes, whose entries were processed up to these sequence numbers."""
-        ...
 
     async def count(self) -> int:
         """Return the number of nodes that are not LOST."""
-        ...
 
     async def silent_since(self, moment: datetime) -> list[str]:
         """Return ids of nodes last seen before `moment` that are not LOST yet, without locking them. Include LOST nodes that
         hold slots: a round that did not see the loss granted these slots meanwhile.
         """
-        ...
 
     async def lock_silent(self, node_id: str, moment: datetime) -> NodeRecord | None:
         """Return the node, locked, if `silent_since` still lists it and no other transaction has locked it; else None."""
-        ...
 
-    async def not_before_its_time(self, now: datetime, slack_s: float) -> None:
-        """Set the last contact of a node to `now` if it lies more than `slack_s` in the future because a clock was set back.
-        Otherwise the silence of that node would go unnoticed for as long.
+    async def reset_future_contacts(self, now: datetime, slack_s: float) -> None:
+        """Set the last contact of nodes to `now` if it lies more than `slack_s` in the future because a clock was set back.
+        Otherwise their silence would go unnoticed until that time.
         """
-        ...
 
-    async def heard_since(self, now: datetime, gap_s: float) -> datetime | None:
-        """Return the moment since which an API process has been up without a break and none was late with reports. Return None
-        if none is up. Up means a beat within `gap_s`; a later beat than `now` comes from another clock and does not count.
+    async def reachable_since(self, now: datetime, gap_s: float) -> datetime | None:
+        """Return the moment since which agents could report without delay: an API process has been up ever since, and none was
+        late. Return None if none is up now. A process is up if its last beat is at most `gap_s` from `now`.
         """
-        ...
 
     async def beat(self, process_id: str, now: datetime, gap_s: float, *, late: bool = False) -> None:
-        """Store that this API process is up. A gap over `gap_s` since its last beat, in either direction, restarts its uptime.
-        `late`: the process was late with reports, or refused some, since its last beat.
+        """Store that this API process is up. If its last beat is more than `gap_s` from `now`, its uptime starts again. `late`
+        says that it delayed or refused reports since its last beat.
         """
-        ...
 
     async def quarantines_of(self, slot: SlotKey, since: datetime) -> list[Quarantine]:
         """Return the quarantines of a slot that are open or began after a moment, oldest first."""
-        ...
 
     async def open_quarantines(self, node_ids: Sequence[str] | None = None) -> list[Quarantine]:
         """Return the open quarantines by node and slot: those of these nodes, or (None) of all nodes."""
-        ...
 
     async def save_quarantine(self, quarantine: Quarantine) -> bool:
         """Store a new quarantine (without an id) or a known one.
 
         Return False, and store nothing, if the slot is already in another one.
         """
-        ...
 
 
 class NodeQueries(Protocol):
@@ -210,15 +192,12 @@ class NodeQueries(Protocol):
 
         Holders are left out for jobs of projects that are not in `seen` (None: all are).
         """
-        ...
 
     async def slots(self) -> list[NodeSlots]:
         """Return every node by name, except those whose rented machines were given back."""
-        ...
 
     async def releases(self, node_ids: Sequence[str], since: datetime) -> dict[str, int]:
         """Return how many grants ended since a moment, by id of the node; nodes without any are left out."""
-        ...
 
     async def held(
         self, node_ids: Sequence[str], since: datetime, *, seen: frozenset[str] | None, limit: int
@@ -231,12 +210,9 @@ class NodeQueries(Protocol):
             seen: projects whose jobs are named; None: all of them.
             limit: rows to return at most.
         """
-        ...
 
     async def turns(self, job_ids: Sequence[str], since: datetime) -> list[JobTurn]:
         """Return the events of these jobs since a moment that begin or end a phase of training, oldest first."""
-        ...
 
     async def quarantined(self, node_ids: Sequence[str], since: datetime) -> list[QuarantinePeriod]:
         """Return the quarantines on these nodes that are open or ended since a moment."""
-        ...

@@ -35,11 +35,9 @@ class Provider(Protocol):
 
         Raise SettingsError, which names the setting, if one is missing or wrong.
         """
-        ...
 
     async def offers(self) -> Sequence[Offer]:
         """Return the offers that are available now."""
-        ...
 
     async def launch(self, machine: Machine, join: JoinBy) -> Found:
         """Rent the machine from the provider.
@@ -47,64 +45,51 @@ class Provider(Protocol):
         A repeated call with the same `machine.id` returns the same machine.
 
         Raises:
-            NoCapacity: the provider has none now; another place or time may have one.
+            NoCapacity: the provider has none now, or a quota is used up; another place or time may have one.
             ProviderRefused: the request can never succeed as it stands.
         """
-        ...
 
     async def terminate(self, external_id: str) -> None:
         """Return the machine to the provider. A machine that is already gone is not an error."""
-        ...
 
     async def list(self) -> Sequence[Found]:
         """Return every machine with this cluster's tag, recently ended ones included.
 
         A machine that is missing may still exist: providers list new machines with a delay.
         """
-        ...
 
 
 class Machines(Protocol):
     """Machine rows of the database."""
 
-    async def take_turn(self) -> None:
-        """Serialise rental decisions: other callers wait until the transaction ends."""
-        ...
+    async def lock_decisions(self) -> None:
+        """Lock rental decisions: other callers wait until this transaction ends."""
 
     async def insert(self, machine: Machine) -> None:
         """Store a new machine, as requested."""
-        ...
 
     async def lock(self, machine_id: str) -> Machine:
         """Return the machine, locked until the transaction ends. Raise NotFound if it does not exist."""
-        ...
 
     async def save(self, machine: Machine) -> None:
         """Store all fields of a locked machine."""
-        ...
 
     async def of_token(self, token_sha256: str) -> Machine | None:
         """Return the machine that joins with this token, locked, or None."""
-        ...
 
     async def open(self) -> list[Machine]:
         """Return machines that are neither GONE nor FAILED, oldest first."""
-        ...
 
     async def joined(self) -> dict[str, Joined]:
         """Return the nodes of open machines, by machine id."""
-        ...
 
     async def known(self, provider: str, names: Collection[str]) -> list[Machine]:
         """Return machines by their ids or their provider's names, ended ones included, oldest first."""
-        ...
 
     async def requested_since(self, moment: datetime) -> list[Machine]:
         """Return machines requested since a moment, ended ones included, oldest first."""
-        ...
 
     async def views(
         self, now: datetime, *, open_only: bool, limit: int, cursor: str | None
     ) -> Page[MachineView]:
         """Return machines as the API shows them, newest first."""
-        ...

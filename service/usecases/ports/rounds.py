@@ -12,20 +12,10 @@ from headway.contract.agents import AnyCommand, NodeState
 from headway.contract.values.markets import Market
 from headway.contract.views.decisions import RoundView
 from headway.contract.views.forecasts import ScoredPrediction
-from headway.contract.views.jobs import JobState, Page, Reason, SizeOption
+from headway.contract.views.jobs import JobState, Page
+from service.domain.allocation.decision.plan import Decision
 from service.domain.cluster.snapshot import Measurement, PolicySetting, Snapshot
 from service.usecases.ports.facts import CommandTaken
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DecisionRecord:
-    """The decision of a round about a job, with its reason."""
-
-    job_id: str
-    action: str
-    reason: Reason
-    message: str
-    options: Sequence[SizeOption]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,29 +64,21 @@ class Rounds(Protocol):
 
         It must be the first statement of its transaction.
         """
-        ...
 
-    async def store_decisions(
-        self, decisions: Sequence[DecisionRecord], round_id: str, now: datetime
-    ) -> None:
+    async def store_decisions(self, decisions: Sequence[Decision], round_id: str, now: datetime) -> None:
         """Store the latest decision about each of these jobs."""
-        ...
 
     async def store_round(self, round_: RoundView) -> None:
         """Store a round. It replaces the previous round if that one changed nothing."""
-        ...
 
     async def policy(self) -> PolicySetting:
         """Return the policy that is in force, with its parameters."""
-        ...
 
     async def choose_policy(self, setting: PolicySetting, now: datetime) -> None:
         """Put another policy or other parameters in force. The state that the previous policy carried over is deleted."""
-        ...
 
     async def carry_over(self, setting: PolicySetting, state: Mapping[str, Any], now: datetime) -> None:
         """Store the policy's state for the next snapshot. Store nothing if another setting has been chosen since."""
-        ...
 
 
 class RoundQueries(Protocol):
@@ -107,39 +89,32 @@ class RoundQueries(Protocol):
 
         Entries about projects that are not in `seen` (None: all are) are left out.
         """
-        ...
 
     async def round(self, round_id: str, *, seen: frozenset[str] | None) -> RoundView:
         """Return a round, reduced to the projects in `seen` as in `rounds`; `latest` names the newest.
 
         Raise NotFound if there is none.
         """
-        ...
 
     async def slots(self) -> list[SlotCount]:
         """Return the slots by node state, device kind, market and price."""
-        ...
 
     async def nodes(self) -> dict[NodeState, int]:
         """Return the number of nodes in each state."""
-        ...
 
     async def leader(self) -> tuple[int, float]:
         """Return the newest leader's term and the seconds since it was renewed; 0 and 0 before the first
         leader.
         """
-        ...
 
     async def predictions(self, job_id: str) -> list[ScoredPrediction]:
         """Return the predictions for the job's measured generations.
 
         Only the latest ones are returned, newest first.
         """
-        ...
 
     async def prediction_errors(self, since: datetime, quantiles: Sequence[float]) -> PredictionErrors:
         """Return the accuracy of the predictions made since a moment."""
-        ...
 
     async def forecast_errors(
         self, of: Literal["time", "cost"], share: float, since: datetime, quantiles: Sequence[float]
@@ -147,27 +122,22 @@ class RoundQueries(Protocol):
         """Return the accuracy of the forecasts kept at a share of the work, for jobs that succeeded since a
         moment. The coverage is the share of jobs that stayed within their P90.
         """
-        ...
 
     async def used_since(self, job_id: str, since: datetime, now: datetime) -> tuple[float, dict[str, float]]:
         """Return the seconds for which the job has held slots since a moment, and its slot-seconds by device
         kind.
         """
-        ...
 
     async def measured_of_class(self, job_class: str) -> tuple[Measurement, ...]:
         """Return the measurements of the latest jobs of a class."""
-        ...
 
     async def ended_samples(self, job_class: str) -> list[float]:
         """Return the number of samples that each of the latest succeeded jobs of a class took."""
-        ...
 
     async def live_jobs(self, *, seen: frozenset[str] | None) -> dict[JobState, int]:
         """Return the number of jobs in each state that is not terminal, for the projects in `seen` (None:
         all).
         """
-        ...
 
 
 class Commands(Protocol):
@@ -175,17 +145,14 @@ class Commands(Protocol):
 
     async def add(self, commands: Sequence[tuple[str, AnyCommand]], now: datetime) -> None:
         """Store commands with the ids of their nodes. They are pushed in this order after the commit."""
-        ...
 
     async def acknowledge(
         self, command_ids: Mapping[str, Sequence[str]], now: datetime
     ) -> list[CommandTaken]:
         """Store that nodes, by id, have received these commands. Return the commands that were not acknowledged before."""
-        ...
 
     async def take_due(self, now: datetime, push_again_s: float, limit: int) -> list[PendingCommand]:
         """Return unacknowledged commands that were never pushed, or not for `push_again_s`, and mark them as pushed."""
-        ...
 
 
 class CommandQueue(Protocol):
@@ -193,4 +160,3 @@ class CommandQueue(Protocol):
 
     async def push(self, commands: Sequence[PendingCommand]) -> None:
         """Append commands to the streams. Raise Unavailable if the queue does not answer."""
-        ...

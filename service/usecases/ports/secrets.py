@@ -29,7 +29,6 @@ class KeyRing(Protocol):
 
         Decryption requires the same `context`. Raise Unavailable if the key cannot be reached.
         """
-        ...
 
     async def open(self, sealed: Sealed, context: bytes) -> bytes:
         """Decrypt a sealed value, and return it.
@@ -38,7 +37,6 @@ class KeyRing(Protocol):
             SecretUnreadable: no key opens it, it was sealed for another context, or it was changed.
             Unavailable: the keys cannot be reached now.
         """
-        ...
 
 
 class Secrets(Protocol):
@@ -46,27 +44,21 @@ class Secrets(Protocol):
 
     async def put(self, project: str, name: str, sealed: Sealed, *, by: str, now: datetime) -> bool:
         """Insert or replace a secret. Return True if it is new. Raise NotFound for an unknown project."""
-        ...
 
     async def of_project(self, project: str) -> list[SecretView]:
         """Return the secrets of a project, by name and without values."""
-        ...
 
     async def delete(self, project: str, name: str) -> None:
         """Remove a secret. Raise NotFound if the project has none of that name."""
-        ...
 
     async def get(self, project: str, names: Collection[str]) -> dict[str, Sealed]:
         """Return the sealed values by name. Names that the project does not have are left out."""
-        ...
 
     async def names(self) -> list[tuple[str, str]]:
         """Return the project and name of each secret."""
-        ...
 
     async def replace(self, project: str, name: str, old: Sealed, new: Sealed) -> bool:
         """Replace the sealed value `old` by `new`.
 
         Return False, and change nothing, if another value was set meanwhile.
         """
-        ...

@@ -16,7 +16,7 @@ from headway.contract.views.simulations import (
 )
 from service.domain.cluster.snapshot import Snapshot
 
-Wanted: TypeAlias = Callable[[float], Awaitable[bool]]
+OnProgress: TypeAlias = Callable[[float], Awaitable[bool]]
 """A callback that takes the completed share, from 0 to 1, and returns whether to go on."""
 
 
@@ -60,7 +60,6 @@ class Simulations(Protocol):
 
         `seen` holds the projects that the requester can see (None: all).
         """
-        ...
 
     async def get(self, simulation_id: str, *, seen: frozenset[str] | None) -> SimulationView:
         """Return a simulation with its result.
@@ -68,24 +67,20 @@ class Simulations(Protocol):
         Raise NotFound if there is none, or if its requester could see projects that are not in `seen` (None:
         all are).
         """
-        ...
 
     async def page(
         self, *, limit: int, cursor: str | None, seen: frozenset[str] | None
     ) -> Page[SimulationView]:
         """Return simulations without their results, newest first, restricted to `seen` as in `get`."""
-        ...
 
     async def take(self, now: datetime) -> TakenSimulation | None:
         """Take up the oldest simulation that has not ended and mark it as running.
 
         Return None if there is none. A simulation that was already marked as running has lost its process.
         """
-        ...
 
     async def report(self, taken: TakenSimulation, progress: float) -> bool:
         """Store the progress of a run. Return False if this attempt is no longer wanted."""
-        ...
 
     async def end(
         self,
@@ -96,14 +91,12 @@ class Simulations(Protocol):
         result: SimulationResult | None = None,
     ) -> None:
         """Store the result of a run, unless the run is no longer wanted."""
-        ...
 
     async def cancel(self, simulation_id: str, now: datetime) -> None:
         """End a simulation without a result.
 
         An ended simulation stays as it is. Raise NotFound if there is none.
         """
-        ...
 
 
 class Simulator(Protocol):
@@ -114,13 +107,13 @@ class Simulator(Protocol):
         snapshot: Snapshot,
         request: SimulationRequest,
         ended_samples: Mapping[str, Sequence[float]],
-        wanted: Wanted,
+        wanted: OnProgress,
     ) -> SimulationResult:
         """Return the result of a simulation.
 
-        Raise SimulationEnded if there is none.
-
         `ended_samples` are the sample counts of ended jobs, by class. `wanted` is called from time to time
         with the completed share.
+
+        Raises:
+            SimulationEnded: it failed, was refused, took too long, or its result is no longer wanted.
         """
-        ...

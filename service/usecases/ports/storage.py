@@ -35,54 +35,40 @@ class Bundles(Protocol):
         """Return an uploaded bundle that the reader may read, and keep it until the transaction ends. Readers are its uploaders
         and everyone who can see a job that starts from it.
         """
-        ...
 
     async def uploaded(self, digest: str, uploader: Principal) -> None:
-        """Store that this principal has proved to have the bundle's bytes."""
-        ...
+        """Record the principal as an uploader of the bundle, who may read it."""
 
     async def add(self, bundle: BundleRecord, now: datetime) -> None:
         """Store an upload. Uploading the same bundle again refreshes its upload time."""
-        ...
 
 
 class StoredObjects(Protocol):
     """Object storage. Every method raises Unavailable if the storage does not answer."""
 
     async def put(self, key: str, data: bytes) -> None:
-        """Store a whole object. Raise Unavailable if the storage does not answer."""
-        ...
+        """Store an object, in place of any present one."""
 
     async def get(self, key: str) -> bytes:
-        """Return the bytes of an object. Raise NotFound or Unavailable."""
-        ...
+        """Return the bytes of an object. Raise NotFound if it does not exist."""
 
     def entries(self, prefix: str, *, after: str | None = None) -> AsyncIterator[Stored]:
-        """Yield the objects under `prefix` in key order, after the key `after` if given.
-
-        Raise Unavailable if the storage does not answer.
-        """
-        ...
+        """Yield the objects under `prefix` in key order, after the key `after` if given."""
 
     async def delete(self, key: str) -> None:
         """Remove an object. A missing object is not an error."""
-        ...
 
     def folders(self, prefix: str) -> AsyncIterator[str]:
         """Yield the names of the folders directly under a prefix, such as `logs/`."""
-        ...
 
     async def delete_folder(self, prefix: str) -> None:
         """Delete all objects under a prefix, which ends in `/`."""
-        ...
 
     async def delete_all(self, keys: Sequence[str]) -> None:
         """Remove objects. Missing objects are not an error."""
-        ...
 
     async def delete_partial(self, before: datetime) -> int:
         """Remove unfinished uploads from before a moment, if the store does not do this itself.
 
         Return the number removed.
         """
-        ...

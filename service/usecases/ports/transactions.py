@@ -12,7 +12,7 @@ from typing import Protocol
 from service.usecases.ports.audit import Audit
 from service.usecases.ports.credentials import NodeCredentials
 from service.usecases.ports.facts import Fact, WakeUp
-from service.usecases.ports.identity import AccessQueries, Projects, Tokens, Users
+from service.usecases.ports.identity import Projects, Tokens, Users
 from service.usecases.ports.jobs import Grants, JobQueries, Jobs
 from service.usecases.ports.money import Ledger, Spending
 from service.usecases.ports.nodes import NodeQueries, Nodes
@@ -21,7 +21,20 @@ from service.usecases.ports.rounds import Commands, RoundQueries, Rounds
 from service.usecases.ports.secrets import Secrets
 from service.usecases.ports.simulations import Simulations
 from service.usecases.ports.storage import Bundles
-from service.usecases.ports.upkeep import Monitoring, Retention
+from service.usecases.ports.upkeep import Operations, Retention
+
+
+class Leadership(Protocol):
+    """The leadership among schedulers, which one process holds at a time, for a term."""
+
+    async def acquire(self) -> int | None:
+        """Return the term in which this process now leads, or None while another process leads. Raise Unavailable."""
+
+    async def lost(self) -> str:
+        """Renew the term until that fails, and return the reason."""
+
+    async def resign(self) -> None:
+        """End the term, so that another process can lead."""
 
 
 class Transaction(Protocol):
@@ -42,21 +55,18 @@ class Transaction(Protocol):
     retention: Retention
     ledger: Ledger
     spending: Spending
-    monitoring: Monitoring
+    operations: Operations
     users: Users
     audit: Audit
     secrets: Secrets
     tokens: Tokens
     projects: Projects
-    access_queries: AccessQueries
 
     def wake(self, wake_up: WakeUp, about: str = "") -> None:
         """Send a wake-up after the commit. `about` names the job that the events or logs belong to."""
-        ...
 
     def tell(self, fact: Fact) -> None:
         """Report a fact to observers (metrics and traces) after the commit."""
-        ...
 
 
 class Transactions(Protocol):
@@ -64,4 +74,3 @@ class Transactions(Protocol):
 
     def begin(self) -> AbstractAsyncContextManager[Transaction]:
         """Begin a transaction that commits when its block ends without an error."""
-        ...

@@ -1,4 +1,4 @@
-"""Retention periods, and interfaces for deletion, monitoring and restoration. Every method runs in one short transaction."""
+"""Retention periods, and interfaces for retention and operations. Every method runs in one short transaction."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class Horizons:
     capped: datetime
     money: datetime
 
-    def of(self, doomed: ExpiringRows) -> datetime:
+    def of(self, kind: ExpiringRows) -> datetime:
         """Return the moment before which rows of a kind are deleted."""
         return {
             ExpiringRows.COMMANDS: self.now - COMMANDS_KEPT,
@@ -120,7 +120,7 @@ class Horizons:
             ExpiringRows.TOKENS: self.now - TOKENS_KEPT,
             ExpiringRows.JOIN_TOKENS: self.now - TOKENS_KEPT,
             ExpiringRows.LOGINS: self.now - LOGINS_KEPT,
-        }.get(doomed, self.money)
+        }.get(kind, self.money)
 
 
 def horizons(now: datetime, keep_days: int, accrued_at: datetime | None) -> Horizons:
@@ -176,82 +176,56 @@ class ClusterFigures:
 class Retention(Protocol):
     """Deletion and thinning of old rows. Every table is bounded. Each call handles at most `BATCH` rows."""
 
-    async def accrued_at(self) -> datetime | None:
-        """Return the moment up to which the ledger has charged, or None if it never ran."""
-        ...
-
-    async def delete_rows(self, doomed: ExpiringRows, before: datetime) -> int:
+    async def delete_rows(self, kind: ExpiringRows, before: datetime) -> int:
         """Delete rows of a kind that are older than `before` or exceed their maximum number.
 
         Return the number deleted.
         """
-        ...
 
     async def delete_jobs(self, before: datetime) -> JobsDeleted:
         """Delete jobs that ended before a moment, their dependent rows first."""
-        ...
 
     async def unused_bundles(self, before: datetime) -> list[str]:
         """Return digests of bundles that were uploaded before a moment and that no job refers to, and delete
         their rows.
         """
-        ...
 
     async def thin_metrics(self, tier: Tier, now: datetime) -> bool:
         """Thin a batch of values that have passed the tier's age. Return True if there are more."""
-        ...
 
     async def long_lived(self, submitted_before: datetime) -> list[str]:
         """Return ids of jobs submitted before a moment that have not ended."""
-        ...
 
     async def thin_history(self, job_id: str, horizons: Horizons) -> int:
         """Delete a batch of old history of a job that has not ended. Return the number of rows deleted."""
-        ...
 
     async def existing_jobs(self, job_ids: Collection[str]) -> set[str]:
         """Return the ids of those jobs that exist."""
-        ...
 
     async def existing_bundles(self, digests: Collection[str]) -> set[str]:
         """Return the digests of those bundles that exist."""
-        ...
 
     async def live_jobs(self) -> list[str]:
         """Return the ids of jobs that have not ended."""
-        ...
 
 
-class Monitoring(Protocol):
-    """Figures about the cluster, and the facts that a diagnosis uses."""
+class Operations(Protocol):
+    """Figures for monitoring, facts for a diagnosis, and the steps after the restoration of a database."""
 
     async def figures(self, now: datetime) -> ClusterFigures:
         """Return the figures as of `now`."""
-        ...
 
     async def facts(self, now: datetime) -> Facts:
         """Return facts about nodes, jobs, the leader, and the origin of the database."""
-        ...
-
-
-class Restoration(Protocol):
-    """Operations that only a restored database needs."""
 
     async def known_until(self) -> datetime | None:
         """Return the latest moment recorded in the database, or None if it is empty."""
-        ...
 
     async def unended_jobs(self) -> list[str]:
         """Return the ids of the jobs that have not ended."""
-        ...
 
-    async def forget_field(self, message: str, terms_left_out: int) -> int:
-        """Mark all nodes as LOST, drop all commands, and end the leader's term.
-
-        Return the number of nodes.
-        """
-        ...
+    async def disconnect_nodes(self, message: str, terms_left_out: int) -> int:
+        """Mark all nodes as LOST, drop all commands, and end the leader's term. Return the number of nodes."""
 
     async def restored(self, known_until: datetime, now: datetime) -> None:
         """Release the database for use again."""
-        ...

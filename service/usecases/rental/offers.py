@@ -11,7 +11,7 @@ from typing import Final
 from headway.contract.values.markets import Market
 from headway.contract.views.recommendations import OfferPage, OfferView
 from service.domain.rental.catalogue import BUILT_IN, Catalogue, merged, selected
-from service.domain.rental.hazards import REMEMBERED_H, seen_of, with_learned
+from service.domain.rental.hazards import REMEMBERED_H, hazard_counts, with_learned
 from service.domain.rental.offers import Offer
 from service.domain.shared.errors import HeadwayServiceError
 from service.usecases.ports.rental import Provider
@@ -21,7 +21,7 @@ FRESH_FOR: Final = timedelta(minutes=15)
 """Interval between two requests for a provider's offers. Spot prices change within hours."""
 AGAIN_AFTER: Final = timedelta(minutes=1)
 """Interval before another request to a provider that did not answer."""
-_PATIENCE_S: Final = 20.0
+_TIMEOUT_S: Final = 20.0
 
 
 class OfferBook:
@@ -29,8 +29,8 @@ class OfferBook:
 
     def __init__(self, providers: Sequence[Provider] = ()) -> None:
         self._providers = tuple(providers)
-        self._said: dict[str, tuple[Offer, ...]] = {}
-        self._due: dict[str, datetime] = {}
+        self._latest: dict[str, tuple[Offer, ...]] = {}
+        self._due_at: dict[str, datetime] = {}
         self._notes: dict[str, str] = {}
         self._asking = asyncio.Lock()
 
@@ -42,35 +42,35 @@ class OfferBook:
         async with self._asking:
             # A time further ahead than any interval means that the clock was set back since.
             due = [
-                one for one in self._providers if not now < self._due.get(one.name, now) <= now + FRESH_FOR
+                one for one in self._providers if not now < self._due_at.get(one.name, now) <= now + FRESH_FOR
             ]
             await asyncio.gather(*(self._ask(one, now) for one in due))
-        found = merged(BUILT_IN, *self._said.values())
+        found = merged(BUILT_IN, *self._latest.values())
         return Catalogue(found.offers, (*self._notes.values(), *found.left_out))
 
     async def _ask(self, provider: Provider, now: datetime) -> None:
         try:
-            async with asyncio.timeout(_PATIENCE_S):
-                self._said[provider.name] = tuple(await provider.offers())
+            async with asyncio.timeout(_TIMEOUT_S):
+                self._latest[provider.name] = tuple(await provider.offers())
         except (HeadwayServiceError, TimeoutError) as error:
-            self._due[provider.name] = now + AGAIN_AFTER
+            self._due_at[provider.name] = now + AGAIN_AFTER
             why = (
                 error.message
                 if isinstance(error, HeadwayServiceError)
-                else f"no answer in {_PATIENCE_S:.0f} s"
+                else f"no answer in {_TIMEOUT_S:.0f} s"
             )
             self._notes[provider.name] = (
                 f"{provider.name} did not answer, so its last known offers are used: {why}"
             )
         else:
-            self._due[provider.name] = now + FRESH_FOR
+            self._due_at[provider.name] = now + FRESH_FOR
             self._notes.pop(provider.name, None)
 
 
 async def with_hazards(tx: Transaction, catalogue: Catalogue, now: datetime) -> Catalogue:
     """Return the catalogue with hazards learned from this cluster's own leases."""
     leases = await tx.machines.requested_since(now - timedelta(hours=REMEMBERED_H))
-    return replace(catalogue, offers=with_learned(catalogue.offers, seen_of(leases, now)))
+    return replace(catalogue, offers=with_learned(catalogue.offers, hazard_counts(leases, now)))
 
 
 async def list_offers(

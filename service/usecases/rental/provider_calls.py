@@ -55,9 +55,7 @@ async def ask_for(
     join: JoinBy,
     now: Callable[[], datetime],
 ) -> str:
-    """Launch a machine, and store the answer.
-
-    Return the outcome.
+    """Launch a machine, and store the answer. Return the outcome.
 
     The row is checked once more before the launch, under a lock that a leader whose term is over does not
     get. A process that was suspended since the decision must not launch a machine that another leader has
@@ -105,10 +103,7 @@ async def _write(transactions: Transactions, machine: Machine, change: Callable[
 
 
 async def terminate(provider: Provider, one: Termination) -> str:
-    """Request the end of a machine.
-
-    Return the outcome. The provider's list confirms the end in a later pass.
-    """
+    """Request the end of a machine. Return the outcome. The provider's list confirms the end in a later pass."""
     try:
         async with asyncio.timeout(_ANSWER_S):
             await provider.terminate(one.external_id)

@@ -93,11 +93,7 @@ class _Question:
 async def recommend_job(
     transactions: Transactions, book: OfferBook, request: RecommendationRequest, now: datetime
 ) -> RecommendationView:
-    """Return rental plans for a job, by the goals of its user.
-
-    Raises:
-        InvalidField: an unknown device kind.
-    """
+    """Return rental plans for a job, by the goals of its user. Raise InvalidField for an unknown device kind."""
     job, job_class = planned(request.spec, now), class_of(request.spec)
     catalogue = await book.catalogue(now)
     async with transactions.begin() as tx:
@@ -109,8 +105,7 @@ async def recommend_job(
         left = left_of(job, await tx.round_queries.ended_samples(job_class))
         catalogue = await with_hazards(tx, catalogue, now)
     question = _question(request, job, measured, left, catalogue, now)
-    # Solving the integer programs takes a second or two. It runs in a thread, so that other requests are
-    # served meanwhile.
+    # The search takes up to a second or two. It runs in a thread, so that other requests are served meanwhile.
     return await asyncio.to_thread(answer, question)
 
 
@@ -226,12 +221,8 @@ def answer(question: _Question) -> RecommendationView:
 def _by_goal(question: _Question, warnings: list[str]) -> Recommendation:
     need, limits = question.need, question.limits
     plans = candidates(need, question.offers, limits)
-    unlimited: list[MachinePlan] = []
-    if not plans and limits.max_usd_per_h is not None:
-        unlimited = candidates(need, question.offers, replace(limits, max_usd_per_h=None))
-    speeds = _speeds(question, [*plans, *unlimited])
-    found = recommend(need, plans, speeds, unlimited=unlimited)
-    if not found.ranked and limits.max_usd_per_h is not None and not unlimited:
+    found = recommend(need, plans, _speeds(question, plans))
+    if not found.ranked and limits.max_usd_per_h is not None:
         unlimited = candidates(need, question.offers, replace(limits, max_usd_per_h=None))
         found = recommend(need, plans, _speeds(question, [*plans, *unlimited]), unlimited=unlimited)
     if not found.ranked and not found.nearest:

@@ -19,18 +19,12 @@ import structlog
 from headway.contract.agents import NodeState
 from headway.contract.values.markets import Market, pool_name
 from service.domain.allocation.knapsack.solver import solve
-from service.domain.cluster.snapshot import Snapshot
+from service.domain.cluster.snapshot import PolicySetting, Snapshot
 from service.domain.life.life import Launch
-from service.domain.policies.registry import Policies
+from service.domain.policies.framework.policy import Policy
+from service.domain.policies.registry import DEFAULT, Policies
 from service.domain.rental.autoscale import decide_rental_targets
-from service.domain.rental.fleet import (
-    FleetPlan,
-    Joined,
-    Patience,
-    cooling,
-    given_back,
-    reconcile,
-)
+from service.domain.rental.fleet import FleetPlan, Joined, Patience, cooling, given_back, reconcile
 from service.domain.rental.machines import ENDED, Found, Machine, MachineReason, MachineState
 from service.domain.rental.offers import Offer
 from service.domain.rental.rental_targets import Fleet, Release, RentalRules, RentalTarget, RentalTargets
@@ -124,22 +118,22 @@ async def rent(
         )
         fresh = await answered(provider.name, provider.offers())
         offers[provider.name] = memory.offers.get(provider.name, ()) if fresh is None else fresh
-    there = [offer for name in sorted(offers) for offer in offers[name]]
+    all_offers = [offer for name in sorted(offers) for offer in offers[name]]
     async with transactions.begin() as tx:
         unknown = _unknown(await tx.machines.open(), renting, memory)
-    wants, wanted = RentalTargets(), list[Machine]()
+    targets, wanted = RentalTargets(), list[Machine]()
     if renting.providers:
-        wants, wanted = await _wanted(transactions, renting, memory, there, now, usd_per_slot_h)
+        targets, wanted = await _wanted(transactions, renting, memory, all_offers, now, usd_per_slot_h)
     limit = asyncio.Semaphore(_CALLS_AT_ONCE)
     calls: list[Awaitable[str]] = []
     for provider in renting.providers:
         plan = plans[provider.name]
         launches = (*plan.launches, *(one for one in wanted if one.provider == provider.name))
         calls += [
-            _in_turn(limit, ask_for(transactions, provider, machine, renting.join_of(machine), now))
+            _limited(limit, ask_for(transactions, provider, machine, renting.join_of(machine), now))
             for machine in launches
         ]
-        calls += [_in_turn(limit, terminate(provider, one)) for one in plan.terminations]
+        calls += [_limited(limit, terminate(provider, one)) for one in plan.terminations]
     done = await asyncio.gather(*calls)
     return RentResult(
         wanted=len(wanted),
@@ -149,15 +143,15 @@ async def rent(
         unanswered=done.count("unanswered"),
         memory=Memory(
             seen={machine: at for plan in plans.values() for machine, at in plan.seen.items()},
-            low_since=wants.low_since,
+            low_since=targets.low_since,
             offers=offers,
             unknown=unknown,
-            held_back=wants.held_back,
+            held_back=targets.held_back,
         ),
     )
 
 
-async def _in_turn(limit: asyncio.Semaphore, call: Awaitable[str]) -> str:
+async def _limited(limit: asyncio.Semaphore, call: Awaitable[str]) -> str:
     async with limit:
         return await call
 
@@ -240,22 +234,22 @@ async def _wanted(
         machines = await tx.machines.open()
     fleet = Fleet(machines=machines, nodes={machine: node.node_id for machine, node in nodes.items()})
     # Solving is pure computation. It runs in a thread, so that the other loops go on.
-    wants = await asyncio.to_thread(_decided, snapshot, fleet, offers, recent, renting, memory)
-    wanted = [_machine_of(want, renting, now()) for want in wants.rent]
-    if wanted or wants.release:
+    targets = await asyncio.to_thread(_rental_targets, snapshot, fleet, offers, recent, renting, memory)
+    wanted = [_machine_of(target, renting, now()) for target in targets.rent]
+    if wanted or targets.release:
         async with transactions.begin() as tx:
-            await tx.machines.take_turn()
+            await tx.machines.lock_decisions()
             known = {machine.id for machine in machines}
             if any(machine.id not in known for machine in await tx.machines.open()):
-                return wants, []  # another process leads as well and has rented for the same jobs
+                return targets, []  # another process leads as well and has rented for the same jobs
             for machine in wanted:
                 await tx.machines.insert(machine)
-            for release in wants.release:
-                await _give_back(tx, release, now())
+            for release in targets.release:
+                await _return_machine(tx, release, now())
             tx.wake(WakeUp.ROUND)
     for machine in wanted:
         tell(machine)
-    return wants, wanted
+    return targets, wanted
 
 
 def _unknown(machines: Sequence[Machine], renting: Renting, memory: Memory) -> frozenset[str]:
@@ -271,7 +265,7 @@ def _unknown(machines: Sequence[Machine], renting: Renting, memory: Memory) -> f
     return unknown
 
 
-def _decided(
+def _rental_targets(
     snapshot: Snapshot,
     fleet: Fleet,
     offers: Sequence[Offer],
@@ -279,16 +273,24 @@ def _decided(
     renting: Renting,
     memory: Memory,
 ) -> RentalTargets:
-    return decide_rental_targets(
-        replace(snapshot, hazard_per_h={**_offered_hazards(offers), **snapshot.hazard_per_h}),
-        fleet,
-        offers,
-        cooling=cooling(recent, snapshot.now),
-        rules=renting.rules,
-        policy=renting.policies.of_setting(snapshot.policy),
-        solve=partial(solve, gap=_GAP),
-        low_since=memory.low_since,
-    )
+    hazard_per_h = {**_offered_hazards(offers), **snapshot.hazard_per_h}
+
+    def decide(setting: PolicySetting, policy: Policy) -> RentalTargets:
+        return decide_rental_targets(
+            replace(snapshot, hazard_per_h=hazard_per_h, policy=setting),
+            fleet,
+            offers,
+            cooling=cooling(recent, snapshot.now),
+            rules=renting.rules,
+            policy=policy,
+            solve=partial(solve, gap=_GAP),
+            low_since=memory.low_since,
+        )
+
+    targets, failure = renting.policies.run(snapshot.policy, decide)
+    if failure is not None:
+        log.warning("policy_failed", policy=failure.policy, error=failure.problem, instead=DEFAULT)
+    return targets
 
 
 def _offered_hazards(offers: Sequence[Offer]) -> dict[str, float]:
@@ -303,8 +305,8 @@ def _offered_hazards(offers: Sequence[Offer]) -> dict[str, float]:
     return hazards
 
 
-def _machine_of(want: RentalTarget, renting: Renting, now: datetime) -> Machine:
-    offer, machine_id = want.offer, renting.new_machine_id()
+def _machine_of(target: RentalTarget, renting: Renting, now: datetime) -> Machine:
+    offer, machine_id = target.offer, renting.new_machine_id()
     return Machine(
         id=machine_id,
         provider=offer.provider,
@@ -313,11 +315,11 @@ def _machine_of(want: RentalTarget, renting: Renting, now: datetime) -> Machine:
         instance_type=offer.instance_type,
         device_kind=offer.device_kind,
         slots=offer.devices,
-        market=want.market,
-        usd_per_h=want.usd_per_h,
+        market=target.market,
+        usd_per_h=target.usd_per_h,
         state=MachineState.WANTED,
         reason=MachineReason.WORTH_IT,
-        message=want.message,
+        message=target.message,
         join_token_sha256=digest_token(machine_token(renting.join_secret, machine_id)),
         requested_at=now,
         state_since=now,
@@ -325,7 +327,7 @@ def _machine_of(want: RentalTarget, renting: Renting, now: datetime) -> Machine:
     )
 
 
-async def _give_back(tx: Transaction, release: Release, now: datetime) -> None:
+async def _return_machine(tx: Transaction, release: Release, now: datetime) -> None:
     """Drain the node of a machine that is to be returned. The machine ends when its node is empty."""
     machine = await tx.machines.lock(release.machine_id)
     if machine.state is not MachineState.RUNNING:

@@ -21,13 +21,13 @@ import structlog
 from service.domain.nodes.silence import SilenceRule
 from service.domain.shared.errors import HeadwayServiceError
 from service.usecases.ports.transactions import Transactions
-from service.usecases.reports.training import QuickNews, Taken, take_in_together
+from service.usecases.reports.training import Ingested, RoutineReport, ingest_together
 
 log = structlog.get_logger()
 
 MOST_HEARTBEATS = 500
 """Maximum number of nodes whose leases one statement renews."""
-MOST_NEWS = 100
+MOST_REPORTS = 100
 """Maximum number of nodes whose entries one transaction processes."""
 _COUNTED_FOR_S = 5.0
 _TRIES = 16
@@ -59,7 +59,7 @@ class Heartbeats:
         self._silence = silence
         # Two separate batches: progress reports never delay the renewal of leases.
         self._heartbeats = _Groups(self._renew, MOST_HEARTBEATS)
-        self._news = _Groups(self._take_in, MOST_NEWS)
+        self._reports = _Groups(self._ingest, MOST_REPORTS)
 
     @property
     def slower_s(self) -> float | None:
@@ -68,34 +68,32 @@ class Heartbeats:
         """
         return self._silence.slower_s(self._nodes, self._usual_s)
 
-    async def take(self, news: QuickNews) -> bool:
-        """Process a report with its batch.
-
-        Return False if the report must go to `ingest`.
+    async def take(self, report: RoutineReport) -> bool:
+        """Process a report with its batch. Return False if the report must go to `ingest`.
 
         That is so if the node or its jobs require another action, or if another transaction has them locked.
 
         Raises:
             Unavailable: the database does not answer.
         """
-        return await (self._heartbeats if news.is_silent else self._news).take(news)
+        return await (self._heartbeats if report.is_silent else self._reports).take(report)
 
-    async def _renew(self, news: Sequence[QuickNews]) -> Taken:
+    async def _renew(self, reports: Sequence[RoutineReport]) -> Ingested:
         now = self._now()
         async with self._transactions.begin() as tx:
-            renewed = await tx.nodes.renew_leases([one.heartbeat for one in news], now)
+            renewed = await tx.nodes.renew_leases([one.heartbeat for one in reports], now)
             if self._counted_at is None or abs((now - self._counted_at).total_seconds()) > _COUNTED_FOR_S:
                 self._nodes, self._counted_at = await tx.nodes.count(), now
-        return Taken(renewed)
+        return Ingested(renewed)
 
-    async def _take_in(self, news: Sequence[QuickNews]) -> Taken:
+    async def _ingest(self, reports: Sequence[RoutineReport]) -> Ingested:
         async with self._transactions.begin() as tx:
-            return await take_in_together(tx, news, self._now())
+            return await ingest_together(tx, reports, self._now())
 
 
 @dataclass(slots=True)
 class _Waiting:
-    news: QuickNews
+    report: RoutineReport
     taken: asyncio.Future[bool]
     tries: int = 0
 
@@ -106,15 +104,15 @@ class _Groups:
     While one batch is written, the next one collects. No report waits for a batch to fill.
     """
 
-    def __init__(self, write: Callable[[Sequence[QuickNews]], Awaitable[Taken]], most: int) -> None:
+    def __init__(self, write: Callable[[Sequence[RoutineReport]], Awaitable[Ingested]], most: int) -> None:
         self._write = write
         self._most = most
         self._waiting: list[_Waiting] = []
         self._writing: asyncio.Task[None] | None = None
 
-    async def take(self, news: QuickNews) -> bool:
+    async def take(self, report: RoutineReport) -> bool:
         """Return True if the report was processed with its batch."""
-        one = _Waiting(news, asyncio.get_running_loop().create_future())
+        one = _Waiting(report, asyncio.get_running_loop().create_future())
         self._join(one)
         return await one.taken
 
@@ -123,7 +121,7 @@ class _Groups:
             while self._waiting:
                 group = self._next()
                 try:
-                    taken = await self._write([one.news for one in group])
+                    ingested = await self._write([one.report for one in group])
                 except HeadwayServiceError as error:
                     _fail(group, error)
                 except Exception:
@@ -135,20 +133,20 @@ class _Groups:
                     _fail(group, RuntimeError("the service stops"))
                     raise
                 else:
-                    self._settle(group, taken)
+                    self._settle(group, ingested)
         finally:
             self._writing = None
 
-    def _settle(self, group: Sequence[_Waiting], taken: Taken) -> None:
+    def _settle(self, group: Sequence[_Waiting], ingested: Ingested) -> None:
         """Answer a batch. Reports that met a locked row wait for a moment and join a later batch."""
         settled: list[_Waiting] = []
         for one in group:
             one.tries += 1
-            if one.tries < _TRIES and one.news.heartbeat.node_id in taken.busy:
+            if one.tries < _TRIES and one.report.heartbeat.node_id in ingested.busy:
                 asyncio.get_running_loop().call_later(_AGAIN_AFTER_S, self._join, one)
             else:
                 settled.append(one)
-        _answer(settled, taken.nodes)
+        _answer(settled, ingested.nodes)
 
     def _join(self, one: _Waiting) -> None:
         if one.taken.done():
@@ -163,7 +161,7 @@ class _Groups:
         group: dict[str, _Waiting] = {}
         rest = []
         for one in self._waiting:
-            node_id = one.news.heartbeat.node_id
+            node_id = one.report.heartbeat.node_id
             if node_id in group or len(group) == self._most:
                 rest.append(one)
             else:
@@ -175,7 +173,7 @@ class _Groups:
 def _answer(group: Sequence[_Waiting], taken: frozenset[str]) -> None:
     for one in group:
         if not one.taken.done():
-            one.taken.set_result(one.news.heartbeat.node_id in taken)
+            one.taken.set_result(one.report.heartbeat.node_id in taken)
 
 
 def _fail(group: Sequence[_Waiting], error: Exception) -> None:

@@ -34,25 +34,19 @@ from service.domain.life.losses import rank_ended, ranks_hung, start_failed
 from service.domain.life.messages import awaits_start, message_refused, message_taken, ranks_started
 from service.domain.shared.errors import WrongToken
 from service.usecases.jobs.life import apply, go_on_if_gone, host_of, load_outline, with_footprint
-from service.usecases.nodes.notices import take_notices
-from service.usecases.nodes.quarantine import look_after_devices, take_device_news
+from service.usecases.nodes.notices import apply_notices
+from service.usecases.nodes.quarantine import ingest_device_reports, slots_to_probe
 from service.usecases.ports.facts import WakeUp
 from service.usecases.ports.nodes import NodeRecord
 from service.usecases.ports.transactions import Transaction
-from service.usecases.reports.outputs import take_in_output
-from service.usecases.reports.training import Gathered, may_report
+from service.usecases.reports.outputs import record_output
+from service.usecases.reports.training import PendingWrites, may_report
 
 log = structlog.get_logger()
 
 
 async def ingest(
-    tx: Transaction,
-    node_id: str,
-    report: ReportRequest,
-    *,
-    launch: Launch,
-    lease_s: float,
-    now: datetime,
+    tx: Transaction, node_id: str, report: ReportRequest, *, launch: Launch, lease_s: float, now: datetime
 ) -> ReportReply:
     """Process the report of an agent.
 
@@ -72,18 +66,18 @@ async def ingest(
     for taken in await tx.commands.acknowledge({node.id: report.acknowledged}, now):
         tx.tell(taken)
     fresh = [entry for entry in report.entries if entry.sequence > node.last_sequence]
-    news = [entry for entry in fresh if not isinstance(entry, NodeEntry)]
+    of_ranks = [entry for entry in fresh if not isinstance(entry, NodeEntry)]
     notices = [entry for entry in fresh if isinstance(entry, InterruptionNotice)]
     if notices:
-        node = await take_notices(tx, node, notices, {entry.job_id for entry in news}, now)
+        node = await apply_notices(tx, node, notices, {entry.job_id for entry in of_ranks}, now)
     of_devices = [entry for entry in fresh if isinstance(entry, DeviceFault | DeviceProbed)]
     if of_devices:
-        await take_device_news(tx, node, of_devices, {entry.job_id for entry in news}, now)
-    await _take_in(tx, node, news, launch, now)
-    stop = await _not_its_own(tx, node.id, report.holding)
+        await ingest_device_reports(tx, node, of_devices, {entry.job_id for entry in of_ranks}, now)
+    await _apply_entries(tx, node, of_ranks, launch, now)
+    stop = await _runs_without_slots(tx, node.id, report.holding)
     # Probes are requested only with regular reports, so that urgent reports are not delayed.
     regular = bool(report.slots) or not report.entries
-    probe = await look_after_devices(tx, node, report.slots, now) if regular else []
+    probe = await slots_to_probe(tx, node, report.slots, now) if regular else []
     last_sequence = max([node.last_sequence, *(entry.sequence for entry in fresh)])
     node = replace(node, seen_at=now, last_sequence=last_sequence)
     if node.state is NodeState.LOST and not stop:
@@ -97,7 +91,7 @@ async def ingest(
     return ReportReply(lease_s=lease_s, stop=stop, probe=probe)
 
 
-async def _not_its_own(tx: Transaction, node_id: str, holding: Sequence[Holding]) -> list[Holding]:
+async def _runs_without_slots(tx: Transaction, node_id: str, holding: Sequence[Holding]) -> list[Holding]:
     """Return the runs for which the node holds no slots: their generations are over."""
     if not holding:
         return []
@@ -105,27 +99,27 @@ async def _not_its_own(tx: Transaction, node_id: str, holding: Sequence[Holding]
     return [one for one in holding if (one.job_id, one.generation) not in granted]
 
 
-async def _take_in(
+async def _apply_entries(
     tx: Transaction, node: NodeRecord, entries: Sequence[RankEntry], launch: Launch, now: datetime
 ) -> None:
     jobs = await tx.jobs.lock_many(sorted({entry.job_id for entry in entries}))
     lives = {job.id: await load_outline(tx, job, launch, now) for job in jobs.values()}
     await _store_exits(tx, node.id, entries, lives, now)
-    gathered = Gathered()
-    for one in merged(parsed(_without_outlived(entries))):
+    pending = PendingWrites()
+    for one in merged(parsed(_without_recovered(entries))):
         life = lives.get(one.entry.job_id)
         if life is None:
             continue
         if one.training is None:
-            await gathered.write(tx, now)
-            life = await _take_in_entry(tx, node, life, one.entry)
+            await pending.write(tx, now)
+            life = await _apply_entry(tx, node, life, one.entry)
         elif may_report(life.crew, one, node.id):
-            life = life.with_job(await gathered.take_in(tx, life.job, one.training, now))
+            life = life.with_job(await pending.add(tx, life.job, one.training, now))
         lives[life.job.id] = life
-    await gathered.write(tx, now)
+    await pending.write(tx, now)
 
 
-def _without_outlived(entries: Sequence[RankEntry]) -> list[RankEntry]:
+def _without_recovered(entries: Sequence[RankEntry]) -> list[RankEntry]:
     """Drop reports of hung ranks that train again according to a later entry of the same report.
 
     Such ranks hung while the agent could not reach the service.
@@ -152,10 +146,10 @@ async def _store_exits(
         if isinstance(entry, RankExited) and entry.job_id in lives:
             who = (entry.generation, entry.rank)
             if lives[entry.job_id].crew.runs_on(who, node_id):
-                await tx.jobs.add_exit(entry.job_id, entry.generation, _exit_of(entry), now)
+                await tx.jobs.add_exit(entry.job_id, entry.generation, _rank_exit(entry), now)
 
 
-def _exit_of(entry: RankExited) -> RankExit:
+def _rank_exit(entry: RankExited) -> RankExit:
     return RankExit(
         rank=entry.rank,
         exit_code=entry.exit_code,
@@ -166,11 +160,11 @@ def _exit_of(entry: RankExited) -> RankExit:
     )
 
 
-async def _take_in_entry(tx: Transaction, node: NodeRecord, life: Life, entry: RankEntry) -> Life:
+async def _apply_entry(tx: Transaction, node: NodeRecord, life: Life, entry: RankEntry) -> Life:
     """Return the life of a job after an entry about it, stored."""
     match entry:
         case OutputReport():
-            return life.with_job(await take_in_output(tx, node, life.job, entry, life.now))
+            return life.with_job(await record_output(tx, node, life.job, entry, life.now))
         case RanksStarted():
             if not awaits_start(life, node.id, entry.generation):
                 return life
@@ -182,7 +176,7 @@ async def _take_in_entry(tx: Transaction, node: NodeRecord, life: Life, entry: R
             who = (entry.generation, entry.rank)
             if not life.crew.runs_on(who, node.id):
                 return life
-            after = rank_ended(await with_footprint(tx, life), who, _exit_of(entry))
+            after = rank_ended(await with_footprint(tx, life), who, _rank_exit(entry))
         case StartFailed():
             after = start_failed(await with_footprint(tx, life), host_of(node), entry)
         case RanksHung():
@@ -203,7 +197,7 @@ async def _after_message(tx: Transaction, node_id: str, life: Life, entry: RankM
         message = from_fields(entry.message)
     except ValueError as error:
         return message_refused(life, str(error))
-    if not life.crew.may_say(who, message.generation, message.rank):
+    if not life.crew.may_report(who, message.generation, message.rank):
         return life
     if isinstance(message, Ready):
         return message_taken(await with_footprint(tx, life), who, message)

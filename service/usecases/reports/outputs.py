@@ -15,7 +15,7 @@ from service.usecases.ports.transactions import Transaction
 _SHOWN_PATHS: Final = 10
 
 
-async def take_in_output(
+async def record_output(
     tx: Transaction, node: NodeRecord, job: Job, entry: OutputReport, now: datetime
 ) -> Job:
     """Record a report about the output folder of a run for which the node holds slots.

@@ -13,15 +13,14 @@ from datetime import UTC, datetime
 from headway.contract.agents import RankMessage, ReportRequest
 from headway.contract.merging import ReportedEntry, merged, parsed
 from headway.contract.runtime import Metrics, Progress
-from headway.contract.views.jobs import JobProgress
 from service.domain.jobs.job import Job
 from service.domain.jobs.membership import Crew
 from service.domain.jobs.progress import after_message, within_names
 from service.domain.life.life import crew_of
 from service.domain.perf.marks import due_mark
 from service.usecases.jobs.life import load_generations
-from service.usecases.jobs.search import on_its_visit
-from service.usecases.nodes.quarantine import note_paces
+from service.usecases.jobs.search import awaits_measurement
+from service.usecases.nodes.quarantine import note_slow_ranks
 from service.usecases.ports.facts import WakeUp
 from service.usecases.ports.jobs import Measured, Reported
 from service.usecases.ports.nodes import Heartbeat
@@ -29,7 +28,7 @@ from service.usecases.ports.transactions import Transaction
 
 
 @dataclass(frozen=True, slots=True)
-class QuickNews:
+class RoutineReport:
     """A report that contains at most acknowledgements and training messages."""
 
     heartbeat: Heartbeat
@@ -42,8 +41,8 @@ class QuickNews:
         return not self.acknowledged and not self.training
 
 
-def quick_news_of(report: ReportRequest, node_id: str, token_sha256: str) -> QuickNews | None:
-    """Return the report as `QuickNews`, or None if it contains anything else."""
+def routine_report_of(report: ReportRequest, node_id: str, token_sha256: str) -> RoutineReport | None:
+    """Return the report as `RoutineReport`, or None if it contains anything else."""
     training = parsed(entry for entry in report.entries if isinstance(entry, RankMessage))
     complete = len(training) == len(report.entries) and all(one.training is not None for one in training)
     if not complete or report.unread:
@@ -55,10 +54,10 @@ def quick_news_of(report: ReportRequest, node_id: str, token_sha256: str) -> Qui
         holding=frozenset((one.job_id, one.generation) for one in report.holding),
         slots=tuple(report.slots),
     )
-    return QuickNews(heartbeat, tuple(report.acknowledged), tuple(training))
+    return RoutineReport(heartbeat, tuple(report.acknowledged), tuple(training))
 
 
-class Gathered:
+class PendingWrites:
     """Pending writes from training messages. They must be written before the jobs are used in another way."""
 
     def __init__(self) -> None:
@@ -66,7 +65,7 @@ class Gathered:
         self._measured: list[Measured] = []
         self._reported: list[Reported] = []
 
-    async def take_in(self, tx: Transaction, job: Job, message: Progress | Metrics, now: datetime) -> Job:
+    async def add(self, tx: Transaction, job: Job, message: Progress | Metrics, now: datetime) -> Job:
         """Return the locked job with the message applied to its progress."""
         if isinstance(message, Metrics):
             message = within_names(job.progress, message)
@@ -83,10 +82,13 @@ class Gathered:
         allocation = await tx.grants.allocation(job.id, message.generation)
         if allocation is not None:
             self._measured.append(Measured(job.id, allocation, message))
-            paced = await note_paces(tx, job, allocation, message, now)
+            paced = await note_slow_ranks(tx, job, allocation, message, now)
             if paced is not job:
                 self._jobs[job.id] = job = paced
-        if on_its_visit(job) or _comes_to_a_mark(before, progress):
+        reaches_milestone = (
+            due_mark(before, starts=False) is None and due_mark(progress, starts=False) is not None
+        )
+        if awaits_measurement(job) or reaches_milestone:
             tx.wake(WakeUp.ROUND)
         return job
 
@@ -103,70 +105,67 @@ class Gathered:
 
 def may_report(crew: Crew, one: ReportedEntry, node_id: str) -> bool:
     """Return True if the rank is on the node and may report this about the job's training."""
-    assert isinstance(one.entry, RankMessage), "nobody else may_report of training"
+    assert isinstance(one.entry, RankMessage), "only messages of ranks are about training"
     assert one.training is not None
     who = (one.entry.generation, one.entry.rank)
-    return crew.runs_on(who, node_id) and crew.may_say(who, one.training.generation, one.training.rank)
+    return crew.runs_on(who, node_id) and crew.may_report(who, one.training.generation, one.training.rank)
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class Ingested:
     """Ids of nodes whose reports were processed, and of nodes whose jobs were locked by another transaction."""
 
     nodes: frozenset[str]
     busy: frozenset[str] = frozenset()
 
 
-async def take_in_together(tx: Transaction, news: Sequence[QuickNews], now: datetime) -> Taken:
+async def ingest_together(tx: Transaction, reports: Sequence[RoutineReport], now: datetime) -> Ingested:
     """Process the reports of several nodes, at most one of each.
 
     Locked nodes and jobs are skipped without waiting. Reports about a locked job may be processed a moment
     later. All others that were skipped require another action, so they are left to `ingest`, which waits.
     """
-    last = await tx.nodes.lock_renewable([one.heartbeat for one in news])
+    sent = {one.heartbeat.node_id: one for one in reports}
+    last = await tx.nodes.lock_renewable([one.heartbeat for one in reports])
     fresh = {
-        one.heartbeat.node_id: merged([said for said in one.training if said.entry.sequence > last[node_id]])
-        for one in news
-        if (node_id := one.heartbeat.node_id) in last
+        node_id: merged([one for one in sent[node_id].training if one.entry.sequence > sequence])
+        for node_id, sequence in last.items()
     }
-    job_ids = {said.entry.job_id for heard_here in fresh.values() for said in heard_here}
+    job_ids = {message.entry.job_id for messages in fresh.values() for message in messages}
     jobs = await tx.jobs.lock_many(sorted(job_ids), wait=False)
-    taken = [
-        one
-        for one in news
-        if one.heartbeat.node_id in fresh
-        and all(said.entry.job_id in jobs for said in fresh[one.heartbeat.node_id])
-    ]
-    await _say_all(tx, jobs, {one.heartbeat.node_id: fresh[one.heartbeat.node_id] for one in taken}, now)
-    acknowledged = {one.heartbeat.node_id: one.acknowledged for one in taken if one.acknowledged}
+    ready = {
+        node_id: messages
+        for node_id, messages in fresh.items()
+        if all(message.entry.job_id in jobs for message in messages)
+    }
+    await _apply_all(tx, jobs, ready, now)
+    acknowledged = {node_id: sent[node_id].acknowledged for node_id in ready if sent[node_id].acknowledged}
     for command in await tx.commands.acknowledge(acknowledged, now):
         tx.tell(command)
-    kept = []
-    for one in taken:
-        sequences = (said.entry.sequence for said in one.training)
-        kept.append((one.heartbeat, max(last[one.heartbeat.node_id], *sequences, 0)))
-    await tx.nodes.keep_leases(kept, now)
-    nodes = frozenset(one.heartbeat.node_id for one in taken)
-    return Taken(nodes, busy=frozenset(fresh) - nodes)
+    processed = [
+        (
+            sent[node_id].heartbeat,
+            max(last[node_id], *(one.entry.sequence for one in sent[node_id].training), 0),
+        )
+        for node_id in ready
+    ]
+    await tx.nodes.keep_leases(processed, now)
+    return Ingested(frozenset(ready), busy=frozenset(fresh.keys() - ready.keys()))
 
 
-async def _say_all(
-    tx: Transaction, jobs: dict[str, Job], news: Mapping[str, Sequence[ReportedEntry]], now: datetime
+async def _apply_all(
+    tx: Transaction, jobs: dict[str, Job], by_node: Mapping[str, Sequence[ReportedEntry]], now: datetime
 ) -> None:
     """Apply the training messages, given by node, to the locked jobs."""
-    spoken_of = {one.entry.job_id: jobs[one.entry.job_id] for said in news.values() for one in said}
-    running = {(job.id, job.generation) for job in spoken_of.values()}
-    coming = {(job.id, job.switch.generation) for job in spoken_of.values() if job.switch is not None}
+    messages = [(node_id, one) for node_id, entries in by_node.items() for one in entries]
+    reported = [jobs[job_id] for job_id in {one.entry.job_id for _, one in messages}]
+    running = {(job.id, job.generation) for job in reported}
+    coming = {(job.id, job.switch.generation) for job in reported if job.switch is not None}
     await tx.grants.load_allocations(running | coming)
-    crews = {job.id: crew_of(job, await load_generations(tx, job)) for job in spoken_of.values()}
-    gathered = Gathered()
-    for node_id, one in ((node_id, one) for node_id, said in news.items() for one in said):
+    crews = {job.id: crew_of(job, await load_generations(tx, job)) for job in reported}
+    pending = PendingWrites()
+    for node_id, one in messages:
         job = jobs[one.entry.job_id]
         if one.training is not None and may_report(crews[job.id], one, node_id):
-            jobs[job.id] = await gathered.take_in(tx, job, one.training, now)
-    await gathered.write(tx, now)
-
-
-def _comes_to_a_mark(before: JobProgress, progress: JobProgress) -> bool:
-    """Return True if the job has just reached a milestone at which a forecast is to be stored."""
-    return due_mark(before, starts=False) is None and due_mark(progress, starts=False) is not None
+            jobs[job.id] = await pending.add(tx, job, one.training, now)
+    await pending.write(tx, now)

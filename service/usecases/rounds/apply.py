@@ -1,10 +1,8 @@
 """Application of a round's decisions, a few jobs per transaction.
 
-A decision is dropped if its job has changed.
-
-Reports about a job wait while a transaction has its row locked, so many short transactions are used. An
-interruption between two of them leaves every job either unchanged or changed as a whole. The next round goes
-on from there.
+A decision is dropped if its job has changed. Reports about a job wait while a transaction has its row locked,
+so each transaction is short. An interruption between two of them leaves every job either unchanged or changed
+as a whole, and the next round goes on from there.
 """
 
 from __future__ import annotations
@@ -26,10 +24,9 @@ from service.domain.life.changes import ChangeInPlace, has_begun_to_end, prepare
 from service.domain.life.life import Launch, Life
 from service.domain.life.starts import start_generation, vacate
 from service.usecases.jobs.life import apply, load_life, load_waiting
-from service.usecases.jobs.marks import chosen_columns, keep_forecast, mark_to_keep
-from service.usecases.jobs.search import note_search, search_news
+from service.usecases.jobs.marks import chosen_columns, due_milestone, keep_forecast
+from service.usecases.jobs.search import changed_search, record_search
 from service.usecases.ports.facts import WakeUp
-from service.usecases.ports.rounds import DecisionRecord
 from service.usecases.ports.transactions import Transaction, Transactions
 from service.usecases.rounds.views import change_view
 
@@ -55,9 +52,9 @@ class Applying:
         job = self.snapshot.jobs[decision.job_id]
         return (
             decision.action not in {Action.WAIT, Action.KEEP}
-            or search_news(self.plan.round, job) is not None
-            or mark_to_keep(decision, job, self.columns.get(job.id)) is not None
-            or _saying_why_it_waits(job, decision) is not job
+            or changed_search(self.plan.round, job) is not None
+            or due_milestone(decision, job, self.columns.get(job.id)) is not None
+            or _with_wait_reason(job, decision) is not job
         )
 
 
@@ -68,21 +65,21 @@ async def apply_plan(
     launch: Launch,
     round_id: str,
     now: Callable[[], datetime],
-) -> tuple[list[RoundChange], list[DecisionRecord]]:
+) -> tuple[list[RoundChange], list[Decision]]:
     """Apply the plan of a round.
 
-    Return the changes, and the records of decisions that leave their jobs unchanged and are still to be
-    stored.
+    Return the changes, and the decisions that leave their jobs unchanged and are still to be stored.
     """
     applying = Applying(snapshot, plan, launch, round_id, now(), chosen_columns(plan))
     changing: list[Decision] = []
-    others: list[DecisionRecord] = []
+    others: list[Decision] = []
     for decision in plan.decisions:
         if applying.changes(decision):
             changing.append(decision)
         else:
-            others.append(_told(decision))
-    changing.sort(key=_leaves_nothing)
+            others.append(decision)
+    # Decisions that free slots come first.
+    changing.sort(key=lambda one: one.action not in {Action.VACATE, Action.CHANGE})
     changes: list[RoundChange] = []
     for first in range(0, len(changing), PIECE):
         async with transactions.begin() as tx:
@@ -91,63 +88,46 @@ async def apply_plan(
     return changes, others
 
 
-def _leaves_nothing(decision: Decision) -> bool:
-    """Return the sort key that puts decisions first that free slots."""
-    return decision.action not in {Action.VACATE, Action.CHANGE}
-
-
 async def _apply_piece(tx: Transaction, applying: Applying, piece: Sequence[Decision]) -> list[RoundChange]:
     jobs = await tx.jobs.lock_many(sorted(one.job_id for one in piece))
-    gone = await _gone(tx, piece)
+    unusable = await _unusable_slots(tx, piece)
     changes: list[RoundChange] = []
-    told: list[DecisionRecord] = []
+    decided: list[Decision] = []
     for decision in piece:
         job = jobs.get(decision.job_id)
         if job is None or not _unchanged(job, applying.snapshot.jobs[decision.job_id]):
             continue
-        if await _apply_one(tx, applying, job, decision, gone):
+        if await _apply_one(tx, applying, job, decision, unusable):
             changes.append(change_view(job, decision))
-        told.append(_told(decision))
-    await tx.rounds.store_decisions(told, applying.round_id, applying.now)
+        decided.append(decision)
+    await tx.rounds.store_decisions(decided, applying.round_id, applying.now)
     return changes
 
 
 async def _apply_one(
-    tx: Transaction, applying: Applying, locked: Job, decision: Decision, gone: frozenset[SlotKey]
+    tx: Transaction, applying: Applying, locked: Job, decision: Decision, unusable: frozenset[SlotKey]
 ) -> bool:
-    """Carry out a decision on a locked job.
+    """Carry out a decision on a locked job. Return True if it was carried out and the job was saved.
 
-    Return True if it was carried out and the job was saved.
-
-    Otherwise the job keeps the round's other results about it.
+    Otherwise only the round's other results about the job are saved: its search, forecast and reason to wait.
     """
     plan, now = applying.plan, applying.now
-    job = await note_search(tx, plan.round, locked, now)
+    job = await record_search(tx, plan.round, locked, now)
     job = await keep_forecast(tx, plan, decision, job, applying.columns.get(job.id), now)
-    in_reach = decision.action not in _TAKES_SLOTS or gone.isdisjoint(_slots(decision.allocation))
-    after = await _carry_out(tx, applying, job, decision) if in_reach else None
+    is_possible = decision.action not in _TAKES_SLOTS or unusable.isdisjoint(_slots(decision.allocation))
+    after = await _carry_out(tx, applying, job, decision) if is_possible else None
     if after is not None:
         await apply(tx, locked, after)
         return True
-    job = _saying_why_it_waits(job, decision)
+    job = _with_wait_reason(job, decision)
     if job != locked:
         await tx.jobs.save(job)
         tx.wake(WakeUp.EVENTS, job.id)
     return False
 
 
-def _told(decision: Decision) -> DecisionRecord:
-    return DecisionRecord(
-        job_id=decision.job_id,
-        action=decision.action,
-        reason=decision.reason,
-        message=decision.message,
-        options=decision.options,
-    )
-
-
-def _saying_why_it_waits(job: Job, decision: Decision) -> Job:
-    """Return the job; if it is waiting, with the decision's reason and message."""
+def _with_wait_reason(job: Job, decision: Decision) -> Job:
+    """Return the job, with the decision's reason and message if the decision is to wait."""
     waits = decision.action is Action.WAIT and job.state is JobState.PENDING
     if not waits or (job.reason, job.message) == (decision.reason, decision.message):
         return job
@@ -159,12 +139,12 @@ def _prediction(decision: Decision) -> Prediction | None:
     return None if expected is None else Prediction(expected.samples_per_s, expected.low, expected.high)
 
 
-def _unchanged(job: Job, seen: Job) -> bool:
+def _unchanged(job: Job, before: Job) -> bool:
     """Return True if nothing that the decision depends on has changed since the snapshot."""
     return (
-        job.generation == seen.generation
-        and job.state is seen.state
-        and job.pinned_size == seen.pinned_size
+        job.generation == before.generation
+        and job.state is before.state
+        and job.pinned_size == before.pinned_size
         and not job.pause_requested
     )
 
@@ -193,9 +173,11 @@ async def _carry_out(tx: Transaction, applying: Applying, job: Job, decision: De
         case Action.ADAPT:
             return prepare(life, _change(applying, decision, job.allocation))
         case Action.CHANGE:
-            return await _moved(tx, applying, _charged(life, decision), decision)
+            return await _with_new_slots(tx, applying, _with_imposed_change(life, decision), decision)
         case Action.VACATE:
-            return vacate(_charged(life, decision), None, reason=decision.reason, message=decision.message)
+            return vacate(
+                _with_imposed_change(life, decision), None, reason=decision.reason, message=decision.message
+            )
 
 
 def _change(applying: Applying, decision: Decision, target: Allocation) -> ChangeInPlace:
@@ -209,7 +191,7 @@ def _change(applying: Applying, decision: Decision, target: Allocation) -> Chang
     )
 
 
-def _charged(life: Life, decision: Decision) -> Life:
+def _with_imposed_change(life: Life, decision: Decision) -> Life:
     """Return the life, with the change counted in the job's record if it is imposed on the job."""
     if decision.reason not in IMPOSED:
         return life
@@ -217,7 +199,7 @@ def _charged(life: Life, decision: Decision) -> Life:
     return life.with_job(replace(life.job, progress=progress))
 
 
-async def _moved(tx: Transaction, applying: Applying, life: Life, decision: Decision) -> Life | None:
+async def _with_new_slots(tx: Transaction, applying: Applying, life: Life, decision: Decision) -> Life | None:
     """Return the life after a change of the job's slots: in place if its ranks follow orders, else by a
     restart. Return None if the slots are not free any more.
     """
@@ -230,7 +212,7 @@ async def _moved(tx: Transaction, applying: Applying, life: Life, decision: Deci
     return in_place or vacate(life, target, reason=decision.reason, message=decision.message)
 
 
-async def _gone(tx: Transaction, decisions: Sequence[Decision]) -> frozenset[SlotKey]:
+async def _unusable_slots(tx: Transaction, decisions: Sequence[Decision]) -> frozenset[SlotKey]:
     """Return slots that decisions need but that have become unusable since the snapshot.
 
     Their node is LOST, so no ranks would start there; or they are in quarantine, or their agent withholds

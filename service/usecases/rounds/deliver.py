@@ -16,9 +16,7 @@ BATCH = 500
 
 
 async def deliver(transactions: Transactions, queue: CommandQueue, *, now: datetime) -> int:
-    """Push the commands that are due.
-
-    Return their number.
+    """Push the commands that are due. Return their number.
 
     Commands are marked as pushed first and pushed after the commit. A crash in between delays them by
     `PUSH_AGAIN_S`. Handling is idempotent, so a second push does no harm.

@@ -16,11 +16,7 @@ from service.usecases.ports.transactions import Transaction
 
 
 async def view_cluster(
-    tx: Transaction,
-    policies: Policies,
-    usd_per_slot_h: Mapping[str, float],
-    *,
-    seen: frozenset[str] | None,
+    tx: Transaction, policies: Policies, usd_per_slot_h: Mapping[str, float], *, seen: frozenset[str] | None
 ) -> ClusterView:
     """Return figures of the cluster, its policy, and all available policies.
 

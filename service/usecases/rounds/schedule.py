@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
 from types import MappingProxyType
@@ -15,12 +15,14 @@ from service.domain.allocation.decision.plan import Action, Plan, decide
 from service.domain.allocation.inputs.policy_state import advanced
 from service.domain.allocation.inputs.round import build_round
 from service.domain.allocation.knapsack.solver import solve
-from service.domain.cluster.snapshot import Snapshot
+from service.domain.cluster.snapshot import PolicySetting, Snapshot
 from service.domain.life.life import Launch
+from service.domain.policies.framework.checked import PolicyFailed
+from service.domain.policies.framework.policy import Policy
 from service.domain.policies.registry import POLICIES, Policies
 from service.garbage import paused_collector
 from service.usecases.nodes.commands import finish_drain
-from service.usecases.ports.facts import Decided
+from service.usecases.ports.facts import Decided, PolicyReplaced
 from service.usecases.ports.transactions import Transactions
 from service.usecases.rounds.apply import apply_plan
 from service.usecases.rounds.views import round_view
@@ -32,13 +34,17 @@ GAP = 1e-3
 
 @dataclass(frozen=True, slots=True)
 class RoundResult:
-    """The result of a round. `stale` counts decisions that were dropped because their job had changed."""
+    """The result of a round. `stale` counts decisions that were dropped because their job had changed.
+
+    `failure` is the failure of the chosen policy, in whose place the default policy decided.
+    """
 
     applied: int
     stale: int
     waiting: int
     drained: int
     gap: float
+    failure: PolicyFailed | None = None
 
     @property
     def did_something(self) -> bool:
@@ -67,7 +73,7 @@ async def run_round(
         snapshot = await tx.rounds.snapshot(now, usd_per_slot_h)
     # Solving is pure computation. It runs in a thread, so that the other loops go on.
     with paused_collector():
-        plan, state, times = await asyncio.to_thread(_think, snapshot, policies, clock_s)
+        (plan, state, times), failure = await asyncio.to_thread(_think, snapshot, policies, clock_s)
     changes, told = await apply_plan(
         transactions, snapshot, plan, launch, round_id, lambda: now + timedelta(seconds=clock_s() - began_s)
     )
@@ -78,7 +84,10 @@ async def run_round(
             view = round_view(plan, changes, round_id=round_id, times=times)
             await tx.rounds.store_round(view)
             tx.tell(Decided(view))
-        if state != snapshot.policy_state:
+        if failure is not None:
+            # The state of the failed policy stays as it is.
+            tx.tell(PolicyReplaced(failure.policy))
+        elif state != snapshot.policy_state:
             await tx.rounds.carry_over(snapshot.policy, state, now)
     drained = []
     for node in snapshot.nodes.values():
@@ -89,20 +98,27 @@ async def run_round(
                     drained.append(node.name)
     waiting = sum(decision.action is Action.WAIT for decision in plan.decisions)
     return RoundResult(
-        len(changes), len(plan.changes) - len(changes), waiting, len(drained), plan.solution.gap
+        len(changes), len(plan.changes) - len(changes), waiting, len(drained), plan.solution.gap, failure
     )
+
+
+_Thought = tuple[Plan, Mapping[str, Any], Mapping[str, float]]
 
 
 def _think(
     snapshot: Snapshot, policies: Policies, clock_s: Callable[[], float]
-) -> tuple[Plan, Mapping[str, Any], Mapping[str, float]]:
+) -> tuple[_Thought, PolicyFailed | None]:
     """Return the plan, the state that the policy carries over to the next round, and the seconds of the
-    preparation.
+    preparation; and the failure of the chosen policy if the default policy decided in its place.
     """
-    began_s = clock_s()
-    round_ = build_round(snapshot)
-    built_s = clock_s()
-    follows, state = advanced(policies.of_setting(snapshot.policy), round_)
-    gap = 0.0 if len(round_.jobs) <= EXACT_UP_TO else GAP
-    plan = decide(round_, follows, partial(solve, gap=gap), clock_s=clock_s)
-    return plan, state, {"tables_s": built_s - began_s}
+
+    def think(setting: PolicySetting, policy: Policy) -> _Thought:
+        began_s = clock_s()
+        round_ = build_round(replace(snapshot, policy=setting))
+        built_s = clock_s()
+        follows, state = advanced(policy, round_)
+        gap = 0.0 if len(round_.jobs) <= EXACT_UP_TO else GAP
+        plan = decide(round_, follows, partial(solve, gap=gap), clock_s=clock_s)
+        return plan, state, {"tables_s": built_s - began_s}
+
+    return policies.run(snapshot.policy, think)

@@ -24,7 +24,7 @@ from service.usecases.ports.facts import WakeUp
 from service.usecases.ports.simulations import AskedSimulation, Simulator, TakenSimulation
 from service.usecases.ports.transactions import Transaction, Transactions
 
-_Known = TypeVar("_Known")
+_Value = TypeVar("_Value")
 MOST_ATTEMPTS = 3
 """Maximum number of runs of a simulation. After so many interruptions of its process, it fails."""
 
@@ -53,7 +53,7 @@ async def ask(
     digest = hashlib.sha256(request.model_dump_json(by_alias=True).encode()).hexdigest()
     async with transactions.begin() as tx:
         snapshot = await tx.rounds.snapshot(now)
-    _check_sight(request, snapshot, seen)
+    _check_visibility(request, snapshot, seen)
     changed = with_changes(masked(snapshot, seen), request.changes, policies)
     settings_of(changed.snapshot, request.policies, policies)
     async with transactions.begin() as tx:
@@ -77,9 +77,7 @@ async def run_next(
     usd_per_slot_h: Mapping[str, float],
     now: Callable[[], datetime],
 ) -> TakenSimulation | None:
-    """Run the oldest simulation on the present cluster.
-
-    Return it, or None if there is none.
+    """Run the oldest simulation on the present cluster. Return it, or None if there is none.
 
     A simulation that is already marked as running has lost its process, since only one runs at a time. It
     starts again.
@@ -122,26 +120,26 @@ async def _answer(
             return True
 
     async with transactions.begin() as tx:
-        snapshot, ended = await _picture(tx, taken.request, usd_per_slot_h, now())
+        snapshot, ended = await _inputs(tx, taken.request, usd_per_slot_h, now())
     shown = masked(snapshot, taken.seen)
-    ended = {**ended, **_of_masked(snapshot, shown, ended)}
+    ended = {**ended, **_by_masked_class(snapshot, shown, ended)}
     result = await simulator.simulate(shown, taken.request, ended, wanted)
     hidden = {job.id for job in snapshot.jobs.values() if shown.jobs[job.id] is not job}
     return result.model_copy(update={"jobs": [one for one in result.jobs if one.job_id not in hidden]})
 
 
-def _check_sight(request: SimulationRequest, snapshot: Snapshot, seen: frozenset[str] | None) -> None:
+def _check_visibility(request: SimulationRequest, snapshot: Snapshot, seen: frozenset[str] | None) -> None:
     """Raise InvalidField if the request adds or drops jobs of projects that are not `seen`."""
     if seen is None:
         return
-    foreign = {job.id for job in snapshot.jobs.values() if job.spec.project not in seen}
+    hidden = {job.id for job in snapshot.jobs.values() if job.spec.project not in seen}
     for index, one in enumerate(request.changes):
         if isinstance(one, AddJob) and one.spec.project not in seen:
             raise InvalidField(
                 f"changes.{index}.spec.project",
                 f"no project is called {one.spec.project!r}, or you are not a member of it",
             )
-        if isinstance(one, DropJob) and one.job in foreign:
+        if isinstance(one, DropJob) and one.job in hidden:
             raise InvalidField(f"changes.{index}.job", f"no active job has the id or name {one.job!r}")
 
 
@@ -156,20 +154,22 @@ def masked(snapshot: Snapshot, seen: frozenset[str] | None) -> Snapshot:
             spec = job.spec.model_copy(update={"name": f"job {number} of another project"})
             jobs[job.id] = replace(job, spec=spec)
     shown = replace(snapshot, jobs=jobs)
-    of_classes = _of_masked(snapshot, shown, snapshot.class_measurements)
+    of_classes = _by_masked_class(snapshot, shown, snapshot.class_measurements)
     return replace(shown, class_measurements={**snapshot.class_measurements, **of_classes})
 
 
-def _of_masked(snapshot: Snapshot, shown: Snapshot, of_class: Mapping[str, _Known]) -> dict[str, _Known]:
+def _by_masked_class(
+    snapshot: Snapshot, shown: Snapshot, of_class: Mapping[str, _Value]
+) -> dict[str, _Value]:
     """Return what is known of classes, by the class names of the renamed jobs."""
     return {
-        class_of(job.spec): of_class[known]
+        class_of(job.spec): of_class[name]
         for job in shown.jobs.values()
-        if (known := class_of(snapshot.jobs[job.id].spec)) in of_class
+        if (name := class_of(snapshot.jobs[job.id].spec)) in of_class
     }
 
 
-async def _picture(
+async def _inputs(
     tx: Transaction, request: SimulationRequest, usd_per_slot_h: Mapping[str, float], now: datetime
 ) -> tuple[Snapshot, Mapping[str, list[float]]]:
     """Return the snapshot, and the sample counts of ended jobs by class.

@@ -59,9 +59,7 @@ async def store_bundle(
 
 
 def inspect_bundle(data: bytes, *, max_bytes: int) -> tuple[str, ...]:
-    """Check the content of a bundle.
-
-    Return the paths of its regular files.
+    """Check the content of a bundle. Return the paths of its regular files.
 
     Raises:
         BundleRefused, TooLarge: as `store_bundle`.

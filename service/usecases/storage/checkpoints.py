@@ -16,7 +16,7 @@ from service.usecases.ports.storage import Stored, StoredObjects
 MOST_OBJECTS: Final = 5_000
 """Maximum number of objects read for a page, and for one checkpoint."""
 _AT_ONCE: Final = 4
-_LOOKED_FOR_S: Final = 15.0
+_LIST_TIMEOUT_S: Final = 15.0
 _CURSOR: Final = re.compile(r"([0-9-]{1,120})(~?)")
 
 
@@ -65,11 +65,11 @@ async def list_checkpoints(
     """
     place = _Place.of(cursor)
     try:
-        async with asyncio.timeout(_LOOKED_FOR_S):
+        async with asyncio.timeout(_LIST_TIMEOUT_S):
             views, more = await _page(store, checkpoint_prefix(job.id), place, limit)
     except TimeoutError:
         raise Unavailable(
-            f"object storage took more than {_LOOKED_FOR_S:g} s to list the checkpoints of job {job.name}; "
+            f"object storage took more than {_LIST_TIMEOUT_S:g} s to list the checkpoints of job {job.name}; "
             "ask for fewer of them with `limit`."
         ) from None
     newest = None if place.found else next((one for one in views if one.complete), None)
@@ -95,16 +95,16 @@ async def _page(
     views: list[CheckpointView] = []
     seen = 0
     for start in range(0, min(limit, len(names)), _AT_ONCE):
-        few = names[start : min(start + _AT_ONCE, limit)]
-        looked = await asyncio.gather(*(_look(store, f"{prefix}{name}/") for name in few))
-        views += [_view(name, *one) for name, one in zip(few, looked, strict=True)]
-        seen += sum(len(objects) for objects, _ in looked)
+        batch = names[start : min(start + _AT_ONCE, limit)]
+        found = await asyncio.gather(*(_read_checkpoint(store, f"{prefix}{name}/") for name in batch))
+        views += [_view(name, *one) for name, one in zip(batch, found, strict=True)]
+        seen += sum(len(objects) for objects, _ in found)
         if seen >= MOST_OBJECTS:
             break
     return views, len(views) < len(names)
 
 
-async def _look(store: StoredObjects, folder: str) -> tuple[Mapping[str, Stored], Manifest | str]:
+async def _read_checkpoint(store: StoredObjects, folder: str) -> tuple[Mapping[str, Stored], Manifest | str]:
     """Return the objects in a checkpoint's folder, and its manifest or the reason why that cannot be read."""
     objects: dict[str, Stored] = {}
     async for stored in store.entries(folder):
@@ -160,10 +160,10 @@ def _damage(objects: Mapping[str, Stored], manifest: Manifest) -> str:
 
 def note_of(job: JobView, newest: list[CheckpointView], uri: str) -> str:
     """Return a note for the first page: why it is empty, or that checkpoints lie elsewhere; else ""."""
-    told = job.progress.checkpoint_samples
-    if told is not None and all(one.samples is not None and one.samples < told for one in newest):
+    reported = job.progress.checkpoint_samples
+    if reported is not None and all(one.samples is not None and one.samples < reported for one in newest):
         return (
-            f"The ranks reported a checkpoint at {told:,} samples, but the service does not find it at {uri}. That folder may "
+            f"The ranks reported a checkpoint at {reported:,} samples, but the service does not find it at {uri}. That folder may "
             "be local to the hosts, the checkpoint may be deleted, or another library, such as the Trainer of "
             "Transformers, wrote it in its own layout. Only storage that all hosts and the service share is listed: "
             "set HEADWAY_STORAGE_URL."

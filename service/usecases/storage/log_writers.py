@@ -35,14 +35,14 @@ class LogWriters:
             Unavailable: the database does not answer.
         """
         now = self._now()
-        asked = (node_id, token_sha256, job_id, generation)
-        known_at = self._known.get(asked)
+        key = (node_id, token_sha256, job_id, generation)
+        known_at = self._known.get(key)
         if known_at is not None and abs(now - known_at) < timedelta(seconds=KNOWN_FOR_S):
             return
         async with self._transactions.begin() as tx:
             await authenticate(tx, node_id, token_sha256, now)
             await check_held(tx.credentials, node_id, job_id, generation)
-        self._known[asked] = now
-        self._known.move_to_end(asked)
+        self._known[key] = now
+        self._known.move_to_end(key)
         if len(self._known) > _MOST:
             self._known.popitem(last=False)

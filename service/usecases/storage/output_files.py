@@ -28,7 +28,7 @@ _MOST_MANIFESTS: Final = 256
 
 The listing of a job with more of them is incomplete.
 """
-_LOOKED_FOR_S: Final = 15.0
+_LIST_TIMEOUT_S: Final = 15.0
 
 
 async def list_output(
@@ -76,11 +76,11 @@ async def read_output_part(store: StoredObjects, job: JobView, path: str, part: 
 
 async def _manifests(store: StoredObjects, job: JobView) -> list[OutputManifest]:
     try:
-        async with asyncio.timeout(_LOOKED_FOR_S):
+        async with asyncio.timeout(_LIST_TIMEOUT_S):
             return await _read(store, checkpoint_prefix(job.id))
     except TimeoutError:
         raise Unavailable(
-            f"object storage took more than {_LOOKED_FOR_S:g} s to list the output folder of job {job.name}"
+            f"object storage took more than {_LIST_TIMEOUT_S:g} s to list the output folder of job {job.name}"
         ) from None
 
 

@@ -20,7 +20,6 @@ from service.domain.life.ends import go_on
 from service.domain.life.life import Launch
 from service.usecases.jobs.life import apply, load_aftermath, load_life
 from service.usecases.ports.transactions import Transaction
-from service.usecases.ports.upkeep import Restoration
 
 GENERATIONS_LEFT_OUT = 1_000_000
 """Distance to the next generation number, above the number of generations that a job can have had since any
@@ -42,24 +41,24 @@ class Restored:
     """Digests of bundles that jobs which have not ended refer to."""
 
 
-async def bring_back(tx: Transaction, restoration: Restoration, launch: Launch, now: datetime) -> Restored:
+async def bring_back(tx: Transaction, launch: Launch, now: datetime) -> Restored:
     """Detach the restored database from the former state of the cluster.
 
     A repetition is safe, and costs the jobs another start.
     """
-    known_until = await restoration.known_until() or now
+    known_until = await tx.operations.known_until() or now
     message = f"the database was restored as of {known_until:%Y-%m-%d %H:%M:%S} UTC"
-    nodes = await restoration.forget_field(f"{message}; waiting for its agent", GENERATIONS_LEFT_OUT)
-    jobs = await tx.jobs.lock_many(sorted(await restoration.unended_jobs()))
+    nodes = await tx.operations.disconnect_nodes(f"{message}; waiting for its agent", GENERATIONS_LEFT_OUT)
+    jobs = await tx.jobs.lock_many(sorted(await tx.operations.unended_jobs()))
     stopped = 0
     for job in jobs.values():
-        if _may_run(job):
+        if job.state not in {JobState.PENDING, JobState.PAUSED} and job.allocation:  # it may have processes
             stopped += 1
             job = await _stopped(tx, job, launch, message, known_until)  # noqa: PLW2901
         if job.finished_at is None:
             newest = job.newest_generation + GENERATIONS_LEFT_OUT
             await tx.jobs.save(replace(job, newest_generation=newest))
-    await restoration.restored(known_until, now)
+    await tx.operations.restored(known_until, now)
     return Restored(
         known_until=known_until,
         at=now,
@@ -68,11 +67,6 @@ async def bring_back(tx: Transaction, restoration: Restoration, launch: Launch, 
         nodes=nodes,
         bundles=tuple(sorted({job.spec.bundle for job in jobs.values() if job.spec.bundle is not None})),
     )
-
-
-def _may_run(job: Job) -> bool:
-    """Return True if, according to the database, processes of the job exist."""
-    return job.state not in {JobState.PENDING, JobState.PAUSED} and bool(job.allocation)
 
 
 async def _stopped(tx: Transaction, job: Job, launch: Launch, message: str, at: datetime) -> Job:

@@ -4,13 +4,13 @@ they referred to.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 from service.domain.shared.errors import Unavailable
 from service.usecases.ports.storage import StoredObjects
-from service.usecases.ports.transactions import Transaction, Transactions
+from service.usecases.ports.transactions import Transactions
 from service.usecases.ports.upkeep import (
     BATCH,
     BUNDLES_KEPT,
@@ -18,7 +18,6 @@ from service.usecases.ports.upkeep import (
     ExpiringRows,
     Horizons,
     JobsDeleted,
-    Tier,
     horizons,
 )
 from service.usecases.storage.checkpoints import checkpoint_prefix
@@ -50,12 +49,18 @@ async def retain(
         Unavailable: the database does not answer.
     """
     async with transactions.begin() as tx:
-        kept = horizons(now, keep_days, await tx.retention.accrued_at())
+        kept = horizons(now, keep_days, await tx.spending.accrued_at())
     job_ids = await _delete_jobs(transactions, kept)
-    for doomed in ExpiringRows:
-        await _in_batches(transactions, _rows(doomed, kept))
+    for kind in ExpiringRows:
+        deleted = BATCH
+        while deleted >= BATCH:
+            async with transactions.begin() as tx:
+                deleted = await tx.retention.delete_rows(kind, kept.of(kind))
     for tier in TIERS:
-        await _in_batches(transactions, _thinner(tier, now))
+        more = True
+        while more:
+            async with transactions.begin() as tx:
+                more = await tx.retention.thin_metrics(tier, now)
     async with transactions.begin() as tx:
         digests = await tx.retention.unused_bundles(now - BUNDLES_KEPT)
     problem = await _delete_objects(objects, job_ids)
@@ -70,28 +75,6 @@ async def _delete_jobs(transactions: Transactions, kept: Horizons) -> list[str]:
             deleted = await tx.retention.delete_jobs(kept.jobs)
         gone += deleted.job_ids
     return gone
-
-
-def _rows(doomed: ExpiringRows, kept: Horizons) -> Callable[[Transaction], Awaitable[bool]]:
-    async def delete(tx: Transaction) -> bool:
-        return await tx.retention.delete_rows(doomed, kept.of(doomed)) >= BATCH
-
-    return delete
-
-
-def _thinner(tier: Tier, now: datetime) -> Callable[[Transaction], Awaitable[bool]]:
-    async def thin(tx: Transaction) -> bool:
-        return await tx.retention.thin_metrics(tier, now)
-
-    return thin
-
-
-async def _in_batches(transactions: Transactions, work: Callable[[Transaction], Awaitable[bool]]) -> None:
-    """Run the work in one transaction after another, until it reports that nothing is left."""
-    more = True
-    while more:
-        async with transactions.begin() as tx:
-            more = await work(tx)
 
 
 async def _delete_objects(objects: StoredObjects, job_ids: Sequence[str]) -> str | None:

@@ -57,7 +57,7 @@ async def sweep(
             goes on.
     """
     async with transactions.begin() as tx:
-        kept = horizons(now, keep_days, await tx.retention.accrued_at())
+        kept = horizons(now, keep_days, await tx.spending.accrued_at())
     rows = await _shorten_histories(transactions, kept)
     folders = 0
     for root in ("logs/", "checkpoints/"):
@@ -84,10 +84,7 @@ async def _shorten_histories(transactions: Transactions, kept: Horizons) -> int:
 async def _delete_orphans(
     transactions: Transactions, objects: StoredObjects, root: str, now: datetime
 ) -> int:
-    """Delete folders of deleted jobs whose deletion failed or that were written to afterwards.
-
-    Return their number.
-    """
+    """Delete folders of deleted jobs whose deletion failed or that were written to afterwards. Return their number."""
     deleted = 0
     async for names in _chunks(objects.folders(root)):
         old = [name for name in names if _is_old_job(name, now)]

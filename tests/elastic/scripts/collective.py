@@ -59,7 +59,7 @@ def sums() -> None:
         assert peers.rank == dist.get_rank()
         assert summed(1.0 + peers.rank) == sum(range(len(ranks) + 1))
         assert peers.gather(peers.rank) == [[number] for number in range(len(ranks))]
-        peers.part()
+        peers.leave()
         assert not dist.is_initialized()
 
 
@@ -76,7 +76,7 @@ def transfers() -> None:
     mine = [(one if peers.rank == 1 else torch.zeros_like(one)).to(device) for one in state]
     peers.device_tensors_from(1, [0, 2], mine)
     assert all(torch.equal(one.cpu(), sent) for one, sent in zip(mine, state, strict=True))
-    peers.part()
+    peers.leave()
 
 
 def hangs() -> None:
@@ -93,7 +93,7 @@ def hangs() -> None:
         sys.stdout.write(f"freed: {error}\n")
     assert 0.5 <= time.monotonic() - began_s < FREED_WITHIN_S
     assert peers.aborted
-    peers.part()
+    peers.leave()
     peers = meet(2, [0])
     assert summed(4.0) == 4.0
 

@@ -12,7 +12,7 @@ from torch.distributed import TCPStore
 
 from headway.contract.orders import Order
 from headway.train.collectives.gloo import Gloo
-from headway.train.membership.peers import Peers, PeersLost, Superseded, leave_mark
+from headway.train.membership.peers import Peers, PeersLost, Superseded, leave_marker
 
 NOWHERE = "127.0.0.1:1"
 """No store: a connection is refused."""
@@ -46,7 +46,7 @@ def test_a_store_that_is_gone_is_left_for_what_is_due(due: threading.Event) -> N
     with pytest.raises(Superseded):
         meet(NOWHERE, due)
     with pytest.raises(Superseded):
-        leave_mark(order(NOWHERE), "handed over", "1", LONG, due.is_set)
+        leave_marker(order(NOWHERE), "handed over", "1", LONG, due.is_set)
 
 
 def test_a_member_that_does_not_come_is_left_for_what_is_due(store: TCPStore, due: threading.Event) -> None:
@@ -71,5 +71,5 @@ def test_a_member_that_does_not_come_is_given_up(store: TCPStore) -> None:
 
 
 def test_a_mark_is_for_the_members_of_its_generation(store: TCPStore) -> None:
-    leave_mark(order(f"127.0.0.1:{store.port}"), "handed over", "17.5", LONG, lambda: False)
+    leave_marker(order(f"127.0.0.1:{store.port}"), "handed over", "17.5", LONG, lambda: False)
     assert store.get("headway/2/handed over") == b"17.5"

@@ -68,7 +68,7 @@ def train(
         if step == stop_at:
             break
         run.report(epoch=epoch * 1.0)
-    run._teller.close()
+    run._value_sender.close()
 
 
 def test_a_run_that_is_restored_goes_on_with_its_curve(tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ def test_a_run_that_is_restored_goes_on_with_its_curve(tmp_path: Path) -> None:
 def test_a_report_before_training_is_of_step_0(tmp_path: Path) -> None:
     run = make_run(trackers=("tensorboard",), checkpoint_uri=str(tmp_path))
     run.report(parameters=torch.tensor(7.0))
-    run._teller.close()
+    run._value_sender.close()
     assert curves(tmp_path / "tensorboard") == {"parameters": [(0, 7.0)]}
 
 

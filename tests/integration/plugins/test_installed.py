@@ -32,6 +32,21 @@ EXAMPLE = Path(__file__).parent / "example"
 ROOT = Path(__file__).parents[3]
 JOBS = "job_id,submission_time,duration,num_gpu\n" + "".join(f"job-{row},{row},3000,2\n" for row in range(3))
 CLUSTER = "kinds:\n  - {kind: a100, nodes: 1, slots_per_node: 2, usd_per_slot_h: 2}\n"
+FAILING = """
+from dataclasses import dataclass
+from typing import ClassVar
+
+
+@dataclass(frozen=True)
+class Failing:
+    \"\"\"A policy that raises.\"\"\"
+
+    name: ClassVar[str] = "failing"
+    protocol: ClassVar[int] = 1
+
+    def choose(self, given, solve):
+        raise KeyError("credit_s")
+"""
 NEVER_KEPT = ContentionRules(min_run_s=0.0, max_wait_s=86_400.0)
 
 
@@ -215,6 +230,20 @@ def test_a_package_that_cannot_be_used_stops_the_service_at_its_start(
     assert run.returncode == 1
     assert run.stderr.startswith("headway service: plugin_import: ")
     assert "broken 0.1" in run.stderr
+
+
+def test_a_policy_that_fails_ends_a_simulation_with_its_error(tmp_path: Path) -> None:
+    (tmp_path / "jobs.csv").write_text(JOBS)
+    (tmp_path / "cluster.yaml").write_text(CLUSTER)
+    (tmp_path / "failing.py").write_text(FAILING)
+    info = tmp_path / "failing-0.1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: failing\nVersion: 0.1\n")
+    (info / "entry_points.txt").write_text("[headway.policies]\nfailing = failing:Failing\n")
+    arguments = ("--jobs", "jobs.csv", "--cluster", "cluster.yaml", "--policy", "failing,fifo")
+    run = program(tmp_path, "service.simulation", *arguments, cwd=tmp_path)
+    assert run.returncode == 2
+    assert run.stderr == "the policy failing failed: `choose`: KeyError: 'credit_s'\n"
 
 
 def program(

@@ -16,7 +16,7 @@ from service.domain.policies.registry import POLICIES
 from service.domain.rental.fleet import Patience
 from service.domain.rental.offers import Offer
 from service.domain.rental.rental_targets import RentalRules
-from service.usecases.ports.simulations import Wanted
+from service.usecases.ports.simulations import OnProgress
 from service.usecases.rental.rent import Memory, Renting, rent
 from tests.integration.service.cloud import Cloud
 from tests.integration.service.conftest import JOIN_TOKEN, Agent, join_body
@@ -80,7 +80,7 @@ class Instant:
         snapshot: Snapshot,
         request: SimulationRequest,
         ended_samples: Mapping[str, Sequence[float]],
-        wanted: Wanted,
+        wanted: OnProgress,
     ) -> SimulationResult:
         assert await wanted(0.5)
         return SimulationResult(at=snapshot.now, seeds=request.seeds, horizon_s=0.0, outcomes=[], jobs=[])

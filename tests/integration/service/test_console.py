@@ -217,10 +217,10 @@ async def test_a_plan_says_what_it_costs_and_stores_nothing(harness: Harness) ->
 
 
 async def test_a_stream_says_what_changes(harness: Harness) -> None:
-    desk: PageContext = harness.client._transport.app.state.desk  # type: ignore[attr-defined]
-    key = Key("jobs", Viewer(None, steers=True, operates=True))
-    first = await desk.board.picture(key)
-    async with aclosing(desk.board.follow(key, first.version)) as events:
+    console: PageContext = harness.client._transport.app.state.console  # type: ignore[attr-defined]
+    key = Key("jobs", Viewer(None, may_control=True, may_operate=True))
+    first = await console.live_pages.current(key)
+    async with aclosing(console.live_pages.follow(key, first.version)) as events:
         assert "event: beat" in await anext(events)
         job = await harness.submit("new-one")
         async for event in events:
@@ -232,8 +232,8 @@ async def test_a_stream_says_what_changes(harness: Harness) -> None:
 
 
 async def test_assets_are_kept_by_browsers_and_change_their_address(harness: Harness) -> None:
-    desk: PageContext = harness.client._transport.app.state.desk  # type: ignore[attr-defined]
-    kept = await harness.client.get(f"/static/{desk.assets}/console.css")
+    console: PageContext = harness.client._transport.app.state.console  # type: ignore[attr-defined]
+    kept = await harness.client.get(f"/static/{console.assets}/console.css")
     assert "max-age=31536000" in kept.headers["cache-control"]
     plain = await harness.client.get("/static/console.css")
     assert "max-age=300" in plain.headers["cache-control"]

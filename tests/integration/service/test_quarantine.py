@@ -16,7 +16,7 @@ from headway.contract.views.jobs import JobState, Page, Reason
 from headway.contract.views.nodes import NodeView
 from service.domain.allocation.decision.plan import Action
 from service.domain.nodes.health import FIRST_PROBE_S, SLOW_FOR_S, SLOW_WINDOWS
-from service.usecases.nodes.quarantine import note_paces
+from service.usecases.nodes.quarantine import note_slow_ranks
 from service.usecases.rounds.apply import apply_plan
 from service.usecases.rounds.schedule import _think
 from tests.integration.service.cast import Cast
@@ -264,7 +264,7 @@ async def paces(cast: Cast, at: datetime, *sample_s: float) -> None:
             accumulation=1,
             rank_sample_s=sample_s,
         )
-        await note_paces(tx, job, allocation, message, at)
+        await note_slow_ranks(tx, job, allocation, message, at)
 
 
 @pytest.mark.parametrize(("kind", "bad"), [("a100", True), ("cpu", False)])

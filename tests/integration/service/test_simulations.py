@@ -22,7 +22,7 @@ from headway.contract.views.simulations import (
 from service.adapters.simulator import ProcessSimulator
 from service.domain.cluster.snapshot import Snapshot
 from service.domain.shared.errors import SimulationEnded
-from service.usecases.ports.simulations import Wanted
+from service.usecases.ports.simulations import OnProgress
 from service.usecases.simulations.simulations import MOST_ATTEMPTS
 from tests.integration.service.conftest import Harness
 from tests.waiting import until
@@ -61,7 +61,7 @@ class Endless:
         snapshot: Snapshot,
         request: SimulationRequest,
         ended_samples: Mapping[str, Sequence[float]],
-        wanted: Wanted,
+        wanted: OnProgress,
     ) -> SimulationResult:
         self.begun.set()
         while True:

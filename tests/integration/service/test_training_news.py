@@ -12,9 +12,9 @@ from sqlalchemy import text
 
 from headway.contract.agents import ReportRequest, RunCommand
 from service.usecases.nodes.join import digest_token
-from service.usecases.reports.heartbeat import MOST_NEWS
+from service.usecases.reports.heartbeat import MOST_REPORTS
 from service.usecases.reports.ingest import ingest
-from service.usecases.reports.training import QuickNews, quick_news_of, take_in_together
+from service.usecases.reports.training import RoutineReport, ingest_together, routine_report_of
 from tests.integration.service.conftest import Agent, Harness, entry, run_of
 from tests.integration.service.counting import statements
 from tests.integration.service.test_life_of_a_job import message, progress
@@ -62,7 +62,7 @@ async def test_news_of_many_nodes_cost_as_many_statements_as_those_of_one(
     # The first one is written at once, and all others meanwhile gather.
     assert len(sent) <= 2 * PER_GROUP, sent
     assert await samples(harness) == {f"job-{number}": 320 for number in range(NODES)}
-    assert MOST_NEWS > NODES
+    assert MOST_REPORTS > NODES
 
 
 async def test_acknowledgements_alone_are_taken_in_together(
@@ -150,7 +150,7 @@ async def test_together_comes_to_the_same_as_one_by_one(
     alone, together = fleet[:half], fleet[half:]
     database, now = harness.service.database, harness.clock.now()
     for turn in range(12):
-        news: list[QuickNews] = []
+        news: list[RoutineReport] = []
         for (one, run), (other, same) in zip(alone, together, strict=True):
             seed, count = rng.random(), rng.randrange(1, 6)
             first = 1_000_000 + 10 * turn - rng.choice((0, 0, 13))  # some are sent again
@@ -170,11 +170,11 @@ async def test_together_comes_to_the_same_as_one_by_one(
                     lease_s=60.0,
                     now=now,
                 )
-            quick = quick_news_of(reports[1], other.joined.node_id, digest_token(other.joined.node_token))
+            quick = routine_report_of(reports[1], other.joined.node_id, digest_token(other.joined.node_token))
             assert quick is not None
             news.append(quick)
         async with database.begin() as tx:
-            taken = (await take_in_together(tx, news, now)).nodes
+            taken = (await ingest_together(tx, news, now)).nodes
         assert taken == {other.joined.node_id for other, _ in together}
     one_by_one = await outcome(harness, alone)
     assert all(one_by_one), "there was something of everything"

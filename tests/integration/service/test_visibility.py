@@ -12,7 +12,7 @@ from headway.contract.views.identity import Role
 from headway.contract.views.simulations import JobComparison, SimulationRequest, SimulationResult
 from service.domain.cluster.snapshot import Snapshot
 from service.http_settings import HttpSettings
-from service.usecases.ports.simulations import Wanted
+from service.usecases.ports.simulations import OnProgress
 from service.usecases.simulations.simulations import run_next
 from tests.integration.service.conftest import Agent, Harness, entry, harness_of, make_settings
 from tests.integration.service.roles import OF_AGENTS, OPEN, Operation, operations, robot
@@ -103,7 +103,7 @@ class Naming:
         snapshot: Snapshot,
         request: SimulationRequest,
         ended_samples: Mapping[str, Sequence[float]],
-        wanted: Wanted,
+        wanted: OnProgress,
     ) -> SimulationResult:
         jobs = [JobComparison(job_id=one.id, name=one.name, outcomes=[]) for one in snapshot.jobs.values()]
         return SimulationResult(

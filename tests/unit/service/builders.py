@@ -16,11 +16,14 @@ from headway.contract.views.jobs import TERMINAL_STATES, JobProgress, JobState, 
 from service.domain.cluster.pools import Pool
 from service.domain.cluster.snapshot import Cap, Limit, Measurement, Node, Served, SlotKey, Snapshot
 from service.domain.jobs.job import Job
-from service.domain.jobs.lifecycle import OCCUPYING_STATES
 from service.domain.rental.machines import Machine, MachineReason, MachineState
 
 NOW = datetime(2026, 11, 1, 12, 0, tzinfo=UTC)
 KINDS = ("a100", "cpu", "h100")
+OCCUPYING_STATES = frozenset(
+    {JobState.STARTING, JobState.RUNNING, JobState.RESIZING, JobState.RECOVERING, JobState.CANCELLING}
+)
+"""States in which a job may hold slots."""
 LIVE_STATES = tuple(state for state in JobState if state not in TERMINAL_STATES)
 
 

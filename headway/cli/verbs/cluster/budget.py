@@ -10,9 +10,9 @@ from pydantic import ValidationError
 from rich.console import Group
 from rich.text import Text
 
-from headway.cli.context import Cli, Format, Output, of
+from headway.cli.context import Cli, Format, Output, invalid, of
 from headway.cli.render import money as render_money
-from headway.contract.values.quantities import parse_duration_s
+from headway.contract.values.quantities import duration_s
 from headway.contract.views.jobs import Page
 from headway.contract.views.money import BudgetKind, BudgetRequest, BudgetView, GroupBy, LeaseBill, Period
 from headway.errors import HeadwayError
@@ -74,17 +74,11 @@ def set_(
     try:
         wanted = BudgetRequest(kind=kind, usd=usd, period=per, project=project, hard=hard)
     except ValidationError as error:
-        raise HeadwayError(_sentence(error), "See: headway budget set --help.") from None
+        raise invalid(error, "budget set") from None
     cli = of(context)
     with cli.connect() as client:
         view = client.set_budget(name, wanted)
     cli.show(output, view, Group(Text(f"{view.name}: {view.message}"), render_money.budgets_table([view])))
-
-
-def _sentence(error: ValidationError) -> str:
-    first = error.errors()[0]
-    where = ".".join(str(part) for part in first["loc"])
-    return f"{where}: {first['msg']}" if where else str(first["msg"]).removeprefix("Value error, ")
 
 
 @budget.command("rm")
@@ -121,11 +115,8 @@ def usage(
         if machines:
             bills = client.machine_bills(since=begin)
             none = Text("No machine was rented in this period.")
-            cli.show(
-                output,
-                Page[LeaseBill](items=bills),
-                render_money.bills_table(bills) if bills else none,
-            )
+            table = render_money.bills_table(bills) if bills else none
+            cli.show(output, Page[LeaseBill](items=bills), table)
             return
         view = client.usage(since=begin, by=by, project=project)
     cli.show(output, view, render_money.usage_page(view))
@@ -137,7 +128,7 @@ def since_of(text: str, now: datetime) -> datetime:
     Raise HeadwayError if it is neither.
     """
     try:
-        return now - timedelta(seconds=float(str(parse_duration_s(text))))
+        return now - timedelta(seconds=duration_s(text))
     except (ValueError, OverflowError):
         pass
     try:

@@ -33,43 +33,33 @@ def doctor(context: typer.Context, output: Output = Format.TABLE) -> None:
     """Check this machine, the service and its agents; exit with 1 if a check fails."""
     cli = of(context)
     checks = [*machine_checks(os.environ), *service_checks(cli)]
-    # A passed check has no reason and no hint, in JSON as well.
+    nothing_wrong = {"why": "", "hint": ""}
     report = DoctorReport(
-        checks=[
-            one if one.level is not Level.OK else one.model_copy(update={"why": "", "hint": ""})
-            for one in checks
-        ]
+        checks=[one.model_copy(update=nothing_wrong if one.level is Level.OK else {}) for one in checks]
     )
     styles = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "bold red"}
     table = Table.grid(padding=(0, 2))
     for check in report.checks:
-        said = Text(" ".join(filter(None, (check.found, check.why, check.hint))))
-        table.add_row(Text(check.level, style=styles[check.level]), check.name, said)
+        text = Text(" ".join(filter(None, (check.found, check.why, check.hint))))
+        table.add_row(Text(check.level, style=styles[check.level]), check.name, text)
     cli.show(output, report, table)
     if any(check.level is Level.FAIL for check in report.checks):
         raise typer.Exit(1)
 
 
 def service_checks(cli: Cli) -> Iterator[Check]:
-    """Yield the checks of the service: its connection, our token, its version and clock, and its own
-    diagnosis.
-    """
+    """Yield the checks of the service: connection, token, version, clock, and its own diagnosis."""
     try:
         with cli.connect() as client:
-            yield from _look_at(client)
+            yield from _checks_of(client)
     except ApiError as error:
-        level = Level.FAIL
-        yield Check(
-            name="token" if error.problem.status == 401 else "service",
-            level=level,
-            found=error.what,
-            hint=error.hint,
-        )
+        name = "token" if error.problem.status == 401 else "service"
+        yield Check(name=name, level=Level.FAIL, found=error.what, hint=error.hint)
     except HeadwayError as error:
         yield Check(name="service", level=Level.FAIL, found=error.what, hint=error.hint)
 
 
-def _look_at(client: Client) -> Iterator[Check]:
+def _checks_of(client: Client) -> Iterator[Check]:
     theirs, ours = client.version(), installed_version("headway")
     yield Check(name="service", level=Level.OK, found=f"{client.url} answers.")
     yield Check(

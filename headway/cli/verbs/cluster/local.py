@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
@@ -21,7 +21,7 @@ from headway.client.target import home, save_target
 from headway.contract.values.devices import parse_prices
 from headway.errors import HeadwayError
 from headway.local.guard import Guard
-from headway.local.processes import end, last_lines, open_log
+from headway.local.processes import end, last_lines, open_log, spawn
 from headway.local.stack import LocalStack, Stores, running_url, stop_running
 
 _DETACH_TIMEOUT_S = 300.0
@@ -74,8 +74,7 @@ def up(
     _log_to(cli.err)
     _stop_on_signals()
     try:
-        # Launchers of ranks have an environment of their own, so the guard spares them: the next `headway up`
-        # takes them over.
+        # The guard spares launchers of ranks, which lack its mark: the next `headway up` takes them over.
         with Guard() as guard, stack:
             guard.watch(stack.data / "redis")  # its environment cannot be read: it sets its title
             save_target(home(os.environ), stack.url, stack.token)
@@ -130,18 +129,9 @@ def _run_in_background(cli: Cli, stack: LocalStack) -> None:
     stack.logs.mkdir(parents=True, exist_ok=True, mode=0o700)
     path = stack.logs / "up.log"
     argv = [each for each in sys.argv[1:] if each not in {"--detach", "-d"}]
-    log = open_log(path)
+    os.close(open_log(path))  # a large log is renamed now
     start = path.stat().st_size
-    try:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "headway.cli", *argv],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
-    finally:
-        os.close(log)
+    process = spawn([sys.executable, "-m", "headway.cli", *argv], path, start_new_session=True)
     deadline = time.monotonic() + _DETACH_TIMEOUT_S
     with cli.err.status(Text("starting")):
         while running_url(stack.data, process.pid) is None:
@@ -166,19 +156,22 @@ def _print_summary(cli: Cli, stack: LocalStack, url: str, stop: str) -> None:
         "stop": stop,
     }
     cli.out.print(Text("Headway is up.", style="bold green"))
-    for label, value in rows.items():
-        cli.out.print(Text.assemble((f"  {label:<8} ", "dim"), value), soft_wrap=True)
+    _print_rows(cli, rows.items())
 
 
 def _print_token(cli: Cli, stack: LocalStack) -> None:
     """Print the first admin's token once, and only to a terminal: piped output may end in a file or a log."""
     kept = f"kept in {stack.token_file} for this command line"
-    rows = [f"owner, whose token is {kept}"]
+    rows = [("admin", f"owner, whose token is {kept}")]
     if cli.out.is_terminal:
         token = stack.token_file.read_text().strip()
-        rows = [f"owner, with the token {token}", f"It is shown this once, and {kept}."]
-    for label, row in zip(("admin", ""), rows, strict=False):
-        cli.out.print(Text.assemble((f"  {label:<8} ", "dim"), row), soft_wrap=True)
+        rows = [("admin", f"owner, with the token {token}"), ("", f"It is shown this once, and {kept}.")]
+    _print_rows(cli, rows)
+
+
+def _print_rows(cli: Cli, rows: Iterable[tuple[str, str]]) -> None:
+    for label, value in rows:
+        cli.out.print(Text.assemble((f"  {label:<8} ", "dim"), value), soft_wrap=True)
 
 
 def _log_to(console: Console) -> None:

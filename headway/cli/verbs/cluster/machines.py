@@ -36,10 +36,8 @@ def machines(
 
 def machines_table(found: Sequence[MachineView]) -> Table:
     """Return the table of `headway machines`."""
-    table = render.columns("MACHINE", "NODE", "TYPE", "MARKET", "STATE", "SLOTS", "USD/H", "BILLED", "COST")
-    for index in range(5, 9):
-        table.columns[index].justify = "right"
-    table.add_column("WHY", overflow="fold")
+    names = ("MACHINE", "NODE", "TYPE", "MARKET", "STATE", ">SLOTS", ">USD/H", ">BILLED", ">COST")
+    table = render.columns(*names, fold=["WHY"])
     for one in found:
         where = f" {one.zone or one.region}"
         table.add_row(

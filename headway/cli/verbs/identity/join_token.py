@@ -10,9 +10,9 @@ from pydantic import ValidationError
 from rich.table import Table
 from rich.text import Text
 
-from headway.cli.context import Format, Output, of, to_json
+from headway.cli.context import Format, Output, invalid, of, to_json
 from headway.cli.render.jobs import columns
-from headway.contract.values.quantities import duration, parse_duration_s
+from headway.contract.values.quantities import duration, duration_s
 from headway.contract.views.identity import JoinTokenRequest, JoinTokenView
 from headway.contract.views.jobs import Page
 from headway.errors import HeadwayError
@@ -36,16 +36,13 @@ def create(
     """
     cli = of(context)
     try:
-        expires_in_s = float(str(parse_duration_s(expires)))
+        expires_in_s = duration_s(expires)
     except ValueError:
         raise HeadwayError(f"--expires {expires}: not a duration.", "Write it like 1h or 7d.") from None
     try:
         wanted = JoinTokenRequest(name=name, uses=uses, expires_in_s=expires_in_s)
     except ValidationError as error:
-        first = error.errors()[0]
-        raise HeadwayError(
-            f"{'.'.join(map(str, first['loc']))}: {first['msg']}", "See: headway join-token create --help."
-        ) from None
+        raise invalid(error, "join-token create") from None
     with cli.connect() as client:
         made = client.create_join_token(wanted)
         url = client.url

@@ -53,11 +53,11 @@ def login(
         _sign_browser_in(cli)
         return
     url = (url or target(os.environ).url).rstrip("/")
-    found = _pasted() if token or not sys.stdin.isatty() else _signed_in(cli, url)
+    found = _read_token() if token or not sys.stdin.isatty() else _sign_in_at(cli, url)
     with cli.connect_to(url, found) as client:
         me = client.whoami()
     file = save_target(home(os.environ), url, found)
-    cli.out.print(Text(f"Signed in to {url} as {_sentence(cli, me)} The token is in {file}."), soft_wrap=True)
+    cli.out.print(Text(f"Signed in to {url} as {_describe(cli, me)} The token is in {file}."), soft_wrap=True)
     if os.environ.get("HEADWAY_TOKEN"):
         cli.err.print("HEADWAY_TOKEN is set and takes precedence over this token. Unset it.", style="yellow")
 
@@ -74,28 +74,26 @@ def _sign_browser_in(cli: Cli) -> None:
     cli.out.print(Text(link.url), soft_wrap=True)
 
 
-def _signed_in(cli: Cli, url: str) -> str:
-    """Return a token of the user who signs in at the service's identity provider, or a pasted token if the
-    service has no provider.
-    """
+def _sign_in_at(cli: Cli, url: str) -> str:
+    """Return a token from the service's identity provider, or a pasted one if the service has no provider."""
     with cli.connect_to(url, "") as client:
-        ways = client.sign_in_ways()
-        if ways.issuer is None:
+        settings = client.sign_in_settings()
+        if settings.issuer is None:
             cli.err.print(
                 "The service has no identity provider. Paste a token; an admin creates one: headway token create NAME"
             )
-            return _pasted()
+            return _read_token()
         with httpx.Client(verify=trusted_by(os.environ), timeout=30.0) as provider:
-            id_token = sign_in(provider, ways, lambda wanted: _ask(cli, wanted))
+            id_token = sign_in(provider, settings, lambda wanted: _show_code(cli, wanted))
         return client.sign_in(id_token, f"login on {socket.gethostname()}").token
 
 
-def _ask(cli: Cli, wanted: Confirmation) -> None:
+def _show_code(cli: Cli, wanted: Confirmation) -> None:
     where = wanted.complete_url or wanted.url
     cli.err.print(Text(f"Open {where}\nin a browser, and confirm the code {wanted.code}"), soft_wrap=True)
 
 
-def _pasted() -> str:
+def _read_token() -> str:
     watched = sys.stdin.isatty()
     found = str(typer.prompt("Token", hide_input=True)) if watched else sys.stdin.read()
     if not found.strip():
@@ -108,9 +106,9 @@ def whoami(context: typer.Context, output: Output = Format.TABLE) -> None:
     cli = of(context)
     with cli.connect() as client:
         me = client.whoami()
-        cli.show(output, me, Text(f"{client.url}: {_sentence(cli, me)}"))
+        cli.show(output, me, Text(f"{client.url}: {_describe(cli, me)}"))
 
 
-def _sentence(cli: Cli, me: WhoAmI) -> str:
+def _describe(cli: Cli, me: WhoAmI) -> str:
     may = roles_text(me.roles) or "without a role yet: an admin gives you one (headway project add-member)"
     return f"{me.name}, {may}; the token works {until_text(me.expires_at, cli.now())}."

@@ -8,7 +8,7 @@ import typer
 from pydantic import ValidationError
 from rich.text import Text
 
-from headway.cli.context import Format, Output, of
+from headway.cli.context import Format, Output, invalid, of
 from headway.cli.render.access import project_page, projects_table
 from headway.contract.views.identity import ProjectQuota, ProjectRequest, ProjectView, Role
 from headway.contract.views.jobs import Page
@@ -59,16 +59,10 @@ def create(
         quota = ProjectQuota.model_validate(_quota(slots, max_slots, usd_per_month, weight))
         wanted = ProjectRequest(description=description or "", quota=quota)
     except ValidationError as error:
-        raise _wrong(error) from None
+        raise invalid(error, "project set") from None
     with cli.connect() as client:
         view = client.create_project(name, wanted)
     cli.show(output, view, project_page(view))
-
-
-def _wrong(error: ValidationError) -> HeadwayError:
-    first = error.errors()[0]
-    option = f"--{str(first['loc'][-1]).replace('_', '-')}"
-    return HeadwayError(f"{option}: {first['msg']}", "See: headway project set --help.")
 
 
 @project.command("ls")
@@ -120,7 +114,7 @@ def set_(
         with cli.connect() as client:
             view = client.change_project(name, description=description, quota=quota)
     except ValidationError as error:
-        raise _wrong(error) from None
+        raise invalid(error, "project set") from None
     cli.show(output, view, project_page(view))
 
 

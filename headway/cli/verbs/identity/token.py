@@ -8,9 +8,9 @@ import typer
 from pydantic import ValidationError
 from rich.text import Text
 
-from headway.cli.context import Format, Output, of, to_json
+from headway.cli.context import Format, Output, invalid, of, to_json
 from headway.cli.render.access import tokens_table, until_text
-from headway.contract.values.quantities import parse_duration_s
+from headway.contract.values.quantities import duration_s
 from headway.contract.views.identity import EVERYWHERE, Role, TokenRequest, TokenView
 from headway.contract.views.jobs import Page
 from headway.errors import HeadwayError
@@ -46,13 +46,10 @@ def create(
             role=role,
             project=project,
             robot=robot,
-            expires_in_s=float(str(parse_duration_s(expires))),
+            expires_in_s=duration_s(expires),
         )
     except ValidationError as error:
-        first = error.errors()[0]
-        raise HeadwayError(
-            f"{'.'.join(map(str, first['loc']))}: {first['msg']}", "See: headway token create --help."
-        ) from None
+        raise invalid(error, "token create") from None
     except ValueError:
         raise HeadwayError(
             f"--expires {expires}: not a duration.", "Write it like 12h or 90d; at most one year."

@@ -36,10 +36,8 @@ def checkpoints_page(page: CheckpointPage) -> RenderableType:
 
 def _parts(page: CheckpointPage) -> Iterator[RenderableType]:
     if page.items:
-        table = columns("SAVED", "GENERATION", "EPOCH", "SAMPLES", "SIZE", "CHECKPOINT")
-        for number in (1, 2, 3, 4):
-            table.columns[number].justify = "right"
-        table.add_column("STATE", overflow="fold")
+        names = ("SAVED", ">GENERATION", ">EPOCH", ">SAMPLES", ">SIZE", "CHECKPOINT")
+        table = columns(*names, fold=["STATE"])
         for one in page.items:
             table.add_row(
                 f"{one.saved_at:%Y-%m-%d %H:%M:%S}" if one.saved_at else "-",

@@ -116,9 +116,9 @@ def policy(
             name, changes = present.policy, {**present.parameters, **changes}
         view = client.set_policy(name, changes)
     chosen = next((one for one in view.policies if one.name == view.policy), None)
-    said = Text.assemble("The cluster follows ", (view.policy, "bold"), " from the next round on.")
+    text = Text.assemble("The cluster follows ", (view.policy, "bold"), " from the next round on.")
     rest = [render_decisions.parameters_table(chosen)] if chosen is not None and chosen.parameters else []
-    cli.show(output, view, Group(said, *rest))
+    cli.show(output, view, Group(text, *rest))
 
 
 def _parameter(text: str) -> tuple[str, ParameterValue]:

@@ -70,20 +70,20 @@ def events(
             if output is Format.JSON:
                 typer.echo(to_json(Page[EventView](items=past)))
                 return
-            cli.show_lines(output, _told_once(past))
+            cli.show_lines(output, _without_repeats(past))
             return
         try:
-            cli.show_lines(output, _told_once(client.follow_events(job)))
+            cli.show_lines(output, _without_repeats(client.follow_events(job)))
         except KeyboardInterrupt:
             raise typer.Exit(130) from None
 
 
-def _told_once(events: Iterable[EventView]) -> Iterator[tuple[EventView, RenderableType]]:
+def _without_repeats(events: Iterable[EventView]) -> Iterator[tuple[EventView, RenderableType]]:
     """Yield the lines of events. A traceback that repeats the message of the previous event is left out."""
-    told = ""
+    previous = ""
     for event in events:
-        yield event, render.event_line(event, short=event.message == told)
-        told = event.message
+        yield event, render.event_line(event, short=event.message == previous)
+        previous = event.message
 
 
 def _show_logs(cli: Cli, chunks: Iterable[LogChunk], output: Format, *, prefixed: bool, follow: bool) -> None:

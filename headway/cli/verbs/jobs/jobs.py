@@ -88,12 +88,9 @@ def resize(
     size = None if slots == "auto" else int(slots)
     with of(context).connect_in(project) as client:
         view = client.resize(job, size)
-    said = (
-        "will have the size that the scheduler chooses"
-        if size is None
-        else f"is fixed at {size} {'slot' if size == 1 else 'slots'}"
-    )
-    _acknowledge(context, output, view, said)
+    fixed = f"is fixed at {size} {'slot' if size == 1 else 'slots'}"
+    effect = "will have the size that the scheduler chooses" if size is None else fixed
+    _acknowledge(context, output, view, effect)
 
 
 def priority(
@@ -127,8 +124,8 @@ def resume(
     """Continue a paused job, from its checkpoint if it has one."""
     with of(context).connect_in(project) as client:
         view = client.resume(job)
-    said = "will continue when it gets slots" if view.state is JobState.PENDING else "is not paused"
-    _acknowledge(context, output, view, said)
+    effect = "will continue when it gets slots" if view.state is JobState.PENDING else "is not paused"
+    _acknowledge(context, output, view, effect)
 
 
 def cancel(
@@ -144,8 +141,8 @@ def cancel(
     _acknowledge(context, output, view, "will end")
 
 
-def _acknowledge(context: typer.Context, output: Format, view: JobView, said: str) -> None:
+def _acknowledge(context: typer.Context, output: Format, view: JobView, effect: str) -> None:
     text = Text.assemble(
-        (view.name, "bold"), f" {said}. It is ", render.state_text(view.state), f": {view.message}"
+        (view.name, "bold"), f" {effect}. It is ", render.state_text(view.state), f": {view.message}"
     )
     of(context).show(output, view, text)

@@ -48,10 +48,7 @@ def output_page(page: OutputPage) -> RenderableType:
 
 def _parts(page: OutputPage) -> Iterator[RenderableType]:
     if page.items:
-        table = columns("WRITTEN", "SIZE", "GENERATION")
-        for number in (1, 2):
-            table.columns[number].justify = "right"
-        table.add_column("FILE", overflow="fold")
+        table = columns("WRITTEN", ">SIZE", ">GENERATION", fold=["FILE"])
         for one in page.items:
             written = datetime.fromtimestamp(one.mtime_ns / 1e9, UTC) if one.mtime_ns else None
             name = f"{one.path}/" if one.kind == "folder" else one.path

@@ -9,7 +9,7 @@ import typer
 from pydantic import ValidationError
 
 from headway import jobfile
-from headway.cli.context import Format, JobFile, Output, OwnProject, Replacements, of
+from headway.cli.context import Format, JobFile, Output, OwnProject, Replacements, invalid, of
 from headway.cli.render import rental as render_rental
 from headway.contract.spec import JobSpec
 from headway.contract.values.markets import Market
@@ -136,9 +136,7 @@ def _request(spec: JobSpec, samples_per_s: str | None, **options: Any) -> Recomm
     try:
         return RecommendationRequest(spec=spec, **given)
     except ValidationError as error:
-        first = error.errors()[0]
-        option = str(first["loc"][0]).replace("_", "-")
-        raise HeadwayError(f"--{option}: {first['msg']}.", "See headway recommend --help.") from None
+        raise invalid(error, "recommend") from None
 
 
 def _speed(text: str) -> SpeedHint:

@@ -1,6 +1,4 @@
-"""The verb `headway simulate`, which replays a list of jobs under several policies in virtual time and writes
-a report for a browser.
-"""
+"""The verb `headway simulate`, which replays a list of jobs under several policies in virtual time."""
 
 from __future__ import annotations
 
@@ -24,9 +22,8 @@ from headway.contract.values.quantities import duration
 from headway.errors import HeadwayError
 
 _PROGRAM = "service.simulation"
-_TOLD_S, _PATIENCE_S = 0.5, 10.0
+_INTERRUPT_AFTER_S, _KILL_AFTER_S = 0.5, 10.0
 """Seconds for the simulator to end after Ctrl-C: before it gets a signal, and before it is killed."""
-
 
 _Jobs = Annotated[Path, typer.Option(metavar="FILE", help="jobs to submit (CSV)")]
 _Cluster = Annotated[Path, typer.Option(metavar="FILE", help="nodes of the cluster (YAML)")]
@@ -111,9 +108,8 @@ def simulate(
         typer.echo(json.dumps(found, indent=2))
     else:
         cli.out.print(_page(found))
-        cli.out.print(
-            Text.assemble("report  ", (found["report"], "bold")), soft_wrap=True
-        )  # printed on a line of its own, so that it can be copied
+        # On a line of its own, so that it can be copied.
+        cli.out.print(Text.assemble("report  ", (found["report"], "bold")), soft_wrap=True)
 
 
 def _run(cli: Cli, argv: list[str]) -> None:
@@ -134,34 +130,34 @@ def _run(cli: Cli, argv: list[str]) -> None:
             signal.signal(signal.SIGINT, before)
             if interrupts:
                 raise KeyboardInterrupt  # noqa: TRY301  # handled like a later Ctrl-C
-            said = _follow(cli.err, program)
+            lines = _follow(cli.err, program)
             code = program.wait()
         except KeyboardInterrupt:
             _end(program)
             cli.err.print("Stopped; nothing was written.")
             raise typer.Exit(130) from None
     if code == 2:
-        raise HeadwayError("\n".join(said))
+        raise HeadwayError("\n".join(lines))
     if code != 0:
         raise HeadwayError(
-            "\n".join(said[-8:]) or f"The simulator ended with exit code {code}.",
+            "\n".join(lines[-8:]) or f"The simulator ended with exit code {code}.",
             "This is a defect of Headway.",
         )
 
 
 def _follow(console: Console, program: subprocess.Popen[str]) -> list[str]:
     """Show progress until the program closes its standard error, and return its other lines."""
-    said = []
+    lines = []
     bar = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
     with Progress(*bar, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("simulating", total=1.0)
         for line in program.stderr or ():
             share = _share(line)
             if share is None:
-                said.append(line.rstrip("\n"))
+                lines.append(line.rstrip("\n"))
             else:
                 progress.update(task, completed=share)
-    return said
+    return lines
 
 
 def _share(line: str) -> float | None:
@@ -177,11 +173,11 @@ def _end(program: subprocess.Popen[str]) -> None:
     A terminal sends Ctrl-C to it as well, but other senders of the signal may not.
     """
     try:
-        program.wait(_TOLD_S)
+        program.wait(_INTERRUPT_AFTER_S)
     except subprocess.TimeoutExpired:
         program.send_signal(signal.SIGINT)
     try:
-        program.wait(_PATIENCE_S)
+        program.wait(_KILL_AFTER_S)
     except subprocess.TimeoutExpired:
         program.kill()
 
@@ -199,9 +195,8 @@ def _page(found: dict[str, Any]) -> RenderableType:
 
 
 def _table(policies: list[dict[str, Any]]) -> Table:
-    table = columns("POLICY", "AVERAGE", "MEDIAN", "P99", "QUEUE", "MAKESPAN", "UNFAIR", "COST", "UNDONE")
-    for column in table.columns[1:]:
-        column.justify = "right"
+    times = (">AVERAGE", ">MEDIAN", ">P99", ">QUEUE", ">MAKESPAN")
+    table = columns("POLICY", *times, ">UNFAIR", ">COST", ">UNDONE")
     best = min(one["mean"]["avg_jct_h"] for one in policies)
     for one in policies:
         mean = one["mean"]

@@ -42,20 +42,15 @@ def submit(
         if too_large:
             cli.err.print(Text(f"warning: {job.name} {too_large}", style="yellow"), soft_wrap=True)
         if not wait_:
-            cli.show(
-                output,
-                job,
-                Text(f"{job.name} is submitted, id {job.id}. Follow it: headway logs -f {job.name}"),
-            )
+            text = Text(f"{job.name} is submitted, id {job.id}. Follow it: headway logs -f {job.name}")
+            cli.show(output, job, text)
             return
         last = _wait(cli, client, job, output)
     raise typer.Exit(EXIT_CODES[last.state])
 
 
 def too_large_for(client: Client, spec: JobSpec) -> str:
-    """Return why a job can never start on the nodes in service, or an empty text if it can or they are
-    unknown.
-    """
+    """Return why a job can never start on the nodes in service; empty if it can, or if they are unknown."""
     try:
         kinds = client.cluster().kinds
     except HeadwayError:
@@ -84,6 +79,6 @@ def _wait(cli: Cli, client: Client, job: JobView, output: Format) -> JobView:
     except KeyboardInterrupt:
         cli.err.print(f"\n{job.name} continues. To see it: headway ps. To end it: headway cancel {job.name}")
         raise typer.Exit(130) from None
-    verdict = Text.assemble(f"{last.name} ", render.state_text(last.state), f": {last.message}")
-    cli.show(output, last, verdict)
+    result = Text.assemble(f"{last.name} ", render.state_text(last.state), f": {last.message}")
+    cli.show(output, last, result)
     return last

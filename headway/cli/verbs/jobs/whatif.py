@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -16,7 +16,7 @@ from headway import jobfile
 from headway.cli.context import Cli, Format, Output, of
 from headway.cli.render import whatif as render_whatif
 from headway.client.client import Client
-from headway.contract.values.quantities import parse_duration_s
+from headway.contract.values.quantities import duration_s
 from headway.contract.views.decisions import PolicyRequest
 from headway.contract.views.simulations import (
     AddJob,
@@ -92,9 +92,9 @@ def whatif(
     changes: list[Change] = [
         *(_add_nodes(each) for each in add_nodes or []),
         *(_remove_nodes(each) for each in remove_nodes or []),
-        *(_made(KillNode, "--remove-node", node=each) for each in remove_node or []),
+        *(_validated(KillNode, "--remove-node", node=each) for each in remove_node or []),
         *(_price(each) for each in price or []),
-        *(_made(DropJob, "--drop-job", job=each) for each in drop_job or []),
+        *(_validated(DropJob, "--drop-job", job=each) for each in drop_job or []),
         *(_add_job(each) for each in add_job or []),
     ]
     request = _request(changes, [_policy(each) for each in policy or []], budget, seeds, horizon)
@@ -113,15 +113,13 @@ def _request(
     A single policy becomes one of the changes; several policies, including that of a budget, are compared.
     """
     if budget is not None and policies:
-        policies = [
-            *policies,
-            _made(PolicyRequest, "--budget", policy="budget", parameters={"usd_per_h": budget}),
-        ]
+        parameters = {"usd_per_h": budget}
+        policies = [*policies, _validated(PolicyRequest, "--budget", policy="budget", parameters=parameters)]
     elif budget is not None:
-        changes = [*changes, _made(SetBudget, "--budget", usd_per_h=budget)]
+        changes = [*changes, _validated(SetBudget, "--budget", usd_per_h=budget)]
     if len(policies) == 1:
         (one,), policies = policies, []
-        changes = [*changes, _made(SetPolicy, "--policy", policy=one.policy, parameters=one.parameters)]
+        changes = [*changes, _validated(SetPolicy, "--policy", policy=one.policy, parameters=one.parameters)]
     if not changes and not policies:
         raise HeadwayError(
             "There is nothing to simulate: no change was given.",
@@ -129,7 +127,7 @@ def _request(
         )
     horizon_s = _seconds("--horizon", horizon)
     fields = {"changes": changes, "policies": policies, "seeds": seeds, "horizon_s": horizon_s}
-    return _made(SimulationRequest, "whatif", **fields)
+    return _validated(SimulationRequest, "whatif", **fields)
 
 
 def _show(cli: Cli, output: Format, view: SimulationView) -> None:
@@ -159,7 +157,7 @@ def _wait(cli: Cli, client: Client, view: SimulationView) -> SimulationView:
 def _add_nodes(text: str) -> AddNodes:
     found = _parts("--add-nodes", text, "a100=2x8")
     slots = None if found["slots"] is None else int(found["slots"])
-    return _made(
+    return _validated(
         AddNodes, "--add-nodes", device_kind=found["kind"], nodes=int(found["nodes"] or 0), slots=slots
     )
 
@@ -170,7 +168,9 @@ def _remove_nodes(text: str) -> RemoveNodes:
         raise HeadwayError(
             f"--remove-nodes {text}: only whole nodes can be removed.", "Write it like --remove-nodes a100=2."
         )
-    return _made(RemoveNodes, "--remove-nodes", device_kind=found["kind"], nodes=int(found["nodes"] or 0))
+    return _validated(
+        RemoveNodes, "--remove-nodes", device_kind=found["kind"], nodes=int(found["nodes"] or 0)
+    )
 
 
 def _parts(option: str, text: str, like: str) -> dict[str, str | None]:
@@ -182,14 +182,16 @@ def _parts(option: str, text: str, like: str) -> dict[str, str | None]:
 
 def _price(text: str) -> SetPrice:
     kind, _, usd = text.partition("=")
-    return _made(SetPrice, "--price", device_kind=kind.strip(), usd_per_slot_h=_number("--price", text, usd))
+    return _validated(
+        SetPrice, "--price", device_kind=kind.strip(), usd_per_slot_h=_number("--price", text, usd)
+    )
 
 
 def _add_job(text: str) -> AddJob:
     file, at, when = text.rpartition("@")
     if not at:
-        return _made(AddJob, "--add-job", spec=jobfile.load(Path(text)))
-    return _made(AddJob, "--add-job", spec=jobfile.load(Path(file)), after_s=_seconds("--add-job", when))
+        return _validated(AddJob, "--add-job", spec=jobfile.load(Path(text)))
+    return _validated(AddJob, "--add-job", spec=jobfile.load(Path(file)), after_s=_seconds("--add-job", when))
 
 
 def _policy(text: str) -> PolicyRequest:
@@ -198,18 +200,14 @@ def _policy(text: str) -> PolicyRequest:
     for part in filter(None, rest.split(",")):
         key, _, value = part.partition("=")
         parameters[key.strip()] = _number("--policy", text, value)
-    return _made(PolicyRequest, "--policy", policy=name.strip(), parameters=parameters)
-
-
-def _number(option: str, text: str, value: str) -> float:
-    return _parsed(float, option, text, value)
+    return _validated(PolicyRequest, "--policy", policy=name.strip(), parameters=parameters)
 
 
 def _seconds(option: str, text: str) -> float:
-    return _parsed(lambda value: float(str(parse_duration_s(value))), option, text, text)
+    return _number(option, text, text, duration_s)
 
 
-def _parsed(parse: Callable[[str], float], option: str, text: str, value: str) -> float:
+def _number(option: str, text: str, value: str, parse: Callable[[str], float] = float) -> float:
     try:
         return parse(value)
     except ValueError:
@@ -218,17 +216,11 @@ def _parsed(parse: Callable[[str], float], option: str, text: str, value: str) -
         ) from None
 
 
-def _made(model: type[Model], option: str, **fields: Any) -> Model:
+def _validated(model: type[Model], option: str, **fields: Any) -> Model:
     """Return a part of the request, or raise an error that names the option."""
     try:
         return model(**fields)
     except ValidationError as error:
-        raise HeadwayError(
-            "\n".join(_complaints(option, error)), "Correct the option; see headway whatif --help."
-        ) from None
-
-
-def _complaints(option: str, error: ValidationError) -> Iterable[str]:
-    for one in error.errors():
-        where = ".".join(str(part) for part in one["loc"])
-        yield f"{option}: {where}: {one['msg']}".replace(": :", ":")
+        problems = [(".".join(map(str, one["loc"])), one["msg"]) for one in error.errors()]
+        lines = [f"{option}: {where}: {message}".replace(": :", ":") for where, message in problems]
+        raise HeadwayError("\n".join(lines), "Correct the option; see headway whatif --help.") from None

@@ -51,7 +51,7 @@ class DatabaseClock:
         self._zero = wall() - timedelta(seconds=elapsed_s())
         """The time at which `elapsed_s` was 0."""
         self._latest = self._at(elapsed_s())
-        self._looked = False
+        self._synchronised = False
 
     def now(self) -> datetime:
         """Return the current time, in UTC."""
@@ -61,19 +61,19 @@ class DatabaseClock:
     async def look(self) -> None:
         """Set the clock by the database's clock. Raises Unavailable, which leaves the clock as it was."""
         asked_s = self._elapsed_s()
-        there = await self._read()
+        answer = await self._read()
         answered_s = self._elapsed_s()
         # When the answer arrives, the true time lies between the answer and the answer plus the round-trip
         # time.
-        here, earliest = self._at(answered_s), there
-        latest = there + timedelta(seconds=answered_s - asked_s)
-        off = min(max(here, earliest), latest) - here
-        if not self._looked or abs(off) > STEP:
-            if self._looked:
-                log.warning("clock_stepped", by_s=round(off.total_seconds(), 3))
-            self._latest = here + off
-        self._looked = True
-        self._zero += off
+        here, earliest = self._at(answered_s), answer
+        latest = answer + timedelta(seconds=answered_s - asked_s)
+        offset = min(max(here, earliest), latest) - here
+        if not self._synchronised or abs(offset) > STEP:
+            if self._synchronised:
+                log.warning("clock_stepped", by_s=round(offset.total_seconds(), 3))
+            self._latest = here + offset
+        self._synchronised = True
+        self._zero += offset
 
     def _at(self, elapsed_s: float) -> datetime:
         return self._zero + timedelta(seconds=elapsed_s)

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import base64
 import binascii
+from collections.abc import Sequence
 from datetime import datetime
+from typing import Any
+
+from sqlalchemy import ColumnElement, Select, tuple_
 
 from service.domain.shared.errors import InvalidField
 
@@ -24,3 +28,16 @@ def read_cursor(cursor: str) -> tuple[datetime, str]:
         raise InvalidField(
             "cursor", "this is not a cursor of this listing; repeat the request without a cursor"
         ) from error
+
+
+def newest_first(
+    query: Select[Any], at: ColumnElement[Any], row_id: ColumnElement[Any], *, limit: int, cursor: str | None
+) -> Select[Any]:
+    """Return the query of a page by time and id. One row beyond `limit` shows that another page follows."""
+    query = query.order_by(at.desc(), row_id.desc()).limit(limit + 1)
+    return query if cursor is None else query.where(tuple_(at, row_id) < tuple_(*read_cursor(cursor)))
+
+
+def cursor_after(rows: Sequence[Any], limit: int, at: str) -> str | None:
+    """Return the cursor of the page after `limit` rows with the time `at`, or None if that page is empty."""
+    return write_cursor(getattr(rows[limit - 1], at), rows[limit - 1].id) if len(rows) > limit else None

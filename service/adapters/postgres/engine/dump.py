@@ -25,7 +25,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 from sqlalchemy.pool import NullPool
 
 from service.adapters.postgres.engine.schema import current_revision, head_revision, migrate
-from service.adapters.postgres.tables.schema import database_state
+from service.adapters.postgres.tables.upkeep import database_state
 from service.domain.shared.errors import InvalidField, Unavailable
 
 FORMAT = 1
@@ -72,10 +72,14 @@ async def dump(engine: AsyncEngine, folder: Path) -> Manifest:
     """
     _make_new(folder)
     revision = await current_revision(engine)
-    async with _unhurried(engine) as own, own.connect() as connection:
+    async with _without_time_limit(engine) as own, own.connect() as connection:
         await connection.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
         at: datetime = (await connection.execute(select(func.now()))).scalar_one()
-        tables = [await _dump_table(connection, table, folder) for table in await _tables(connection)]
+        tables = [
+            await _dump_table(connection, table, folder)
+            for table in await connection.run_sync(_reflected)
+            if table.name not in _OWN_TABLES
+        ]
     manifest = Manifest(
         at=at.isoformat(), revision=revision, version=version("headway"), tables=tuple(tables)
     )
@@ -134,12 +138,12 @@ async def load(engine: AsyncEngine, folder: Path, manifest: Manifest) -> None:
             "have seen the other work.",
         )
     await migrate(engine, manifest.revision)
-    async with _unhurried(engine) as own, own.begin() as connection:
+    async with _without_time_limit(engine) as own, own.begin() as connection:
         names = ", ".join(table.name for table in manifest.tables)
         await connection.execute(text(f"TRUNCATE {names} CASCADE"))  # rows that migrations inserted
         for table in manifest.tables:
             await _load_table(connection, table, folder)
-        await connection.run_sync(_leave_numbers_out)
+        await connection.run_sync(_skip_numbers)
         await connection.execute(
             database_state.update().values(backed_up_at=datetime.fromisoformat(manifest.at), restored_at=None)
         )
@@ -147,7 +151,7 @@ async def load(engine: AsyncEngine, folder: Path, manifest: Manifest) -> None:
 
 
 @asynccontextmanager
-async def _unhurried(engine: AsyncEngine) -> AsyncIterator[AsyncEngine]:
+async def _without_time_limit(engine: AsyncEngine) -> AsyncIterator[AsyncEngine]:
     """Yield an engine for the same database without a limit on the duration of a statement."""
     own = create_async_engine(engine.url, poolclass=NullPool, connect_args={"timeout": 5})
     try:
@@ -160,10 +164,6 @@ def _make_new(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     if any(folder.iterdir()):
         raise InvalidField("folder", f"{folder} is not empty; name a new folder for each backup.")
-
-
-async def _tables(connection: AsyncConnection) -> list[Table]:
-    return [table for table in await connection.run_sync(_reflected) if table.name not in _OWN_TABLES]
 
 
 def _reflected(connection: Connection) -> list[Table]:
@@ -181,8 +181,8 @@ async def _dump_table(connection: AsyncConnection, table: Table, folder: Path) -
         async def write(data: bytes) -> None:
             out.write(data)
 
-        said: str = await driver.copy_from_table(table.name, columns=columns, output=write)
-    rows = int(said.rpartition(" ")[2])
+        status: str = await driver.copy_from_table(table.name, columns=columns, output=write)
+    rows = int(status.rpartition(" ")[2])
     return DumpedTable(name=table.name, columns=columns, rows=rows, sha256=_digest(file))
 
 
@@ -193,8 +193,8 @@ async def _load_table(connection: AsyncConnection, table: DumpedTable, folder: P
                 yield piece
 
     driver = await _driver(connection)
-    said: str = await driver.copy_to_table(table.name, columns=table.columns, source=pieces(), timeout=None)
-    if int(said.rpartition(" ")[2]) != table.rows:
+    status: str = await driver.copy_to_table(table.name, columns=table.columns, source=pieces(), timeout=None)
+    if int(status.rpartition(" ")[2]) != table.rows:
         raise Unavailable(f"{table.name} was not loaded whole; restore again into an empty database")
 
 
@@ -204,7 +204,7 @@ async def _driver(connection: AsyncConnection) -> Any:
     return (await connection.get_raw_connection()).driver_connection
 
 
-def _leave_numbers_out(connection: Connection) -> None:
+def _skip_numbers(connection: Connection) -> None:
     for table in _reflected(connection):
         for column in table.columns:
             if column.identity is not None:

@@ -17,6 +17,7 @@ import structlog
 
 from service.adapters.postgres.engine.session import Session, Statement
 from service.domain.shared.errors import Superseded, Unavailable
+from service.usecases.ports.transactions import Leadership
 
 log = structlog.get_logger()
 
@@ -71,8 +72,8 @@ async def check_term(session: Session, term: int) -> None:
         )
 
 
-class PostgresLeadership:
-    """Leader election over PostgreSQL. Implements `loops.leader.Leadership`.
+class PostgresLeadership(Leadership):
+    """Leader election over PostgreSQL.
 
     The lock lives as long as its connection, and the connection of a hanging process stays open. The leader
     therefore also renews its row. A process that sees no renewal for `bound_s` ends all connections of the
@@ -107,7 +108,6 @@ class PostgresLeadership:
         """The latest distinct content of the row (None: no row), and the time at which it was first seen."""
 
     async def acquire(self) -> int | None:
-        """Return the new term of this process, or None while another process leads. Raises Unavailable."""
         try:
             async with asyncio.timeout(self._bound_s):
                 return await self._acquire()
@@ -152,9 +152,9 @@ class PostgresLeadership:
         The age of the row counts up to the query (`asked_s`). Time that this process itself spent hanging
         since then does not count.
         """
-        said = None if row is None else (row["term"], row["renewed_at"])
-        if self._seen is None or self._seen[0] != said:
-            self._seen = (said, self._clock_s())
+        content = None if row is None else (row["term"], row["renewed_at"])
+        if self._seen is None or self._seen[0] != content:
+            self._seen = (content, self._clock_s())
         if asked_s - self._seen[1] < self._bound_s:
             return
         for holder in await connection.fetch(_LOCK_HOLDER, _LOCK):
@@ -167,7 +167,6 @@ class PostgresLeadership:
         log.warning("leader_deposed", holder=holder, connections=ended, silent_s=self._bound_s)
 
     async def lost(self) -> str:
-        """Renew the term until that fails, and return the reason."""
         connection = self._connection
         if connection is None:
             return "it has resigned"
@@ -184,7 +183,6 @@ class PostgresLeadership:
                 return f"a newer term than {self._term} has begun"
 
     async def resign(self) -> None:
-        """Release the lock, if this process holds it."""
         connection, self._connection = self._connection, None
         if connection is None or connection.is_closed():
             return

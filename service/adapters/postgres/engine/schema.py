@@ -22,7 +22,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool
 
-from service.adapters.postgres.tables.schema import database_state
+from service.adapters.postgres.tables.upkeep import database_state
 from service.domain.shared.errors import Unavailable
 
 log = structlog.get_logger()
@@ -165,12 +165,12 @@ async def _run(connection: AsyncConnection, config: Config, revision: str, patie
             state = getattr(error.orig, "sqlstate", None)
             at = await connection.run_sync(_revision)
             if state == _QUERY_CANCELED:
-                raise Unavailable(_too_long(at)) from error
+                raise Unavailable(_timeout_message(at)) from error
             if state != _LOCK_NOT_AVAILABLE:
                 raise
-            holders = await _who_holds(connection)
+            holders = await _open_transactions(connection)
             if time.monotonic() + pause_s > give_up_s:
-                raise Unavailable(_never_free(at, patience_s, holders)) from error
+                raise Unavailable(_lock_message(at, patience_s, holders)) from error
             log.warning("migration_waits", after=at, again_in_s=pause_s, open_transactions=holders)
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
@@ -178,13 +178,13 @@ async def _run(connection: AsyncConnection, config: Config, revision: str, patie
             return
 
 
-async def _who_holds(connection: AsyncConnection) -> str:
+async def _open_transactions(connection: AsyncConnection) -> str:
     rows = (await connection.execute(_OPEN_LONGEST)).all()
     await connection.rollback()
     return "; ".join(f"process {row.pid}, open for {row.open_s} s: {row.query}" for row in rows)
 
 
-def _never_free(at: str, patience_s: float, holders: str) -> str:
+def _lock_message(at: str, patience_s: float, holders: str) -> str:
     return (
         f"the migration after revision {at or 'none'} did not get a table's lock within {patience_s:.0f} s, and nothing of "
         f"it was done. Transactions that were open longest: {holders or 'none any more'}. End them "
@@ -192,7 +192,7 @@ def _never_free(at: str, patience_s: float, holders: str) -> str:
     )
 
 
-def _too_long(at: str) -> str:
+def _timeout_message(at: str) -> str:
     return (
         f"a statement of the migration after revision {at or 'none'} took longer than {STATEMENT_TIMEOUT_S:.0f} s and was "
         "cancelled, so that it does not block the service; nothing was changed. Run `python -m service migrate` again when the "

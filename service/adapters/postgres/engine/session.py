@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import Any, TypeVar
 
 import asyncpg
-from sqlalchemy import CursorResult, Executable, Table, event
+from sqlalchemy import CursorResult, Executable, Row, Table, event
 from sqlalchemy.exc import DBAPIError, DisconnectionError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
@@ -80,6 +80,20 @@ class Session:
         await self._begin()
         with driver_errors():
             return await self._connection.execute(expression, values)
+
+    async def rows(
+        self, expression: Executable, values: Mapping[str, Any] | None = None
+    ) -> Sequence[Row[Any]]:
+        """Run an expression of SQLAlchemy and return its rows."""
+        return (await self.execute(expression, values)).all()
+
+    async def first(self, expression: Executable, values: Mapping[str, Any] | None = None) -> Row[Any] | None:
+        """Run an expression of SQLAlchemy and return its first row, or None if it has none."""
+        return (await self.execute(expression, values)).first()
+
+    async def scalars(self, expression: Executable, values: Mapping[str, Any] | None = None) -> list[Any]:
+        """Run an expression of SQLAlchemy and return its first column."""
+        return list((await self.execute(expression, values)).scalars())
 
     async def commit(self) -> None:
         """Commit the open transaction, if any."""

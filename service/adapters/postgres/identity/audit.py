@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import fields
 from typing import Any
 
 from sqlalchemy import select, text
 
 from headway.contract.views.identity import AuditView
 from headway.contract.views.jobs import Page
+from service.adapters.postgres.engine.records import values_of
 from service.adapters.postgres.engine.session import OnSession, Session
 from service.adapters.postgres.tables.core import TERMINAL_SQL
 from service.adapters.postgres.tables.identity import audit
@@ -82,7 +84,7 @@ class PostgresAudit(OnSession, Audit):
             query = query.where(audit.c.at < wanted.until)
         if cursor is not None:
             query = query.where(audit.c.id < _id_in(cursor))
-        rows = (await self._session.execute(query)).all()
+        rows = await self._session.rows(query)
         items = [AuditView.model_validate(row, from_attributes=True) for row in rows[:limit]]
         return Page(items=items, next_cursor=str(items[-1].id) if len(rows) > limit else None)
 
@@ -96,31 +98,8 @@ def _id_in(cursor: str) -> int:
 
 
 def _row(entry: AuditEntry) -> dict[str, Any]:
-    return {
-        "audit_at": entry.at,
-        "audit_actor": entry.actor,
-        "audit_token_id": entry.token_id,
-        "audit_action": entry.action,
-        "audit_target": entry.target,
-        "audit_project": entry.project,
-        "audit_job": entry.job,
-        "audit_status": entry.status,
-        "audit_address": entry.address,
-        "audit_request_id": entry.request_id,
-        "audit_detail": json.dumps(dict(entry.detail)),
-    }
+    values = {f"audit_{name}": value for name, value in values_of(entry).items()}
+    return {**values, "audit_detail": json.dumps(dict(entry.detail))}
 
 
-_NAMES = (
-    "audit_at",
-    "audit_actor",
-    "audit_token_id",
-    "audit_action",
-    "audit_target",
-    "audit_project",
-    "audit_job",
-    "audit_status",
-    "audit_address",
-    "audit_request_id",
-    "audit_detail",
-)
+_NAMES = tuple(f"audit_{field.name}" for field in fields(AuditEntry))

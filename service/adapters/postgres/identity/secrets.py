@@ -8,6 +8,7 @@ from datetime import datetime
 from sqlalchemy import delete, select, text, update
 
 from headway.contract.views.identity import SecretView
+from service.adapters.postgres.engine.records import record_of
 from service.adapters.postgres.engine.session import OnSession
 from service.adapters.postgres.tables.identity import secrets
 from service.domain.shared.errors import NotFound
@@ -37,7 +38,7 @@ class PostgresSecrets(OnSession, Secrets):
             "by": by,
             "now": now,
         }
-        row = (await self._session.execute(_PUT, values)).first()
+        row = await self._session.first(_PUT, values)
         if row is None:
             raise NotFound(f"no project is called {project!r}; `headway project ls` lists them.")
         created: bool = row.created
@@ -45,17 +46,8 @@ class PostgresSecrets(OnSession, Secrets):
 
     async def of_project(self, project: str) -> list[SecretView]:
         query = select(secrets).where(secrets.c.project == project).order_by(secrets.c.name)
-        rows = (await self._session.execute(query)).all()
-        return [
-            SecretView(
-                project=row.project,
-                name=row.name,
-                created_by=row.created_by,
-                created_at=row.created_at,
-                updated_at=row.updated_at,
-            )
-            for row in rows
-        ]
+        rows = await self._session.rows(query)
+        return [record_of(SecretView, row) for row in rows]
 
     async def delete(self, project: str, name: str) -> None:
         gone = await self._session.execute(
@@ -66,12 +58,12 @@ class PostgresSecrets(OnSession, Secrets):
 
     async def get(self, project: str, names: Collection[str]) -> dict[str, Sealed]:
         query = select(secrets).where(secrets.c.project == project, secrets.c.name.in_(names))
-        rows = (await self._session.execute(query)).all()
+        rows = await self._session.rows(query)
         return {row.name: Sealed(row.key_id, row.sealed) for row in rows}
 
     async def names(self) -> list[tuple[str, str]]:
         query = select(secrets.c.project, secrets.c.name).order_by(secrets.c.project, secrets.c.name)
-        return [(row.project, row.name) for row in (await self._session.execute(query)).all()]
+        return [(row.project, row.name) for row in await self._session.rows(query)]
 
     async def replace(self, project: str, name: str, old: Sealed, new: Sealed) -> bool:
         done = await self._session.execute(

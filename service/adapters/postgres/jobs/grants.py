@@ -10,9 +10,8 @@ from typing import Any
 
 from sqlalchemy import delete
 
-from headway.contract.agents import Member
-from headway.contract.views.jobs import Reason
 from service.adapters.postgres.engine.expressions import one_of
+from service.adapters.postgres.engine.records import record_of, values_of
 from service.adapters.postgres.engine.session import OnSession, Session, Statement, columns_of
 from service.adapters.postgres.tables.core import allocations, slot_grants
 from service.domain.jobs.job import Allocation, size_of
@@ -170,20 +169,14 @@ class PostgresGrants(OnSession, Grants):
     async def add_allocation(self, allocation: AllocationRecord) -> None:
         await self._session.fetch(
             _ADD,
-            job_id=allocation.job_id,
-            generation=allocation.generation,
-            slots=json.dumps(allocation.slots),
-            size=size_of(allocation.slots),
-            device_kind=allocation.device_kind,
-            first_node=allocation.first_node,
-            master_port=allocation.master_port,
-            members=json.dumps([member.model_dump() for member in allocation.members]),
-            stores=json.dumps(dict(allocation.stores)),
-            reason=allocation.reason,
-            message=allocation.message,
-            round_id=allocation.round_id,
-            granted_at=allocation.granted_at,
-            **_predicted(allocation.predicted),
+            **{
+                **values_of(allocation),
+                "slots": json.dumps(allocation.slots),
+                "size": size_of(allocation.slots),
+                "members": json.dumps([member.model_dump() for member in allocation.members]),
+                "stores": json.dumps(dict(allocation.stores)),
+                **_predicted(allocation.predicted),
+            },
         )
 
     async def allocation(self, job_id: str, generation: int) -> AllocationRecord | None:
@@ -233,21 +226,7 @@ def _predicted(prediction: Prediction | None) -> dict[str, float | None]:
 
 
 def _record(row: Any) -> AllocationRecord:
-    slots = {node: tuple(indices) for node, indices in row.slots.items()}
-    return AllocationRecord(
-        job_id=row.job_id,
-        generation=row.generation,
-        slots=slots,
-        device_kind=row.device_kind,
-        first_node=row.first_node,
-        master_port=row.master_port,
-        reason=Reason(row.reason),
-        message=row.message,
-        round_id=row.round_id,
-        granted_at=row.granted_at,
-        members=tuple(Member.model_validate(one) for one in row.members),
-        stores=row.stores,
-        predicted=None
-        if row.predicted_samples_per_s is None
-        else Prediction(row.predicted_samples_per_s, row.predicted_low, row.predicted_high),
-    )
+    predicted = None
+    if row.predicted_samples_per_s is not None:
+        predicted = Prediction(row.predicted_samples_per_s, row.predicted_low, row.predicted_high)
+    return record_of(AllocationRecord, row, predicted=predicted)

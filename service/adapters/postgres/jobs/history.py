@@ -10,6 +10,7 @@ from typing import Any
 
 from sqlalchemy import insert
 
+from service.adapters.postgres.engine.records import record_of, values_of
 from service.adapters.postgres.engine.session import OnSession, Statement, columns_of
 from service.adapters.postgres.tables.core import metrics, rank_exits
 from service.domain.jobs.failures import RankExit
@@ -88,17 +89,8 @@ class StoredHistory(OnSession):
     """Mixin for the history of jobs."""
 
     async def add_event(self, event: Event) -> None:
-        await self._session.fetch(
-            _EVENT,
-            job_id=event.job_id,
-            at=event.at,
-            kind=event.kind,
-            state=event.state,
-            reason=event.reason,
-            message=event.message,
-            generation=event.generation,
-            data=json.dumps(dict(event.data)),
-        )
+        values = {**values_of(event), "data": json.dumps(dict(event.data))}
+        await self._session.fetch(_EVENT, **values)
 
     async def vacated_at(self, job_id: str) -> datetime | None:
         rows = await self._session.fetch(_LAST_TURN, job=job_id)
@@ -110,31 +102,12 @@ class StoredHistory(OnSession):
         return next((str(one.message) for one in rows if one.kind == "output_lost"), None)
 
     async def add_exit(self, job_id: str, generation: int, exit_: RankExit, now: datetime) -> None:
-        await self._session.fetch(
-            _EXIT,
-            job_id=job_id,
-            generation=generation,
-            rank=exit_.rank,
-            exit_code=exit_.exit_code,
-            signal=exit_.signal,
-            stopped_by_agent=exit_.stopped_by_agent,
-            completed=exit_.completed,
-            log_tail=json.dumps(exit_.log_tail),
-            start_error=exit_.start_error,
-            at=now,
-        )
+        values = {**values_of(exit_), "log_tail": json.dumps(exit_.log_tail)}
+        await self._session.fetch(_EXIT, job_id=job_id, generation=generation, at=now, **values)
 
     async def exits(self, job_id: str, oldest: int) -> dict[Born, RankExit]:
         return {
-            (row.generation, row.rank): RankExit(
-                rank=row.rank,
-                exit_code=row.exit_code,
-                signal=row.signal,
-                stopped_by_agent=row.stopped_by_agent,
-                completed=row.completed,
-                log_tail=tuple(row.log_tail),
-                start_error=row.start_error,
-            )
+            (row.generation, row.rank): record_of(RankExit, row)
             for row in await self._session.fetch(_EXITS, job_id=job_id, oldest=oldest)
         }
 
@@ -176,22 +149,22 @@ def _is_finite(row: Mapping[str, Any]) -> bool:
 
 
 def _row(one: Measured) -> dict[str, Any]:
-    said = one.progress
+    progress = one.progress
     return {
         "job_id": one.job_id,
         "generation": one.allocation.generation,
-        "global_batch": said.global_batch,
+        "global_batch": progress.global_batch,
         "device_kind": one.allocation.device_kind,
         "slots": size_of(one.allocation.slots),
         "nodes": len(one.allocation.slots),
-        "steps": said.steps,
-        "step_s_sum": said.step_s_sum,
-        "step_s_squares": said.step_s_squares,
-        "sync_s_sum": said.sync_s_sum,
-        "local_batch": said.local_batch,
-        "accumulation": said.accumulation,
-        "gradient_sqr": said.gradient_sqr,
-        "gradient_var": said.gradient_var,
+        "steps": progress.steps,
+        "step_s_sum": progress.step_s_sum,
+        "step_s_squares": progress.step_s_squares,
+        "sync_s_sum": progress.sync_s_sum,
+        "local_batch": progress.local_batch,
+        "accumulation": progress.accumulation,
+        "gradient_sqr": progress.gradient_sqr,
+        "gradient_var": progress.gradient_var,
     }
 
 

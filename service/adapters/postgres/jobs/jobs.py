@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import fields
 from difflib import get_close_matches
 from functools import lru_cache
 
@@ -11,7 +12,8 @@ from asyncpg import UniqueViolationError
 from pydantic import TypeAdapter
 
 from headway.contract.spec import JobSpec
-from headway.contract.views.jobs import JobProgress, JobState, Reason
+from headway.contract.views.jobs import JobProgress
+from service.adapters.postgres.engine.records import record_of, values_of
 from service.adapters.postgres.engine.session import FetchedRow, Session, Statement
 from service.adapters.postgres.identity.audit import COLUMNS as AUDIT_COLUMNS
 from service.adapters.postgres.identity.audit import VALUES as AUDIT_VALUES
@@ -41,7 +43,7 @@ _INSERT = Statement(
     ), event AS (
         INSERT INTO events (job_id, at, kind, state, reason, message, generation)
         SELECT id, :now, 'submit', :state, :reason, :message, 0 FROM job
-    ), told AS (
+    ), audited AS (
         INSERT INTO audit ({columns}) SELECT {values} FROM job WHERE CAST(:audit_at AS timestamptz) IS NOT NULL
     )
     SELECT project.name AS project, job.id FROM project LEFT JOIN job ON true
@@ -56,8 +58,8 @@ _SAVE_PRIORITY = Statement(
 )
 _SAVE_PROGRESS = Statement(
     """
-    UPDATE jobs SET progress = said.progress
-    FROM jsonb_to_recordset(CAST(:said AS jsonb)) AS said(id text, progress jsonb) WHERE jobs.id = said.id
+    UPDATE jobs SET progress = reported.progress
+    FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS reported(id text, progress jsonb) WHERE jobs.id = reported.id
     """
 )
 _AS_TEXT = ("spec", "progress")
@@ -70,11 +72,7 @@ COLUMNS = ", ".join(
 _LOCK_MANY = f"SELECT {COLUMNS} FROM jobs WHERE id = ANY(:jobs) ORDER BY id FOR UPDATE"  # noqa: S608 - constants
 _LOCKED = Statement(_LOCK_MANY)
 _LOCKED_OF_FREE = Statement(f"{_LOCK_MANY} SKIP LOCKED")
-_SAVED = (
-    "state", "reason", "message", "generation", "newest_generation", "attempt", "allocation", "target", "live", "switch",
-    "pinned_size", "pause_requested", "preemptions", "infrastructure_failures", "user_errors", "failures", "retry_at",
-    "samples_at_loss", "growth_failures", "grow_after", "progress", "state_since", "started_at", "finished_at",
-)  # fmt: skip
+_SAVED = [one.name for one in fields(Job) if one.name not in {"id", "spec", "traceparent", "submitted_at"}]
 _SAVE = Statement(f"UPDATE jobs SET {', '.join(f'{name} = :{name}' for name in _SAVED)} WHERE id = :id")  # noqa: S608
 _FIND = f"""
     SELECT {COLUMNS} FROM jobs
@@ -109,40 +107,8 @@ def spec_of(stored: str) -> JobSpec:
 
 def row_to_job(row: FetchedRow) -> Job:
     """Return the job in a row with `COLUMNS`."""
-    return Job(
-        id=row.id,
-        spec=spec_of(row.spec),
-        state=JobState(row.state),
-        reason=Reason(row.reason),
-        message=row.message,
-        generation=row.generation,
-        newest_generation=row.newest_generation,
-        attempt=row.attempt,
-        allocation=_allocation(row.allocation),
-        target=None if row.target is None else _allocation(row.target),
-        live=row.live,
-        switch=None if row.switch is None else _SWITCH.validate_python(row.switch),
-        pinned_size=row.pinned_size,
-        pause_requested=row.pause_requested,
-        preemptions=row.preemptions,
-        infrastructure_failures=row.infrastructure_failures,
-        user_errors=row.user_errors,
-        failures=_FAILURES.validate_python(row.failures) if row.failures else (),
-        retry_at=row.retry_at,
-        samples_at_loss=row.samples_at_loss,
-        growth_failures=row.growth_failures,
-        grow_after=row.grow_after,
-        progress=JobProgress.model_validate_json(row.progress),
-        traceparent=row.traceparent,
-        submitted_at=row.submitted_at,
-        state_since=row.state_since,
-        started_at=row.started_at,
-        finished_at=row.finished_at,
-    )
-
-
-def _allocation(value: dict[str, list[int]]) -> dict[str, tuple[int, ...]]:
-    return {node: tuple(slots) for node, slots in value.items()}
+    progress = JobProgress.model_validate_json(row.progress)
+    return record_of(Job, row, spec=spec_of(row.spec), progress=progress)
 
 
 async def find_row(
@@ -160,17 +126,17 @@ async def find_row(
     for row in await session.fetch(statement, job=job_id, projects=seen):
         return row
     names = dict.fromkeys(row.name for row in await session.fetch(_NAMES, projects=seen))
-    near = get_close_matches(job_id[:_LONGEST_NAME], names, n=1)
-    hint = f"did you mean {near[0]}? " if near else ""
+    similar = get_close_matches(job_id[:_LONGEST_NAME], names, n=1)
+    hint = f"did you mean {similar[0]}? " if similar else ""
     raise NotFound(f"no job has the id or name {job_id!r}; {hint}`headway ps -a` lists them.")
 
 
 class PostgresJobs(StoredHistory, Jobs):
     """Jobs in PostgreSQL."""
 
-    def __init__(self, session: Session, told: PostgresAudit) -> None:
+    def __init__(self, session: Session, audit: PostgresAudit) -> None:
         super().__init__(session)
-        self._told = told
+        self._audit = audit
 
     async def insert(
         self, job: Job, *, idempotency_key: str | None, request_digest: str, last: bool = False
@@ -189,7 +155,7 @@ class PostgresJobs(StoredHistory, Jobs):
             "message": job.message,
             "traceparent": job.traceparent,
             "now": job.submitted_at,
-            **self._told.take(),
+            **self._audit.take(),
         }
         try:
             stored = await (self._session.fetch_alone if last else self._session.fetch)(_INSERT, **values)
@@ -240,10 +206,10 @@ class PostgresJobs(StoredHistory, Jobs):
         return {row.id: row_to_job(row) for row in rows}
 
     async def save_progress(self, jobs: Sequence[Job]) -> None:
-        said = [
+        rows = [
             f'{{"id": {json.dumps(job.id)}, "progress": {job.progress.model_dump_json()}}}' for job in jobs
         ]
-        await self._session.fetch(_SAVE_PROGRESS, said=f"[{', '.join(said)}]")
+        await self._session.fetch(_SAVE_PROGRESS, rows=f"[{', '.join(rows)}]")
 
     async def switching(self) -> list[Job]:
         return [row_to_job(row) for row in await self._session.fetch(_SWITCHING)]
@@ -254,29 +220,12 @@ class PostgresJobs(StoredHistory, Jobs):
     async def save(self, job: Job) -> None:
         await self._session.fetch(
             _SAVE,
-            id=job.id,
-            state=job.state,
-            reason=job.reason,
-            message=job.message,
-            generation=job.generation,
-            newest_generation=job.newest_generation,
-            attempt=job.attempt,
-            allocation=json.dumps(job.allocation),
-            target=None if job.target is None else json.dumps(job.target),
-            live=job.live,
-            switch=None if job.switch is None else _SWITCH.dump_json(job.switch).decode(),
-            pinned_size=job.pinned_size,
-            pause_requested=job.pause_requested,
-            preemptions=job.preemptions,
-            infrastructure_failures=job.infrastructure_failures,
-            user_errors=job.user_errors,
-            failures=_FAILURES.dump_json(job.failures).decode(),
-            retry_at=job.retry_at,
-            samples_at_loss=job.samples_at_loss,
-            growth_failures=job.growth_failures,
-            grow_after=job.grow_after,
-            progress=job.progress.model_dump_json(),
-            state_since=job.state_since,
-            started_at=job.started_at,
-            finished_at=job.finished_at,
+            **{
+                **values_of(job),
+                "allocation": json.dumps(job.allocation),
+                "target": None if job.target is None else json.dumps(job.target),
+                "switch": None if job.switch is None else _SWITCH.dump_json(job.switch).decode(),
+                "failures": _FAILURES.dump_json(job.failures).decode(),
+                "progress": job.progress.model_dump_json(),
+            },
         )

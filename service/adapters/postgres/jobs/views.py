@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from functools import cache
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import Column, Row, select, text
 
 from headway.contract.views.jobs import (
     EventView,
@@ -20,19 +21,15 @@ from headway.contract.views.jobs import (
     Reason,
     SizeOption,
 )
-from service.adapters.postgres.engine.cursors import read_cursor, write_cursor
-from service.adapters.postgres.engine.session import FetchedRow, Statement
-from service.adapters.postgres.jobs.charts import JobCharts
+from service.adapters.postgres.engine.cursors import cursor_after, read_cursor
+from service.adapters.postgres.engine.records import record_of
+from service.adapters.postgres.engine.session import FetchedRow, OnSession, Statement
 from service.adapters.postgres.jobs.jobs import COLUMNS, find_row, spec_of
 from service.adapters.postgres.money.job_costs import costs_of_jobs
-from service.adapters.postgres.tables.core import (
-    TERMINAL_SQL,
-    events,
-    metrics,
-)
+from service.adapters.postgres.tables.core import TERMINAL_SQL, events, metrics
 from service.domain.jobs.lifecycle import JobEvent
 from service.domain.jobs.status import LastDecision, present_reason
-from service.usecases.ports.jobs import JobFilter, JobQueries, JobRef
+from service.usecases.ports.jobs import JobFilter, JobQueries, JobRef, SizeChange
 
 _DECIDED_ABOUT = frozenset({JobState.PENDING, JobState.RUNNING})
 _LISTED = {
@@ -50,6 +47,32 @@ _LAST_DECISIONS = Statement(
     "SELECT job_id, action, message FROM decisions WHERE job_id = ANY(CAST(:jobs AS text[]))"
 )
 _NODE_NAMES = Statement("SELECT id, name FROM nodes WHERE id = ANY(CAST(:nodes AS text[]))")
+_SIZES = text(
+    """
+    SELECT job_id, generation, size, device_kind, reason, message, granted_at, ended_at FROM allocations
+    WHERE job_id = ANY(CAST(:jobs AS text[])) AND (CAST(:since AS timestamptz) IS NULL OR ended_at IS NULL OR ended_at > :since)
+    ORDER BY job_id, generation
+    """
+)
+_SERIES = text(
+    """
+    SELECT name, max(at) AS at, max(samples) AS samples, avg(value) AS value
+    FROM (
+        SELECT name, at, samples, value, ntile(:points) OVER (PARTITION BY name ORDER BY id) AS part
+        FROM metrics WHERE job_id = :job AND value NOT IN ('NaN', 'Infinity', '-Infinity')
+    ) AS parts
+    GROUP BY name, part ORDER BY name, part
+    """
+)
+
+_HOLDING = Statement(
+    """
+    SELECT id FROM jobs
+    WHERE id IN (SELECT job_id FROM slot_grants WHERE released_at IS NULL GROUP BY job_id ORDER BY job_id LIMIT :limit)
+    ORDER BY submitted_at, id
+    """
+)
+"""Query of jobs that hold slots. It groups along the index of held slots, so it stops after `limit` jobs."""
 
 
 @cache
@@ -60,7 +83,7 @@ def _listing(by: frozenset[str]) -> Statement:
     return Statement(f"SELECT {COLUMNS} FROM jobs WHERE {where} {order}")  # noqa: S608 - constants
 
 
-class PostgresJobQueries(JobCharts, JobQueries):
+class PostgresJobQueries(OnSession, JobQueries):
     """Views of jobs in PostgreSQL."""
 
     async def find(self, job: str, projects: frozenset[str] | None) -> JobRef:
@@ -81,10 +104,8 @@ class PostgresJobQueries(JobCharts, JobQueries):
         if after is not None:
             values |= {"after_at": after[0], "after_id": after[1]}
         rows = await self._session.fetch(_listing(by), most=limit + 1, **values)
-        last = rows[limit - 1] if len(rows) > limit else None
         return Page(
-            items=await self._views(rows[:limit]),
-            next_cursor=write_cursor(last.submitted_at, last.id) if last is not None else None,
+            items=await self._views(rows[:limit]), next_cursor=cursor_after(rows, limit, "submitted_at")
         )
 
     async def job(self, job_id: str) -> JobView:
@@ -132,79 +153,64 @@ class PostgresJobQueries(JobCharts, JobQueries):
         return {row.id: row.name for row in await self._session.fetch(_NODE_NAMES, nodes=wanted)}
 
     async def events(self, job_id: str, *, after: int, limit: int) -> Page[EventView]:
-        query = (
-            select(events)
-            .where(events.c.job_id == job_id, events.c.sequence > after)
-            .order_by(events.c.sequence)
-            .limit(limit + 1)
-        )
-        rows = (await self._session.execute(query)).all()
+        rows, cursor = await self._rows_after(events.c.sequence, job_id, after, limit)
         items = [
-            EventView(
-                sequence=row.sequence,
-                job_id=row.job_id,
-                at=row.at,
-                kind=row.kind,
-                state=JobState(row.state) if row.state else None,
-                reason=Reason(row.reason) if row.reason else None,
-                message=row.message,
-                generation=row.generation,
-                data=row.data,
-            )
-            for row in rows[:limit]
+            record_of(EventView, row, state=row.state or None, reason=row.reason or None) for row in rows
         ]
-        return Page(items=items, next_cursor=str(items[-1].sequence) if len(rows) > limit else None)
+        return Page(items=items, next_cursor=cursor)
 
     async def starts(self, job_id: str) -> list[int]:
         starts = select(events.c.generation).where(
             events.c.job_id == job_id, events.c.kind == JobEvent.ALLOCATE.value
         )
-        return list((await self._session.execute(starts.order_by(events.c.sequence))).scalars())
+        return await self._session.scalars(starts.order_by(events.c.sequence))
 
     async def metrics(self, job_id: str, *, after: int, limit: int) -> Page[MetricPoint]:
-        query = (
-            select(metrics)
-            .where(metrics.c.job_id == job_id, metrics.c.id > after)
-            .order_by(metrics.c.id)
-            .limit(limit + 1)
-        )
-        rows = (await self._session.execute(query)).all()
+        rows, cursor = await self._rows_after(metrics.c.id, job_id, after, limit)
         items = [
-            MetricPoint(
-                at=row.at,
-                generation=row.generation,
-                epoch=row.epoch,
-                samples=row.samples,
-                name=row.name,
-                value=row.value if math.isfinite(row.value) else 0.0,
-            )
-            for row in rows[:limit]
+            record_of(MetricPoint, row, value=row.value if math.isfinite(row.value) else 0.0) for row in rows
         ]
-        return Page(items=items, next_cursor=str(rows[limit - 1].id) if len(rows) > limit else None)
+        return Page(items=items, next_cursor=cursor)
+
+    async def _rows_after(
+        self, number: Column[int], job_id: str, after: int, limit: int
+    ) -> tuple[Sequence[Row[Any]], str | None]:
+        """Return a page of a job's rows in the order of their number, and the cursor of the next page."""
+        columns = number.table.c
+        query = select(*columns).where(columns.job_id == job_id, number > after)
+        rows = await self._session.rows(query.order_by(number).limit(limit + 1))
+        more = str(getattr(rows[limit - 1], number.name)) if len(rows) > limit else None
+        return rows[:limit], more
+
+    async def sizes(
+        self, job_ids: Sequence[str], since: datetime | None = None
+    ) -> dict[str, list[SizeChange]]:
+        found: dict[str, list[SizeChange]] = {}
+        values = {"jobs": list(job_ids), "since": since}
+        for row in await self._session.rows(_SIZES, values):
+            found.setdefault(row.job_id, []).append(record_of(SizeChange, row))
+        return found
+
+    async def series(self, job_id: str, points: int) -> dict[str, list[tuple[datetime, int, float]]]:
+        found: dict[str, list[tuple[datetime, int, float]]] = {}
+        rows = await self._session.rows(_SERIES, {"job": job_id, "points": points})
+        for row in rows:
+            found.setdefault(row.name, []).append((row.at, row.samples, row.value))
+        return found
+
+    async def holding(self, limit: int) -> list[str]:
+        return [row.id for row in await self._session.fetch(_HOLDING, limit=limit)]
 
 
 def _view(row: FetchedRow, names: Mapping[str, str], decided: LastDecision | None) -> JobView:
     spec, state = spec_of(row.spec), JobState(row.state)
     size = sum(len(slots) for slots in row.allocation.values())
-    return JobView(
-        id=row.id,
-        name=row.name,
-        project=row.project,
-        state=state,
-        reason=Reason(row.reason),
-        message=row.message,
-        generation=row.generation,
-        attempt=row.attempt,
+    return record_of(
+        JobView,
+        row,
         size=size,
         allocation={names.get(node, node): slots for node, slots in row.allocation.items()},
-        pinned_size=row.pinned_size,
         progress=JobProgress.model_validate_json(row.progress),
-        preemptions=row.preemptions,
-        infrastructure_failures=row.infrastructure_failures,
-        user_errors=row.user_errors,
-        submitted_at=row.submitted_at,
-        started_at=row.started_at,
-        finished_at=row.finished_at,
         spec=spec,
         present=present_reason(
             spec=spec, state=state, size=size, pinned=row.pinned_size, message=row.message, last=decided

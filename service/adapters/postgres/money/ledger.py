@@ -14,12 +14,12 @@ from headway.contract.agents import NodeState
 from headway.contract.values.markets import Market
 from headway.contract.views.jobs import JobState
 from service.adapters.postgres.engine.expressions import one_of
+from service.adapters.postgres.engine.records import record_of, values_of
 from service.adapters.postgres.engine.session import OnSession, Statement
-from service.adapters.postgres.rental.machines import row_to_machine
 from service.adapters.postgres.tables.core import allocations, events, jobs, nodes, slot_grants
-from service.adapters.postgres.tables.ledger import charges, leases, ledger_state
-from service.adapters.postgres.tables.rental import machines
+from service.adapters.postgres.tables.rental import charges, leases, ledger_state, machines
 from service.domain.rental.ledger import BilledLease, Held, Lease, Place, from_us, hour_of, to_us
+from service.domain.rental.machines import Machine
 from service.domain.rental.paid import Host
 from service.domain.rental.timeline import MARKS, PHASE_MARKS, UNKNOWN_RATE, TimelineEvent
 from service.usecases.ports.money import Ledger, LedgerState, MachineDue
@@ -108,23 +108,21 @@ class PostgresLedger(OnSession, Ledger):
             )
             .order_by(machines.c.id)
         )
-        rows = (await self._session.execute(query)).all()
+        rows = await self._session.rows(query)
         ids = [row.id for row in rows]
         known = {one.id: one for one in await self._leases(one_of(leases.c.id, ids))}
-        joined = (await self._session.execute(select(nodes).where(one_of(nodes.c.machine_id, ids)))).all()
+        joined = await self._session.rows(select(nodes).where(one_of(nodes.c.machine_id, ids)))
         hosts = {row.machine_id: _host(row) for row in joined}
-        return [MachineDue(row_to_machine(row), hosts.get(row.id), known.get(row.id)) for row in rows]
+        return [MachineDue(record_of(Machine, row), hosts.get(row.id), known.get(row.id)) for row in rows]
 
     async def hosts(self) -> list[tuple[Host, list[Lease]]]:
-        rows = await self._session.execute(
-            select(nodes).where(nodes.c.machine_id.is_(None)).order_by(nodes.c.id)
-        )
+        query = select(nodes).where(nodes.c.machine_id.is_(None)).order_by(nodes.c.id)
         found = await self._leases(leases.c.open, leases.c.machine_id.is_(None))
         by_node: dict[str | None, list[Lease]] = {}
         for one in found:
             by_node.setdefault(one.node_id, []).append(one)
         # The lease of a node ends when a machine has taken over the node.
-        hosts = [(_host(row), by_node.pop(row.id, [])) for row in rows.all()]
+        hosts = [(_host(row), by_node.pop(row.id, [])) for row in await self._session.rows(query)]
         return hosts + [(_gone(node or ""), leased) for node, leased in by_node.items()]
 
     async def unsettled(self, after_us: int) -> list[Lease]:
@@ -139,28 +137,18 @@ class PostgresLedger(OnSession, Ledger):
         return await self._leases(one_of(leases.c.node_id, node_ids), leases.c.to_at > from_us(after_us))
 
     async def _leases(self, *where: Any) -> list[Lease]:
-        rows = await self._session.execute(select(leases, _SETTLED).where(*where).order_by(leases.c.id))
+        query = select(leases, _SETTLED).where(*where).order_by(leases.c.id)
         return [
-            Lease(
-                id=row.id,
-                node_id=row.node_id,
-                machine_id=row.machine_id,
-                slots=tuple(row.slots),
-                device_kind=row.device_kind,
-                market=Market(row.market),
-                usd_per_slot_h=row.usd_per_slot_h,
-                from_us=to_us(row.from_at),
-                to_us=to_us(row.to_at),
-                open=row.open,
-                settled_us=_settled(row),
+            record_of(
+                Lease, row, from_us=to_us(row.from_at), to_us=to_us(row.to_at), settled_us=_settled(row)
             )
-            for row in rows.all()
+            for row in await self._session.rows(query)
         ]
 
-    async def news(self, after: int) -> tuple[int, list[str]]:
+    async def new_events(self, after: int) -> tuple[int, list[str]]:
         last = (await self._session.execute(select(func.max(events.c.sequence)))).scalar_one()
         fresh = select(events.c.job_id).where(events.c.sequence > after, events.c.kind.in_(MARKS)).distinct()
-        return last or 0, sorted((await self._session.execute(fresh)).scalars())
+        return last or 0, sorted(await self._session.scalars(fresh))
 
     async def marks(self, job_ids: Collection[str], since_us: int | None) -> dict[str, list[TimelineEvent]]:
         query = select(*_MARKS).where(one_of(events.c.job_id, job_ids), events.c.kind.in_(MARKS))
@@ -177,7 +165,7 @@ class PostgresLedger(OnSession, Ledger):
             )
             query = query.where(events.c.sequence >= func.coalesce(first, 0))
         found: dict[str, list[TimelineEvent]] = {}
-        for row in (await self._session.execute(query.order_by(events.c.sequence))).all():
+        for row in await self._session.rows(query.order_by(events.c.sequence)):
             found.setdefault(row.job_id, []).append(_mark(row))
         return found
 
@@ -194,7 +182,7 @@ class PostgresLedger(OnSession, Ledger):
             one_of(allocations.c.job_id, job_ids),
             or_(allocations.c.ended_at.is_(None), allocations.c.ended_at > from_us(since_us)),
         )
-        for row in (await self._session.execute(query)).all():
+        for row in await self._session.rows(query):
             places = frozenset((node, slot) for node, slots in row.slots.items() for slot in slots)
             found[row.job_id][1][row.generation] = places
         return found
@@ -216,13 +204,13 @@ class PostgresLedger(OnSession, Ledger):
                 from_us=to_us(row.granted_at),
                 to_us=None if row.released_at is None else to_us(row.released_at),
             )
-            for row in (await self._session.execute(query)).all()
+            for row in await self._session.rows(query)
         ]
 
     async def store(self, written: Sequence[BilledLease], since_us: int) -> None:
         if not written:
             return
-        values = [{"id": one.lease.id, **_values(one.lease)} for one in written]
+        values = [_values(one.lease) for one in written]
         statement = upsert(leases)
         changed = {name: statement.excluded[name] for name in values[0] if name != "id"}
         await self._session.execute(
@@ -263,15 +251,10 @@ def _settled(row: SqlRow[Any]) -> int | None:
 
 def _values(lease: Lease) -> dict[str, Any]:
     return {
-        "node_id": lease.node_id,
-        "machine_id": lease.machine_id,
+        **values_of(lease, without={"from_us", "to_us", "settled_us"}),
         "slots": list(lease.slots),
-        "device_kind": lease.device_kind,
-        "market": lease.market,
-        "usd_per_slot_h": lease.usd_per_slot_h,
         "from_at": from_us(lease.from_us),
         "to_at": from_us(lease.to_us),
-        "open": lease.open,
         "settled_at": None if lease.settled_us is None else from_us(lease.settled_us),
     }
 

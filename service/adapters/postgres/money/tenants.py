@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from sqlalchemy import text
 
 from headway.contract.views.identity import ProjectQuota
+from service.adapters.postgres.engine.records import record_of
 from service.adapters.postgres.engine.session import Session
 from service.domain.cluster.snapshot import Tenant
 
@@ -39,12 +40,7 @@ _USED = text(
 
 async def tenants_of(session: Session, now: datetime, half_life_s: float) -> dict[str, Tenant]:
     """Return every project with its quota and its decayed slot use; empty while no project has a quota."""
-    quotas = {
-        row.name: ProjectQuota(
-            slots=row.slots, max_slots=row.max_slots, usd_per_month=row.usd_per_month, weight=row.weight
-        )
-        for row in (await session.execute(_QUOTAS)).all()
-    }
+    quotas = {row.name: record_of(ProjectQuota, row) for row in await session.rows(_QUOTAS)}
     if not quotas:
         return {}
     used = await used_slot_s(session, now, half_life_s)
@@ -57,5 +53,5 @@ async def tenants_of(session: Session, now: datetime, half_life_s: float) -> dic
 async def used_slot_s(session: Session, now: datetime, half_life_s: float) -> dict[str, float]:
     """Return the slot-seconds of each project, decayed by age."""
     since = now - timedelta(seconds=_HALF_LIVES * half_life_s)
-    rows = (await session.execute(_USED, {"now": now, "since": since, "half_life_s": half_life_s})).all()
+    rows = await session.rows(_USED, {"now": now, "since": since, "half_life_s": half_life_s})
     return {row.project: max(0.0, float(row.slot_s)) for row in rows}

@@ -1,4 +1,4 @@
-"""Sums over charges for the API.
+"""Sums over charges for the API, and rows of budgets.
 
 Dollars are summed as exact decimals, so that groups add up to the total.
 """
@@ -10,13 +10,28 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
-from sqlalchemy import Row, text
+from asyncpg import UniqueViolationError
+from sqlalchemy import Row, delete, select, text
+from sqlalchemy.dialects.postgresql import insert as upsert
 
-from headway.contract.views.money import Category, GroupBy, LeaseBill, UsageGroup
-from service.adapters.postgres.engine.session import Statement
-from service.adapters.postgres.money.budgets import StoredBudgets
+from headway.contract.views.money import (
+    BudgetKind,
+    BudgetRequest,
+    Category,
+    GroupBy,
+    LeaseBill,
+    Period,
+    Scope,
+    UsageGroup,
+)
+from service.adapters.postgres.engine.records import record_of
+from service.adapters.postgres.engine.session import OnSession, Statement
 from service.adapters.postgres.tables.core import TERMINAL_SQL
-from service.domain.rental.budgets import JobSpend
+from service.adapters.postgres.tables.identity import projects
+from service.adapters.postgres.tables.rental import budget_notices, budgets
+from service.domain.cluster.snapshot import QUOTA_ROWS
+from service.domain.rental.budgets import Budget, JobSpend, subject_of_budget
+from service.domain.shared.errors import InvalidField
 from service.usecases.ports.money import LimitedJob, Spending
 
 _USD = "charges.slot_us * leases.usd_per_slot_h::numeric / 3600000000"
@@ -25,6 +40,7 @@ _SUMS = ", ".join(
     f"coalesce(sum(slot_us) FILTER (WHERE category = '{one}'), 0) AS {one}_us"
     for one in Category
 )
+_US_PER_H = 3_600_000_000
 _FROM = "charges JOIN leases ON leases.id = charges.lease_id"
 _KEYS = {
     GroupBy.JOB: "charges.job_id",
@@ -64,7 +80,7 @@ _NOW = text(
 
 _LIMITED = text(
     f"""
-    SELECT id, CAST(spec->'goal'->>'max_cost_usd' AS float) AS usd,
+    SELECT id AS job_id, CAST(spec->'goal'->>'max_cost_usd' AS float) AS max_usd,
            coalesce(spec->'goal'->>'on_budget', 'shrink') AS on_budget, submitted_at
     FROM jobs WHERE NOT ({TERMINAL_SQL}) AND spec->'goal'->>'max_cost_usd' IS NOT NULL ORDER BY id
     """  # noqa: S608
@@ -83,7 +99,7 @@ _JOB_SPEND = Statement(
 )
 
 
-class PostgresSpending(StoredBudgets, Spending):
+class PostgresSpending(OnSession, Spending):
     """Spending and budgets in PostgreSQL."""
 
     async def accrued_at(self) -> datetime | None:
@@ -107,7 +123,7 @@ class PostgresSpending(StoredBudgets, Spending):
         values: dict[str, Any] = {"since": since, "until": until}
         if projects is not None:
             values["projects"] = sorted(projects)
-        rows = (await self._session.execute(text(query), values)).all()
+        rows = await self._session.rows(text(query), values)
         found = [_group(row) for row in rows]
         if by is GroupBy.DAY:
             return sorted(found, key=lambda one: one.key)
@@ -118,8 +134,7 @@ class PostgresSpending(StoredBudgets, Spending):
             f"SELECT DISTINCT leases.device_kind FROM {_FROM} WHERE usd_per_slot_h IS NULL"  # noqa: S608
             " AND charges.hour >= :since AND charges.hour < :until ORDER BY 1"
         )
-        rows = await self._session.execute(query, {"since": since, "until": until})
-        return list(rows.scalars())
+        return await self._session.scalars(query, {"since": since, "until": until})
 
     async def spent_usd(self, since: datetime, *, project: str | None) -> float:
         only = "AND charges.project = :project" if project is not None else ""
@@ -128,58 +143,38 @@ class PostgresSpending(StoredBudgets, Spending):
         return float((await self._session.execute(query, values)).scalar_one())
 
     async def usd_per_h_now(self) -> dict[str | None, float]:
-        rows = (await self._session.execute(_NOW)).all()
+        rows = await self._session.rows(_NOW)
         return {row.project: float(row.usd or 0.0) for row in rows}
 
     async def job_spend(self, job_ids: Collection[str]) -> dict[str, JobSpend]:
         return {
-            row.job_id: JobSpend(
-                useful_usd=float(row.useful_usd),
-                unknown_usd=float(row.unknown_usd),
-                resize_usd=float(row.resize_usd),
-                lost_usd=float(row.lost_usd),
-                unpriced=bool(row.unpriced),
-            )
+            row.job_id: record_of(JobSpend, row)
             for row in await self._session.fetch(_JOB_SPEND, jobs=list(job_ids))
         }
 
     async def limited_jobs(self) -> list[LimitedJob]:
-        rows = (await self._session.execute(_LIMITED)).all()
-        return [LimitedJob(row.id, row.usd, row.on_budget, row.submitted_at) for row in rows]
+        return [record_of(LimitedJob, row) for row in await self._session.rows(_LIMITED)]
 
     async def holders(self, project: str | None) -> list[str]:
-        rows = await self._session.execute(_HOLDERS, {"project": project})
-        return list(rows.scalars())
+        return await self._session.scalars(_HOLDERS, {"project": project})
 
     async def machine_bills(self, since: datetime, until: datetime) -> list[LeaseBill]:
-        rows = (await self._session.execute(_BILLS, {"since": since, "until": until})).all()
-        return [
-            LeaseBill(
-                machine_id=row.id,
-                instance_type=row.instance_type,
-                market=row.market,
-                billed_from=row.billed_from,
-                billed_to=row.billed_to,
-                paid_s=float(row.paid_s),
-                charged_s=float(row.charged_s),
-                usd=float(row.usd),
-            )
-            for row in rows
-        ]
+        rows = await self._session.rows(_BILLS, {"since": since, "until": until})
+        return [record_of(LeaseBill, row, machine_id=row.id) for row in rows]
 
     async def spend_by_label(self, since: datetime) -> dict[tuple[str, str, str], float]:
         query = text(
             f"SELECT charges.project, leases.market, category, sum({_USD}) AS usd FROM {_FROM}"  # noqa: S608
             " WHERE hour >= :since AND usd_per_slot_h IS NOT NULL GROUP BY 1, 2, 3 ORDER BY 1, 2, 3"
         )
-        rows = (await self._session.execute(query, {"since": since})).all()
+        rows = await self._session.rows(query, {"since": since})
         return {(row.project, row.market, row.category): float(row.usd) for row in rows}
 
     async def slot_s(self, since: datetime) -> dict[Category, float]:
         query = text(
             "SELECT category, sum(slot_us) / 1000000.0 AS seconds FROM charges WHERE hour >= :since GROUP BY category"
         )
-        rows = (await self._session.execute(query, {"since": since})).all()
+        rows = await self._session.rows(query, {"since": since})
         return {Category(row.category): float(row.seconds) for row in rows}
 
     async def lost_slot_s(self, since: datetime) -> dict[str, float]:
@@ -187,27 +182,86 @@ class PostgresSpending(StoredBudgets, Spending):
             "SELECT cause, sum(slot_us) / 1000000.0 AS seconds FROM charges"
             " WHERE category = 'lost' AND hour >= :since GROUP BY cause ORDER BY cause"
         )
-        rows = (await self._session.execute(query, {"since": since})).all()
+        rows = await self._session.rows(query, {"since": since})
         return {row.cause: float(row.seconds) for row in rows}
+
+    async def budgets(self) -> list[Budget]:
+        stored = [record_of(Budget, row) for row in await self._session.rows(select(budgets))]
+        quotas = select(projects).where(projects.c.usd_per_month.is_not(None))
+        of_quotas = [_budget_of_quota(row) for row in await self._session.rows(quotas)]
+        return sorted([*stored, *of_quotas], key=lambda one: one.name)
+
+    async def lock_budget(self, name: str) -> Budget | None:
+        query = select(budgets).where(budgets.c.name == name).with_for_update()
+        row = await self._session.first(query)
+        return None if row is None else record_of(Budget, row)
+
+    async def save_budget(self, name: str, request: BudgetRequest, version: int, now: datetime) -> Budget:
+        values = {
+            **dict(request),
+            "scope": Scope.CLUSTER if request.project is None else Scope.PROJECT,
+            "version": version,
+            "updated_at": now,
+        }
+        statement = (
+            upsert(budgets)
+            .values(name=name, created_at=now, **values)
+            .on_conflict_do_update(index_elements=["name"], set_=values)
+            .returning(budgets)
+        )
+        try:
+            return record_of(Budget, (await self._session.execute(statement)).one())
+        except UniqueViolationError as error:
+            if error.constraint_name != "uq_budgets_long_run":
+                raise
+            raise InvalidField(
+                "kind",
+                "a cluster has at most one long-run average, and this one has it already; change the existing budget",
+            ) from error
+
+    async def delete_budget(self, name: str) -> None:
+        await self._session.execute(delete(budgets).where(budgets.c.name == name))
+        subject = subject_of_budget(name)
+        await self._session.execute(delete(budget_notices).where(budget_notices.c.subject == subject))
+
+    async def notices(self) -> dict[str, tuple[datetime, float]]:
+        rows = await self._session.rows(select(budget_notices))
+        return {row.subject: (row.since, row.share) for row in rows}
+
+    async def add_notice(self, subject: str, since: datetime, share: float, now: datetime) -> None:
+        values = {"since": since, "share": share, "given_at": now}
+        statement = upsert(budget_notices).values(subject=subject, **values)
+        await self._session.execute(statement.on_conflict_do_update(index_elements=["subject"], set_=values))
 
 
 def _group(row: Row[Any]) -> UsageGroup:
     usd = {one: Decimal(getattr(row, f"{one}_usd")) for one in Category}
-    hours = {one: Decimal(getattr(row, f"{one}_us")) / 3_600_000_000 for one in Category}
+    hours = {one: Decimal(getattr(row, f"{one}_us")) / _US_PER_H for one in Category}
     return UsageGroup(
         key=row.key,
         label=row.label,
         usd=float(sum(usd.values())),
         slot_h=float(sum(hours.values())),
-        unpriced_slot_h=float(Decimal(row.unpriced_us) / 3_600_000_000),
-        useful_usd=float(usd[Category.USEFUL]),
-        resize_usd=float(usd[Category.RESIZE]),
-        lost_usd=float(usd[Category.LOST]),
-        idle_usd=float(usd[Category.IDLE]),
-        useful_slot_h=float(hours[Category.USEFUL]),
-        resize_slot_h=float(hours[Category.RESIZE]),
-        lost_slot_h=float(hours[Category.LOST]),
-        idle_slot_h=float(hours[Category.IDLE]),
-        unknown_usd=float(usd[Category.UNKNOWN]),
-        unknown_slot_h=float(hours[Category.UNKNOWN]),
+        unpriced_slot_h=float(Decimal(row.unpriced_us) / _US_PER_H),
+        **{f"{one}_usd": float(dollars) for one, dollars in usd.items()},
+        **{f"{one}_slot_h": float(slot_h) for one, slot_h in hours.items()},
+    )
+
+
+def _budget_of_quota(row: Row[Any]) -> Budget:
+    """Return the hard monthly budget that a project's quota of dollars stands for.
+
+    It changes only with the project.
+    """
+    return Budget(
+        name=f"{QUOTA_ROWS}{row.name}",
+        scope=Scope.PROJECT,
+        project=row.name,
+        kind=BudgetKind.PERIOD,
+        usd=row.usd_per_month,
+        period=Period.MONTH,
+        hard=True,
+        version=1,
+        created_at=row.created_at,
+        updated_at=row.created_at,
     )

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import and_, delete, exists, insert, or_, select, update
-from sqlalchemy.sql.elements import ColumnElement
 
 from headway.contract.views.identity import JoinTokenView
 from service.adapters.postgres.engine.expressions import one_of
+from service.adapters.postgres.engine.records import record_of, values_of
 from service.adapters.postgres.engine.session import FetchedRow, OnSession, Statement
 from service.adapters.postgres.tables.core import jobs, nodes, slot_grants
 from service.adapters.postgres.tables.identity import join_tokens, storage_tickets
@@ -31,9 +30,7 @@ _TOKENS = (nodes.c.id, nodes.c.token_sha256, nodes.c.previous_token_sha256, node
 
 def _tokens(row: Any) -> NodeTokens:
     return NodeTokens(
-        newest_sha256=row.token_sha256,
-        previous_sha256=row.previous_token_sha256,
-        used_since=row.token_since,
+        newest_sha256=row.token_sha256, previous_sha256=row.previous_token_sha256, used_since=row.token_since
     )
 
 
@@ -48,7 +45,7 @@ class PostgresNodeCredentials(OnSession, NodeCredentials):
         query = select(*_TOKENS).where(
             or_(nodes.c.token_sha256 == sha256, nodes.c.previous_token_sha256 == sha256)
         )
-        row = (await self._session.execute(query)).first()
+        row = await self._session.first(query)
         return None if row is None else (row.id, _tokens(row))
 
     async def token_used(self, node_id: str, sha256: str, now: datetime) -> None:
@@ -62,17 +59,14 @@ class PostgresNodeCredentials(OnSession, NodeCredentials):
         await self._session.execute(update(nodes).where(nodes.c.id == node_id).values(values))
 
     async def replace_token(self, node_id: str, presented_sha256: str, new_sha256: str) -> bool:
-        previous = and_(
-            nodes.c.previous_token_sha256 == presented_sha256,
-            nodes.c.token_since.is_(None),
-        )
+        previous = and_(nodes.c.previous_token_sha256 == presented_sha256, nodes.c.token_since.is_(None))
         statement = (
             update(nodes)
             .where(nodes.c.id == node_id, or_(nodes.c.token_sha256 == presented_sha256, previous))
             .values(token_sha256=new_sha256, previous_token_sha256=presented_sha256, token_since=None)
             .returning(nodes.c.id)
         )
-        return (await self._session.execute(statement)).first() is not None
+        return await self._session.first(statement) is not None
 
     async def add_join_token(self, token: JoinTokenView, sha256: str) -> None:
         expired = join_tokens.c.expires_at < token.created_at - _EXPIRED_KEPT
@@ -81,12 +75,12 @@ class PostgresNodeCredentials(OnSession, NodeCredentials):
 
     async def join_tokens(self) -> list[JoinTokenView]:
         query = select(join_tokens).order_by(join_tokens.c.created_at.desc(), join_tokens.c.id.desc())
-        return [_view(row) for row in await self._session.execute(query)]
+        return [record_of(JoinTokenView, row) for row in await self._session.execute(query)]
 
     async def find_join_token(self, sha256: str) -> JoinTokenView | None:
         query = select(join_tokens).where(join_tokens.c.sha256 == sha256)
-        row = (await self._session.execute(query)).first()
-        return None if row is None else _view(row)
+        row = await self._session.first(query)
+        return None if row is None else record_of(JoinTokenView, row)
 
     async def take_join_token(self, token_id: str, now: datetime) -> bool:
         usable = and_(join_tokens.c.uses_left > 0, join_tokens.c.expires_at > now)
@@ -96,11 +90,11 @@ class PostgresNodeCredentials(OnSession, NodeCredentials):
             .values(uses_left=join_tokens.c.uses_left - 1)
             .returning(join_tokens.c.id)
         )
-        return (await self._session.execute(statement)).first() is not None
+        return await self._session.first(statement) is not None
 
     async def remove_join_token(self, token_id: str) -> bool:
         statement = delete(join_tokens).where(join_tokens.c.id == token_id).returning(join_tokens.c.id)
-        return (await self._session.execute(statement)).first() is not None
+        return await self._session.first(statement) is not None
 
     async def holds(self, node_id: str, job_id: str, generation: int) -> bool:
         return any(row.now for row in await self._had(node_id, job_id, generation))
@@ -109,45 +103,27 @@ class PostgresNodeCredentials(OnSession, NodeCredentials):
         return bool(await self._had(node_id, job_id, generation))
 
     async def needs_bundle(self, node_id: str, digest: str) -> bool:
-        return await self._any(
+        needs = exists().where(
             slot_grants.c.node_id == node_id,
             slot_grants.c.released_at.is_(None),
             slot_grants.c.job_id == jobs.c.id,
             jobs.c.spec["bundle"].astext == digest,
         )
+        return bool((await self._session.execute(select(needs))).scalar_one())
 
     async def known_nodes(self, node_ids: Collection[str]) -> set[str]:
         query = select(nodes.c.id).where(one_of(nodes.c.id, node_ids))
-        return set((await self._session.execute(query)).scalars())
+        return set(await self._session.scalars(query))
 
     async def _had(self, node_id: str, job_id: str, generation: int) -> list[FetchedRow]:
         """Return one row if the run holds or held a slot on the node; its column says if it holds one now."""
         return await self._session.fetch(_HAD, node=node_id, job=job_id, generation=generation)
 
-    async def _any(self, *conditions: ColumnElement[bool]) -> bool:
-        found = await self._session.execute(select(exists().where(*conditions)))
-        return bool(found.scalar_one())
-
     async def add_ticket(self, sha256: str, ticket: Ticket, now: datetime) -> None:
         await self._session.execute(delete(storage_tickets).where(storage_tickets.c.expires_at < now))
-        await self._session.execute(insert(storage_tickets).values(sha256=sha256, **asdict(ticket)))
+        await self._session.execute(insert(storage_tickets).values(sha256=sha256, **values_of(ticket)))
 
     async def find_ticket(self, sha256: str) -> Ticket | None:
         query = select(storage_tickets).where(storage_tickets.c.sha256 == sha256)
-        row = (await self._session.execute(query)).first()
-        if row is None:
-            return None
-        return Ticket(
-            node_id=row.node_id, job_id=row.job_id, generation=row.generation, expires_at=row.expires_at
-        )
-
-
-def _view(row: Any) -> JoinTokenView:
-    return JoinTokenView(
-        id=row.id,
-        name=row.name,
-        uses_left=row.uses_left,
-        created_by=row.created_by,
-        created_at=row.created_at,
-        expires_at=row.expires_at,
-    )
+        row = await self._session.first(query)
+        return None if row is None else record_of(Ticket, row)

@@ -8,11 +8,12 @@ from datetime import datetime, timedelta
 from sqlalchemy import select
 
 from headway.contract.values.markets import Market, pool_name
+from service.adapters.postgres.engine.records import record_of
 from service.adapters.postgres.engine.session import Session
-from service.adapters.postgres.rental.machines import row_to_machine
 from service.adapters.postgres.tables.rental import machines
 from service.domain.rental.catalogue import hazard_of
 from service.domain.rental.hazards import REMEMBERED_H, hazards_by_kind
+from service.domain.rental.machines import Machine
 
 _LEASES = 1000
 """Number of leases that count, newest first.
@@ -35,6 +36,6 @@ async def hazards_of_pools(session: Session, kinds: Collection[str], now: dateti
         .order_by(machines.c.requested_at.desc(), machines.c.id.desc())
         .limit(_LEASES)
     )
-    leases = [row_to_machine(row) for row in (await session.execute(query)).all()]
+    leases = [record_of(Machine, row) for row in await session.rows(query)]
     found = hazards_by_kind(leases, {kind: hazard_of(kind) for kind in kinds}, now)
     return {pool_name(kind, Market.SPOT): hazard for kind, hazard in found.items()}

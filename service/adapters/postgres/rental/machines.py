@@ -3,57 +3,49 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Row, Select, and_, insert, or_, select, text, tuple_, update
+from sqlalchemy import Row, Select, and_, insert, or_, select, text, update
 
-from headway.contract.agents import NodeState
-from headway.contract.values.markets import Market
 from headway.contract.views.jobs import Page
 from headway.contract.views.machines import MachineView
-from service.adapters.postgres.engine.cursors import read_cursor, write_cursor
+from service.adapters.postgres.engine.cursors import cursor_after, newest_first
 from service.adapters.postgres.engine.expressions import one_of
+from service.adapters.postgres.engine.records import record_of, values_of
 from service.adapters.postgres.engine.session import OnSession
 from service.adapters.postgres.tables.core import nodes, slot_grants
 from service.adapters.postgres.tables.rental import ENDED_SQL, machines
 from service.domain.rental.fleet import Joined
-from service.domain.rental.machines import Machine, MachineState, billed_s, cost_usd
+from service.domain.rental.machines import Machine, billed_s, cost_usd
 from service.domain.shared.errors import NotFound
 from service.usecases.ports.rental import Machines
-
-
-def row_to_machine(row: Row[Any]) -> Machine:
-    """Return the machine in a row of `machines`."""
-    fields = {column.name: getattr(row, column.name) for column in machines.columns}
-    return Machine(**{**fields, "market": Market(row.market), "state": MachineState(row.state)})
 
 
 class PostgresMachines(OnSession, Machines):
     """Machines in PostgreSQL."""
 
-    async def take_turn(self) -> None:
+    async def lock_decisions(self) -> None:
         await self._session.execute(text("SELECT pg_advisory_xact_lock(hashtext('headway-renting'))"))
 
     async def insert(self, machine: Machine) -> None:
-        await self._session.execute(insert(machines).values(asdict(machine)))
+        await self._session.execute(insert(machines).values(values_of(machine)))
 
     async def lock(self, machine_id: str) -> Machine:
         query = select(machines).where(machines.c.id == machine_id).with_for_update()
-        row = (await self._session.execute(query)).first()
+        row = await self._session.first(query)
         if row is None:
             raise NotFound(f"no machine has the id {machine_id!r}; `headway machines` lists them.")
-        return row_to_machine(row)
+        return record_of(Machine, row)
 
     async def save(self, machine: Machine) -> None:
-        values = asdict(machine)
-        await self._session.execute(update(machines).where(machines.c.id == values.pop("id")).values(values))
+        values = values_of(machine, without={"id"})
+        await self._session.execute(update(machines).where(machines.c.id == machine.id).values(values))
 
     async def of_token(self, token_sha256: str) -> Machine | None:
         query = select(machines).where(machines.c.join_token_sha256 == token_sha256).with_for_update()
-        row = (await self._session.execute(query)).first()
-        return None if row is None else row_to_machine(row)
+        row = await self._session.first(query)
+        return None if row is None else record_of(Machine, row)
 
     async def open(self) -> list[Machine]:
         return await self._all(select(machines).where(text(f"NOT ({ENDED_SQL})")))
@@ -70,14 +62,8 @@ class PostgresMachines(OnSession, Machines):
             .where(text(f"NOT (machines.{ENDED_SQL})"))
         )
         return {
-            row.machine_id: Joined(
-                node_id=row.id,
-                state=NodeState(row.state),
-                seen_at=row.seen_at,
-                empty=not row.held,
-                reclaim_at=row.reclaim_at,
-            )
-            for row in (await self._session.execute(query)).all()
+            row.machine_id: record_of(Joined, row, node_id=row.id, empty=not row.held)
+            for row in await self._session.rows(query)
         }
 
     async def known(self, provider: str, names: Collection[str]) -> list[Machine]:
@@ -89,33 +75,25 @@ class PostgresMachines(OnSession, Machines):
 
     async def _all(self, query: Select[Any]) -> list[Machine]:
         ordered = query.order_by(machines.c.requested_at, machines.c.id)
-        return [row_to_machine(row) for row in (await self._session.execute(ordered)).all()]
+        return [record_of(Machine, row) for row in await self._session.rows(ordered)]
 
     async def views(
         self, now: datetime, *, open_only: bool, limit: int, cursor: str | None
     ) -> Page[MachineView]:
-        query = (
-            select(machines, nodes.c.name.label("node"))
-            .outerjoin(nodes, nodes.c.machine_id == machines.c.id)
-            .order_by(machines.c.requested_at.desc(), machines.c.id.desc())
-            .limit(limit + 1)
+        query = select(machines, nodes.c.name.label("node")).outerjoin(
+            nodes, nodes.c.machine_id == machines.c.id
         )
         if open_only:
             query = query.where(text(f"NOT (machines.{ENDED_SQL})"))
-        if cursor is not None:
-            query = query.where(tuple_(machines.c.requested_at, machines.c.id) < tuple_(*read_cursor(cursor)))
-        rows = (await self._session.execute(query)).all()
-        last = rows[limit - 1] if len(rows) > limit else None
+        rows = await self._session.rows(
+            newest_first(query, machines.c.requested_at, machines.c.id, limit=limit, cursor=cursor)
+        )
         return Page(
             items=[_view(row, now) for row in rows[:limit]],
-            next_cursor=write_cursor(last.requested_at, last.id) if last is not None else None,
+            next_cursor=cursor_after(rows, limit, "requested_at"),
         )
 
 
 def _view(row: Row[Any], now: datetime) -> MachineView:
-    machine = row_to_machine(row)
-    fields = asdict(machine)
-    del fields["join_token_sha256"]
-    return MachineView(
-        **fields, node=row.node, billed_s=billed_s(machine, now), cost_usd=cost_usd(machine, now)
-    )
+    machine = record_of(Machine, row)
+    return record_of(MachineView, row, billed_s=billed_s(machine, now), cost_usd=cost_usd(machine, now))

@@ -30,8 +30,8 @@ _ADD = Statement(
 _ACKNOWLEDGE = Statement(
     """
     UPDATE commands SET acknowledged_at = :now
-    FROM unnest(CAST(:nodes AS text[]), CAST(:ids AS text[])) AS said(node, id), jobs
-    WHERE commands.id = said.id AND commands.node_id = said.node AND acknowledged_at IS NULL AND jobs.id = commands.job_id
+    FROM unnest(CAST(:nodes AS text[]), CAST(:ids AS text[])) AS received(node, id), jobs
+    WHERE commands.id = received.id AND commands.node_id = received.node AND acknowledged_at IS NULL AND jobs.id = commands.job_id
     RETURNING commands.id AS command_id, commands.node_id, commands.body->>'kind' AS kind, commands.job_id, jobs.project,
         jobs.reason, commands.generation, commands.body->>'traceparent' AS traceparent, commands.created_at,
         commands.acknowledged_at
@@ -59,10 +59,10 @@ class PostgresCommands(OnSession, Commands):
     async def acknowledge(
         self, command_ids: Mapping[str, Sequence[str]], now: datetime
     ) -> list[CommandTaken]:
-        said = [(node, command) for node, ids in command_ids.items() for command in ids]
-        if not said:
+        received = [(node, command) for node, ids in command_ids.items() for command in ids]
+        if not received:
             return []
-        nodes_, ids_ = ([pair[column] for pair in said] for column in (0, 1))
+        nodes_, ids_ = ([pair[column] for pair in received] for column in (0, 1))
         rows = await self._session.fetch(_ACKNOWLEDGE, nodes=nodes_, ids=ids_, now=now)
         return [CommandTaken(**row) for row in rows]
 
@@ -91,5 +91,5 @@ class PostgresCommands(OnSession, Commands):
             .values(pushed_at=now, pushes=commands.c.pushes + 1)
             .returning(commands.c.sequence, commands.c.id, commands.c.node_id, commands.c.body)
         )
-        rows = sorted((await self._session.execute(statement)).all(), key=lambda row: row.sequence)
+        rows = sorted(await self._session.rows(statement), key=lambda row: row.sequence)
         return [PendingCommand(row.id, row.node_id, json.dumps(row.body)) for row in rows]

@@ -17,19 +17,20 @@ from service.adapters.postgres.engine.session import OnSession, Session, Stateme
 from service.adapters.postgres.money.tenants import SHARE_HALF_LIFE_S
 from service.adapters.postgres.rounds.snapshot import take_snapshot
 from service.adapters.postgres.tables.core import cluster_settings, rounds
+from service.domain.allocation.decision.plan import Decision
 from service.domain.cluster.contention_rules import USUAL, ContentionRules
 from service.domain.cluster.snapshot import PolicySetting, Snapshot
-from service.usecases.ports.rounds import DecisionRecord, Rounds
+from service.usecases.ports.rounds import Rounds
 
 _STORE = Statement(
     """
     INSERT INTO decisions (job_id, round_id, decided_at, action, reason, message, options)
-    SELECT told.job_id, CAST(:round_id AS text), CAST(:now AS timestamptz), told.action, told.reason, told.message, told.options
-    FROM jsonb_to_recordset(CAST(:told AS jsonb))
-        AS told(job_id text, action text, reason text, message text, options jsonb)
-    JOIN jobs ON jobs.id = told.job_id
-    LEFT JOIN decisions AS last ON last.job_id = told.job_id
-    WHERE (last.action, last.message, last.options) IS DISTINCT FROM (told.action, told.message, told.options)
+    SELECT decided.job_id, CAST(:round_id AS text), CAST(:now AS timestamptz), decided.action, decided.reason, decided.message, decided.options
+    FROM jsonb_to_recordset(CAST(:rows AS jsonb))
+        AS decided(job_id text, action text, reason text, message text, options jsonb)
+    JOIN jobs ON jobs.id = decided.job_id
+    LEFT JOIN decisions AS last ON last.job_id = decided.job_id
+    WHERE (last.action, last.message, last.options) IS DISTINCT FROM (decided.action, decided.message, decided.options)
     ON CONFLICT (job_id) DO UPDATE SET
         (round_id, decided_at, action, reason, message, options) =
         (excluded.round_id, excluded.decided_at, excluded.action, excluded.reason, excluded.message, excluded.options)
@@ -64,11 +65,9 @@ class PostgresRounds(OnSession, Rounds):
             contention=self._contention,
         )
 
-    async def store_decisions(
-        self, decisions: Sequence[DecisionRecord], round_id: str, now: datetime
-    ) -> None:
+    async def store_decisions(self, decisions: Sequence[Decision], round_id: str, now: datetime) -> None:
         # Only changed decisions are written.
-        told = [
+        rows = [
             {
                 "job_id": one.job_id,
                 "action": one.action,
@@ -78,35 +77,16 @@ class PostgresRounds(OnSession, Rounds):
             }
             for one in sorted(decisions, key=lambda one: one.job_id)
         ]
-        if told:
-            await self._session.fetch(_STORE, told=json.dumps(told), round_id=round_id, now=now)
+        if rows:
+            await self._session.fetch(_STORE, rows=json.dumps(rows), round_id=round_id, now=now)
 
     async def store_round(self, round_: RoundView) -> None:
         await self._session.execute(delete(rounds).where(text("changes = '[]'::jsonb")))
-        as_json = round_.model_dump(mode="json", by_alias=True)
-        prices = [{name: _finite(value) for name, value in one.items()} for one in as_json["prices"]]
-        await self._session.execute(
-            insert(rounds).values(
-                id=round_.id,
-                at=round_.at,
-                took_s=round_.took_s,
-                status=round_.status,
-                objective=_finite(round_.objective),
-                bound=_finite(round_.bound),
-                gap=_finite(round_.gap),
-                policy=round_.policy,
-                parameters=as_json["parameters"],
-                inputs_digest=round_.inputs_digest,
-                unit=round_.unit,
-                prices=prices,
-                times={name: _finite(value) for name, value in round_.times.items()},
-                jobs=round_.jobs,
-                changes=as_json["changes"],
-            )
-        )
+        stored = _finite(round_.model_dump(mode="json", by_alias=True, exclude={"other_changes"}))
+        await self._session.execute(insert(rounds).values({**stored, "at": round_.at}))
 
     async def policy(self) -> PolicySetting:
-        row = (await self._session.execute(select(cluster_settings))).first()
+        row = await self._session.first(select(cluster_settings))
         return PolicySetting() if row is None else PolicySetting(row.policy, row.parameters)
 
     async def choose_policy(self, setting: PolicySetting, now: datetime) -> None:
@@ -131,7 +111,11 @@ class PostgresRounds(OnSession, Rounds):
 
 
 def _finite(value: Any) -> Any:
-    """Return the value, or 0 for a number that JSON cannot express."""
+    """Return the value with 0 for each number in it that JSON cannot express."""
+    if isinstance(value, dict):
+        return {name: _finite(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [_finite(one) for one in value]
     return 0.0 if isinstance(value, float) and not math.isfinite(value) else value
 
 

@@ -16,7 +16,7 @@ from headway.contract.values.markets import Market
 from service.adapters.postgres.engine.session import FetchedRow, Session, Statement
 from service.adapters.postgres.jobs.jobs import COLUMNS, row_to_job
 from service.adapters.postgres.money.tenants import tenants_of
-from service.adapters.postgres.nodes.quarantines import NodeQuarantines
+from service.adapters.postgres.nodes.nodes import PostgresNodes
 from service.adapters.postgres.rental.hazards import hazards_of_pools
 from service.adapters.postgres.rounds.money_snapshot import caps_and_limits, spent_for
 from service.adapters.postgres.tables.core import TERMINAL_SQL, cluster_settings
@@ -129,10 +129,10 @@ async def take_snapshot(
     node_rows = await session.fetch(_NODES)
     held = {SlotKey(node, slot): job for node, slot, job in await session.fetch(_HELD)}
     confined: dict[str, dict[int, str]] = {}
-    for one in await NodeQuarantines(session).open_quarantines():
+    for one in await PostgresNodes(session).open_quarantines():
         confined.setdefault(one.node_id, {})[one.slot] = one.message
     job_ids = [row.id for row in job_rows]
-    settings = (await session.execute(select(cluster_settings))).first()
+    settings = await session.first(select(cluster_settings))
     policy = PolicySetting() if settings is None else PolicySetting(settings.policy, settings.parameters)
     policy_state = {} if settings is None else settings.policy_state
     caps, limits = await caps_and_limits(session, now)
@@ -142,7 +142,7 @@ async def take_snapshot(
         jobs={row.id: row_to_job(row) for row in job_rows},
         nodes=nodes,
         held=held,
-        measurements=await _measurements(session, job_ids),
+        measurements=_by_owner(await session.rows(_MEASUREMENTS, {"jobs": job_ids})),
         class_measurements=await measured_of_classes(session, sorted({row.job_class for row in job_rows})),
         served=await _served(session, job_ids, now),
         usd_per_slot_h=dict(usd_per_slot_h),
@@ -204,13 +204,9 @@ def _slots(slots: str) -> tuple[Mapping[int, str], Mapping[int, str]]:
     )
 
 
-async def _measurements(session: Session, job_ids: Sequence[str]) -> dict[str, tuple[Measurement, ...]]:
-    return _by_owner((await session.execute(_MEASUREMENTS, {"jobs": list(job_ids)})).all())
-
-
 async def measured_of_classes(session: Session, classes: Sequence[str]) -> dict[str, tuple[Measurement, ...]]:
     """Return the measurements of the latest jobs of each class, by class."""
-    return _by_owner((await session.execute(_CLASS_MEASUREMENTS, {"classes": list(classes)})).all())
+    return _by_owner(await session.rows(_CLASS_MEASUREMENTS, {"classes": list(classes)}))
 
 
 def _by_owner(rows: Sequence[Sequence[Any]]) -> dict[str, tuple[Measurement, ...]]:
@@ -261,10 +257,10 @@ def _measurement(row: Sequence[Any]) -> Measurement:
 
 
 async def _served(session: Session, job_ids: Sequence[str], now: datetime) -> dict[str, Served]:
-    rows = await session.execute(SERVED, {"jobs": list(job_ids), "now": now, "since": None})
+    rows = await session.rows(SERVED, {"jobs": list(job_ids), "now": now, "since": None})
     seconds: dict[str, dict[str, float]] = {}
     slot_s: dict[str, float] = {}
-    for row in rows.all():
+    for row in rows:
         seconds.setdefault(row.job_id, {})[row.device_kind] = float(row.seconds)
         slot_s[row.job_id] = slot_s.get(row.job_id, 0.0) + float(row.slot_s)
     return {job_id: Served(by_kind, slot_s[job_id]) for job_id, by_kind in seconds.items()}

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Literal
 
-from sqlalchemy import Row, func, select, text, tuple_
+from sqlalchemy import TextClause, func, select, text
 
 from headway.contract.agents import NodeState
-from headway.contract.values.markets import Market
-from headway.contract.views.decisions import RoundChange, RoundView, RowPrice
+from headway.contract.views.decisions import RoundView
 from headway.contract.views.forecasts import ScoredPrediction
 from headway.contract.views.jobs import JobState, Page
-from service.adapters.postgres.engine.cursors import read_cursor, write_cursor
+from service.adapters.postgres.engine.cursors import cursor_after, newest_first
 from service.adapters.postgres.engine.expressions import one_of
+from service.adapters.postgres.engine.records import record_of
 from service.adapters.postgres.engine.session import OnSession
 from service.adapters.postgres.rounds.snapshot import CLASS_JOBS, ENOUGH_STEPS, SERVED, measured_of_classes
 from service.adapters.postgres.tables.core import TERMINAL_SQL, jobs, nodes, rounds
@@ -27,7 +27,7 @@ from service.usecases.rounds.views import seen_round
 _LEADER = text("SELECT term, extract(epoch FROM clock_timestamp() - renewed_at) AS silent_s FROM leadership")
 _SLOTS = text(
     """
-    SELECT state, reported->>'device_kind' AS device_kind, market, usd_per_slot_h, count(*) AS slots,
+    SELECT state AS node_state, reported->>'device_kind' AS device_kind, market, usd_per_slot_h, count(*) AS slots,
            count(held.id) AS held
     FROM nodes CROSS JOIN LATERAL jsonb_array_elements(slots) AS reported
     LEFT JOIN slot_grants AS held
@@ -88,28 +88,25 @@ class PostgresRoundQueries(OnSession, RoundQueries):
     """Views of rounds and the cluster in PostgreSQL."""
 
     async def rounds(self, *, limit: int, cursor: str | None, seen: frozenset[str] | None) -> Page[RoundView]:
-        query = select(rounds).order_by(rounds.c.at.desc(), rounds.c.id.desc()).limit(limit + 1)
-        if cursor is not None:
-            query = query.where(tuple_(rounds.c.at, rounds.c.id) < tuple_(*read_cursor(cursor)))
-        rows = (await self._session.execute(query)).all()
-        last = rows[limit - 1] if len(rows) > limit else None
+        query = newest_first(select(rounds), rounds.c.at, rounds.c.id, limit=limit, cursor=cursor)
+        rows = await self._session.rows(query)
         return Page(
-            items=await self._seen([_round(row) for row in rows[:limit]], seen),
-            next_cursor=write_cursor(last.at, last.id) if last is not None else None,
+            items=await self._seen([record_of(RoundView, row) for row in rows[:limit]], seen),
+            next_cursor=cursor_after(rows, limit, "at"),
         )
 
     async def round(self, round_id: str, *, seen: frozenset[str] | None) -> RoundView:
         query = select(rounds).order_by(rounds.c.at.desc(), rounds.c.id.desc()).limit(1)
         if round_id != "latest":
             query = query.where(rounds.c.id == round_id)
-        row = (await self._session.execute(query)).first()
+        row = await self._session.first(query)
         if row is None:
             raise NotFound(
                 "no round has been decided yet; check that a scheduler is running"
                 if round_id == "latest"
                 else f"no round {round_id!r} is stored: the service keeps the latest round and those that changed something."
             )
-        (found,) = await self._seen([_round(row)], seen)
+        (found,) = await self._seen([record_of(RoundView, row)], seen)
         return found
 
     async def _seen(self, views: list[RoundView], seen: frozenset[str] | None) -> list[RoundView]:
@@ -118,64 +115,42 @@ class PostgresRoundQueries(OnSession, RoundQueries):
             return views
         changed = {one.job_id for view in views for one in view.changes}
         query = select(jobs.c.id).where(one_of(jobs.c.id, changed), jobs.c.project.in_(seen))
-        own = set((await self._session.execute(query)).scalars())
+        own = set(await self._session.scalars(query))
         return [seen_round(view, own, seen) for view in views]
 
     async def slots(self) -> list[SlotCount]:
-        rows = (await self._session.execute(_SLOTS)).all()
-        return [
-            SlotCount(
-                NodeState(row.state),
-                row.device_kind,
-                row.slots,
-                row.held,
-                Market(row.market),
-                row.usd_per_slot_h,
-            )
-            for row in rows
-        ]
+        return [record_of(SlotCount, row) for row in await self._session.rows(_SLOTS)]
 
     async def nodes(self) -> dict[NodeState, int]:
-        query = select(nodes.c.state, func.count()).group_by(nodes.c.state)
-        return {NodeState(state): count for state, count in (await self._session.execute(query)).all()}
+        query = select(nodes.c.state, func.count().label("number")).group_by(nodes.c.state)
+        return {NodeState(row.state): row.number for row in await self._session.rows(query)}
 
     async def leader(self) -> tuple[int, float]:
-        row = (await self._session.execute(_LEADER)).first()
+        row = await self._session.first(_LEADER)
         return (0, 0.0) if row is None else (row.term, max(0.0, float(row.silent_s)))
 
     async def predictions(self, job_id: str) -> list[ScoredPrediction]:
-        rows = (await self._session.execute(_PREDICTIONS, {"job": job_id})).all()
-        return [
-            ScoredPrediction(
-                generation=row.generation,
-                device_kind=row.device_kind,
-                slots=row.slots,
-                predicted=row.predicted,
-                low=row.low,
-                high=row.high,
-                measured=row.measured,
-            )
-            for row in rows
-        ]
+        rows = await self._session.rows(_PREDICTIONS, {"job": job_id})
+        return [record_of(ScoredPrediction, row) for row in rows]
 
     async def prediction_errors(self, since: datetime, quantiles: Sequence[float]) -> PredictionErrors:
         values = {"since": since, "quantiles": list(quantiles)}
-        row = (await self._session.execute(_PREDICTION_ERRORS, values)).one()
-        if not row.number:
-            return PredictionErrors(0, (math.nan,) * len(quantiles), math.nan)
-        return PredictionErrors(row.number, tuple(row.ratios), float(row.coverage))
+        return await self._errors(_PREDICTION_ERRORS, values)
 
     async def forecast_errors(
         self, of: Literal["time", "cost"], share: float, since: datetime, quantiles: Sequence[float]
     ) -> PredictionErrors:
         values = {"of": of, "share": share, "since": since, "quantiles": list(quantiles)}
-        row = (await self._session.execute(_FORECAST_ERRORS, values)).one()
+        return await self._errors(_FORECAST_ERRORS, values)
+
+    async def _errors(self, statement: TextClause, values: Mapping[str, Any]) -> PredictionErrors:
+        row = (await self._session.execute(statement, values)).one()
         if not row.number:
-            return PredictionErrors(0, (math.nan,) * len(quantiles), math.nan)
+            return PredictionErrors(0, (math.nan,) * len(values["quantiles"]), math.nan)
         return PredictionErrors(row.number, tuple(row.ratios), float(row.coverage or 0.0))
 
     async def used_since(self, job_id: str, since: datetime, now: datetime) -> tuple[float, dict[str, float]]:
-        rows = (await self._session.execute(SERVED, {"jobs": [job_id], "now": now, "since": since})).all()
+        rows = await self._session.rows(SERVED, {"jobs": [job_id], "now": now, "since": since})
         return sum(float(row.seconds) for row in rows), {row.device_kind: float(row.slot_s) for row in rows}
 
     async def measured_of_class(self, job_class: str) -> tuple[Measurement, ...]:
@@ -183,31 +158,12 @@ class PostgresRoundQueries(OnSession, RoundQueries):
         return found.get(job_class, ())
 
     async def ended_samples(self, job_class: str) -> list[float]:
-        rows = await self._session.execute(_ENDED_SAMPLES, {"job_class": job_class})
-        return [samples for samples in rows.scalars() if samples]
+        found = await self._session.scalars(_ENDED_SAMPLES, {"job_class": job_class})
+        return [samples for samples in found if samples]
 
     async def live_jobs(self, *, seen: frozenset[str] | None) -> dict[JobState, int]:
-        query = select(jobs.c.state, func.count()).where(text(f"NOT ({TERMINAL_SQL})")).group_by(jobs.c.state)
+        columns = jobs.c.state, func.count().label("number")
+        query = select(*columns).where(text(f"NOT ({TERMINAL_SQL})")).group_by(jobs.c.state)
         if seen is not None:
             query = query.where(jobs.c.project.in_(seen))
-        return {JobState(state): count for state, count in (await self._session.execute(query)).all()}
-
-
-def _round(row: Row[Any]) -> RoundView:
-    return RoundView(
-        id=row.id,
-        at=row.at,
-        took_s=row.took_s,
-        policy=row.policy,
-        parameters=row.parameters,
-        inputs_digest=row.inputs_digest,
-        status=row.status,
-        objective=row.objective,
-        bound=row.bound,
-        gap=row.gap,
-        unit=row.unit,
-        prices=[RowPrice.model_validate(one) for one in row.prices],
-        times=row.times,
-        jobs=row.jobs,
-        changes=[RoundChange.model_validate(one) for one in row.changes],
-    )
+        return {JobState(row.state): row.number for row in await self._session.rows(query)}

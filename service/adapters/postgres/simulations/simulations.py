@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from pydantic import ValidationError
-from sqlalchemy import ColumnElement, Row, select, true, tuple_, update
+from sqlalchemy import ColumnElement, Row, select, true, update
 from sqlalchemy.dialects.postgresql import insert
 
 from headway.contract.views.jobs import Page
@@ -16,7 +16,8 @@ from headway.contract.views.simulations import (
     SimulationStatus,
     SimulationView,
 )
-from service.adapters.postgres.engine.cursors import read_cursor, write_cursor
+from service.adapters.postgres.engine.cursors import cursor_after, newest_first
+from service.adapters.postgres.engine.records import record_of
 from service.adapters.postgres.engine.session import OnSession
 from service.adapters.postgres.tables.core import simulations
 from service.domain.shared.errors import NotFound
@@ -49,31 +50,28 @@ class PostgresSimulations(OnSession, Simulations):
             "created_at": now,
         }
         statement = insert(simulations).values(**values).on_conflict_do_nothing().returning(simulations)
-        row = (await self._session.execute(statement)).first()
+        row = await self._session.first(statement)
         if row is not None:
-            return AskedSimulation(_view(row), request_digest, created=True)
+            return AskedSimulation(record_of(SimulationView, row), request_digest, created=True)
         query = select(*_LISTED).where(simulations.c.idempotency_key == idempotency_key)
         before = (await self._session.execute(query)).one()
-        return AskedSimulation(_view(before), before.request_digest, created=False)
+        return AskedSimulation(record_of(SimulationView, before), before.request_digest, created=False)
 
     async def get(self, simulation_id: str, *, seen: frozenset[str] | None) -> SimulationView:
         query = select(simulations).where(simulations.c.id == simulation_id, _within(seen))
         row = await self._find(query, simulation_id)
-        return _view(row)
+        return record_of(SimulationView, row)
 
     async def page(
         self, *, limit: int, cursor: str | None, seen: frozenset[str] | None
     ) -> Page[SimulationView]:
-        order = simulations.c.created_at, simulations.c.id
-        newest_first = (one.desc() for one in order)
-        query = select(*_LISTED).where(_within(seen)).order_by(*newest_first).limit(limit + 1)
-        if cursor is not None:
-            query = query.where(tuple_(*order) < tuple_(*read_cursor(cursor)))
-        rows = (await self._session.execute(query)).all()
-        last = rows[limit - 1] if len(rows) > limit else None
+        query = select(*_LISTED).where(_within(seen))
+        rows = await self._session.rows(
+            newest_first(query, simulations.c.created_at, simulations.c.id, limit=limit, cursor=cursor)
+        )
         return Page(
-            items=[_view(row) for row in rows[:limit]],
-            next_cursor=write_cursor(last.created_at, last.id) if last is not None else None,
+            items=[record_of(SimulationView, row) for row in rows[:limit]],
+            next_cursor=cursor_after(rows, limit, "created_at"),
         )
 
     async def take(self, now: datetime) -> TakenSimulation | None:
@@ -97,7 +95,7 @@ class PostgresSimulations(OnSession, Simulations):
             )
             .returning(simulations.c.id, simulations.c.request, simulations.c.attempt, simulations.c.projects)
         )
-        row = (await self._session.execute(statement)).first()
+        row = await self._session.first(statement)
         if row is None:
             return None
         seen = None if row.projects is None else frozenset(row.projects)
@@ -130,7 +128,7 @@ class PostgresSimulations(OnSession, Simulations):
         )
 
     async def _find(self, query: Any, simulation_id: str) -> Row[Any]:
-        row: Row[Any] | None = (await self._session.execute(query)).first()
+        row: Row[Any] | None = await self._session.first(query)
         if row is None:
             raise NotFound(
                 f"no simulation has the id {simulation_id!r}; simulations are deleted after some days."
@@ -164,10 +162,3 @@ def _request(stored: dict[str, Any]) -> SimulationRequest | None:
         return SimulationRequest.model_validate(stored)
     except ValidationError:
         return None
-
-
-def _view(row: Row[Any]) -> SimulationView:
-    values = row._mapping  # noqa: SLF001 - SQLAlchemy's public name for it
-    return SimulationView.model_validate(
-        {name: values[name] for name in SimulationView.model_fields if name in values}
-    )

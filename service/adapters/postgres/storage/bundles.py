@@ -26,7 +26,7 @@ class PostgresBundles(OnSession, Bundles):
             )
             runs = exists().where(jobs.c.spec["bundle"].astext == digest, jobs.c.project.in_(projects))
             query = query.where(or_(uploaded, runs))
-        row = (await self._session.execute(query)).first()
+        row = await self._session.first(query)
         return None if row is None else BundleRecord(row.digest, row.size_bytes, tuple(row.files))
 
     async def add(self, bundle: BundleRecord, now: datetime) -> None:

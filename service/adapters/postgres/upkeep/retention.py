@@ -1,28 +1,32 @@
-"""Deletion of old rows in batches, so that even a backlog of a month locks nothing for seconds."""
+"""Deletion and thinning of old rows in batches, so that even a backlog of a month locks nothing for seconds."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
-from sqlalchemy import ARRAY, Text, bindparam, delete, literal, select, text
+from sqlalchemy import delete, literal, select, text
+from sqlalchemy.dialects.postgresql import insert as upsert
 
 from headway.contract.agents import NodeState
 from service.adapters.postgres.engine.expressions import one_of
-from service.adapters.postgres.tables.core import TERMINAL_SQL, bundles, jobs, nodes, slot_grants
-from service.adapters.postgres.tables.ledger import leases, ledger_state
-from service.adapters.postgres.tables.rental import ENDED_SQL, machines
-from service.adapters.postgres.upkeep.batches import delete_batch
-from service.adapters.postgres.upkeep.thinning import Thinning
+from service.adapters.postgres.engine.session import OnSession, Session
+from service.adapters.postgres.tables.core import TERMINAL_SQL, bundles, jobs, metrics, nodes, slot_grants
+from service.adapters.postgres.tables.rental import ENDED_SQL, leases, machines
+from service.adapters.postgres.tables.upkeep import retention_cursors
 from service.domain.rental.machines import ENDED
+from service.domain.rental.timeline import MARKS, PHASE_MARKS
 from service.usecases.ports.upkeep import (
     BATCH,
+    MAX_EVENTS,
     MAX_ROUNDS,
     MAX_SIMULATIONS,
     ExpiringRows,
+    Horizons,
     JobsDeleted,
     Retention,
+    Tier,
 )
 
 _JOBS_AT_ONCE = 50
@@ -57,36 +61,119 @@ _ROWS: Final[dict[ExpiringRows, tuple[str, str]]] = {
 
 _UNUSED_BUNDLES = text(
     """
-    DELETE FROM bundles WHERE digest = ANY(:digests)
+    DELETE FROM bundles WHERE digest = ANY(CAST(:digests AS text[]))
         AND NOT EXISTS (SELECT 1 FROM jobs WHERE jobs.spec->>'bundle' = bundles.digest)
     RETURNING digest
     """
-).bindparams(bindparam("digests", type_=ARRAY(Text)))
+)
+_KEPT_OF_A_PLAN = 20
+"""Number of generations whose statistics stay, for each configuration and batch plan."""
+
+_THIN = text(
+    """
+    DELETE FROM metrics USING (
+        SELECT later.id FROM metrics AS later
+        CROSS JOIN LATERAL (
+            SELECT at FROM metrics AS earlier
+            WHERE earlier.job_id = later.job_id AND earlier.id < later.id AND earlier.name = later.name
+            ORDER BY earlier.id DESC LIMIT 1
+        ) AS before
+        WHERE later.id > :after AND later.id <= :upto
+            AND floor(extract(epoch FROM before.at) / :every_s) = floor(extract(epoch FROM later.at) / :every_s)
+    ) AS surplus
+    WHERE metrics.id = surplus.id
+    """
+)
+"""Deletion of all but the first value of each job and name within `every_s`."""
+_BACKWARDS = (text("SET LOCAL enable_bitmapscan = off"), text("SET LOCAL enable_sort = off"))
+"""Planner settings that make the lookup of the previous value a backward index scan.
+
+Right after many inserts the planner has no statistics of them. It would sort all values of a job for every
+row.
+"""
+
+_TURNS = """
+    SELECT generation, granted_at, ended_at, max(ended_before) OVER (ORDER BY generation) AS all_ended_before
+    FROM (
+        SELECT *, lag(coalesce(ended_at, 'infinity')) OVER (ORDER BY generation) AS ended_before
+        FROM allocations WHERE job_id = :job
+    ) AS generations
+"""
+_BEGIN_IN_TURN = text(
+    f"""
+    UPDATE allocations SET granted_at = all_ended_before
+    FROM ({_TURNS}) AS turns
+    WHERE allocations.job_id = :job AND allocations.generation = turns.generation
+        AND all_ended_before < :before AND allocations.granted_at < all_ended_before
+    """  # noqa: S608 - constants
+)
+"""Correction of the start of generations before the previous ones are deleted.
+
+A generation's turn begins when the previous ones have ended. After this statement its own row says so.
+"""
+_FOLD = text(
+    f"""
+    WITH over AS (
+        SELECT generation FROM ({_TURNS}) AS turns
+        WHERE ended_at < :before AND coalesce(all_ended_before < :before, true)
+            AND generation < (SELECT generation FROM jobs WHERE id = :job)
+            AND NOT EXISTS (
+                SELECT 1 FROM slot_grants WHERE job_id = :job AND released_at IS NULL
+                    AND slot_grants.generation = turns.generation
+            )
+        ORDER BY generation LIMIT {BATCH}
+    ), gone AS (
+        DELETE FROM allocations USING over
+        WHERE allocations.job_id = :job AND allocations.generation = over.generation
+        RETURNING device_kind, size, extract(epoch FROM greatest(ended_at - granted_at, '0')) AS seconds
+    ), folded AS (
+        INSERT INTO past_allocations AS past (job_id, device_kind, seconds, slot_s)
+        SELECT :job, device_kind, sum(seconds), sum(size * seconds) FROM gone GROUP BY device_kind
+        ON CONFLICT (job_id, device_kind) DO UPDATE
+            SET seconds = past.seconds + excluded.seconds, slot_s = past.slot_s + excluded.slot_s
+    )
+    SELECT count(*) FROM gone
+    """  # noqa: S608
+)
+_CUT = text(
+    f"""
+    SELECT greatest(
+        (SELECT max(sequence) FROM events WHERE job_id = :job AND kind <> 'first_step' AND at < :before),
+        (SELECT max(sequence) FROM events WHERE job_id = :job AND kind <> 'first_step' AND at < :capped AND sequence <= (
+            SELECT sequence FROM events WHERE job_id = :job ORDER BY sequence DESC OFFSET {MAX_EVENTS} LIMIT 1
+        ))
+    )
+    """  # noqa: S608
+)
+"""Number of the last event that is too old, or too many.
+
+The time of a first step comes from the clock of its node and may be wrong, so it does not count.
+"""
+_LAST_PHASE = text(
+    "SELECT max(sequence) FROM events WHERE job_id = :job AND sequence <= :cut AND kind = ANY(CAST(:kinds AS text[]))"
+)
 
 
-class PostgresRetention(Thinning, Retention):
+class PostgresRetention(OnSession, Retention):
     """Retention in PostgreSQL."""
 
-    async def accrued_at(self) -> datetime | None:
-        query = select(ledger_state.c.accrued_at)
-        found: datetime | None = (await self._session.execute(query)).scalar_one_or_none()
-        return found
-
-    async def delete_rows(self, doomed: ExpiringRows, before: datetime) -> int:
-        if doomed in {ExpiringRows.RENTED_NODES, ExpiringRows.NODES}:
-            return await self._delete_nodes(before, rented=doomed is ExpiringRows.RENTED_NODES)
-        return await delete_batch(self._session, *_ROWS[doomed], before=before)
+    async def delete_rows(self, kind: ExpiringRows, before: datetime) -> int:
+        if kind in {ExpiringRows.RENTED_NODES, ExpiringRows.NODES}:
+            return await self._delete_nodes(before, rented=kind is ExpiringRows.RENTED_NODES)
+        return await _delete_batch(self._session, *_ROWS[kind], before=before)
 
     async def delete_jobs(self, before: datetime) -> JobsDeleted:
         query = select(jobs.c.id).where(jobs.c.finished_at < before).limit(_JOBS_AT_ONCE)
-        old = list((await self._session.execute(query)).scalars())
+        old = await self._session.scalars(query)
         left = BATCH if old else 0
         for table in _OF_JOBS if old else ():
-            left -= await delete_batch(self._session, table, "job_id = ANY(:ids)", left, ids=old)
+            left -= await _delete_batch(
+                self._session, table, "job_id = ANY(CAST(:ids AS text[]))", left, ids=old
+            )
             if left <= 0:
                 return JobsDeleted((), more=True)
-        gone = await self._session.execute(delete(jobs).where(one_of(jobs.c.id, old)).returning(jobs.c.id))
-        return JobsDeleted(list(gone.scalars()), more=len(old) == _JOBS_AT_ONCE)
+        statement = delete(jobs).where(one_of(jobs.c.id, old)).returning(jobs.c.id)
+        return JobsDeleted(await self._session.scalars(statement), more=len(old) == _JOBS_AT_ONCE)
 
     async def unused_bundles(self, before: datetime) -> list[str]:
         # The rows are locked before the check. A submit that found its bundle holds that row's lock until
@@ -94,8 +181,8 @@ class PostgresRetention(Thinning, Retention):
         query = (
             select(bundles.c.digest).where(bundles.c.created_at < before).with_for_update(skip_locked=True)
         )
-        old = list((await self._session.execute(query)).scalars())
-        return list((await self._session.execute(_UNUSED_BUNDLES, {"digests": old})).scalars())
+        old = await self._session.scalars(query)
+        return await self._session.scalars(_UNUSED_BUNDLES, {"digests": old})
 
     async def _delete_nodes(self, before: datetime, *, rented: bool) -> int:
         """Delete a batch of LOST nodes without grants, open leases or open machines, and their commands."""
@@ -117,22 +204,112 @@ class PostgresRetention(Thinning, Retention):
             .limit(BATCH)
             .with_for_update(skip_locked=True)
         )
-        gone = list((await self._session.execute(query)).scalars())
+        gone = await self._session.scalars(query)
         if not gone:
             return 0
-        if await delete_batch(self._session, "commands", "node_id = ANY(:ids)", ids=gone) == BATCH:
+        if (
+            await _delete_batch(self._session, "commands", "node_id = ANY(CAST(:ids AS text[]))", ids=gone)
+            == BATCH
+        ):
             return BATCH
         await self._session.execute(delete(nodes).where(one_of(nodes.c.id, gone)))
         return len(gone)
 
     async def existing_jobs(self, job_ids: Collection[str]) -> set[str]:
         query = select(jobs.c.id).where(one_of(jobs.c.id, job_ids))
-        return set((await self._session.execute(query)).scalars())
+        return set(await self._session.scalars(query))
 
     async def existing_bundles(self, digests: Collection[str]) -> set[str]:
         query = select(bundles.c.digest).where(one_of(bundles.c.digest, digests))
-        return set((await self._session.execute(query)).scalars())
+        return set(await self._session.scalars(query))
 
     async def live_jobs(self) -> list[str]:
         query = select(jobs.c.id).where(text(f"NOT ({TERMINAL_SQL})"), jobs.c.started_at.is_not(None))
-        return list((await self._session.execute(query)).scalars())
+        return await self._session.scalars(query)
+
+    async def thin_metrics(self, tier: Tier, now: datetime) -> bool:
+        # Values are read in the order of their arrival and each only once. No value has a time in the
+        # future.
+        name = f"metrics to one in {tier.every.total_seconds():.0f} s"
+        found = select(retention_cursors.c.position).where(retention_cursors.c.name == name)
+        after = (await self._session.execute(found)).scalar_one_or_none() or 0
+        query = (
+            select(metrics.c.id, metrics.c.at).where(metrics.c.id > after).order_by(metrics.c.id).limit(BATCH)
+        )
+        upto, young = after, False
+        for row in await self._session.rows(query):
+            young = row.at >= now - tier.age
+            if young:
+                break
+            upto = row.id
+        if upto == after:
+            return False
+        values = {"after": after, "upto": upto, "every_s": tier.every.total_seconds()}
+        for setting in _BACKWARDS:
+            await self._session.execute(setting)
+        await self._session.execute(_THIN, values)
+        moved = upsert(retention_cursors).values(name=name, position=upto)
+        await self._session.execute(
+            moved.on_conflict_do_update(index_elements=["name"], set_={"position": upto})
+        )
+        return not young
+
+    async def long_lived(self, submitted_before: datetime) -> list[str]:
+        query = select(jobs.c.id).where(
+            text(f"NOT ({TERMINAL_SQL})"), jobs.c.submitted_at < submitted_before, jobs.c.generation > 0
+        )
+        return await self._session.scalars(query.order_by(jobs.c.id))
+
+    async def thin_history(self, job_id: str, horizons: Horizons) -> int:
+        values = {"job": job_id, "before": horizons.history}
+        await self._session.execute(_BEGIN_IN_TURN, values)
+        gone: int = (await self._session.execute(_FOLD, values)).scalar_one()
+        gone += await self._rows("measurements", _OLD_MEASUREMENTS, BATCH - gone, values)
+        gone += await self._rows("rank_exits", _OLD_EXITS, BATCH - gone, values)
+        return gone + await self._events(job_id, horizons, BATCH - gone)
+
+    async def _events(self, job_id: str, horizons: Horizons, limit: int) -> int:
+        """Delete a batch of old events, but keep the last change of phase and the events of `MARKS` after it.
+
+        The present use of the job's slots follows from those events.
+        """
+        values: Mapping[str, Any] = {"job": job_id, "before": horizons.history, "capped": horizons.capped}
+        cut = (await self._session.execute(_CUT, values)).scalar_one()
+        if cut is None or limit <= 0:
+            return 0
+        kinds = {"job": job_id, "cut": cut, "kinds": list(PHASE_MARKS)}
+        phase = (await self._session.execute(_LAST_PHASE, kinds)).scalar_one() or 0
+        marks = ", ".join(f"'{kind}'" for kind in MARKS)
+        where = f"job_id = :job AND sequence <= :cut AND (sequence < :phase OR kind NOT IN ({marks}))"
+        return await self._rows("events", where, limit, {"job": job_id, "cut": cut, "phase": phase})
+
+    async def _rows(self, table: str, where: str, limit: int, values: Mapping[str, Any]) -> int:
+        return await _delete_batch(self._session, table, where, limit, **values) if limit > 0 else 0
+
+
+_OLD_MEASUREMENTS = f"""
+    job_id = :job AND updated_at < :before AND (generation, global_batch) IN (
+        SELECT generation, global_batch FROM (
+            SELECT generation, global_batch, row_number() OVER (
+                PARTITION BY device_kind, slots, nodes, global_batch, local_batch, accumulation ORDER BY generation DESC
+            ) AS age FROM measurements WHERE job_id = :job
+        ) AS by_age WHERE age > {_KEPT_OF_A_PLAN}
+    )
+"""  # noqa: S608
+_OLD_EXITS = """
+    job_id = :job AND at < :before AND generation < least(
+        (SELECT generation FROM jobs WHERE id = :job),
+        (SELECT min(generation) FROM slot_grants WHERE job_id = :job AND released_at IS NULL)
+    )
+"""
+
+
+async def _delete_batch(session: Session, table: str, where: str, limit: int = BATCH, **values: Any) -> int:
+    """Delete at most `limit` rows of a table; return their number.
+
+    It selects rows by their physical position (ctid), so the limit costs nothing.
+    """
+    statement = (
+        f"DELETE FROM {table} WHERE ctid = ANY(ARRAY(SELECT ctid FROM {table} WHERE {where} LIMIT :limit))"  # noqa: S608
+    )
+    return (await session.execute(text(statement), {"limit": limit, **values})).rowcount

@@ -81,7 +81,7 @@ async def callback(
 ) -> Response:
     """Finish the sign-in of a browser that returns from the identity provider."""
     try:
-        _check_way_back(request, context, state=state, code=code, error=error, issuer=iss)
+        _check_callback(request, context, state=state, code=code, error=error, issuer=iss)
         provider, oidc = _provider(context)
         session = await finish_login(
             context.transactions,
@@ -103,7 +103,7 @@ async def callback(
     return response
 
 
-def _check_way_back(
+def _check_callback(
     request: Request, context: ApiContext, *, state: str, code: str, error: str, issuer: str | None
 ) -> None:
     """Raise WrongToken unless the sign-in began in this browser and the provider accepted it.
@@ -111,8 +111,8 @@ def _check_way_back(
     The browser's cookie must have the state, and the issuer must be the configured provider.
     """
     _, oidc = _provider(context)
-    begun = request.cookies.get(_LOGIN_COOKIE, "")
-    if not begun or not hmac.compare_digest(begun.encode(), state.encode()):
+    state_of_browser = request.cookies.get(_LOGIN_COOKIE, "")
+    if not state_of_browser or not hmac.compare_digest(state_of_browser.encode(), state.encode()):
         raise WrongToken("this sign-in did not begin in this browser, or has expired; sign in again.")
     if issuer is not None and issuer != oidc.issuer:
         raise WrongToken(
@@ -158,7 +158,7 @@ async def create_sign_in_link(context: Context, caller: Caller) -> Response:
     """Create a link that signs one browser in as the bearer of the token. It works once, within two minutes."""
     now = context.now()
     code, expires_at = await make_link(context.transactions, caller, token_id=new_id("t", now), now=now)
-    # Without TLS the command line knows the address of the service better.
+    # Without TLS, the command line prepends the address by which it reaches the service.
     base = context.http.public_url if context.http.secure else ""
     url = f"{base}/auth/link?code={code}"
     return as_json(SignInLink(url=url, expires_at=expires_at), 201)

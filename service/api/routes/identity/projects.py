@@ -52,7 +52,7 @@ async def list_projects(
 ) -> Response:
     """List the caller's projects, by name."""
     async with context.transactions.begin() as tx:
-        page = await tx.access_queries.projects(caller.projects(), context.now(), limit=limit, cursor=cursor)
+        page = await tx.projects.page(caller.projects(), context.now(), limit=limit, cursor=cursor)
     return as_page(request, page)
 
 

@@ -49,9 +49,7 @@ async def list_tokens(
     Admins of the whole service see all.
     """
     async with context.transactions.begin() as tx:
-        page = await tx.access_queries.tokens(
-            tokens_seen_by(caller), now=context.now(), limit=limit, cursor=cursor
-        )
+        page = await tx.tokens.page(tokens_seen_by(caller), now=context.now(), limit=limit, cursor=cursor)
     return as_page(request, page)
 
 

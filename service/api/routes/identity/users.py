@@ -33,7 +33,7 @@ async def list_users(
 ) -> Response:
     """List all users with their roles, by name."""
     async with context.transactions.begin() as tx:
-        page = await tx.access_queries.users(name=None, limit=limit, cursor=cursor)
+        page = await tx.users.page(name=None, limit=limit, cursor=cursor)
     return as_page(request, page)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
@@ -25,7 +27,7 @@ from headway.contract.views.jobs import (
     ResizeRequest,
 )
 from service.api.http.access import Caller, OwnJob, SeenJob, needs
-from service.api.http.context import Context, Cursor, IdempotencyKey, Limit, new_id
+from service.api.http.context import ApiContext, Context, Cursor, IdempotencyKey, Limit, new_id
 from service.api.http.problems import PROBLEM
 from service.api.http.render import as_json, as_page, as_stream, wants_stream
 from service.api.http.streams import follow_events
@@ -46,6 +48,8 @@ router = APIRouter(
     tags=["jobs"],
     responses={401: PROBLEM, 404: PROBLEM, 409: PROBLEM, 422: PROBLEM, 503: PROBLEM},
 )
+_CONTROL: Any = {"status_code": 202, "response_model": JobView, **needs(Role.USER)}
+"""Arguments of the routes that control a job."""
 
 
 async def submit_job(
@@ -139,58 +143,45 @@ async def _view(context: Context, job: str) -> JobView:
         return await tx.job_queries.job(job)
 
 
-@router.post(
-    "/{job}/cancel", operation_id="cancel_job", status_code=202, response_model=JobView, **needs(Role.USER)
-)
+@router.post("/{job}/cancel", operation_id="cancel_job", **_CONTROL)
 async def cancel_job(context: Context, job: OwnJob, request: CancelRequest | None = None) -> Response:
     """Stop a job permanently: after a last checkpoint, or at once with `force`."""
     force = request is not None and request.force
-    async with context.transactions.begin() as tx:
-        changed = await control.cancel(tx, job, force=force, launch=context.launch, now=context.now())
-        view = await tx.job_queries.job(changed.id)
-    return as_json(view, 202)
+    return await _controlled(context, job, partial(control.cancel, force=force))
 
 
-@router.post(
-    "/{job}/pause", operation_id="pause_job", status_code=202, response_model=JobView, **needs(Role.USER)
-)
+@router.post("/{job}/pause", operation_id="pause_job", **_CONTROL)
 async def pause_job(context: Context, job: OwnJob) -> Response:
     """Stop the job, which may save a checkpoint, and keep it until it is resumed."""
-    async with context.transactions.begin() as tx:
-        changed = await control.pause(tx, job, launch=context.launch, now=context.now())
-        view = await tx.job_queries.job(changed.id)
-    return as_json(view, 202)
+    return await _controlled(context, job, control.pause)
 
 
-@router.post(
-    "/{job}/resume", operation_id="resume_job", status_code=202, response_model=JobView, **needs(Role.USER)
-)
+@router.post("/{job}/resume", operation_id="resume_job", **_CONTROL)
 async def resume_job(context: Context, job: OwnJob) -> Response:
     """Let a paused job continue when there are free slots."""
-    async with context.transactions.begin() as tx:
-        changed = await control.resume(tx, job, launch=context.launch, now=context.now())
-        view = await tx.job_queries.job(changed.id)
-    return as_json(view, 202)
+    return await _controlled(context, job, control.resume)
 
 
-@router.post(
-    "/{job}/resize", operation_id="resize_job", status_code=202, response_model=JobView, **needs(Role.USER)
-)
+@router.post("/{job}/resize", operation_id="resize_job", **_CONTROL)
 async def resize_job(context: Context, job: OwnJob, request: ResizeRequest) -> Response:
     """Fix the job's size, or let the scheduler choose it again (null)."""
-    async with context.transactions.begin() as tx:
-        changed = await control.resize(tx, job, request.slots, launch=context.launch, now=context.now())
-        view = await tx.job_queries.job(changed.id)
-    return as_json(view, 202)
+    return await _controlled(context, job, partial(control.resize, slots=request.slots))
 
 
 @router.patch("/{job}", operation_id="change_job", response_model=JobView, **needs(Role.USER))
 async def change_job(context: Context, job: OwnJob, patch: JobPatch) -> Response:
     """Change the job's priority, from the next scheduling round on."""
+    return await _controlled(context, job, partial(control.prioritize, priority=patch.priority), 200)
+
+
+async def _controlled(
+    context: ApiContext, job: str, action: Callable[..., Awaitable[Job]], status: int = 202
+) -> Response:
+    """Apply an action of `control` to a job, and return the job as it is then."""
     async with context.transactions.begin() as tx:
-        changed = await control.prioritize(tx, job, patch.priority, launch=context.launch, now=context.now())
+        changed = await action(tx, job, launch=context.launch, now=context.now())
         view = await tx.job_queries.job(changed.id)
-    return as_json(view)
+    return as_json(view, status)
 
 
 @router.get(
@@ -237,8 +228,8 @@ async def list_events(
     """List the job's events, oldest first. With `Accept: text/event-stream`, stream them as they happen."""
     job_id = (await _view(context, job)).id
     if wants_stream(request):
-        seen = _number(request.headers.get("last-event-id")) or after
-        return as_stream(follow_events(context, job_id, seen))
+        last = _number(request.headers.get("last-event-id")) or after
+        return as_stream(follow_events(context, job_id, last))
     async with context.transactions.begin() as tx:
         page = await tx.job_queries.events(job_id, after=_number(cursor) or after, limit=limit)
     return as_page(request, page)

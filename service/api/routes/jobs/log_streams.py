@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from headway.contract.values.quantities import parse_duration_s
+from headway.contract.values.quantities import duration_s
 from headway.contract.views.jobs import TERMINAL_STATES, JobView, LogChunk, Page
 from service.api.http.context import ApiContext
 from service.api.http.render import sse
@@ -58,9 +58,7 @@ def since_of(text: str | None, now: datetime) -> datetime | None:
     try:
         moment = datetime.fromisoformat(text) if "-" in text else None
         if moment is None:
-            ago_s = parse_duration_s(text)
-            assert isinstance(ago_s, float)
-            return max(now - timedelta(seconds=ago_s), datetime.fromtimestamp(0, UTC))
+            return max(now - timedelta(seconds=duration_s(text)), datetime.fromtimestamp(0, UTC))
     except (ValueError, OverflowError):
         message = "neither a duration such as 10m or 2h, nor a time such as 2026-03-10T12:00:00Z"
         raise InvalidField("since", message) from None
@@ -77,7 +75,7 @@ async def filter_of(
 
     Raises:
         InvalidField: both an attempt and a generation are given.
-        NotFound: the job has no such attempt, or its stored history begins later.
+        NotFound: the attempt does not exist, or was deleted.
     """
     if attempt is None:
         return LogFilter(rank=rank, first=generation or 0, last=generation)
@@ -97,7 +95,7 @@ async def filter_of(
 async def log_page(context: ApiContext, wanted: LogRequest, limit: int) -> Page[LogChunk]:
     """Return a page of log chunks; with `tail`, the chunks that contain the last lines."""
     if wanted.tail is not None and wanted.cursor is None:
-        return Page(items=(await _last(context, wanted, wanted.tail))[0])
+        return Page(items=(await _last_chunks(context, wanted, wanted.tail))[0])
     items: list[LogChunk] = []
     size = 0
     async with aclosing(read_logs(context.storage, wanted.job.id, wanted.reading())) as chunks:
@@ -113,27 +111,27 @@ async def follow_logs(context: ApiContext, wanted: LogRequest) -> AsyncIterator[
     """Yield the job's log chunks as server-sent events, until it has ended and its last lines were sent."""
     job_id, clock_s = wanted.job.id, asyncio.get_running_loop().time
     try:
-        async with context.wake_ups.heard((WakeUp.LOGS, job_id), (WakeUp.EVENTS, job_id)) as rung:
+        async with context.wake_ups.heard((WakeUp.LOGS, job_id), (WakeUp.EVENTS, job_id)) as woken:
             reading = wanted.reading()
             if wanted.tail is not None and wanted.cursor is None:
-                chunks, reading = await _last(context, wanted, wanted.tail)
-                for chunk in chunks:
+                recent, reading = await _last_chunks(context, wanted, wanted.tail)
+                for chunk in recent:
                     yield _event(chunk)
-            news_s: float | None = None
+            quiet_since_s: float | None = None
             while True:
-                rung.clear()
+                woken.clear()
                 ended = await _has_ended(context, job_id)
-                async with aclosing(read_logs(context.storage, job_id, reading)) as news:
-                    async for chunk in news:
-                        news_s = None
+                async with aclosing(read_logs(context.storage, job_id, reading)) as chunks:
+                    async for chunk in chunks:
+                        quiet_since_s = None
                         yield _event(chunk)
                 if ended:
-                    news_s = clock_s() if news_s is None else news_s
-                    if clock_s() - news_s >= _QUIET_S:
+                    quiet_since_s = clock_s() if quiet_since_s is None else quiet_since_s
+                    if clock_s() - quiet_since_s >= _QUIET_S:
                         yield sse("end")
                         return
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(rung.wait(), _LAST_LOOK_S if ended else _LOOK_S)
+                    await asyncio.wait_for(woken.wait(), _LAST_LOOK_S if ended else _LOOK_S)
                 yield ": still here\n\n"
     except Unavailable:
         # The client reconnects with its last position.
@@ -151,7 +149,9 @@ async def _has_ended(context: ApiContext, job_id: str) -> bool:
     return False
 
 
-async def _last(context: ApiContext, wanted: LogRequest, lines: int) -> tuple[list[LogChunk], LogReading]:
+async def _last_chunks(
+    context: ApiContext, wanted: LogRequest, lines: int
+) -> tuple[list[LogChunk], LogReading]:
     return await last_logs(
         context.storage,
         wanted.job.id,

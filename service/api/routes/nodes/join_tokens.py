@@ -21,17 +21,12 @@ router = APIRouter(
     tags=["nodes"],
     responses={401: PROBLEM, 403: PROBLEM, 404: PROBLEM, 422: PROBLEM, 503: PROBLEM},
 )
+_OPERATOR = needs(Role.OPERATOR, Reach.EVERYWHERE)
 _PREFIX = "hwj_"
 """Prefix that makes a leaked join token recognisable, in a log or a repository."""
 
 
-@router.post(
-    "",
-    operation_id="create_join_token",
-    status_code=201,
-    response_model=NewJoinToken,
-    **needs(Role.OPERATOR, Reach.EVERYWHERE),
-)
+@router.post("", operation_id="create_join_token", status_code=201, response_model=NewJoinToken, **_OPERATOR)
 async def create(context: Context, caller: Caller, wanted: JoinTokenRequest) -> Response:
     """Create a token with which agents join, by default once. Only this answer shows it."""
     now = context.now()
@@ -47,12 +42,7 @@ async def create(context: Context, caller: Caller, wanted: JoinTokenRequest) -> 
     return as_json(made, 201, headers={"Cache-Control": "no-store"})
 
 
-@router.get(
-    "",
-    operation_id="list_join_tokens",
-    response_model=Page[JoinTokenView],
-    **needs(Role.OPERATOR, Reach.EVERYWHERE),
-)
+@router.get("", operation_id="list_join_tokens", response_model=Page[JoinTokenView], **_OPERATOR)
 async def list_all(context: Context) -> Response:
     """List valid join tokens, and those that expired within the last 7 days, newest first.
 
@@ -62,12 +52,7 @@ async def list_all(context: Context) -> Response:
         return as_json(Page[JoinTokenView](items=await tx.credentials.join_tokens()))
 
 
-@router.delete(
-    "/{token_id}",
-    operation_id="revoke_join_token",
-    status_code=204,
-    **needs(Role.OPERATOR, Reach.EVERYWHERE),
-)
+@router.delete("/{token_id}", operation_id="revoke_join_token", status_code=204, **_OPERATOR)
 async def revoke(context: Context, token_id: Annotated[str, Path(max_length=64)]) -> Response:
     """Revoke a join token. Agents that have joined with it stay."""
     async with context.transactions.begin() as tx:

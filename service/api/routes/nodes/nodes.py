@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Request
 from fastapi.responses import Response
@@ -22,6 +22,12 @@ from service.usecases.ports.transactions import Transaction
 
 Slot = Annotated[int, Path(ge=0, le=4095)]
 router = APIRouter(prefix="/api/v1/nodes", tags=["nodes"])
+_CONTROL: Any = {
+    "status_code": 202,
+    "response_model": NodeView,
+    **needs(Role.OPERATOR, Reach.EVERYWHERE),
+}
+"""Arguments of the routes that change a node or a slot."""
 
 
 @router.get("", operation_id="list_nodes", response_model=Page[NodeView], **needs(Role.VIEWER))
@@ -35,49 +41,25 @@ async def list_nodes(request: Request, context: Context, caller: Caller) -> Resp
     return as_page(request, Page(items=nodes))
 
 
-@router.post(
-    "/{node}/drain",
-    operation_id="drain_node",
-    status_code=202,
-    response_model=NodeView,
-    **needs(Role.OPERATOR, Reach.EVERYWHERE),
-)
+@router.post("/{node}/drain", operation_id="drain_node", **_CONTROL)
 async def drain_node(context: Context, node: str) -> Response:
     """Move the node's jobs away. The node becomes DRAINED when it is empty."""
-    return await _set(context, node, NodeState.DRAINING)
+    return await _set_state(context, node, NodeState.DRAINING)
 
 
-@router.post(
-    "/{node}/cordon",
-    operation_id="cordon_node",
-    status_code=202,
-    response_model=NodeView,
-    **needs(Role.OPERATOR, Reach.EVERYWHERE),
-)
+@router.post("/{node}/cordon", operation_id="cordon_node", **_CONTROL)
 async def cordon_node(context: Context, node: str) -> Response:
     """Let the node's jobs continue, and assign it no new ones."""
-    return await _set(context, node, NodeState.CORDONED)
+    return await _set_state(context, node, NodeState.CORDONED)
 
 
-@router.post(
-    "/{node}/uncordon",
-    operation_id="uncordon_node",
-    status_code=202,
-    response_model=NodeView,
-    **needs(Role.OPERATOR, Reach.EVERYWHERE),
-)
+@router.post("/{node}/uncordon", operation_id="uncordon_node", **_CONTROL)
 async def uncordon_node(context: Context, node: str) -> Response:
     """Let the scheduler assign jobs to the node again."""
-    return await _set(context, node, NodeState.READY)
+    return await _set_state(context, node, NodeState.READY)
 
 
-@router.post(
-    "/{node}/slots/{slot}/quarantine",
-    operation_id="quarantine_slot",
-    status_code=202,
-    response_model=NodeView,
-    **needs(Role.OPERATOR, Reach.EVERYWHERE),
-)
+@router.post("/{node}/slots/{slot}/quarantine", operation_id="quarantine_slot", **_CONTROL)
 async def quarantine(
     context: Context, node: str, slot: Slot, wanted: QuarantineRequest | None = None
 ) -> Response:
@@ -88,13 +70,7 @@ async def quarantine(
         return await _view(tx, context, changed)
 
 
-@router.post(
-    "/{node}/slots/{slot}/release",
-    operation_id="release_slot",
-    status_code=202,
-    response_model=NodeView,
-    **needs(Role.OPERATOR, Reach.EVERYWHERE),
-)
+@router.post("/{node}/slots/{slot}/release", operation_id="release_slot", **_CONTROL)
 async def release(context: Context, node: str, slot: Slot) -> Response:
     """Release a slot from quarantine, whatever its cause."""
     async with context.transactions.begin() as tx:
@@ -102,7 +78,7 @@ async def release(context: Context, node: str, slot: Slot) -> Response:
         return await _view(tx, context, changed)
 
 
-async def _set(context: ApiContext, node: str, wanted: NodeState) -> Response:
+async def _set_state(context: ApiContext, node: str, wanted: NodeState) -> Response:
     async with context.transactions.begin() as tx:
         changed = await set_schedulable(tx, node, wanted)
         return await _view(tx, context, changed)

@@ -33,7 +33,7 @@ async def get_diagnosis(context: Context) -> Response:
     now = context.now()
     try:
         async with context.transactions.begin() as tx:
-            facts = await tx.monitoring.facts(now)
+            facts = await tx.operations.facts(now)
     except Unavailable:
         pass  # `_stores` reports it
     else:

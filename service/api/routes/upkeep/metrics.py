@@ -21,8 +21,8 @@ from prometheus_client.registry import Collector
 from headway.contract.health import FaultCause
 from service.api.http.context import Context, require_monitor
 from service.api.http.pressure import Gates, Traffic
-from service.api.routes.upkeep.metrics_cluster import Cluster
-from service.api.routes.upkeep.metrics_money import Money, MoneyFigures, money_figures
+from service.api.routes.upkeep.metrics_cluster import cluster_metrics
+from service.api.routes.upkeep.metrics_money import MoneyFigures, money_figures, money_metrics
 from service.domain.perf.marks import AT_SUBMIT, ON_THE_WAY
 from service.usecases.ports.rounds import PredictionErrors
 from service.usecases.ports.upkeep import ClusterFigures
@@ -54,7 +54,7 @@ async def metrics(request: Request, context: Context) -> Response:
         money = await money_figures(tx, context.now())
         confined = await tx.nodes.open_quarantines()
         leader = await tx.round_queries.leader()
-        cluster = await tx.monitoring.figures(context.now())
+        cluster = await tx.operations.figures(context.now())
     causes = Counter(one.cause for one in confined)
     figures = Figures(
         leader=leader, cluster=cluster, money=money, errors=errors, forecasts=forecasts, confined=causes
@@ -79,105 +79,82 @@ class Figures:
     def registry(self, gates: Gates) -> CollectorRegistry:
         """Return a registry with all metrics, including the requests that this process has refused."""
         registry = CollectorRegistry(auto_describe=False)
-        registry.register(_TurnedAway(gates))
-        registry.register(_Leader(*self.leader))
-        registry.register(Cluster(self.cluster))
-        registry.register(Money(self.money))
-        registry.register(_Predictions(self.errors))
-        registry.register(_Forecasts(self.forecasts))
-        registry.register(_Quarantines(self.confined))
+        registry.register(_Collected(self, gates))
         return registry
 
 
-class _Leader(Collector):
-    """Metrics of the leader: its term, and the seconds since it renewed the term."""
+class _Collected(Collector):
+    """The metrics of one answer."""
 
-    def __init__(self, term: int, silent_s: float) -> None:
-        self._term = term
-        self._silent_s = silent_s
-
-    def collect(self) -> Iterator[Metric]:
-        """Yield the metrics for Prometheus's client."""
-        yield GaugeMetricFamily("headway_leader_term", "Schedulers that have led so far.", value=self._term)
-        yield GaugeMetricFamily(
-            "headway_leader_silent_seconds",
-            "Seconds since the leading scheduler renewed its term: 2 or less while one leads.",
-            value=self._silent_s,
-        )
-
-
-class _TurnedAway(Collector):
-    """Metric `headway_http_rejected_total`: requests answered with 429 since the process began."""
-
-    def __init__(self, gates: Gates) -> None:
+    def __init__(self, figures: Figures, gates: Gates) -> None:
+        self._figures = figures
         self._gates = gates
 
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics for Prometheus's client."""
-        rejected = CounterMetricFamily(
-            "headway_http_rejected",
-            "Requests that this process has answered with 429, by their kind.",
-            labels=["traffic"],
-        )
-        for kind in Traffic:
-            rejected.add_metric([kind], self._gates.of(kind).rejected[kind])
-        yield rejected
+        figures = self._figures
+        yield _rejected(self._gates)
+        yield from _leader(*figures.leader)
+        yield from cluster_metrics(figures.cluster)
+        yield from money_metrics(figures.money)
+        yield from _predictions(figures.errors)
+        yield _forecasts(figures.forecasts)
+        yield _quarantines(figures.confined)
 
 
-class _Predictions(Collector):
-    """Metric `headway_prediction_error_ratio`, a summary whose quantiles the database computes."""
-
-    def __init__(self, errors: PredictionErrors) -> None:
-        self._errors = errors
-
-    def collect(self) -> Iterator[Metric]:
-        """Yield the metrics for Prometheus's client."""
-        name, errors = "headway_prediction_error_ratio", self._errors
-        text = "Predicted / measured speed of generations that were started within the last day."
-        ratio = Metric(name, text, "summary")
-        for quantile, value in zip(QUANTILES, errors.ratios, strict=True):
-            ratio.add_sample(name, {"quantile": f"{quantile:g}"}, value)
-        ratio.add_sample(f"{name}_count", {}, errors.count)
-        yield ratio
-        yield GaugeMetricFamily(
-            "headway_prediction_coverage_ratio",
-            "Share of these speeds between the P10 and P90 of their prediction; ideally 0.8.",
-            value=errors.coverage,
-        )
+def _leader(term: int, silent_s: float) -> Iterator[Metric]:
+    yield GaugeMetricFamily("headway_leader_term", "Schedulers that have led so far.", value=term)
+    yield GaugeMetricFamily(
+        "headway_leader_silent_seconds",
+        "Seconds since the leading scheduler renewed its term: 2 or less while one leads.",
+        value=silent_s,
+    )
 
 
-class _Quarantines(Collector):
-    """Metric `headway_quarantined_slots`: slots in quarantine, by the fault of their device."""
-
-    def __init__(self, slots: Mapping[FaultCause, int]) -> None:
-        self._slots = slots
-
-    def collect(self) -> Iterator[Metric]:
-        """Yield the metrics for Prometheus's client."""
-        gauge = GaugeMetricFamily(
-            "headway_quarantined_slots",
-            "Slots in quarantine because of faulty devices, by cause.",
-            labels=["cause"],
-        )
-        for cause in FaultCause:
-            gauge.add_metric([cause], self._slots.get(cause, 0))
-        yield gauge
+def _rejected(gates: Gates) -> Metric:
+    rejected = CounterMetricFamily(
+        "headway_http_rejected",
+        "Requests that this process has answered with 429, by their kind.",
+        labels=["traffic"],
+    )
+    for kind in Traffic:
+        rejected.add_metric([kind], gates.of(kind).rejected[kind])
+    return rejected
 
 
-class _Forecasts(Collector):
-    """Metric `headway_forecast_error_ratio` of time and cost, by the share of work done at the forecast."""
+def _predictions(errors: PredictionErrors) -> Iterator[Metric]:
+    text = "Predicted / measured speed of generations that were started within the last day."
+    ratio = Metric("headway_prediction_error_ratio", text, "summary")
+    _add_errors(ratio, {}, errors)
+    yield ratio
+    yield GaugeMetricFamily(
+        "headway_prediction_coverage_ratio",
+        "Share of these speeds between the P10 and P90 of their prediction; ideally 0.8.",
+        value=errors.coverage,
+    )
 
-    def __init__(self, errors: Mapping[tuple[Literal["time", "cost"], float], PredictionErrors]) -> None:
-        self._errors = errors
 
-    def collect(self) -> Iterator[Metric]:
-        """Yield the metrics for Prometheus's client."""
-        name = "headway_forecast_error_ratio"
-        text = "Forecast / measured time and cost to the end of jobs that succeeded within the last day."
-        ratio = Metric(name, text, "summary")
-        for (of, share), errors in self._errors.items():
-            labels = {"of": of, "after": f"{share:g}"}
-            for quantile, value in zip(QUANTILES, errors.ratios, strict=True):
-                ratio.add_sample(name, {**labels, "quantile": f"{quantile:g}"}, value)
-            ratio.add_sample(f"{name}_count", labels, errors.count)
-        yield ratio
+def _forecasts(forecasts: Mapping[tuple[Literal["time", "cost"], float], PredictionErrors]) -> Metric:
+    text = "Forecast / measured time and cost to the end of jobs that succeeded within the last day."
+    ratio = Metric("headway_forecast_error_ratio", text, "summary")
+    for (of, share), errors in forecasts.items():
+        _add_errors(ratio, {"of": of, "after": f"{share:g}"}, errors)
+    return ratio
+
+
+def _add_errors(ratio: Metric, labels: dict[str, str], errors: PredictionErrors) -> None:
+    """Add the quantiles, which the database computes, and the count of a summary."""
+    for quantile, value in zip(QUANTILES, errors.ratios, strict=True):
+        ratio.add_sample(ratio.name, {**labels, "quantile": f"{quantile:g}"}, value)
+    ratio.add_sample(f"{ratio.name}_count", labels, errors.count)
+
+
+def _quarantines(slots: Mapping[FaultCause, int]) -> Metric:
+    gauge = GaugeMetricFamily(
+        "headway_quarantined_slots",
+        "Slots in quarantine because of faulty devices, by cause.",
+        labels=["cause"],
+    )
+    for cause in FaultCause:
+        gauge.add_metric([cause], slots.get(cause, 0))
+    return gauge

@@ -1,4 +1,4 @@
-"""Configurations of a round: the allocations that each pool can provide, and the rows that limit them."""
+"""Configurations of a round: the allocations that each pool can provide."""
 
 from __future__ import annotations
 
@@ -13,32 +13,30 @@ from service.domain.allocation.configurations.eligibility import Holding
 from service.domain.allocation.configurations.shapes import (
     Shapes,
     SizeGroup,
-    exempt_jobs,
-    packing_rows,
     regular_sizes,
     shapes_of,
     standard_node,
 )
-from service.domain.allocation.knapsack.problem import Row
 from service.domain.cluster.pools import Pool, slots_in
 from service.domain.jobs.job import Job
 from service.domain.policies.framework.policy import Configurations
-from service.domain.shared.arrays import BoolArray, IntArray
+from service.domain.shared.arrays import IntArray
 
 _TOO_MANY_SIZES = 256
-"""Number of sizes on a large cluster above which only sizes that the shapes would offer count."""
+"""Number of sizes above which a pool gets columns only for regular sizes (`shapes.regular_sizes`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Columns:
-    """Columns of the allocation problem, in three groups.
+    """Columns (C,) of the allocation problem in the pools (P,), in three groups.
 
     The first group has the columns of shapes, pool after pool. The second has the columns in two pools: an
     anchor on-demand and the rest on spot. The third, for jobs with private slots, repeats columns at a lower
-    demand. Private slots are slots that no other job can have. `configurations` calls the `P` pools kinds; a
-    column in two pools counts as one of spot.
+    demand. Private slots are slots that no other job can have.
 
     Attributes:
+        configurations: the columns for policies, whose kinds are the pools. A column in two pools counts as
+            one of spot.
         by_kind: the same columns by device kind alone, for all calculations of speed.
         pools: (P,) in the order of their names.
         groups: sets of columns that differ only in size; columns of private slots are in none.
@@ -94,23 +92,23 @@ class Columns:
 
 
 def columns_of(
-    jobs: Sequence[Job], holdings: Mapping[str, Holding], rooms: Mapping[str, PoolCapacity]
+    jobs: Sequence[Job], holdings: Mapping[str, Holding], capacities: Mapping[str, PoolCapacity]
 ) -> Columns:
     """Return a column for every size that some job may have in a pool, and in two pools for jobs that accept
     both markets.
     """
-    pools = tuple(room.pool for room in rooms.values())
+    pools = tuple(capacity.pool for capacity in capacities.values())
     wanted = {size for job in jobs for size in _sizes(job)}
-    mixes = _mixes(jobs, holdings, rooms)
+    mixes = _mixes(jobs, holdings, capacities)
     shapes = [
         shapes_of(
-            _wanted_in(room, wanted, jobs, holdings, {mix[index] for mix in mixes}),
-            node_slots=room.slots,
-            room=room.room,
+            _wanted_in(capacity, wanted, jobs, holdings, {mix[index] for mix in mixes}),
+            node_slots=capacity.slots,
+            room=capacity.room,
         )
-        for index, room in enumerate(rooms.values())
+        for index, capacity in enumerate(capacities.values())
     ]
-    parts, shape, groups = _parts(shapes, mixes, rooms)
+    parts, shape, groups = _parts(shapes, mixes, capacities)
     nodes = np.zeros(len(parts), dtype=np.int64)
     for index, one in enumerate(shapes):
         nodes += np.append(one.nodes, 0)[shape[:, index]]
@@ -124,10 +122,10 @@ def columns_of(
     # A column in two pools is counted with the pool that may be lost.
     kind = np.array([np.flatnonzero(one > 0)[-1] for one in parts], dtype=np.int64)
     usd_per_h = np.zeros(len(parts))
-    for index, room in enumerate(rooms.values()):
-        usd_per_h += np.where(parts[:, index] > 0, parts[:, index] * room.usd_per_slot_h, 0.0)
+    for index, capacity in enumerate(capacities.values()):
+        usd_per_h += np.where(parts[:, index] > 0, parts[:, index] * capacity.usd_per_slot_h, 0.0)
     configurations = Configurations(
-        kinds=tuple(rooms), kind=kind, slots=parts.sum(axis=1), nodes=nodes, usd_per_h=usd_per_h
+        kinds=tuple(capacities), kind=kind, slots=parts.sum(axis=1), nodes=nodes, usd_per_h=usd_per_h
     )
     return Columns(
         configurations=configurations,
@@ -146,41 +144,6 @@ def columns_of(
     )
 
 
-def rows_of(
-    columns: Columns,
-    rooms: Mapping[str, PoolCapacity],
-    jobs: Sequence[Job],
-    holdings: Mapping[str, Holding],
-    current: IntArray,
-) -> tuple[tuple[Row, ...], BoolArray]:
-    """Return the rows of the columns, and the jobs (J,) that the packing rows exempt.
-
-    The slots of each pool come first, then the rows that make every choice placeable.
-    """
-    rows = [
-        Row(
-            name=f"slots/{name}",
-            capacity=float(room.room.sum()),
-            demand=columns.demand[:, index].astype(np.float64),
-        )
-        for index, (name, room) in enumerate(rooms.items())
-    ]
-    spared = np.zeros(len(jobs), dtype=np.bool_)
-    for index, (name, room) in enumerate(rooms.items()):
-        shapes, of_column = columns.shapes[index], columns.shape[:, index]
-        holder, held = _held(jobs, holdings, name)
-        exempt = exempt_jobs(
-            shapes,
-            room=room.room,
-            current=np.append(of_column, -1)[current],
-            holder=holder,
-            held=held,
-        )
-        rows += packing_rows(shapes, kind=name, room=room.room, exempt=exempt, of_column=of_column)
-        spared |= exempt
-    return tuple(rows), spared
-
-
 def _by_kind(configurations: Configurations, pools: Sequence[Pool]) -> Configurations:
     kinds = tuple(dict.fromkeys(pool.kind for pool in pools))
     of_pool = np.array([kinds.index(pool.kind) for pool in pools], dtype=np.int64)
@@ -194,35 +157,29 @@ def _by_kind(configurations: Configurations, pools: Sequence[Pool]) -> Configura
 
 
 def _parts(
-    shapes: Sequence[Shapes], mixes: Sequence[tuple[int, ...]], rooms: Mapping[str, PoolCapacity]
+    shapes: Sequence[Shapes], mixes: Sequence[tuple[int, ...]], capacities: Mapping[str, PoolCapacity]
 ) -> tuple[IntArray, IntArray, tuple[SizeGroup, ...]]:
     """Return slots (C, P) by pool, their shapes (C, P), and the groups of columns that differ only in size.
 
     Columns of one pool come first, then those of two pools.
     """
-    pure = [
-        (pool, shape, size)
-        for pool, one in enumerate(shapes)
-        for shape, size in enumerate(one.slots.tolist())
-    ]
-    parts = np.zeros((len(pure) + len(mixes), len(shapes)), dtype=np.int64)
+    first = np.cumsum([0, *(len(one.slots) for one in shapes)])
+    parts = np.zeros((int(first[-1]) + len(mixes), len(shapes)), dtype=np.int64)
     shape = np.full(parts.shape, -1, dtype=np.int64)
-    for column, (pool, index, size) in enumerate(pure):
-        parts[column, pool], shape[column, pool] = size, index
+    groups = []
+    for pool, one in enumerate(shapes):
+        columns = np.arange(first[pool], first[pool + 1])
+        parts[columns, pool], shape[columns, pool] = one.slots, np.arange(len(columns))
+        groups.append(SizeGroup(columns=columns, slots=one.slots, regular=one.regular))
     alike: dict[tuple[int, int], list[int]] = {}
-    spot = np.array([room.pool.market is Market.SPOT for room in rooms.values()], dtype=np.bool_)
-    for column, mix in enumerate(mixes, start=len(pure)):
+    spot = np.array([one.pool.market is Market.SPOT for one in capacities.values()], dtype=np.bool_)
+    for column, mix in enumerate(mixes, start=int(first[-1])):
         parts[column] = mix
         for pool in np.flatnonzero(parts[column]).tolist():
             shape[column, pool] = int(np.searchsorted(shapes[pool].slots, mix[pool]))
         lost = int(np.flatnonzero((parts[column] > 0) & spot)[0])
         alike.setdefault((lost, int(parts[column][~spot].sum())), []).append(column)
-    first = np.cumsum([0, *(len(one.slots) for one in shapes)])
-    groups = [
-        SizeGroup(columns=np.arange(first[pool], first[pool + 1]), slots=one.slots, regular=one.regular)
-        for pool, one in enumerate(shapes)
-    ]
-    nodes = [room.slots for room in rooms.values()]
+    nodes = [capacity.slots for capacity in capacities.values()]
     for (pool, _), members in alike.items():
         members.sort(key=lambda column: int(parts[column].sum()))
         groups.append(
@@ -236,29 +193,29 @@ def _parts(
 
 
 def _mixes(
-    jobs: Sequence[Job], holdings: Mapping[str, Holding], rooms: Mapping[str, PoolCapacity]
+    jobs: Sequence[Job], holdings: Mapping[str, Holding], capacities: Mapping[str, PoolCapacity]
 ) -> list[tuple[int, ...]]:
     """Return the mixes (P,) of both markets for jobs that accept both: one slot or one node on-demand, the
     rest on spot.
     """
-    names = list(rooms)
+    names = list(capacities)
     found: set[tuple[int, int, int, int]] = set()
-    for spot, room in enumerate(rooms.values()):
-        anchor_pool = replace(room.pool, market=Market.ON_DEMAND)
-        if room.pool.market is not Market.SPOT or anchor_pool.name not in rooms:
+    for spot, capacity in enumerate(capacities.values()):
+        anchor_pool = replace(capacity.pool, market=Market.ON_DEMAND)
+        if capacity.pool.market is not Market.SPOT or anchor_pool.name not in capacities:
             continue
-        firm, anchors = names.index(anchor_pool.name), rooms[anchor_pool.name].slots
+        firm, anchors = names.index(anchor_pool.name), capacities[anchor_pool.name].slots
         sizes = {
             size
             for job in jobs
-            if anchor_pool.serves(job.spec) and room.pool.serves(job.spec)
+            if anchor_pool.serves(job.spec) and capacity.pool.serves(job.spec)
             for size in _sizes(job)
         }
         if len(sizes) > _TOO_MANY_SIZES:
-            sizes &= set(regular_sizes(room.slots).tolist())
+            sizes &= set(regular_sizes(capacity.slots).tolist())
         for anchor in {1, standard_node(anchors)}:
             rests = (size - anchor for size in sizes if anchor <= anchors.sum())
-            found |= {(firm, spot, anchor, rest) for rest in rests if 0 < rest <= room.slots.sum()}
+            found |= {(firm, spot, anchor, rest) for rest in rests if 0 < rest <= capacity.slots.sum()}
         for one in holdings.values():
             kept = [len(one.by_pool.get(names[pool], ())) for pool in (firm, spot)]
             if all(kept):
@@ -284,26 +241,11 @@ def _private_amounts(holdings: Mapping[str, Holding], pools: Sequence[Pool]) -> 
         for pool in range(len(pools))
     }
 
-    def turn(amounts: tuple[int, ...]) -> tuple[int, int, tuple[int, ...]]:
+    def order(amounts: tuple[int, ...]) -> tuple[int, int, tuple[int, ...]]:
         held = [pool for pool, amount in enumerate(amounts) if amount]
         return len(held), held[0], amounts
 
-    return [np.array(one, dtype=np.int64) for one in sorted((found | alone) - {(0,) * len(pools)}, key=turn)]
-
-
-def _held(jobs: Sequence[Job], holdings: Mapping[str, Holding], pool: str) -> tuple[IntArray, IntArray]:
-    """Return the holders (index in `jobs`) and their numbers of slots in the pool, an entry for each job and
-    node.
-    """
-    holder: list[int] = []
-    held: list[int] = []
-    for index, job in enumerate(jobs):
-        on: dict[str, int] = {}
-        for key in holdings[job.id].by_pool.get(pool, ()):
-            on[key.node_id] = on.get(key.node_id, 0) + 1
-        holder += [index] * len(on)
-        held += on.values()
-    return np.array(holder, dtype=np.int64), np.array(held, dtype=np.int64)
+    return [np.array(one, dtype=np.int64) for one in sorted((found | alone) - {(0,) * len(pools)}, key=order)]
 
 
 def _sizes(job: Job) -> tuple[int, ...]:
@@ -312,7 +254,7 @@ def _sizes(job: Job) -> tuple[int, ...]:
 
 
 def _wanted_in(
-    room: PoolCapacity,
+    capacity: PoolCapacity,
     wanted: set[int],
     jobs: Sequence[Job],
     holdings: Mapping[str, Holding],
@@ -322,12 +264,12 @@ def _wanted_in(
 
     If there are very many, these are the regular sizes and the sizes that must have a column.
     """
-    most = int(room.slots.sum())
+    most = int(capacity.slots.sum())
     here = {size for size in wanted if size <= most}
     if len(here) > _TOO_MANY_SIZES:
         smallest = {min(_sizes(job)) for job in jobs} | {job.pinned_size or 0 for job in jobs}
-        here &= smallest | set(regular_sizes(room.slots).tolist())
-    pool = room.pool
+        here &= smallest | set(regular_sizes(capacity.slots).tolist())
+    pool = capacity.pool
     here |= {
         holding.size
         for holding in holdings.values()

@@ -1,4 +1,4 @@
-"""Eligibility of jobs for a round, and of the slots that a job may keep."""
+"""The jobs that a round decides about, and the slots that they may keep."""
 
 from __future__ import annotations
 
@@ -36,11 +36,6 @@ class Holding:
     keepable: tuple[SlotKey, ...] = ()
     by_pool: Mapping[str, tuple[SlotKey, ...]] = field(default_factory=dict)
     private_by_pool: Mapping[str, int] = field(default_factory=dict)
-
-    @property
-    def private(self) -> int:
-        """Number of slots that no other job could have."""
-        return sum(self.private_by_pool.values())
 
     @property
     def whole(self) -> bool:

@@ -2,39 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from service.domain.allocation.configurations.configurations import Columns
-from service.domain.allocation.configurations.eligibility import Holding
+from service.domain.allocation.configurations.scope import RoundScope
 from service.domain.allocation.configurations.shapes import offered
-from service.domain.cluster.snapshot import Snapshot
-from service.domain.jobs.job import Job, class_of
+from service.domain.jobs.job import class_of
 from service.domain.perf.learned import batch_of
 from service.domain.perf.tables import Observed
 from service.domain.policies.framework.policy import Configurations
 from service.domain.shared.arrays import BoolArray
 
 
-def allowed_by_spec(jobs: Sequence[Job], holdings: Mapping[str, Holding], columns: Columns) -> BoolArray:
-    """Return the configurations (J, C) that specs and shapes allow: pools that serve the job, at sizes it may
-    have there.
+def allowed_by_spec(scope: RoundScope) -> BoolArray:
+    """Return the configurations (J, C) in pools that serve the job, at sizes that it may have there.
+
+    Of the columns with private slots, a job may only have those that match its own private slots.
     """
+    columns = scope.columns
     uses, slots = columns.parts > 0, columns.configurations.slots
-    mask = np.zeros((len(jobs), len(slots)), dtype=np.bool_)
-    everybody = (columns.private == 0).all(axis=1)
+    mask = np.zeros((len(scope.jobs), len(slots)), dtype=np.bool_)
+    shared = (columns.private == 0).all(axis=1)
     known: dict[object, BoolArray] = {}
-    for row, job in enumerate(jobs):
+    for row, (job, holding) in enumerate(zip(scope.jobs, scope.holdings.values(), strict=True)):
         image = job.spec.image is not None
         key = (job.spec.elastic, job.spec.resources.devices, job.spec.market, job.pinned_size, image)
         if key not in known:
             closed = np.array([not pool.serves(job.spec) for pool in columns.pools], dtype=np.bool_)
             known[key] = ~(uses & closed).any(axis=1) & np.isin(slots, job.sizes)
-        own = everybody
-        if holdings[job.id].private_by_pool:
-            private = np.where(uses, columns.private_of(holdings[job.id]), 0)
+        own = shared
+        if holding.private_by_pool:
+            private = np.where(uses, columns.private_of(holding), 0)
             own = (columns.private == private).all(axis=1)
         mask[row] = known[key] & own
     for group in columns.groups:
@@ -49,41 +48,44 @@ class MeasuredConfigurations:
     Attributes:
         tried: (J, C) configurations on which the job was measured.
         alike: (J, C) configurations on which jobs of its class were measured.
-        measured: measurements of the jobs themselves.
+        observed: measurements of the jobs themselves.
     """
 
     tried: BoolArray
     alike: BoolArray
-    measured: Observed
+    observed: Observed
+
+    @property
+    def known(self) -> BoolArray:
+        """Mask (J, C) of the configurations on which the job or its class was measured."""
+        return self.tried | self.alike
 
 
-def seen_of(jobs: Sequence[Job], columns: Columns, snapshot: Snapshot) -> MeasuredConfigurations:
+def measured_configurations(scope: RoundScope) -> MeasuredConfigurations:
     """Return the measured configurations of the jobs."""
-    configurations = columns.by_kind
-    tried = np.zeros((len(jobs), len(configurations.slots)), dtype=np.bool_)
+    configurations = scope.columns.by_kind
+    tried = np.zeros((len(scope.jobs), len(configurations.slots)), dtype=np.bool_)
     entries: list[tuple[float, ...]] = []
-    for row, job in enumerate(jobs):
-        for one in snapshot.measurements.get(job.id, ()):
-            if not one.believable:
+    for row, job in enumerate(scope.jobs):
+        for measurement in scope.snapshot.measurements.get(job.id, ()):
+            if not measurement.believable:
                 continue
-            same = columns_of_size(one.device_kind, one.slots, configurations)
+            same = columns_of_size(measurement.device_kind, measurement.slots, configurations)
             tried[row] |= same
             # Spread over more nodes than the column has, the job was slower than it would be in the column.
             entries += (
-                (row, column, one.samples_per_s, batch_of(one), one.steps)
-                for column in np.flatnonzero(same & (configurations.nodes == one.nodes)).tolist()
+                (row, column, measurement.samples_per_s, batch_of(measurement), measurement.steps)
+                for column in np.flatnonzero(same & (configurations.nodes == measurement.nodes)).tolist()
             )
     table = np.array(entries, dtype=np.float64).reshape(len(entries), 5)
-    measured = Observed(
+    observed = Observed(
         job=table[:, 0].astype(np.int64),
         column=table[:, 1].astype(np.int64),
         samples_per_s=table[:, 2],
         global_batch=table[:, 3],
         steps=table[:, 4],
     )
-    return MeasuredConfigurations(
-        tried=tried, alike=_tried_by_class(jobs, configurations, snapshot), measured=measured
-    )
+    return MeasuredConfigurations(tried=tried, alike=_tried_by_class(scope), observed=observed)
 
 
 def columns_of_size(kind: str, slots: int, configurations: Configurations) -> BoolArray:
@@ -94,11 +96,12 @@ def columns_of_size(kind: str, slots: int, configurations: Configurations) -> Bo
     return np.asarray(of_kind & (configurations.slots == slots))
 
 
-def _tried_by_class(jobs: Sequence[Job], configurations: Configurations, snapshot: Snapshot) -> BoolArray:
+def _tried_by_class(scope: RoundScope) -> BoolArray:
+    configurations = scope.columns.by_kind
     nowhere = np.zeros(len(configurations.slots), dtype=np.bool_)
-    of_class = {name: nowhere.copy() for name in snapshot.class_measurements}
-    for name, measurements in snapshot.class_measurements.items():
+    of_class = {name: nowhere.copy() for name in scope.snapshot.class_measurements}
+    for name, measurements in scope.snapshot.class_measurements.items():
         for kind, slots in {(one.device_kind, one.slots) for one in measurements if one.believable}:
             of_class[name] |= columns_of_size(kind, slots, configurations)
-    rows = [of_class.get(class_of(job.spec), nowhere) for job in jobs]
-    return np.array(rows, dtype=np.bool_).reshape(len(jobs), len(nowhere))
+    rows = [of_class.get(class_of(job.spec), nowhere) for job in scope.jobs]
+    return np.array(rows, dtype=np.bool_).reshape(len(rows), len(nowhere))

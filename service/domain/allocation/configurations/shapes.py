@@ -142,25 +142,19 @@ def packing_rows(
     kind: str,
     room: IntArray,
     exempt: BoolArray | None = None,
-    first: int = 0,
-    columns: int | None = None,
     of_column: IntArray | None = None,
 ) -> tuple[Row, ...]:
     """Return the rows that make every choice placeable, in addition to the row of all slots of the kind.
 
-    `room` (N,) is the number of slots that each node can grant. The shapes are the columns from `first` on of
-    `columns` in all, or the columns that `of_column` (C,) names, -1 for none. Jobs that are `exempt` (J,) do
-    not count. Rows that others imply are omitted.
+    `room` (N,) is the number of slots that each node can grant. `of_column` (C,) is the index of the shape of
+    each column, -1 for none; without it the columns are the shapes. Jobs that are `exempt` (J,) do not count.
+    Rows that others imply are omitted.
     """
     rows: list[Row] = []
-    where = slice(first, first + len(shapes.slots))
+    of_column = np.arange(len(shapes.slots)) if of_column is None else of_column
     for level in range(shapes.node_slots.bit_length() - 1, 0, -1):
         capacity = int(_in_blocks(room, level).sum())
-        demand = np.zeros(columns or len(shapes.slots))
-        if of_column is None:
-            demand[where] = _demand(shapes, level)
-        else:
-            demand = np.append(_demand(shapes, level), 0)[of_column] * 1.0
+        demand = np.append(_demand(shapes, level), 0)[of_column] * 1.0
         implied = capacity >= _in_blocks(room.sum(), level) or not demand.any()
         if not implied and not (rows and np.array_equal(demand, rows[-1].demand)):
             name = f"packing/{kind}/{1 << level}"

@@ -30,10 +30,11 @@ from service.domain.policies.framework.policy import Choices
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A job of a round: its row, and the column that it gets, -1 for none. `gap` is the optimality gap of the
-    round.
+    """A job of a round: its row, and the column that it gets, -1 for none.
 
-    `given_up_for` is the claim whose guarantee leaves the job fewer slots than the policy would give it.
+    `options` are the configurations that the round considered for the job. `given_up_for` is the claim whose
+    guarantee leaves the job fewer slots than the policy would give it. `gap` is the optimality gap of the
+    round.
     """
 
     round: Round
@@ -51,7 +52,7 @@ class Case:
     @property
     def holding(self) -> Holding:
         """Slots that the job holds."""
-        return self.round.holdings[self.job.id]
+        return self.round.scope.holdings[self.job.id]
 
     @property
     def chosen(self) -> str:
@@ -99,18 +100,18 @@ def all_options(round_: Round, choices: Choices) -> list[tuple[SizeOption, ...]]
     """Return `options_of` every job (J,). Identical waiting jobs, as in a long queue, share theirs."""
     shared: dict[tuple[bytes, ...], tuple[SizeOption, ...]] = {}
     facts = _facts(round_)
-    known = round_.learned.measured | round_.learned.related
+    estimates, codes = round_.estimates, round_.notes.codes
     found = []
     for row, job in enumerate(round_.jobs):
-        if round_.holdings[job.id].size:
+        if round_.scope.holdings[job.id].size:
             found.append(options_of(round_, row, choices, facts))
             continue
         parts = (
-            round_.notes[row],
-            round_.table.goodput[row],
+            codes[row],
+            estimates.table.goodput[row],
             choices.utility[row],
-            round_.tried[row],
-            known[row],
+            estimates.measured.tried[row],
+            estimates.known[row],
         )
         key = tuple(part.tobytes() for part in parts)
         if key not in shared:
@@ -139,32 +140,27 @@ def options_of(
     round_: Round, row: int, choices: Choices, facts: Sequence[dict[str, Any]]
 ) -> tuple[SizeOption, ...]:
     """Return every configuration that the round considered for a job, eligible or not."""
-    notes = round_.notes[row]
-    table, configurations = round_.table, round_.columns.configurations
-    known = bool(round_.learned.measured[row] or round_.learned.related[row])
-    shown = np.flatnonzero((notes != Note.NOT_ALLOWED) & (notes != Note.TOO_FAR))
+    codes, estimates = round_.notes.codes, round_.estimates
+    goodput, slots = estimates.table.goodput, round_.columns.configurations.slots
+    shown = np.flatnonzero((codes[row] != Note.NOT_ALLOWED) & (codes[row] != Note.TOO_FAR))
     if not len(shown):
         return ()
     # Speedup is relative to one slot if its goodput is known, otherwise to the smallest size's goodput per
     # slot.
-    base = np.where(table.goodput[row] > 0, table.goodput[row] / configurations.slots, np.inf)
-    smallest = shown[configurations.slots[shown].argmin()]
-    one_slot = float(base[smallest]) if np.isfinite(base[smallest]) else 1.0
-    noted, goodput, utility, tried = (
-        of_row[row, shown].tolist() for of_row in (round_.notes, table.goodput, choices.utility, round_.tried)
-    )
+    smallest = shown[slots[shown].argmin()]
+    one_slot = float(goodput[row, smallest] / slots[smallest]) if goodput[row, smallest] > 0 else 1.0
+    columns = (codes, goodput, choices.utility, estimates.measured.tried)
+    of_shown = zip(shown.tolist(), *(one[row, shown].tolist() for one in columns), strict=True)
     return tuple(
         SizeOption(
             **facts[column],
-            goodput_samples_per_s=per_s if known else None,
+            goodput_samples_per_s=per_s if estimates.known[row] else None,
             speedup=per_s / one_slot,
             measured=measured,
             utility=worth if isfinite(worth) else None,
-            note=note_text(round_, row, Note(note)),
+            note=note_text(Note(note), round_.jobs[row], round_.snapshot),
         )
-        for column, note, per_s, worth, measured in zip(
-            shown.tolist(), noted, goodput, utility, tried, strict=True
-        )
+        for column, note, per_s, worth, measured in of_shown
     )
 
 
@@ -179,7 +175,7 @@ def why_start(case: Case, allocation: Allocation) -> ReasonText:
         alone = "starts small, and grows once its speed is measured"
         if case.job.spec.elastic.resize is Resize.RESTART and resumes(case.job) is not True:
             alone += " and it has shown that it resumes"
-        text += f"; {case.search or (by_class if case.round.learned.related[case.row] else alone)}"
+        text += f"; {case.search or (by_class if case.round.estimates.learned.related[case.row] else alone)}"
     elif case.search:
         text += f"; {case.search}"
     return ReasonText(Reason.ALLOCATED, text)
@@ -206,10 +202,10 @@ def why_change(case: Case, current: Allocation, placement: Placement) -> ReasonT
         return ReasonText(forced.reason, f"{change}: {forced.message}")
     if same:
         snapshot = case.round.snapshot
-        heir = snapshot.jobs.get(placement.makes_room_for)
+        successor = snapshot.jobs.get(placement.makes_room_for)
         names = {node.id: node.name for node in snapshot.nodes.values()}
-        whom = named([heir], case.job.spec.project) if heir else ""
-        text = describe_move(current, placement.allocation, heir=whom, node_names=names)
+        heir = named([successor], case.job.spec.project) if successor else ""
+        text = describe_move(current, placement.allocation, heir=heir, node_names=names)
         return ReasonText(Reason.BETTER_ALLOCATION, text)
     barred = _barred(case)
     if barred is not None:
@@ -226,7 +222,7 @@ def _why_better(case: Case) -> str:
     now, then = case.option(of_now=True), case.option(of_now=False)
     if now is not None and then is not None and then.speedup > now.speedup > 0:
         return _gain(now, then)
-    if now is not None and then is not None and now.slots == then.slots and _is_cheaper(then, now):
+    if now is not None and then is not None and now.slots == then.slots and then.usd_per_h < now.usd_per_h:
         return f"the same number of slots for ${then.usd_per_h:,.2f} instead of ${now.usd_per_h:,.2f} an hour"
     if case.given_up_for is not None:
         return why_given_up(case.given_up_for)
@@ -240,15 +236,12 @@ def _room_for_minimums(case: Case) -> str:
     rows = np.flatnonzero((round_.given.current == NOTHING) & (round_.contest.seats.columns != NOTHING))
     if not len(rows):
         return ""
-    waiting = [round_.jobs[row] for row in rows.tolist()]
-    whom = named(waiting, case.job.spec.project)
-    return f"makes room for the minimum of {whom}"
+    waiting = named([round_.jobs[row] for row in rows.tolist()], case.job.spec.project)
+    return f"makes room for the minimum of {waiting}"
 
 
 def why_back_off(case: Case) -> ReasonText:
-    """Return the reason that a running job gets no new slots although they would be better, or it should
-    leave its own.
-    """
+    """Return the reason that a running job keeps its slots although it should change them: it backs off."""
     job = case.job
     again = f" from {job.grow_after:%H:%M:%S} UTC on" if job.grow_after else ""
     times = "once" if job.growth_failures == 1 else f"{job.growth_failures} times in a row"
@@ -278,7 +271,7 @@ def why_later(case: Case, placement: Placement) -> ReasonText:
 
 
 def why_less(case: Case, slots: int) -> ReasonText:
-    """Return the reason that a running job continues on a part of its slots."""
+    """Return the reason that a running job continues on `slots` of its slots until the chosen ones are free."""
     forced = _forced_out(case)
     why = forced.message if forced is not None else "its next slots are still in use"
     return ReasonText(
@@ -346,10 +339,10 @@ def _forced_out(case: Case) -> ReasonText | None:
     if any(snapshot.kind_of(key) != holding.kind for key in leaving):
         return ReasonText(Reason.BAD_DEVICE, f"{names} no longer has all of its slots")
     reclaimed = [snapshot.nodes[key.node_id].reclaim_at for key in leaving]
-    taken = sorted(at for at in reclaimed if at is not None)
-    if taken:
-        at = f"{taken[0]:%H:%M:%S} UTC"
-        return ReasonText(Reason.SPOT_RECLAIMED, f"{names} is reclaimed by its provider at {at}")
+    reclaim_at = min((at for at in reclaimed if at is not None), default=None)
+    if reclaim_at is not None:
+        text = f"{names} is reclaimed by its provider at {reclaim_at:%H:%M:%S} UTC"
+        return ReasonText(Reason.SPOT_RECLAIMED, text)
     return ReasonText(Reason.NODE_DRAINED, f"{names} is draining")
 
 
@@ -359,26 +352,22 @@ def _barred(case: Case) -> ReasonText | None:
     """
     round_, job = case.round, case.job
     now = int(round_.given.current[case.row])
-    if now < 0 or round_.bars[case.row, case.column] != SpendingBar.NONE:
+    if now < 0 or round_.notes.bars[case.row, case.column] != SpendingBar.NONE:
         return None
     deadline = job.spec.goal.deadline
-    if round_.bars[case.row, now] == SpendingBar.OVER_BUDGET:
-        cost = round_.prospects.cost_usd(round_.columns.configurations.usd_per_h)[case.row]
+    if round_.notes.bars[case.row, now] == SpendingBar.OVER_BUDGET:
+        cost = round_.estimates.prospects.cost_usd(round_.columns.configurations.usd_per_h)[case.row]
         left = round_.snapshot.limits[job.id].left_usd
         return ReasonText(
             Reason.BUDGET,
             f"costs ${cost[case.column]:,.2f} until its end instead of ${cost[now]:,.2f}; it may still spend ${left:,.2f}",
         )
-    if round_.bars[case.row, now] == SpendingBar.DEADLINE and deadline is not None:
+    if round_.notes.bars[case.row, now] == SpendingBar.DEADLINE and deadline is not None:
         return ReasonText(
             Reason.DEADLINE,
             f"no time is left before its deadline ({deadline:%Y-%m-%d %H:%M} UTC) to lose a spot machine",
         )
     return None
-
-
-def _is_cheaper(then: SizeOption, now: SizeOption) -> bool:
-    return then.usd_per_h < now.usd_per_h
 
 
 def _gain(now: SizeOption, then: SizeOption) -> str:

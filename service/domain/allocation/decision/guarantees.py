@@ -11,10 +11,9 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from service.domain.allocation.inputs.round import Round
 from service.domain.allocation.knapsack.problem import NOTHING, Row, Solve
 from service.domain.allocation.limits.caps import choose_within_caps, joined, left_by, only, without
-from service.domain.allocation.limits.tenancy import GuaranteeClaim
+from service.domain.allocation.limits.tenancy import GuaranteeClaim, Tenancy
 from service.domain.policies.framework.policy import Choices, Policy, RoundInput
 from service.domain.shared.arrays import BoolArray, FloatArray, IntArray
 
@@ -33,17 +32,17 @@ class Shared:
     given_up_for: Mapping[int, GuaranteeClaim] = field(default_factory=dict)
 
 
-def choose_within_guarantees(round_: Round, policy: Policy, solve: Solve) -> Shared:
+def choose_within_guarantees(given: RoundInput, tenancy: Tenancy, policy: Policy, solve: Solve) -> Shared:
     """Return the policy's choices, adjusted so that other jobs share what a project's claim leaves.
 
     They first shrink, by the policy and their weights. Jobs whose smallest sizes fit a guarantee get at least
     those. Running jobs keep at least their smallest size as far as there is capacity, in descending order of
     weight. Slots that the claimant's jobs do not take stay with the other jobs.
     """
-    given, slots = round_.given, round_.columns.configurations.slots
+    slots = given.configurations.slots
     first = choose_within_caps(given, policy, solve)
-    claims = [claim for claim in round_.tenancy.claims if claim.is_raised(given.current, first.chosen, slots)]
-    stay = round_.tenancy.too_large(given)
+    claims = [claim for claim in tenancy.claims if claim.is_raised(given.current, first.chosen, slots)]
+    stay = tenancy.too_large(given)
     for claim in claims:
         stay |= ~claim.members
     stay &= given.current != NOTHING

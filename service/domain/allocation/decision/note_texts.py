@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from service.domain.allocation.configurations.resuming import why_not_resumed, why_unmeasured
 from service.domain.allocation.inputs.notes import MIN_GAIN, MIN_RUNTIME_S, Note
-from service.domain.allocation.inputs.round import Round
+from service.domain.cluster.snapshot import Snapshot
 from service.domain.contention.rate import recent_changes
+from service.domain.jobs.job import Job
 
 _NOTES = {
     Note.CURRENT: "current",
@@ -15,9 +16,8 @@ _NOTES = {
 }
 
 
-def note_text(round_: Round, row: int, note: Note) -> str:
+def note_text(note: Note, job: Job, snapshot: Snapshot) -> str:
     """Return the reason that a job may not have a configuration now; empty if it may."""
-    job, snapshot = round_.jobs[row], round_.snapshot
     text = _NOTES.get(note, "")
     match note:
         case Note.TOO_YOUNG:

@@ -24,7 +24,7 @@ from service.domain.allocation.decision.explain import (
 from service.domain.allocation.decision.guarantees import choose_within_guarantees
 from service.domain.allocation.decision.quota_texts import why_at_quota
 from service.domain.allocation.decision.reason_texts import ReasonText
-from service.domain.allocation.decision.waiting import WaitingFacts, census_of, why_unpaid, why_wait
+from service.domain.allocation.decision.waiting import WaitingFacts, waiting_facts, why_unpaid, why_wait
 from service.domain.allocation.inputs.round import Round
 from service.domain.allocation.knapsack.problem import NOTHING, Solution, Solve
 from service.domain.allocation.placement.cluster_layout import places_of
@@ -108,19 +108,19 @@ def decide(
     """
     snapshot = round_.snapshot
     began_s = clock_s()
-    shared = choose_within_guarantees(round_, policy, round_.contest.solver(solve))
+    shared = choose_within_guarantees(round_.given, round_.tenancy, policy, round_.contest.solver(solve))
     choices = shared.choices
     solved_s = clock_s()
     chosen = [int(column) for column in choices.chosen]
     placements = places_of(round_, chosen)
     placed_s = clock_s()
-    census = census_of(round_, choices, _left_over(snapshot, placements.values()))
+    facts = waiting_facts(round_, choices, _left_over(snapshot, placements.values()))
     options = all_options(round_, choices)
     cases = [
         Case(round_, row, column, options[row], shared.given_up_for.get(row), choices.solution.gap)
         for row, column in enumerate(chosen)
     ]
-    decided = [_decide_job(case, placements, census) for case in cases]
+    decided = [_decide_job(case, placements, facts) for case in cases]
     decisions = _paced(snapshot.orders, cases, decided, choices)
     return Plan(
         tuple(_with_batch(snapshot, one) for one in decisions),
@@ -134,7 +134,7 @@ def _paced(
     orders: Orders, cases: Sequence[Case], decisions: Sequence[Decision], choices: Choices
 ) -> list[Decision]:
     """Return the decisions with optional changes postponed if there is no capacity for them now."""
-    wishes = [
+    changes = [
         OptionalChange(case.row, gain, orders_of(_held(case), decision.allocation))
         for case, decision in zip(cases, decisions, strict=True)
         if decision.action is Action.CHANGE
@@ -143,7 +143,7 @@ def _paced(
         and (gain := _own_gain(case, choices)) > 0
     ]
     paced = list(decisions)
-    for row, until in put_off(wishes, orders).items():
+    for row, until in put_off(changes, orders).items():
         case = cases[row]
         paced[row] = _decision(case, Action.KEEP, _held(case), why_put_off(case, until))
     return paced
@@ -174,7 +174,7 @@ def _with_batch(snapshot: Snapshot, decision: Decision) -> Decision:
     )
 
 
-def _decide_job(case: Case, placements: Mapping[str, Placement], census: WaitingFacts) -> Decision:
+def _decide_job(case: Case, placements: Mapping[str, Placement], facts: WaitingFacts) -> Decision:
     job, holding = case.job, case.holding
     current = _held(case)
     placement = placements.get(job.id)
@@ -184,9 +184,9 @@ def _decide_job(case: Case, placements: Mapping[str, Placement], census: Waiting
         if holding.size:
             why = why_vacate(case)
             if why.reason is Reason.PREEMPTED:
-                why = why_unpaid(case, census) or why_at_quota(case.round, case.row, census.quotas) or why
+                why = why_unpaid(case, facts) or why_at_quota(case.round, case.row, facts.quotas) or why
             return _decision(case, Action.VACATE, {}, why)
-        return _decision(case, Action.WAIT, {}, why_wait(case, census))
+        return _decision(case, Action.WAIT, {}, why_wait(case, facts))
     if placement.allocation == current:
         return _decision(case, Action.KEEP, current, why_keep(case))
     if holding.size and backs_off(job, case.round.snapshot) and not _within(placement.allocation, current):
@@ -207,8 +207,8 @@ def _held(case: Case) -> Allocation:
 
 
 def _later(case: Case, placement: Placement, current: Allocation) -> Decision:
-    """Return the decision for a job whose chosen slots are not free yet, or are not while it holds its
-    present ones.
+    """Return the decision for a job whose chosen slots are held by other jobs, or become free only when it
+    releases its own.
     """
     why, holding, rest = why_later(case, placement), case.holding, _survivors(case)
     if rest:
@@ -236,13 +236,13 @@ def _survivors(case: Case) -> Allocation:
 
 def _left_over(snapshot: Snapshot, placements: Iterable[Placement]) -> list[SlotKey]:
     """Return the free slots that the round gives to no job."""
-    given = {
+    granted = {
         SlotKey(node, slot)
         for placement in placements
         for node, slots in placement.allocation.items()
         for slot in slots
     }
-    return [key for key in snapshot.free if key not in given]
+    return [key for key in snapshot.free if key not in granted]
 
 
 def _within(allocation: Allocation, current: Allocation) -> bool:
@@ -269,9 +269,13 @@ def _expected(case: Case) -> Expected | None:
     The result is None for a job that adapts its batch, which is chosen later.
     """
     round_, row, column = case.round, case.row, case.column
-    known = round_.learned.measured[row] or round_.learned.related[row]
-    table = round_.table
-    if not known or case.job.adapts or column == NOTHING or not table.efficiency[row, column] > 0:
+    table = round_.estimates.table
+    if (
+        not round_.estimates.known[row]
+        or case.job.adapts
+        or column == NOTHING
+        or not table.efficiency[row, column] > 0
+    ):
         return None
     return Expected(
         *(

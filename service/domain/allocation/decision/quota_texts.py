@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from headway.contract.spec import Resize
 from headway.contract.views.jobs import Reason
 from service.domain.allocation.decision.reason_texts import ReasonText
 from service.domain.allocation.inputs.round import Round
-from service.domain.allocation.knapsack.problem import NOTHING
+from service.domain.allocation.knapsack.problem import Row
 from service.domain.allocation.limits.tenancy import GuaranteeClaim
 from service.domain.cluster.pools import slots_of
 from service.domain.cluster.snapshot import FIRM_ROWS, Snapshot, Tenant, quota_row
@@ -33,39 +34,39 @@ class QuotaUsage:
     """
 
 
-def standing_of(snapshot: Snapshot, project: str) -> QuotaUsage:
+def quota_usage(snapshot: Snapshot, project: str) -> QuotaUsage:
     """Return the slot usage of a project.
 
-    Lent slots are those that the project lacks and that others hold beyond their guarantees.
+    Slots count as lent if the project lacks them, none are free, and others hold as many beyond their
+    guarantees.
     """
-    held: dict[str, int] = {}
+    held: Counter[str] = Counter()
     for job_id, keys in snapshot.holdings.items():
-        job = snapshot.jobs.get(job_id)
-        if job is not None:
-            held[job.spec.project] = held.get(job.spec.project, 0) + len(keys)
+        if job_id in snapshot.jobs:
+            held[snapshot.jobs[job_id].spec.project] += len(keys)
     beyond = {one: slots - _guaranteed(snapshot, one) for one, slots in held.items() if one != project}
     borrowers = sorted(
         (one for one, slots in beyond.items() if slots > 0), key=lambda one: (-beyond[one], one)
     )
-    own, guaranteed = held.get(project, 0), _guaranteed(snapshot, project)
-    free = len(snapshot.free)
-    lent = min(max(0, guaranteed - own - free), sum(beyond[one] for one in borrowers))
+    own, guaranteed = held[project], _guaranteed(snapshot, project)
+    lacking = max(0, guaranteed - own - len(snapshot.free))
+    lent = min(lacking, sum(beyond[one] for one in borrowers))
     return QuotaUsage(held=own, borrowed=max(0, own - guaranteed), lent=lent, borrowers=tuple(borrowers))
 
 
-def standing_text(snapshot: Snapshot, project: str) -> str:
+def guarantee_text(snapshot: Snapshot, project: str) -> str:
     """Return the slot usage as a sentence; empty for a project without a guarantee."""
     guaranteed = _guaranteed(snapshot, project)
     if not guaranteed:
         return ""
-    stands = standing_of(snapshot, project)
-    promised = slots_of(guaranteed, "guaranteed")
-    if stands.borrowed:  # Then it holds all of its guarantee, and none is lent.
-        return f"project {project} holds its {promised} and borrows {stands.borrowed} more"
-    text = f"project {project} holds {stands.held} of its {promised}"
-    if stands.lent:
-        whom = "another project" if len(stands.borrowers) == 1 else "other projects"
-        text += f"; {stands.lent} are lent to {whom} and return as jobs there shrink"
+    usage = quota_usage(snapshot, project)
+    guarantee = slots_of(guaranteed, "guaranteed")
+    if usage.borrowed:  # Then it holds all of its guarantee, and none is lent.
+        return f"project {project} holds its {guarantee} and borrows {usage.borrowed} more"
+    text = f"project {project} holds {usage.held} of its {guarantee}"
+    if usage.lent:
+        borrowers = "another project" if len(usage.borrowers) == 1 else "other projects"
+        text += f"; {usage.lent} are lent to {borrowers} and return as jobs there shrink"
     return text
 
 
@@ -74,13 +75,9 @@ def why_given_up(claim: GuaranteeClaim) -> str:
     return f"slots return to another project, which has a guarantee of {slots_of(claim.guaranteed, None)}"
 
 
-def quota_use(round_: Round, chosen: IntArray) -> dict[str, float]:
-    """Return the slots that choices (J,) take of each quota row, by its name."""
-    return {
-        one.name: float(one.demand[chosen[one.jobs & (chosen != NOTHING)]].sum())
-        for one in round_.tenancy.rows
-        if one.jobs is not None
-    }
+def quota_use(rows: Iterable[Row], chosen: IntArray) -> dict[str, float]:
+    """Return the slots that choices (J,) take of each row that limits some jobs, by its name."""
+    return {row.name: row.taken(chosen) for row in rows if row.jobs is not None}
 
 
 def why_at_quota(round_: Round, row: int, taken: Mapping[str, float]) -> ReasonText | None:
@@ -118,7 +115,7 @@ def why_at_quota(round_: Round, row: int, taken: Mapping[str, float]) -> ReasonT
 def why_above_quota(snapshot: Snapshot, project: str) -> str:
     """Return the statement that a project exceeds its maximum of slots; empty if it does not."""
     most = snapshot.projects.get(project, Tenant()).quota.max_slots
-    held = standing_of(snapshot, project).held if most is not None else 0
+    held = quota_usage(snapshot, project).held if most is not None else 0
     if most is None or held <= most:
         return ""
     return f"project {project} holds {held} slots, more than its maximum of {most}"

@@ -16,19 +16,18 @@ from headway.contract.values.markets import Market
 from headway.contract.views.jobs import Reason
 from service.domain.allocation.decision.explain import Case
 from service.domain.allocation.decision.quota_texts import (
+    guarantee_text,
     quota_use,
-    standing_text,
     why_at_quota,
     why_given_up,
 )
 from service.domain.allocation.decision.reason_texts import NAMED, ReasonText, named
-from service.domain.allocation.inputs.notes import Note
 from service.domain.allocation.inputs.round import Round
 from service.domain.allocation.knapsack.problem import NOTHING
 from service.domain.cluster.pools import Pool, slots_of
 from service.domain.cluster.snapshot import Cap, SlotKey, Snapshot
 from service.domain.jobs.job import Job
-from service.domain.policies.framework.policy import Choices
+from service.domain.policies.framework.policy import Choices, RoundInput
 
 _ROUNDING = 1e-9
 
@@ -39,14 +38,14 @@ class WaitingFacts:
 
     Attributes:
         any_node: True if there is a node that is not lost.
-        in_service: slots by pool of nodes that take jobs.
-        left: the part of them, by pool, that the round gives to no job.
+        in_service: number of slots by pool of nodes that take jobs.
+        left: number of them by pool that the round gives to no job.
         held_by: text on the largest holders, for users of each project that has jobs.
         quotas: slots that the round takes of each quota, by the name of its row.
-        standings: text on the usage of its guarantee, by project.
+        guarantee_texts: text on the usage of its guarantee, by project.
         caps: each with the dollars per hour that jobs take of it.
-        confined: text on the number of slots in quarantine, for the end of a message; empty if there are
-            none.
+        quarantine_text: text on the number of slots in quarantine, for the end of a message; empty if there
+            are none.
     """
 
     any_node: bool
@@ -54,15 +53,16 @@ class WaitingFacts:
     left: Mapping[Pool, int]
     held_by: Mapping[str, str]
     quotas: Mapping[str, float]
-    standings: Mapping[str, str]
+    guarantee_texts: Mapping[str, str]
     caps: tuple[tuple[Cap, float], ...]
-    confined: str
+    quarantine_text: str
 
 
-def census_of(round_: Round, choices: Choices, left: Iterable[SlotKey]) -> WaitingFacts:
-    """Return the census of a round that leaves these slots unused."""
+def waiting_facts(round_: Round, choices: Choices, left: Iterable[SlotKey]) -> WaitingFacts:
+    """Return the facts of a round that leaves these slots unused."""
     snapshot = round_.snapshot
     nodes = snapshot.nodes.values()
+    quarantined = sum(len(node.quarantined) for node in nodes if node.takes_jobs)
     return WaitingFacts(
         any_node=any(node.state is not NodeState.LOST for node in nodes),
         in_service=Counter(
@@ -70,64 +70,62 @@ def census_of(round_: Round, choices: Choices, left: Iterable[SlotKey]) -> Waiti
         ),
         left=Counter(pool for pool in map(snapshot.pool_of, left) if pool is not None),
         held_by=_held_by(snapshot),
-        quotas=quota_use(round_, choices.chosen),
-        standings={project: standing_text(snapshot, project) for project in snapshot.projects},
-        caps=tuple((cap, _taken(round_, choices, cap)) for cap in snapshot.caps),
-        confined=_confined(sum(len(node.quarantined) for node in nodes if node.takes_jobs)),
+        quotas=quota_use(round_.tenancy.rows, choices.chosen),
+        guarantee_texts={project: guarantee_text(snapshot, project) for project in snapshot.projects},
+        caps=tuple((cap, _taken(round_.given, choices, cap)) for cap in snapshot.caps),
+        quarantine_text=f"; {slots_of(quarantined, None)} more in quarantine (`headway nodes`)"
+        if quarantined
+        else "",
     )
 
 
-def _confined(slots: int) -> str:
-    return f"; {slots_of(slots, None)} more in quarantine (`headway nodes`)" if slots else ""
-
-
-def why_wait(case: Case, census: WaitingFacts) -> ReasonText:
+def why_wait(case: Case, facts: WaitingFacts) -> ReasonText:
     """Return the reason that a job gets nothing."""
-    job, present = case.job, census.in_service
-    if not census.any_node:
+    job, in_service = case.job, facts.in_service
+    if not facts.any_node:
         return ReasonText(
             Reason.WAITING_FOR_CAPACITY,
             "no node has joined the cluster; start one with `headway agent` or `headway up`",
         )
-    kinds = {pool.kind for pool in present}
+    kinds = {pool.kind for pool in in_service}
     wanted = job.spec.resources.devices or tuple(sorted(kinds))
     if wanted and not kinds & set(wanted):
-        there = ", ".join(sorted(kinds)) or "none"
+        available = ", ".join(sorted(kinds)) or "none"
         return ReasonText(
             Reason.NO_SUCH_DEVICE,
-            f"no node in service has {' or '.join(wanted)}; device kinds in service: {there}{census.confined}",
+            f"no node in service has {' or '.join(wanted)}; device kinds in service: {available}{facts.quarantine_text}",
         )
-    if job.spec.image is not None and not any(pool.containers for pool in present if pool.kind in wanted):
+    if job.spec.image is not None and not any(pool.containers for pool in in_service if pool.kind in wanted):
         return ReasonText(
             Reason.NO_CONTAINER_ENGINE,
             f"the job runs in an image, and no node in service with {' or '.join(wanted) or 'slots'} has a container engine; "
             "start Docker or Podman on one, and restart its agent",
         )
     need = slots_of(min(job.sizes), None)
-    serving = {pool: count for pool, count in present.items() if pool.serves(job.spec)}
+    serving = {pool: count for pool, count in in_service.items() if pool.serves(job.spec)}
     largest = max((_together(serving, pool.kind) for pool in serving), default=0)
     if min(job.sizes) > largest:
         return ReasonText(
             Reason.WAITING_FOR_CAPACITY,
             f"needs at least {need} of one kind, and the nodes in service have {largest}"
-            + _elsewhere(job, present)
-            + census.confined,
+            + _elsewhere(job, in_service)
+            + facts.quarantine_text,
         )
-    at_quota = why_at_quota(case.round, case.row, census.quotas)
+    at_quota = why_at_quota(case.round, case.row, facts.quotas)
     if at_quota is not None:
         return at_quota
-    left = {pool: count for pool, count in census.left.items() if pool.serves(job.spec)}
+    left = {pool: count for pool, count in facts.left.items() if pool.serves(job.spec)}
     if max((_together(left, pool.kind) for pool in left), default=0) >= min(job.sizes):
-        unpaid = why_unpaid(case, census)
+        unpaid = why_unpaid(case, facts)
         if unpaid is not None:
             return unpaid
     return ReasonText(
         Reason.WAITING_FOR_CAPACITY,
         f"needs at least {need}; {sum(left.values())} of {sum(serving.values())} are left"
-        + _elsewhere(job, census.left)
-        + census.held_by[job.spec.project]
+        + _elsewhere(job, facts.left)
+        + facts.held_by[job.spec.project]
         + _why_no_surplus(case)
-        + _promised(case, census),
+        + _quota_effect(case, facts),
     )
 
 
@@ -161,12 +159,12 @@ def _turn(case: Case) -> str:
     return f"; its turn comes by {at:%H:%M} UTC at the latest"
 
 
-def _promised(case: Case, census: WaitingFacts) -> str:
+def _quota_effect(case: Case, facts: WaitingFacts) -> str:
     """Return the effect of quotas on the wait, as text."""
     if case.given_up_for is not None:
         return f"; {why_given_up(case.given_up_for)}"
-    stands = census.standings.get(case.job.spec.project, "")
-    return f"; {stands}" if stands else ""
+    text = facts.guarantee_texts.get(case.job.spec.project, "")
+    return f"; {text}" if text else ""
 
 
 def _together(slots: Mapping[Pool, int], kind: str) -> int:
@@ -190,15 +188,13 @@ def _elsewhere(job: Job, slots: Mapping[Pool, int]) -> str:
     return f"; {slots_of(count, other)} exist, but the job accepts {job.spec.market} only (market)"
 
 
-def why_unpaid(case: Case, census: WaitingFacts) -> ReasonText | None:
+def why_unpaid(case: Case, facts: WaitingFacts) -> ReasonText | None:
     """Return the cap that leaves too few dollars for the job's cheapest configuration; None if no cap does."""
-    notes = case.round.notes[case.row]
-    usd_per_h = case.round.columns.configurations.usd_per_h
-    offered = usd_per_h[(notes == Note.OFFERED) | (notes == Note.CURRENT)]
+    offered = case.round.columns.configurations.usd_per_h[case.round.notes.allowed[case.row]]
     if not len(offered):
         return None
     least = float(offered.min())
-    for cap, taken in census.caps:
+    for cap, taken in facts.caps:
         left = max(0.0, cap.usd_per_h - taken)
         if cap.project in {None, case.job.spec.project} and least > left + _ROUNDING:
             if cap.usd_per_h <= 0:
@@ -214,9 +210,9 @@ def why_unpaid(case: Case, census: WaitingFacts) -> ReasonText | None:
     return None
 
 
-def _taken(round_: Round, choices: Choices, cap: Cap) -> float:
+def _taken(given: RoundInput, choices: Choices, cap: Cap) -> float:
     """Return the dollars per hour that the cap counts after the round."""
-    row = next(one for one in round_.given.rows if one.name == cap.row)
+    row = next(one for one in given.rows if one.name == cap.row)
     return cap.usd_per_h - row.capacity + row.taken(choices.chosen)
 
 

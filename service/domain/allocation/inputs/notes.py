@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
 import numpy as np
 
-from service.domain.allocation.configurations.capacity import PoolCapacity
-from service.domain.allocation.configurations.configurations import Columns
-from service.domain.allocation.configurations.eligibility import Holding, backs_off, explores, is_left_over
-from service.domain.allocation.configurations.masks import MeasuredConfigurations, allowed_by_spec
+from service.domain.allocation.configurations.eligibility import backs_off, explores, is_left_over
+from service.domain.allocation.configurations.masks import allowed_by_spec
 from service.domain.allocation.configurations.resuming import lacks_measurement, may_lose_its_work
+from service.domain.allocation.configurations.scope import RoundScope
+from service.domain.allocation.inputs.estimates import Estimates
 from service.domain.allocation.limits.risk import saves
-from service.domain.allocation.limits.spending import Prospects, SpendingBar, bars_of
+from service.domain.allocation.limits.spending import SpendingBar, bars_of
 from service.domain.cluster.snapshot import Snapshot
 from service.domain.contention.rules import Contest
 from service.domain.jobs.job import Job
 from service.domain.perf.exploration import Exploration, credible, explore, optimistic_goodput
-from service.domain.perf.tables import GoodputTable
-from service.domain.shared.arrays import FloatArray, IntArray
+from service.domain.shared.arrays import BoolArray, FloatArray, IntArray
 
 MIN_GAIN = 1.05
 """Minimum ratio of goodput at which a running job grows, or moves by its own choice."""
@@ -70,74 +68,79 @@ class Notes:
     Attributes:
         codes: (J, C) a `Note` for each.
         bars: (J, C) a `SpendingBar` for each: the limits of money and time.
-        hope: (J, C) the goodput for which jobs change (`exploration.hoped`).
+        hope: (J, C) the goodput for which jobs change (`exploration.optimistic_goodput`).
     """
 
     codes: IntArray
     bars: IntArray
     hope: FloatArray
 
+    @property
+    def allowed(self) -> BoolArray:
+        """Mask (J, C) of the configurations that a policy may choose."""
+        return np.isin(self.codes, (Note.OFFERED, Note.CURRENT))
 
-def notes_of(
-    snapshot: Snapshot,
-    jobs: Sequence[Job],
-    holdings: Mapping[str, Holding],
-    rooms: Mapping[str, PoolCapacity],
-    columns: Columns,
-    current: IntArray,
-    seen: MeasuredConfigurations,
-    table: GoodputTable,
-    prospects: Prospects,
-) -> Notes:
+
+def notes_of(scope: RoundScope, estimates: Estimates) -> Notes:
     """Return the eligibility by specs, measurements so far, money and time, and the minimum gain of a change."""
-    known = seen.tried | seen.alike
+    by_kind, current = scope.columns.by_kind, scope.current
+    table, prospects, measured = estimates.table, estimates.prospects, estimates.measured
     high = credible(
-        columns.by_kind, goodput=prospects.goodput, low=prospects.low, high=prospects.high, known=known
+        by_kind, goodput=prospects.goodput, low=prospects.low, high=prospects.high, known=measured.known
     )
-    hope = optimistic_goodput(columns.by_kind, prospects.goodput, high, known)
-    allowed = allowed_by_spec(jobs, holdings, columns)
-    for row, (job, holding) in enumerate(zip(jobs, holdings.values(), strict=True)):
-        stays = not is_left_over(job, holding.size) or backs_off(job, snapshot)
-        if current[row] >= 0 and stays:
-            allowed[row, current[row]] = True
+    hope = optimistic_goodput(by_kind, prospects.goodput, high, measured.known)
+    allowed = _allowed_or_held(scope)
     explored = explore(
-        columns.by_kind,
+        by_kind,
         allowed=allowed,
-        tried=seen.tried,
-        alike=seen.alike,
+        tried=measured.tried,
+        alike=measured.alike,
         current=current,
         goodput=table.goodput,
-        high=credible(columns.by_kind, goodput=table.goodput, low=table.low, high=table.high, known=known),
+        high=credible(by_kind, goodput=table.goodput, low=table.low, high=table.high, known=measured.known),
     )
-    notes = np.select(
+    codes = np.select(
         [explored.mask, explored.code == Exploration.TOO_FAR, explored.code == Exploration.NOT_WORTH_IT],
         [Note.OFFERED, Note.TOO_FAR, Note.NOT_WORTH_IT],
         Note.NOT_ALLOWED,
     ).astype(np.int64)
-    free = np.array([not explores(job, snapshot) for job in jobs], dtype=np.bool_)
-    notes[free[:, None] & allowed] = Note.OFFERED
-    open_to = notes == Note.OFFERED
+    free = np.array([not explores(job, scope.snapshot) for job in scope.jobs], dtype=np.bool_)
+    codes[free[:, None] & allowed] = Note.OFFERED
+    offered = codes == Note.OFFERED
     bars = bars_of(
-        snapshot,
-        jobs,
-        columns,
-        rooms,
-        open_to=open_to,
+        scope.snapshot,
+        scope.jobs,
+        scope.columns,
+        scope.capacities,
+        open_to=offered,
         allowed=allowed,
         current=current,
         prospects=prospects,
     )
     for bar, note in NOTE_OF.items():
-        notes[open_to & (bars == bar)] = note
-    for row, (job, holding) in enumerate(zip(jobs, holdings.values(), strict=True)):
+        codes[offered & (bars == bar)] = note
+    for row, holding in enumerate(scope.holdings.values()):
         if holding.size:
-            now = int(current[row])
-            bar = SpendingBar(bars[row, now]) if now >= 0 else SpendingBar.NONE
-            measured = now >= 0 and bool(seen.tried[row, now])
-            notes[row] = _of_running(
-                snapshot, job, holding.size, notes[row], columns, now, hope[row], bar, measured=measured
+            held = int(current[row])
+            codes[row] = _of_running(
+                scope,
+                row,
+                codes[row],
+                hope[row],
+                bar=SpendingBar(bars[row, held]) if held >= 0 else SpendingBar.NONE,
+                measured=held >= 0 and bool(measured.tried[row, held]),
             )
-    return Notes(codes=notes, bars=bars, hope=hope)
+    return Notes(codes=codes, bars=bars, hope=hope)
+
+
+def _allowed_or_held(scope: RoundScope) -> BoolArray:
+    """Return the configurations (J, C) that the specs allow, and those that jobs hold and need not leave."""
+    allowed = allowed_by_spec(scope)
+    for row, (job, holding) in enumerate(zip(scope.jobs, scope.holdings.values(), strict=True)):
+        stays = not is_left_over(job, holding.size) or backs_off(job, scope.snapshot)
+        if scope.current[row] >= 0 and stays:
+            allowed[row, scope.current[row]] = True
+    return allowed
 
 
 def contested(codes: IntArray, contest: Contest) -> IntArray:
@@ -151,16 +154,7 @@ def contested(codes: IntArray, contest: Contest) -> IntArray:
 
 
 def _of_running(
-    snapshot: Snapshot,
-    job: Job,
-    size: int,
-    notes: IntArray,
-    columns: Columns,
-    current: int,
-    goodput: FloatArray,
-    bar: SpendingBar,
-    *,
-    measured: bool,
+    scope: RoundScope, row: int, notes: IntArray, goodput: FloatArray, *, bar: SpendingBar, measured: bool
 ) -> IntArray:
     """Return the notes (C,) of a job that holds slots: it does not change to an excluded configuration by its
     own choice.
@@ -168,21 +162,22 @@ def _of_running(
     With a `bar` on its present configuration it may leave at once. `measured` is True if its speed there is
     known.
     """
-    slots = columns.configurations.slots
+    job, columns, current = scope.jobs[row], scope.columns, int(scope.current[row])
+    slots, size = columns.configurations.slots, scope.holdings[job.id].size
+    left_over = is_left_over(job, size)
     offer = notes == Note.OFFERED
-    pinned = slots == (job.pinned_size or 0)
+    own_choice = offer & (slots != (job.pinned_size or 0))
     notes = notes.copy()
-    if current >= 0 and not is_left_over(job, size) and bar is SpendingBar.NONE:
+    if current >= 0 and not left_over and bar is SpendingBar.NONE:
         no_gain = (slots >= size) & (goodput < MIN_GAIN * goodput[current])
-        no_gain &= ~saves(columns, current, MIN_GAIN)
-        notes[offer & ~pinned & no_gain] = Note.NO_GAIN
-        if is_young(job, snapshot):
-            notes[offer & ~pinned & (slots > size)] = Note.TOO_YOUNG
+        notes[own_choice & no_gain & ~saves(columns, current, MIN_GAIN)] = Note.NO_GAIN
+        if is_young(job, scope.snapshot):
+            notes[own_choice & (slots > size)] = Note.TOO_YOUNG
         if may_lose_its_work(job):
-            notes[offer & ~pinned & (slots >= size)] = Note.UNKNOWN_RESUME
+            notes[own_choice & (slots >= size)] = Note.UNKNOWN_RESUME
         if lacks_measurement(job, measured=measured):
-            notes[offer & ~pinned & (slots > size)] = Note.NOT_MEASURED
-    waits = backs_off(job, snapshot)
+            notes[own_choice & (slots > size)] = Note.NOT_MEASURED
+    waits = backs_off(job, scope.snapshot)
     if waits:
         # A configuration in another pool needs new ranks.
         elsewhere = (
@@ -190,7 +185,7 @@ def _of_running(
         )
         notes[offer & ((slots > size) | elsewhere)] = Note.BACK_OFF
     if current >= 0:
-        leaves = is_left_over(job, size) and job.pinned_size != size and not waits
+        leaves = left_over and job.pinned_size != size and not waits
         notes[current] = Note.NOT_ALLOWED if leaves else Note.CURRENT
         # Configurations within its present slots are certainly available, so it need not keep slots that it
         # cannot pay for.

@@ -1,4 +1,4 @@
-"""State of a policy across rounds: what is stored between them, and what a round tells the policy of the past.
+"""State of a policy across rounds: the stored JSON, and the history that a round passes to the policy.
 
 The stored JSON has the time of the round (`at`), the position in the ledger (`ledger`) and the policy's own
 state (`state`).
@@ -14,13 +14,14 @@ from typing import Any
 import numpy as np
 
 from service.domain.allocation.inputs.round import Round
-from service.domain.cluster.snapshot import LedgerTotals
+from service.domain.cluster.snapshot import LedgerTotals, Snapshot
 from service.domain.jobs.job import class_of
-from service.domain.policies.framework.policy import Policy, RoundHistory, StatefulPolicy
+from service.domain.policies.framework.policy import Policy, RoundHistory, RoundInput, StatefulPolicy
 
 _LONGEST_S = 3600.0
 """Maximum time in seconds between rounds; after a longer gap the spending in between is unknown."""
-_ASKED_FROM = timedelta(days=1)
+_LEDGER_WINDOW = timedelta(days=1)
+"""Time after which the ledger query starts from a later hour."""
 
 
 def advanced(policy: Policy, round_: Round) -> tuple[Policy, Mapping[str, Any]]:
@@ -28,10 +29,10 @@ def advanced(policy: Policy, round_: Round) -> tuple[Policy, Mapping[str, Any]]:
     if not isinstance(policy, StatefulPolicy):
         return policy, {}
     now, spent = round_.snapshot.now, round_.snapshot.spent
-    follows, state = policy.advance(round_.given, _history(round_))
+    next_policy, state = policy.advance(round_.given, _history(round_))
     if not state:
-        return follows, {}
-    return follows, {"at": now.isoformat(), "ledger": _ledger_after(spent, now), "state": dict(state)}
+        return next_policy, {}
+    return next_policy, {"at": now.isoformat(), "ledger": _ledger_after(spent, now), "state": dict(state)}
 
 
 def state_of(stored: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -46,7 +47,7 @@ def _history(round_: Round) -> RoundHistory:
     totals = [job.progress.total_samples for job in round_.jobs]
     return RoundHistory(
         elapsed_s=elapsed_s,
-        usd_per_h=_usd_per_h(round_, elapsed_s),
+        usd_per_h=_usd_per_h(round_.snapshot, round_.given, elapsed_s),
         job_ids=[job.id for job in round_.jobs],
         classes=[class_of(job.spec) for job in round_.jobs],
         samples=np.array([math.nan if total is None else float(total) for total in totals]),
@@ -54,14 +55,13 @@ def _history(round_: Round) -> RoundHistory:
     )
 
 
-def _usd_per_h(round_: Round, elapsed_s: float) -> float:
+def _usd_per_h(snapshot: Snapshot, given: RoundInput, elapsed_s: float) -> float:
     """Return the mean spending per hour since the previous round.
 
     The value is the increase of the ledger over that time, or the present cost of all held slots if the
     ledger was not queried yet. If nothing has a price, it is the number of held slots.
     """
-    snapshot, owned = round_.snapshot, not np.any(round_.given.configurations.usd_per_h > 0)
-    if owned:
+    if not np.any(given.configurations.usd_per_h > 0):
         return float(len(snapshot.held))
     before = snapshot.policy_state.get("ledger", {})
     if (
@@ -81,7 +81,7 @@ def _ledger_after(spent: LedgerTotals | None, now: datetime) -> dict[str, Any]:
     The starting hour of the ledger query is this hour at first, and advances once a day, so that sums stay
     small. The amount since a new starting hour is unknown until the next round.
     """
-    if spent is not None and now - spent.since < _ASKED_FROM:
+    if spent is not None and now - spent.since < _LEDGER_WINDOW:
         return {"since": spent.since.isoformat(), "usd": spent.usd}
     return {"since": hour_of(now).isoformat(), "usd": None}
 

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
-from headway.contract.spec import JobSpec
-from service.domain.allocation.configurations.capacity import PoolCapacity, capacities_of
-from service.domain.allocation.configurations.configurations import Columns, columns_of, rows_of
-from service.domain.allocation.configurations.eligibility import Holding, deciding_jobs, holding_of, weight_of
-from service.domain.allocation.configurations.masks import seen_of
+from service.domain.allocation.configurations.configurations import Columns
+from service.domain.allocation.configurations.eligibility import weight_of
+from service.domain.allocation.configurations.rows import rows_of
+from service.domain.allocation.configurations.scope import RoundScope, scope_of
+from service.domain.allocation.inputs.estimates import Estimates, estimates_of
 from service.domain.allocation.inputs.notes import (
     MIN_GAIN,
-    NOTE_OF,
     Note,
     Notes,
     contested,
@@ -26,18 +24,17 @@ from service.domain.allocation.inputs.notes import (
 from service.domain.allocation.inputs.searching import Searches, searches_of
 from service.domain.allocation.knapsack.problem import Row
 from service.domain.allocation.knapsack.solver import solve
-from service.domain.allocation.limits.risk import kept_share, thrift
-from service.domain.allocation.limits.spending import Prospects, SpendingBar, cap_rows, prospects_of
+from service.domain.allocation.limits.risk import thrift
+from service.domain.allocation.limits.spending import SpendingBar, cap_rows
 from service.domain.allocation.limits.tenancy import Tenancy, tenancy_of
 from service.domain.cluster.snapshot import Served, Snapshot
-from service.domain.contention.costs import RESTART_S, change_s
+from service.domain.contention.costs import change_s
 from service.domain.contention.rules import Contest, contend
 from service.domain.contention.tenure import evidence_of, tenure_of
 from service.domain.jobs.job import Job
-from service.domain.perf.learned import LearnedModels, job_classes, learn
-from service.domain.perf.tables import GoodputTable, goodput_table
+from service.domain.perf.learned import job_classes
 from service.domain.policies.framework.policy import RoundInput
-from service.domain.shared.arrays import BoolArray, FloatArray, IntArray
+from service.domain.shared.arrays import BoolArray, FloatArray
 
 _WORTHLESS = 0.01
 """Goodput factor for a pinned job at any size other than the requested one."""
@@ -49,46 +46,42 @@ _SEARCHABLE = (Note.TOO_FAR, Note.NOT_WORTH_IT, Note.TOO_YOUNG, Note.NO_GAIN)
 
 @dataclass(frozen=True)  # without slots=True, which rules out cached_property
 class Round:
-    """Jobs (J) and configurations (C) of a round, with all facts about them.
+    """A policy's input, with the facts from which it was made and from which decisions are explained.
 
     Attributes:
-        jobs: the jobs that the round decides about, in the order of their submission.
-        holdings: by job id.
-        tried: (J, C) configurations for which the job has measurements.
-        notes: (J, C) a `Note` for each.
+        scope: jobs and configurations.
+        estimates: speeds of the jobs.
+        notes: eligibility of the configurations.
         exempt: (J,) scattered jobs, which packing rows do not count.
         search: targets of the jobs that search their configuration.
-        bars: (J, C) a `SpendingBar` for each: the limits of money and time.
-        prospects: goodput after spot interruptions, and remaining work.
         tenancy: quotas of the projects.
         contest: rules for competing jobs: seats, and configurations that wait.
-        table: estimated goodput without interruptions; `given` has the values for policies, with hysteresis.
+        given: input of the policy, with hysteresis in its goodput.
     """
 
-    snapshot: Snapshot
-    jobs: tuple[Job, ...]
-    holdings: Mapping[str, Holding]
-    rooms: Mapping[str, PoolCapacity]
-    columns: Columns
-    learned: LearnedModels
-    table: GoodputTable
-    tried: BoolArray
-    notes: IntArray
-    bars: IntArray
-    prospects: Prospects
+    scope: RoundScope
+    estimates: Estimates
+    notes: Notes
     exempt: BoolArray
     search: Searches
     tenancy: Tenancy
     contest: Contest
     given: RoundInput
 
-    def usable_slots(self, spec: JobSpec) -> dict[str, int]:
-        """Return all slots in service of each kind that a job may run on, in the markets that it accepts."""
-        usable: dict[str, int] = {}
-        for room in self.rooms.values():
-            if room.pool.serves(spec):
-                usable[room.pool.kind] = usable.get(room.pool.kind, 0) + int(room.slots.sum())
-        return usable
+    @property
+    def snapshot(self) -> Snapshot:
+        """State of the cluster on which the round decides."""
+        return self.scope.snapshot
+
+    @property
+    def jobs(self) -> tuple[Job, ...]:
+        """The jobs that the round decides about, in the order of their submission."""
+        return self.scope.jobs
+
+    @property
+    def columns(self) -> Columns:
+        """The configurations that the jobs could have."""
+        return self.scope.columns
 
     @cached_property
     def digest(self) -> str:
@@ -113,59 +106,28 @@ class Round:
 
 def build_round(snapshot: Snapshot) -> Round:
     """Return the round of a snapshot. The function raises no error, whatever the snapshot holds."""
-    jobs = deciding_jobs(snapshot)
-    holdings = {job.id: holding_of(job, snapshot) for job in jobs}
-    rooms = capacities_of(snapshot, holdings)
-    columns = columns_of(jobs, holdings, rooms)
-    current = np.array([columns.held(one) if one.whole else -1 for one in holdings.values()], dtype=np.int64)
-    learned = learn(jobs, columns.by_kind.kinds, snapshot.measurements, snapshot.class_measurements)
-    seen = seen_of(jobs, columns, snapshot)
-    table = goodput_table(learned.models, columns.by_kind, seen.measured)
-    prospects = prospects_of(
-        jobs,
-        current,
-        learned,
-        table,
-        share=kept_share(jobs, columns, snapshot.hazard_per_h, restart_s=RESTART_S, pause_s=change_s),
-        start_s=[change_s(job) for job in jobs],
-    )
-    notes = notes_of(snapshot, jobs, holdings, rooms, columns, current, seen, table, prospects)
-    search = searches_of(
-        snapshot,
-        jobs,
-        columns,
-        allowed=~np.isin(notes.codes, (Note.NOT_ALLOWED, *NOTE_OF.values())),
-        current=current,
-        table=replace(table, goodput=prospects.goodput, low=prospects.low),
-        learned=learned,
-        young=[is_young(job, snapshot) for job in jobs],
-        change_s=[change_s(job) for job in jobs],
-    )
-    notes.codes[search.opened(np.isin(notes.codes, _SEARCHABLE))] = Note.OFFERED
-    rows, exempt = rows_of(columns, rooms, jobs, holdings, current)
-    rows += cap_rows(snapshot, jobs, columns)
-    given = _given(snapshot, jobs, holdings, columns, rows, current, notes, prospects.remaining, search)
-    tenancy = tenancy_of(snapshot, jobs, columns, rooms, given.allowed, current)
-    given = replace(given, rows=(*given.rows, *tenancy.rows), share=tenancy.share)
-    tenure = tenure_of(snapshot, jobs, holdings, rooms)
-    contest = contend(given, tenure, evidence_of(snapshot, jobs, seen, rooms, tenancy), solve)
+    scope = scope_of(snapshot)
+    estimates = estimates_of(scope)
+    notes = notes_of(scope, estimates)
+    search = searches_of(scope, estimates, notes)
+    opened = search.opened(np.isin(notes.codes, _SEARCHABLE))
+    notes = replace(notes, codes=np.where(opened, Note.OFFERED, notes.codes))
+    rows, exempt = rows_of(scope)
+    rows += cap_rows(snapshot, scope.jobs, scope.columns)
+    tenancy = tenancy_of(snapshot, scope.jobs, scope.columns, scope.capacities, notes.allowed, scope.current)
+    given = _given(scope, notes, estimates.prospects.remaining, search, (*rows, *tenancy.rows))
+    evidence = evidence_of(scope, estimates.measured, tenancy)
+    contest = contend(replace(given, share=tenancy.share), tenure_of(scope), evidence, solve)
+    prices = search.unbiased(thrift(scope.jobs, scope.columns, scope.capacities))
     return Round(
-        snapshot=snapshot,
-        jobs=jobs,
-        holdings=holdings,
-        rooms=rooms,
-        columns=columns,
-        learned=learned,
-        table=table,
-        tried=seen.tried,
-        notes=contested(notes.codes, contest),
-        bars=notes.bars,
-        prospects=prospects,
+        scope=scope,
+        estimates=estimates,
+        notes=replace(notes, codes=contested(notes.codes, contest)),
         exempt=exempt,
         search=search,
         tenancy=tenancy,
         contest=contest,
-        given=replace(contest.given, thrift=search.unbiased(thrift(jobs, columns, rooms))),
+        given=replace(contest.given, thrift=prices),
     )
 
 
@@ -179,41 +141,31 @@ def requested_slots(job: Job) -> int:
 
 
 def _given(
-    snapshot: Snapshot,
-    jobs: Sequence[Job],
-    holdings: Mapping[str, Holding],
-    columns: Columns,
-    rows: tuple[Row, ...],
-    current: IntArray,
-    notes: Notes,
-    remaining: FloatArray,
-    search: Searches,
+    scope: RoundScope, notes: Notes, remaining: FloatArray, search: Searches, rows: tuple[Row, ...]
 ) -> RoundInput:
-    now, pools = snapshot.now, columns.pools
-    served = [snapshot.served.get(job.id, Served()) for job in jobs]
+    """Return the input of a policy, before quotas change weights and the rules for competing jobs apply."""
+    now, jobs, columns = scope.snapshot.now, scope.jobs, scope.columns
+    served = [scope.snapshot.served.get(job.id, Served()) for job in jobs]
     # Service times are known by device kind; each is counted at the first pool of the kind.
-    kinds = [
-        pool.kind if index == 0 or pool.kind != pools[index - 1].kind else ""
-        for index, pool in enumerate(pools)
-    ]
+    kinds = [pool.kind for pool in columns.pools]
+    kinds = [kind if kind not in kinds[:index] else "" for index, kind in enumerate(kinds)]
     seconds = [[one.seconds.get(kind, 0.0) for kind in kinds] for one in served]
-    waits = [holdings[job.id].size == 0 for job in jobs]
-    moving = (search.target >= 0) & (search.target != current)
+    moving = (search.target >= 0) & (search.target != scope.current)
     return RoundInput(
         configurations=columns.configurations,
         rows=rows,
-        goodput=search.preferred(_steadied(snapshot, jobs, columns, current, notes.hope, notes.bars)),
-        allowed=(notes.codes == Note.OFFERED) | (notes.codes == Note.CURRENT),
-        current=current,
+        goodput=search.preferred(_steadied(scope, notes)),
+        allowed=notes.allowed,
+        current=scope.current,
         weight=np.array([weight_of(job) for job in jobs]),
         age_s=np.array([max(0.0, (now - job.submitted_at).total_seconds()) for job in jobs]),
         waited_s=np.array(
             [
-                max(0.0, (now - job.state_since).total_seconds()) if waiting else 0.0
-                for job, waiting in zip(jobs, waits, strict=True)
+                0.0 if holding.size else max(0.0, (now - job.state_since).total_seconds())
+                for job, holding in zip(jobs, scope.holdings.values(), strict=True)
             ]
         ),
-        served_s=np.array(seconds, dtype=np.float64).reshape(len(jobs), len(pools)),
+        served_s=np.array(seconds, dtype=np.float64).reshape(len(jobs), len(kinds)),
         served_slot_s=np.array([one.slot_s for one in served]),
         changes=np.array([max(0, job.generation - 1) for job in jobs], dtype=np.int64),
         # A change that the user requests is not charged its cost; a search has already considered it.
@@ -231,35 +183,30 @@ def _given(
     )
 
 
-def _steadied(
-    snapshot: Snapshot,
-    jobs: Sequence[Job],
-    columns: Columns,
-    current: IntArray,
-    goodput: FloatArray,
-    bars: IntArray,
-) -> FloatArray:
+def _steadied(scope: RoundScope, notes: Notes) -> FloatArray:
     """Return the goodput (J, C) for policies, with hysteresis.
 
     Differences that may be noise are removed, so that jobs do not switch back and forth. For a pinned job
     only the requested size counts fully.
     """
+    jobs, current, slots = scope.jobs, scope.current, scope.columns.configurations.slots
+    goodput = notes.hope
     steadied = goodput.copy()
     running = np.flatnonzero(current >= 0)
     now = goodput[running, current[running]][:, None]
-    young = np.array([is_young(job, snapshot) for job in jobs], dtype=np.bool_)[running, None]
+    young = np.array([is_young(job, scope.snapshot) for job in jobs], dtype=np.bool_)[running, None]
     near = (goodput[running] > now) & (young | (goodput[running] < MIN_GAIN * now))
     steadied[running] = np.where(near, now, goodput[running])
     if steadied.size:
         # If the model has no speed for a job, it excludes nothing: the job may run where it is and try other
         # configurations.
-        steadied[~(goodput > 0).any(axis=1)] = columns.configurations.slots
+        steadied[~(goodput > 0).any(axis=1)] = slots
         held = steadied[running, current[running]]
         least = _WORTHLESS * steadied[running].max(axis=1)
         steadied[running, current[running]] = np.where(held > 0, held, least)
-    barred = running[bars[running, current[running]] != SpendingBar.NONE]
+    barred = running[notes.bars[running, current[running]] != SpendingBar.NONE]
     steadied[barred, current[barred]] *= _BARRED
     for row, job in enumerate(jobs):
         if job.pinned_size is not None:
-            steadied[row, columns.configurations.slots != job.pinned_size] *= _WORTHLESS
+            steadied[row, slots != job.pinned_size] *= _WORTHLESS
     return steadied

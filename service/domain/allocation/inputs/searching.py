@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -13,11 +13,14 @@ from headway.contract.views.forecasts import SearchPhase, SearchView
 from service.domain.allocation.configurations.configurations import Columns
 from service.domain.allocation.configurations.eligibility import is_silent
 from service.domain.allocation.configurations.masks import columns_of_size
+from service.domain.allocation.configurations.scope import RoundScope
+from service.domain.allocation.inputs.estimates import Estimates
+from service.domain.allocation.inputs.notes import NOTE_OF, Note, Notes, is_young
 from service.domain.cluster.snapshot import Snapshot
+from service.domain.contention.costs import change_s
 from service.domain.jobs.job import Job
-from service.domain.perf.learned import LearnedModels, batch_of
+from service.domain.perf.learned import batch_of
 from service.domain.perf.search import BOUND, Known, SearchGoal, SearchPosition, SearchStep, search_step
-from service.domain.perf.tables import GoodputTable
 from service.domain.policies.framework.policy import Configurations
 from service.domain.shared.arrays import BoolArray, FloatArray, IntArray
 
@@ -55,57 +58,40 @@ class Searches:
         return None if thrift is None else np.where((self.target >= 0)[:, None], 1.0, thrift)
 
     def sizes(self, slots: IntArray, others: IntArray) -> IntArray:
-        """Return the size (J,) that each search wants, otherwise that of `others` (J,). `slots` (C,) belongs
-        to the columns.
+        """Return the size (J,) that each search wants, and the job's entry of `others` (J,) without a target.
+
+        `slots` (C,) are the sizes of the columns.
         """
-        if not (self.target >= 0).any():
-            return others
-        return np.where(self.target >= 0, slots[self.target], others)
+        return np.where(self.target >= 0, np.append(slots, 0)[self.target], others)
 
 
-def searches_of(
-    snapshot: Snapshot,
-    jobs: Sequence[Job],
-    columns: Columns,
-    *,
-    allowed: BoolArray,
-    current: IntArray,
-    table: GoodputTable,
-    learned: LearnedModels,
-    young: Sequence[bool],
-    change_s: Sequence[float],
-) -> Searches:
+def searches_of(scope: RoundScope, estimates: Estimates, notes: Notes) -> Searches:
     """Return the next step of every job (J,) that searches.
 
-    A job of fixed size, or one that is never measured, has no target.
+    A job of fixed size, or one that is never measured, has no target. A search may visit configurations that
+    the notes exclude for their speed only, not those beyond the job's limits of money and time.
     """
-    target = np.full(len(jobs), -1, dtype=np.int64)
+    allowed = ~np.isin(notes.codes, (Note.NOT_ALLOWED, *NOTE_OF.values()))
+    target = np.full(len(scope.jobs), -1, dtype=np.int64)
     steps: dict[str, SearchStep] = {}
-    for row, job in enumerate(jobs):
+    for row, job in enumerate(scope.jobs):
         if job.spec.goal.search is None:
             continue
-        why_not = _why_not(job, snapshot)
+        why_not = _why_not(job, scope.snapshot)
         if why_not:
             steps[job.id] = SearchStep(target=-1, phase=SearchPhase.OFF, reason=why_not)
             continue
-        place = SearchPosition(
-            current=int(current[row]),
-            settled_on=_settled_on(job, columns, int(current[row])),
-            young=young[row],
+        current, by_kind = int(scope.current[row]), scope.columns.by_kind
+        position = SearchPosition(
+            current=current,
+            settled_on=_settled_on(job, scope.columns, current),
+            young=is_young(job, scope.snapshot),
             left=_left(job),
             done=float(job.progress.samples),
-            change_s=change_s[row],
+            change_s=change_s(job),
         )
-        known = _known(
-            snapshot,
-            job,
-            columns.by_kind,
-            allowed[row],
-            table,
-            row,
-            modelled=bool(learned.measured[row] or learned.related[row]),
-        )
-        steps[job.id] = search_step(_aim(job, snapshot, columns.by_kind), columns.by_kind, known, place)
+        known = _known(scope, estimates, row, allowed[row])
+        steps[job.id] = search_step(_goal(job, scope.snapshot, by_kind), by_kind, known, position)
         target[row] = steps[job.id].target
     return Searches(target=target, steps=steps)
 
@@ -142,46 +128,43 @@ def _why_not(job: Job, snapshot: Snapshot) -> str:
     return ""
 
 
-def _aim(job: Job, snapshot: Snapshot, configurations: Configurations) -> SearchGoal:
+def _goal(job: Job, snapshot: Snapshot, configurations: Configurations) -> SearchGoal:
     goal = job.spec.goal
-    mode = goal.search
-    assert mode is not None, f"{job.id} does not search"
-    aim = SearchGoal(mode=mode, objective=goal.objective)
+    assert goal.search is not None, f"{job.id} does not search"
+    max_time_s = max_cost_usd = math.inf
     if goal.deadline is not None:
-        aim = replace(aim, max_time_s=(goal.deadline - snapshot.now).total_seconds())
+        max_time_s = (goal.deadline - snapshot.now).total_seconds()
     # If nothing has a price, a limit on money has no effect. A job that is not stored has spent nothing.
     if goal.max_cost_usd is not None and configurations.usd_per_h.any():
         limit = snapshot.limits.get(job.id)
-        aim = replace(aim, max_cost_usd=goal.max_cost_usd if limit is None else limit.left_usd)
-    return aim
+        max_cost_usd = goal.max_cost_usd if limit is None else limit.left_usd
+    return SearchGoal(
+        mode=goal.search, objective=goal.objective, max_time_s=max_time_s, max_cost_usd=max_cost_usd
+    )
 
 
 def _settled_on(job: Job, columns: Columns, current: int) -> int:
     """Return the column that the job holds if an earlier step has settled there; otherwise -1."""
     before = job.progress.search
-    settled = before is not None and before.phase is SearchPhase.SETTLED and current >= 0
-    return current if settled and before is not None and before.place == columns.text_of(current) else -1
+    if before is None or before.phase is not SearchPhase.SETTLED or current < 0:
+        return -1
+    return current if before.place == columns.text_of(current) else -1
 
 
 def _left(job: Job) -> float:
+    """Return the samples left, in plain samples; NaN if the script does not report the total."""
     total = job.progress.total_samples
     return math.nan if total is None else float(max(total - job.progress.samples, 0))
 
 
-def _known(
-    snapshot: Snapshot,
-    job: Job,
-    configurations: Configurations,
-    allowed: BoolArray,
-    table: GoodputTable,
-    row: int,
-    *,
-    modelled: bool,
-) -> Known:
-    worth = np.where(table.efficiency[row] > 0, table.efficiency[row], 1.0)
-    runs = table.efficiency[row] > 0
+def _known(scope: RoundScope, estimates: Estimates, row: int, allowed: BoolArray) -> Known:
+    """Return the measurements and estimates of a job, in plain samples per second."""
+    configurations, prospects = scope.columns.by_kind, estimates.prospects
+    efficiency = estimates.table.efficiency[row]
+    runs = efficiency > 0
+    worth = np.where(runs, efficiency, 1.0)
     steps, seconds, samples = (np.zeros(configurations.slots.size) for _ in range(3))
-    for one in snapshot.measurements.get(job.id, ()):
+    for one in scope.snapshot.measurements.get(scope.jobs[row].id, ()):
         if one.believable:
             same = columns_of_size(one.device_kind, one.slots, configurations)
             steps[same] += one.steps
@@ -189,10 +172,10 @@ def _known(
             seconds[same] += one.steps * batch_of(one) / one.samples_per_s
     return Known(
         allowed=allowed,
-        per_s=np.where(runs, table.goodput[row] / worth, 0.0),
-        low=np.where(runs, table.low[row] / worth, 0.0),
+        per_s=np.where(runs, prospects.goodput[row] / worth, 0.0),
+        low=np.where(runs, prospects.low[row] / worth, 0.0),
         steps=steps,
         seconds=seconds,
         samples=samples,
-        modelled=modelled,
+        modelled=bool(estimates.known[row]),
     )

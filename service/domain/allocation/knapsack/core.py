@@ -1,6 +1,6 @@
 """Internal form of the problem: gains over having nothing, and rows scaled to a capacity of one.
 
-It has `N` jobs that could gain anything, sorted so that the jobs of a cell are adjacent. A cell is a set of
+It has the `N` jobs that can gain anything, sorted so that the jobs of a cell are adjacent. A cell is a set of
 jobs counted by the same rows. There are `G` cells, `C` configurations and `R` rows that can bind. A scaled
 price is the worth of the whole capacity of a row.
 """
@@ -56,10 +56,10 @@ class Core:
         same = not (costs != costs[0]).any()
         count, width = self.gain.shape
         choice, value = np.empty(count, np.int64), np.empty(count)
-        room = np.empty((min(_BLOCK, count), width))
+        buffer = np.empty((min(_BLOCK, count), width))
         for start in range(0, count, _BLOCK):
             block = slice(start, min(start + _BLOCK, count))
-            net = room[: block.stop - start]
+            net = buffer[: block.stop - start]
             np.subtract(self.gain[block], costs[0] if same else costs[self.cell[block]], out=net)
             best = net.argmax(axis=1)
             choice[block], value[block] = best, net[np.arange(len(net)), best]
@@ -123,15 +123,15 @@ def build(problem: Problem, *, cells: int) -> Core:
     live = np.flatnonzero(
         (capacity > 0.0) & (capacity < np.inf) & (demand > 0.0).any(axis=1) & in_row.any(axis=1)
     )
-    wanting = np.flatnonzero((gain > 0.0).any(axis=1))
-    job, cell, counts = _cells(in_row[live][:, wanting], cells)
+    gainers = np.flatnonzero((gain > 0.0).any(axis=1))
+    job, cell, counts = _cells(in_row[live][:, gainers], cells)
     scaled = np.minimum(demand[live], capacity[live, None]) / capacity[live, None]
     return Core(
-        gain=gain[wanting[job]],
+        gain=gain[gainers[job]],
         demand=scaled,
         counts=counts,
         cell=cell,
-        job=wanting[job],
+        job=gainers[job],
         row=live,
         capacity=capacity[live],
         idle=float(idle.sum()),

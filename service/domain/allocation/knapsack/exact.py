@@ -18,19 +18,19 @@ from service.domain.allocation.knapsack.problem import NOTHING
 from service.domain.allocation.knapsack.rounding import Switches
 from service.domain.shared.arrays import BoolArray, FloatArray, IntArray
 
-_GRAIN = 2.0**44
+_RESOLUTION = 2.0**44
 """Resolution of usages: usages that differ by less than its inverse are the same state."""
-_ODD = -7046029254386353131
+_HASH_FACTOR = -7046029254386353131
 """Multiplier that hashes the numbers of a usage to one number."""
-_ROWS = 10
-"""Number of rows that doubles the work for a partial choice."""
-_STATES = 20_000
+_ROWS_PER_DOUBLING = 10
+"""Number of rows that doubles the work counted for a partial choice."""
+_MAX_STATES = 20_000
 """Maximum number of states; with more, the search proves nothing."""
 _WORK = 2_000_000
 """Number of partial choices considered for an effort of one: about a second."""
-_POINTS = 500
+_MAX_POINTS = 500
 """Maximum number of points of a frontier."""
-_FIRST = 12
+_FIRST_OPTIONS = 12
 """Approximate number of alternative choices that the first limit admits."""
 
 
@@ -60,7 +60,7 @@ class _Rest:
 
 
 class Finish:
-    """The search around one dual solution. All its calls share `effort`."""
+    """Exact search around one dual solution. All calls share the work allowed by `effort`."""
 
     def __init__(self, core: Core, moves: Switches, prices: FloatArray, *, effort: float) -> None:
         self._core, self._moves, self._prices = core, moves, prices
@@ -76,7 +76,7 @@ class Finish:
 
     @property
     def bound(self) -> float:
-        """Upper bound on the gain of any choice, as far as the kinds' own rows show."""
+        """Upper bound on the gain of any choice that the kinds' own rows prove."""
         return self._top - float(self._floor.sum())
 
     def by_kind(self) -> IntArray:
@@ -118,7 +118,9 @@ class Finish:
 
     def _first_limit(self, among: BoolArray) -> float:
         other = np.sort(self._moves.loss[among & (self._moves.loss > 0.0)])
-        return float(other[min(_FIRST, len(other) - 1)]) if len(other) else 1e-9 * (1.0 + abs(self._top))
+        return (
+            float(other[min(_FIRST_OPTIONS, len(other) - 1)]) if len(other) else 1e-9 * (1.0 + abs(self._top))
+        )
 
     def _search(self, limit: float, kind: int | None = None) -> _Found:
         """Return the cheapest choice below the limit. With a kind, it covers only the jobs and the own rows
@@ -138,7 +140,7 @@ class Finish:
             if not len(kept):
                 return _Found(None, limit, complete)
             if index < len(jobs):
-                self._work -= len(kept) * len(options[index]) * (1.0 + len(rows) / _ROWS)
+                self._work -= len(kept) * len(options[index]) * (1.0 + len(rows) / _ROWS_PER_DOUBLING)
                 if self._work < 0.0:
                     return _Found(None, limit, complete=False)
                 states.branch(
@@ -204,7 +206,7 @@ class _States:
 
     def branch(self, loss: FloatArray, demand: FloatArray) -> None:
         """Replace the states by all combinations with the options of the next job."""
-        self.usage = (self.usage[:, None, :] + demand).reshape(-1, demand.shape[1])
+        self.usage = (self.usage[:, None, :] + demand).reshape(len(self.usage) * len(demand), -1)
         self.cost = (self.cost[:, None] + loss).reshape(-1)
 
     def settle(self, rest: _Rest, limit: float) -> tuple[IntArray, bool]:
@@ -221,9 +223,9 @@ class _States:
         low = np.maximum(reach, self.cost + rest.own_rows)
         kept = np.flatnonzero(low < limit)
         kept = kept[_distinct(self.usage[kept], self.cost[kept])]
-        every = len(kept) <= _STATES
+        every = len(kept) <= _MAX_STATES
         if not every:
-            kept = kept[np.argpartition(low[kept], _STATES)[:_STATES]]
+            kept = kept[np.argpartition(low[kept], _MAX_STATES)[:_MAX_STATES]]
         self.usage, self.cost = self.usage[kept], self.cost[kept]
         closed = np.array([row not in rest.frontiers for row in range(self.usage.shape[1])], bool)
         self.cost += (FULL - self.usage[:, closed]) @ self._prices[closed]
@@ -243,16 +245,16 @@ def _frontier(amounts: FloatArray, costs: FloatArray) -> tuple[FloatArray, Float
     least = np.minimum.accumulate(costs)
     better = np.concatenate([[True], costs[1:] < least[:-1]])
     amounts, costs = amounts[better], costs[better]
-    if len(amounts) > _POINTS:
-        first = np.linspace(0, len(amounts), _POINTS, endpoint=False).astype(np.int64)
+    if len(amounts) > _MAX_POINTS:
+        first = np.linspace(0, len(amounts), _MAX_POINTS, endpoint=False).astype(np.int64)
         amounts, costs = amounts[first], costs[np.append(first[1:], len(costs)) - 1]
     return amounts, costs
 
 
 def _distinct(usage: FloatArray, cost: FloatArray) -> IntArray:
     """Return the indices of the cheapest state of each usage."""
-    grains = np.rint(usage * _GRAIN).astype(np.int64)
-    key = grains @ np.cumprod(np.full(usage.shape[1], _ODD, np.int64))
+    grains = np.rint(usage * _RESOLUTION).astype(np.int64)
+    key = grains @ np.cumprod(np.full(usage.shape[1], _HASH_FACTOR, np.int64))
     order = np.lexsort((cost, key))
     grains = grains[order]
     first = np.ones(len(order), bool)

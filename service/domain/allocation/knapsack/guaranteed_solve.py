@@ -9,6 +9,7 @@ constrained one.
 from __future__ import annotations
 
 from dataclasses import replace
+from operator import attrgetter
 
 import numpy as np
 
@@ -33,39 +34,30 @@ def with_guaranteed_jobs(solve: Solve, seats: IntArray) -> Solve:
 
 def _solved(problem: Problem, solve: Solve, seats: IntArray) -> Solution:
     offered = np.isfinite(problem.utility)
+    idle = np.where(np.isfinite(problem.idle), problem.idle, 0.0)
     must = (seats != NOTHING) & offered.any(axis=1)
     if not must.any():
         return solve(problem)
-    penalty = np.where(must, _penalty(problem, offered), 0.0)
-    lowered = replace(problem, idle=np.where(np.isfinite(problem.idle), problem.idle, 0.0) - penalty)
+    penalty = np.where(must, _penalty(problem.utility, idle, offered), 0.0)
+    lowered = replace(problem, idle=idle - penalty)
     solution = solve(lowered)
     if _missing(solution.chosen, must).any():
         # The solver never makes its initial choice worse, so no job loses a seat.
-        solution = max(solution, solve(replace(lowered, current=_start(seats, offered))), key=_worth)
+        seated = np.where(offered[np.arange(len(seats)), seats], seats, NOTHING)
+        solution = max(solution, solve(replace(lowered, current=seated)), key=attrgetter("objective"))
     # If the rows of this problem leave too little capacity, the penalties of jobs without a seat are removed
     # from the objective.
     charged = float(penalty[_missing(solution.chosen, must)].sum())
     return replace(solution, objective=solution.objective + charged, bound=solution.bound + charged)
 
 
-def _penalty(problem: Problem, offered: BoolArray) -> float:
+def _penalty(utility: FloatArray, idle: FloatArray, offered: BoolArray) -> float:
     """Return a value above the gain of any change of all choices together."""
-    idle = np.where(np.isfinite(problem.idle), problem.idle, 0.0)
-    best = np.where(offered, problem.utility, -np.inf).max(axis=1)
-    worst = np.where(offered, problem.utility, np.inf).min(axis=1)
+    best = np.where(offered, utility, -np.inf).max(axis=1)
+    worst = np.where(offered, utility, np.inf).min(axis=1)
     spread: FloatArray = np.maximum(best, idle) - np.minimum(worst, idle)
     return _MARGIN * float(spread[np.isfinite(spread)].sum()) + 1.0
 
 
-def _start(seats: IntArray, offered: BoolArray) -> IntArray:
-    """Return the seats as far as this problem offers them."""
-    rows = np.arange(len(seats))
-    return np.where((seats != NOTHING) & offered[rows, seats], seats, NOTHING)
-
-
 def _missing(chosen: IntArray, must: BoolArray) -> BoolArray:
     return np.asarray(must & (chosen == NOTHING))
-
-
-def _worth(solution: Solution) -> float:
-    return solution.objective

@@ -16,15 +16,18 @@ from service.domain.allocation.knapsack.prices import Dual
 from service.domain.allocation.knapsack.problem import NOTHING
 from service.domain.shared.arrays import FloatArray, IntArray
 
-_NUMBERS = 200_000
+_MAX_NUMBERS = 200_000
 """Maximum number of switches times rows that are considered."""
-_LEAST = 6_000
+_MIN_SWITCHES = 6_000
 """Minimum number of switches that are considered."""
 _PASSES = 40
+"""Maximum number of passes over the switches of one phase."""
 _PAIRED = 200
 """Number of switches on each side that are tried in pairs."""
-_NOTICED = 1e-12
+_LEAST_GAIN = 1e-12
+"""Least change of the excess, or relative change of the gain, that is not a rounding error."""
 _GOLDEN = 0.6180339887498949
+"""Golden ratio less one: its multiples, modulo one, spread evenly over any prefix (Kronecker sequence)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +56,7 @@ def switches(core: Core, prices: FloatArray) -> Switches:
     places = np.arange(count) * (width + 1) + best
     loss = (net[np.arange(count), best][:, None] - net).reshape(-1)
     loss[places] = np.inf
-    wanted = max(_LEAST, _NUMBERS // max(1, len(core.row)))
+    wanted = max(_MIN_SWITCHES, _MAX_NUMBERS // max(1, len(core.row)))
     horizon = np.inf if wanted >= len(loss) else float(np.partition(loss, wanted)[wanted])
     entries = np.flatnonzero(loss < horizon)
     if len(entries) < wanted and horizon < np.inf:
@@ -65,7 +68,7 @@ def switches(core: Core, prices: FloatArray) -> Switches:
     return Switches(
         job=job,
         column=column,
-        gain=_gain(core, job, column),
+        gain=np.where(column == NOTHING, 0.0, core.gain[job, column]),
         loss=loss[entries],
         demand=_demand(core, job, column),
         horizon=horizon,
@@ -116,9 +119,8 @@ class _State:
     def __init__(self, core: Core, moves: Switches, choice: IntArray) -> None:
         self._core, self._moves, self.choice = core, moves, choice
         self._usage = core.usage(choice)
-        jobs = np.arange(len(choice))
-        self._demand = _demand(core, jobs, choice)
-        self._gain = _gain(core, jobs, choice)
+        self._demand = _demand(core, np.arange(len(choice)), choice)
+        self._gain = core.gain_of(choice)
 
     @property
     def gain(self) -> float:
@@ -135,7 +137,7 @@ class _State:
             entries = np.flatnonzero(np.isin(self._moves.job, takers))
             freed = self._excess(self._usage) - self._excess(self._usage + self._more(entries))
             lost = np.maximum(self._gain[self._moves.job[entries]] - self._moves.gain[entries], 0.0)
-            useful = np.flatnonzero(freed > _NOTICED)
+            useful = np.flatnonzero(freed > _LEAST_GAIN)
             order = useful[np.argsort(lost[useful] / freed[useful], kind="stable")]
             if not self._apply(entries[order], repairing=True):
                 return
@@ -178,7 +180,7 @@ class _State:
         for row in np.flatnonzero(more.max(axis=0) + less.max(axis=0) > FULL).tolist():
             together[more[:, row][:, None] + less[:, row] > FULL] = 0.0
         best = int(together.argmax())
-        if together.flat[best] <= 1e-12 * (1.0 + self.gain):
+        if together.flat[best] <= _LEAST_GAIN * (1.0 + self.gain):
             return False
         for index in (int(up[best // len(down)]), int(down[best % len(down)])):
             self._make(index)
@@ -206,7 +208,7 @@ class _State:
             if job in touched:
                 continue
             after = float(self._excess(self._usage + self._moves.demand[index] - self._demand[job]))
-            if after < excess - _NOTICED if repairing else after <= 0.0:
+            if after < excess - _LEAST_GAIN if repairing else after <= 0.0:
                 touched.add(job)
                 self._make(index)
                 excess = after
@@ -225,11 +227,6 @@ class _State:
     def _set(self, job: int, column: int, gain: float, demand: FloatArray) -> None:
         self._usage = self._usage + demand - self._demand[job]
         self.choice[job], self._gain[job], self._demand[job] = column, gain, demand
-
-
-def _gain(core: Core, job: IntArray, column: IntArray) -> FloatArray:
-    gain: FloatArray = np.where(column == NOTHING, 0.0, core.gain[job, column])
-    return gain
 
 
 def _demand(core: Core, job: IntArray, column: IntArray) -> FloatArray:

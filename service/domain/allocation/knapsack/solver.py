@@ -19,7 +19,7 @@ from service.domain.shared.arrays import IntArray
 _PROVEN = 1e-9
 """Relative gap that counts as zero, due to rounding: capacities are kept to 1e-10."""
 _CELLS = 16
-_SINGLE = 64
+_SINGLE_JOBS = 64
 """Number of jobs up to which each has a cell of its own; few iterations then give exact prices."""
 _ROUNDS = 200
 """Maximum number of iterations of the dual."""
@@ -43,9 +43,9 @@ def solve(
         effort: amount of work allowed to reach the gap once there is a solution; 1 is about a second.
         expired: called between the phases; once it returns True, the best choice so far is the result.
     """
-    expired = expired or _never
+    expired = expired or (lambda: False)
     jobs = len(problem.idle)
-    core = build(problem, cells=jobs if jobs <= _SINGLE else _CELLS)
+    core = build(problem, cells=jobs if jobs <= _SINGLE_JOBS else _CELLS)
     chosen = np.full(jobs, NOTHING)
     if not len(core.job):
         return Solution(
@@ -64,9 +64,9 @@ def solve(
     bound = core.idle + bound
     at_prices = np.zeros(len(problem.rows))
     at_prices[core.row] = dual.prices / core.capacity
-    left = (bound - objective) / max(abs(bound), 1e-12)
-    status = "optimal" if left <= _PROVEN else "within_gap" if left <= gap else "limit"
-    bound = objective if left <= _PROVEN else bound
+    gap_left = (bound - objective) / max(abs(bound), 1e-12)
+    status = "optimal" if gap_left <= _PROVEN else "within_gap" if gap_left <= gap else "limit"
+    bound = objective if gap_left <= _PROVEN else bound
     return Solution(chosen=chosen, objective=objective, bound=bound, prices=at_prices, status=status)
 
 
@@ -107,21 +107,17 @@ def _current(core: Core, problem: Problem) -> IntArray:
 
 
 def _earlier_first(core: Core, choice: IntArray, current: IntArray) -> IntArray:
-    """Return the same choices, with the better ones given to the earlier of identical jobs."""
+    """Return the choices with those of identical jobs exchanged, so that earlier jobs get the better ones."""
     finite = np.where(core.gain > 0.0, core.gain, 0.0)
-    mark = (finite * np.sin(np.arange(1.0, finite.shape[1] + 1.0))).sum(axis=1)
+    fingerprint = (finite * np.sin(np.arange(1.0, finite.shape[1] + 1.0))).sum(axis=1)
     gain = core.gain_of(choice)
     kind = np.unique(core.counts, axis=1, return_inverse=True)[1].reshape(-1)[core.cell]
-    alike = np.lexsort((core.job, current, kind, mark))
-    same = (mark[alike][1:] == mark[alike][:-1]) & (kind[alike][1:] == kind[alike][:-1])
-    same &= current[alike][1:] == current[alike][:-1]
-    same[same] = (core.gain[alike[1:][same]] == core.gain[alike[:-1][same]]).all(axis=1)
-    group = np.concatenate([[0], np.cumsum(~same)])
-    better = np.lexsort((choice[alike], -gain[alike], group))
+    order = np.lexsort((core.job, current, kind, fingerprint))
+    identical = (fingerprint[order][1:] == fingerprint[order][:-1]) & (kind[order][1:] == kind[order][:-1])
+    identical &= current[order][1:] == current[order][:-1]
+    identical[identical] = (core.gain[order[1:][identical]] == core.gain[order[:-1][identical]]).all(axis=1)
+    group = np.concatenate([[0], np.cumsum(~identical)])
+    better = np.lexsort((choice[order], -gain[order], group))
     result = choice.copy()
-    result[alike] = choice[alike[better]]
+    result[order] = choice[order[better]]
     return result
-
-
-def _never() -> bool:
-    return False

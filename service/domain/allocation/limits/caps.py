@@ -38,29 +38,37 @@ def choose_within_caps(given: RoundInput, policy: Policy, solve: Solve) -> Choic
 def _stopped(
     given: RoundInput, capped: BoolArray, first: Choices, chosen: IntArray, kept: Mapping[int, int]
 ) -> dict[int, int]:
-    """Return the running jobs that get nothing because of caps alone, with the cheapest column that each
-    could have.
+    """Return the running jobs that only caps stop, each with the cheapest column that it could have.
 
-    Jobs are included as far as the caps allow.
+    Jobs are included in descending order of weight, as far as the caps allow. A heavier job that the policy
+    does not stop comes before them with its cheapest column, so that a lighter job never takes its place.
     """
+    running = np.flatnonzero(given.current >= 0)
+    if (chosen[running] != NOTHING).all():
+        return {}
     left = left_by(given, chosen)
     bears = left_by(given, only(chosen, kept))
     more: dict[int, int] = {}
-    stopped = np.flatnonzero((given.current >= 0) & (chosen == NOTHING))
-    for job in sorted(stopped.tolist(), key=lambda job: (-given.weight[job], job)):
+    for job in sorted(
+        running[~np.isin(running, list(kept))].tolist(), key=lambda job: (-given.weight[job], job)
+    ):
+        stopped = bool(chosen[job] == NOTHING)
         may = np.flatnonzero(given.allowed[job] & np.isfinite(first.utility[job]))
         counts = np.array([row.jobs is None or bool(row.jobs[job]) for row in given.rows], dtype=np.bool_)
         demand = np.array([row.demand[may] for row in given.rows]).reshape(len(given.rows), len(may))
-        fits = demand <= left[:, None] + _ROUNDING
+        own = np.array([0.0 if stopped else float(row.demand[chosen[job]]) for row in given.rows]) * counts
+        fits = demand <= (left + own)[:, None] + _ROUNDING
         by_slots = fits[counts & ~capped].all(axis=0)
-        if not by_slots.any() or (fits[counts & capped].all(axis=0) & by_slots).any():
+        if not by_slots.any() or (stopped and (fits[counts & capped].all(axis=0) & by_slots).any()):
             continue
         usd_per_h, slots = given.configurations.usd_per_h[may], given.configurations.slots[may]
         cheapest = int(np.lexsort((slots, np.where(by_slots, usd_per_h, np.inf)))[0])
         takes = np.where(counts, demand[:, cheapest], 0.0)
-        if (takes[capped] <= bears[capped] + _ROUNDING).all() and (takes <= left + _ROUNDING)[~capped].all():
-            more[job] = int(may[cheapest])
-            bears, left = bears - takes, left - takes
+        if (takes[capped] <= bears[capped] + _ROUNDING).all():
+            bears = bears - takes
+            if stopped:
+                more[job] = int(may[cheapest])
+                left = left - takes
     return more
 
 

@@ -21,7 +21,7 @@ CHECKPOINT_S: Final = 1.0
 blocks training.
 """
 _THRIFT: Final = {"time": 0.0, "balanced": 0.25, "cost": 1.0}
-"""Exponent of the price ratio between markets, by objective of a goal."""
+"""Exponent of the price ratio between the markets, by the objective of a job's goal."""
 
 
 def on_spot(columns: Columns) -> BoolArray:
@@ -66,8 +66,8 @@ def kept_share(
             every = _shares(losses_per_h, job, restart_s)
             stays = np.array(
                 [
-                    spot_share(losses_per_h=one, checkpoint_s=0, interval_s=0, restart_s=pause_s(job))
-                    for one in losses_per_h.tolist()
+                    spot_share(losses_per_h=losses, checkpoint_s=0, interval_s=0, restart_s=pause_s(job))
+                    for losses in losses_per_h.tolist()
                 ]
             )
             known[key] = np.where(firm & in_place, stays, every)

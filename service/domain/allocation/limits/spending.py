@@ -17,11 +17,10 @@ from service.domain.allocation.limits.risk import on_spot
 from service.domain.cluster.snapshot import Cap, Limit, Snapshot
 from service.domain.jobs.job import Job
 from service.domain.perf.learned import LearnedModels
-from service.domain.perf.spot_rate import is_pressed
+from service.domain.perf.spot_rate import HOUR_S, is_pressed
 from service.domain.perf.tables import GoodputTable
 from service.domain.shared.arrays import BoolArray, FloatArray, IntArray
 
-HOUR_S: Final = 3600.0
 _MARGIN: Final = 1.05
 """Safety factor on the cost of a configuration to which a job changes, because speed estimates vary."""
 
@@ -121,13 +120,13 @@ def cap_rows(snapshot: Snapshot, jobs: Sequence[Job], columns: Columns) -> tuple
 
 def _held_by_others(snapshot: Snapshot, cap: Cap, deciding: set[str]) -> float:
     """Return the dollars per hour of slots held by jobs that the round cannot change now."""
-    total = 0.0
-    for job_id, keys in snapshot.holdings.items():
-        job = snapshot.jobs.get(job_id)
-        if job is None or job_id in deciding or cap.project not in {None, job.spec.project}:
-            continue
-        total += sum(snapshot.usd_per_slot_h_of_key(key) for key in keys)
-    return total
+    return sum(
+        sum(snapshot.usd_per_slot_h_of_key(key) for key in keys)
+        for job_id, keys in snapshot.holdings.items()
+        if (job := snapshot.jobs.get(job_id)) is not None
+        and job_id not in deciding
+        and cap.project in {None, job.spec.project}
+    )
 
 
 def bars_of(

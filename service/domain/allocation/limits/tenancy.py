@@ -5,6 +5,7 @@ Shapes use `J` jobs that the round decides about and `C` columns. Guaranteed slo
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -123,7 +124,7 @@ def tenancy_of(
     rows = [
         Row(
             name=quota_row(project),
-            capacity=float(max(0, tenant.quota.max_slots - settled.get(project, 0))),
+            capacity=float(max(0, tenant.quota.max_slots - settled[project])),
             demand=columns.configurations.slots.astype(np.float64),
             jobs=members[project],
         )
@@ -162,41 +163,46 @@ def shares_by_use(projects: Mapping[str, Tenant], of_jobs: Sequence[str]) -> Flo
     return np.array([of_project[project] for project in of_jobs])
 
 
-def _settled(snapshot: Snapshot, jobs: Sequence[Job]) -> dict[str, int]:
+def _settled(snapshot: Snapshot, jobs: Sequence[Job]) -> Counter[str]:
     """Return the slots by project of jobs outside the round."""
-    deciding = {job.id for job in jobs}
-    settled: dict[str, int] = {}
-    for job_id, keys in snapshot.holdings.items():
-        job = snapshot.jobs.get(job_id)
-        if job is not None and job_id not in deciding:
-            settled[job.spec.project] = settled.get(job.spec.project, 0) + len(keys)
+    settled: Counter[str] = Counter()
+    for job, slots in _outside(snapshot, jobs):
+        settled[job.spec.project] += slots
     return settled
+
+
+def _outside(snapshot: Snapshot, jobs: Sequence[Job]) -> list[tuple[Job, int]]:
+    """Return the jobs outside the round with the number of slots that each holds."""
+    deciding = {job.id for job in jobs}
+    return [
+        (snapshot.jobs[job_id], len(keys))
+        for job_id, keys in snapshot.holdings.items()
+        if job_id in snapshot.jobs and job_id not in deciding
+    ]
 
 
 def _firm_rows(
     snapshot: Snapshot, jobs: Sequence[Job], columns: Columns, rooms: Mapping[str, PoolCapacity]
 ) -> list[Row]:
-    """Return the rows that keep jobs of fixed size off slots guaranteed to another project, since they cannot
-    return them.
+    """Return the rows that keep jobs of fixed size off slots guaranteed to another project.
+
+    These jobs could not return the slots.
     """
     firm = np.array([job.spec.elastic.resize is Resize.NEVER for job in jobs], dtype=np.bool_)
     if not firm.any():
         return []
-    deciding = {job.id for job in jobs}
+    outside = [
+        (job.spec.project, slots)
+        for job, slots in _outside(snapshot, jobs)
+        if job.spec.elastic.resize is Resize.NEVER
+    ]
     in_service = sum(int(room.slots.sum()) for room in rooms.values())
     rows = []
     for project, tenant in sorted(snapshot.projects.items()):
         of_others = firm & np.array([job.spec.project != project for job in jobs], dtype=np.bool_)
         if not tenant.quota.slots or not of_others.any():
             continue
-        held = sum(
-            len(keys)
-            for job_id, keys in snapshot.holdings.items()
-            if (job := snapshot.jobs.get(job_id)) is not None
-            and job_id not in deciding
-            and job.spec.project != project
-            and job.spec.elastic.resize is Resize.NEVER
-        )
+        held = sum(slots for holder, slots in outside if holder != project)
         rows.append(
             Row(
                 name=f"{FIRM_ROWS}{project}",
@@ -214,18 +220,18 @@ def _claims(
     columns: Columns,
     rooms: Mapping[str, PoolCapacity],
     members: Mapping[str, BoolArray],
-    settled: Mapping[str, int],
+    settled: Counter[str],
     allowed: BoolArray,
     current: IntArray,
 ) -> tuple[GuaranteeClaim, ...]:
     slots = columns.configurations.slots
     least = np.where(allowed, slots, np.inf).min(axis=1, initial=np.inf)
     most = np.where(allowed, slots, 0).max(axis=1, initial=0)
-    room = np.array([int(one.room.sum()) for one in rooms.values()], dtype=np.int64)
+    room = np.array([one.room.sum() for one in rooms.values()], dtype=np.int64)
+    guaranteed = {project: snapshot.projects[project].quota.slots or 0 for project in members}
     wanted: dict[str, int] = {}
     for project, own in members.items():
-        guaranteed = snapshot.projects[project].quota.slots or 0
-        wants = min(guaranteed - settled.get(project, 0), int(most[own].sum()))
+        wants = min(guaranteed[project] - settled[project], int(most[own].sum()))
         if wants > 0:
             wanted[project] = wants
     promised, there = sum(wanted.values()), int(room.sum())
@@ -242,11 +248,13 @@ def _claims(
         here = int(room[pools].sum())
         # Jobs elsewhere shrink for the whole claim, but are stopped only for its protected part.
         capacity = max(here - fair, min(here - float(least[protected].sum()), float(at_least.sum())), 0.0)
+        # The claim does not extend to the smallest sizes of other jobs, which those keep.
+        fair = min(fair, int(here - capacity))
         claims.append(
             GuaranteeClaim(
                 project=project,
-                guaranteed=snapshot.projects[project].quota.slots or 0,
-                open=min((snapshot.projects[project].quota.slots or 0) - settled.get(project, 0), here),
+                guaranteed=guaranteed[project],
+                open=min(guaranteed[project] - settled[project], here),
                 wanted=fair,
                 members=own,
                 protected=protected,

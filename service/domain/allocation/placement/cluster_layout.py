@@ -65,7 +65,7 @@ def _slower_slot_s(
     scattered: Mapping[str, Placement],
 ) -> float:
     """Return the slot-seconds of training lost by jobs that lie on more nodes than necessary."""
-    configurations, table = round_.columns.configurations, round_.table
+    configurations, table = round_.columns.configurations, round_.estimates.table
     lost_s = 0.0
     for row, column in enumerate(chosen):
         job_id = round_.jobs[row].id
@@ -75,7 +75,7 @@ def _slower_slot_s(
         if few < many:
             slots = int(configurations.slots[column])
             kind = int(round_.columns.by_kind.kind[column])
-            model = round_.learned.models.throughput[row : row + 1, kind]
+            model = round_.estimates.learned.models.throughput[row : row + 1, kind]
             plan = (table.local_batch[row, column], max(int(table.accumulation[row, column]) - 1, 0))
             fast, slow = (
                 float(
@@ -94,10 +94,10 @@ def _wants(round_: Round, chosen: Sequence[int]) -> list[PlacementRequest]:
     columns, nodes = round_.columns, round_.snapshot.nodes
     wants = []
     for row, (job, column) in enumerate(zip(round_.jobs, chosen, strict=True)):
-        holding = round_.holdings[job.id]
+        holding = round_.scope.holdings[job.id]
         if holding.whole and column == round_.given.current[row] and backs_off(job, round_.snapshot):
             continue  # it cannot be moved: no other job gets the slots that it holds
-        for index, pool in enumerate(round_.rooms):
+        for index, pool in enumerate(round_.scope.capacities):
             slots = 0 if column == NOTHING else int(columns.parts[column, index])
             held = holding.by_pool.get(pool, ())
             if slots or held:
@@ -118,7 +118,7 @@ def _wants(round_: Round, chosen: Sequence[int]) -> list[PlacementRequest]:
 
 def _pools(round_: Round) -> dict[str, PoolSlots]:
     """Return the free slots of each pool."""
-    free: dict[str, list[SlotKey]] = {pool: [] for pool in round_.rooms}
+    free: dict[str, list[SlotKey]] = {pool: [] for pool in round_.scope.capacities}
     for key in round_.snapshot.free:
         pool = round_.snapshot.pool_of(key)
         if pool is not None:

@@ -44,12 +44,12 @@ def put_off(wishes: Sequence[OptionalChange], orders: Orders) -> Mapping[int, st
     """
     if orders.late:
         return {wish.row: "the service again answers reports of nodes in time" for wish in wishes}
-    begun, full = orders.untaken, False
+    pending, full = orders.untaken, False
     waits: dict[int, str] = {}
     for wish in sorted(wishes, key=lambda wish: (-wish.gain / wish.orders, wish.row)):
-        full = full or (begun > 0 and begun + wish.orders > ORDERS)
+        full = full or (pending > 0 and pending + wish.orders > ORDERS)
         if full:
-            waits[wish.row] = f"nodes have acknowledged {begun} earlier commands"
+            waits[wish.row] = f"nodes have acknowledged {pending} earlier commands"
         else:
-            begun += wish.orders
+            pending += wish.orders
     return waits

@@ -27,9 +27,9 @@ def lay_out(claims: Sequence[SlotDemand], room: Sequence[int], node_slots: int) 
     size of a whole node.
     """
     top = node_slots.bit_length() - 1
-    seating = PartialPlacement(claims, room, top)
-    seating.make_room()
-    bins = Bins(seating.room)
+    partial = PartialPlacement(claims, room, top)
+    partial.make_room()
+    bins = Bins(partial.room)
     todo: list[list[_Layout]] = [[] for _ in range(top + 1)]
     for claim in claims:
         if len(claim.laid) > 1:
@@ -37,7 +37,7 @@ def lay_out(claims: Sequence[SlotDemand], room: Sequence[int], node_slots: int) 
                 bins.take(node, 0, spans=True)
         elif claim.slots > 0 and not claim.laid:
             bins.reserve(claim.own, +1)
-            layout = _Layout(claim, bins, seating.slack, node_slots)
+            layout = _Layout(claim, bins, partial.slack, node_slots)
             todo[layout.level].append(layout)
     for level in range(top, -1, -1):
         for layout in sorted(todo[level], key=_Layout.turn):
@@ -105,9 +105,9 @@ class _Layout:
         tightest = self._bins.tightest(self.rest, spans=self._spans)
         if tightest is None:
             return False
-        at_home = next((node for node in near if self._bins.room[node] >= self.rest), tightest)
-        return self._take_if_safe(at_home, self._pieces) or (
-            at_home != tightest and self._take_if_safe(tightest, self._pieces)
+        preferred = next((node for node in near if self._bins.room[node] >= self.rest), tightest)
+        return self._take_if_safe(preferred, self._pieces) or (
+            preferred != tightest and self._take_if_safe(tightest, self._pieces)
         )
 
     def _take_whole_node(self, near: Sequence[int]) -> bool:

@@ -275,5 +275,5 @@ def _step(
         for node in part
         for slot in part[node]
     }
-    stays = all((node, slot) in held for node, slots in allocation.items() for slot in slots)
-    return PlacementStep.STAY if stays else PlacementStep.GO
+    target = {(node, slot) for node, slots in allocation.items() for slot in slots}
+    return PlacementStep.STAY if target <= held else PlacementStep.GO

@@ -60,23 +60,25 @@ class PartialPlacement:
         ]
 
     def make_room(self) -> None:
-        """Remove jobs from their slots until all others fit. Jobs that left in vain return."""
+        """Remove jobs from their slots until all others fit. Jobs whose removal proves needless return."""
         if min(self.slack) >= 0:
             return
-        left: list[tuple[int, dict[int, int]]] = []
-        odd = [index for index, claim in enumerate(self._claims) if _is_odd(claim, len(self.slack))]
+        removed: list[tuple[int, dict[int, int]]] = []
+        unaligned = [
+            index for index, claim in enumerate(self._claims) if _is_unaligned(claim, len(self.slack))
+        ]
         while short := [level for level, slack in enumerate(self.slack) if slack < 0]:
-            if self._free_blocks(short[-1], left):
+            if self._free_blocks(short[-1], removed):
                 continue
-            odd = [index for index in odd if self._claims[index].laid]
-            if not odd:
+            unaligned = [index for index in unaligned if self._claims[index].laid]
+            if not unaligned:
                 break  # more was chosen than the rows admit
-            self._leave(odd.pop(), left)
-        left.reverse()
-        for index, seat in sorted(left, key=lambda one: not self._claims[one[0]].stays):
-            self._return(index, seat)
+            self._leave(unaligned.pop(), removed)
+        removed.reverse()
+        for index, layout in sorted(removed, key=lambda one: not self._claims[one[0]].stays):
+            self._return(index, layout)
 
-    def _free_blocks(self, level: int, left: list[tuple[int, dict[int, int]]]) -> bool:
+    def _free_blocks(self, level: int, removed: list[tuple[int, dict[int, int]]]) -> bool:
         """Free blocks of `2^level` where it is cheapest until the slack is restored. Return True on success."""
         plans = [plan for node in range(len(self.room)) if (plan := self._plan(node, level))]
         heapq.heapify(plans)
@@ -86,7 +88,7 @@ class PartialPlacement:
             if now == plan:
                 nodes = {node: None for index in plan[3] for node in self._claims[index].laid}
                 for index in plan[3]:
-                    self._leave(index, left)
+                    self._leave(index, removed)
                 for node in nodes:
                     if again := self._plan(node, level):
                         heapq.heappush(plans, again)
@@ -117,27 +119,27 @@ class PartialPlacement:
         cost = sum(2 if self._claims[index].stays else 1 for index in leaving)
         return cost, sum(self._claims[index].slots for index in leaving), node, leaving
 
-    def _leave(self, index: int, left: list[tuple[int, dict[int, int]]]) -> None:
+    def _leave(self, index: int, removed: list[tuple[int, dict[int, int]]]) -> None:
         claim = self._claims[index]
-        left.append((index, claim.laid))
+        removed.append((index, claim.laid))
         self._change(claim, claim.laid, -1)
         for node in claim.laid:
             del self._residents[node][index]
         claim.laid = {}
 
-    def _return(self, index: int, seat: dict[int, int]) -> None:
-        """Return a job to its slots if they are still free and no other job then lacks space."""
+    def _return(self, index: int, layout: dict[int, int]) -> None:
+        """Return a job to its slots if they are still free and all other jobs still fit."""
         claim = self._claims[index]
-        if any(self.room[node] < slots for node, slots in seat.items()):
+        if any(self.room[node] < slots for node, slots in layout.items()):
             return
-        self._change(claim, seat, +1)
+        self._change(claim, layout, +1)
         if min(self.slack) < 0:
-            self._change(claim, seat, -1)
+            self._change(claim, layout, -1)
         else:
-            claim.laid = seat
+            claim.laid = layout
 
-    def _change(self, claim: SlotDemand, seat: Mapping[int, int], sign: int) -> None:
-        for node, slots in seat.items():
+    def _change(self, claim: SlotDemand, layout: Mapping[int, int], sign: int) -> None:
+        for node, slots in layout.items():
             before, after = self.room[node], self.room[node] - sign * slots
             self.room[node] = after
             for level in range(len(self.slack)):
@@ -152,25 +154,25 @@ def _shrunk(claim: SlotDemand) -> dict[int, int]:
 
     The result is empty if these slots would not lie in the promised pieces.
     """
-    seat: dict[int, int] = {}
+    layout: dict[int, int] = {}
     if not 0 < claim.slots < sum(claim.own.values()):
-        return seat
+        return layout
     rest = claim.slots
     held = sorted(claim.own.items(), key=lambda one: (one[1], one[0]))
     while rest:
         node, slots = next((one for one in held if one[1] >= rest), held[-1])
         held.remove((node, slots))
-        seat[node] = min(slots, rest)
-        rest -= seat[node]
+        layout[node] = min(slots, rest)
+        rest -= layout[node]
     needs = demands(claim.pieces, len(claim.pieces))
-    return seat if all(_in_blocks(seat, level) >= slots for level, slots in enumerate(needs)) else {}
+    return layout if all(_in_blocks(layout, level) >= slots for level, slots in enumerate(needs)) else {}
 
 
-def _is_odd(claim: SlotDemand, levels: int) -> bool:
-    """Return True if a job's slots block more, or less, than the job needs elsewhere."""
+def _is_unaligned(claim: SlotDemand, levels: int) -> bool:
+    """Return True if a job's slots hold more, or fewer, whole blocks than its pieces need elsewhere."""
     needs = demands(claim.pieces, levels) if claim.laid else ()
     return any(_in_blocks(claim.laid, level) != slots for level, slots in enumerate(needs))
 
 
-def _in_blocks(seat: Mapping[int, int], level: int) -> int:
-    return sum(slots >> level << level for slots in seat.values())
+def _in_blocks(layout: Mapping[int, int], level: int) -> int:
+    return sum(slots >> level << level for slots in layout.values())

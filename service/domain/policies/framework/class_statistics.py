@@ -103,16 +103,16 @@ def observe_jobs(statistics: ClassStatistics, given: RoundInput, history: RoundH
     )
     names, class_of = np.unique(np.array(classes, dtype=np.str_), return_inverse=True)
     rate, keys = clean_goodput(given), configuration_keys(given.configurations)
-    seen = dict(observed.classes)
+    loads_by_class = dict(observed.classes)
     for index, name in enumerate(names.tolist()):
         of_class = rate[class_of == index]
         runs = (of_class > 0).any(axis=0)
         mean = of_class.sum(axis=0) / np.maximum((of_class > 0).sum(axis=0), 1)
-        news = {keys[column]: float(mean[column]) for column in np.flatnonzero(runs)}
-        one = seen.get(name, ClassLoad())
-        seen[name] = replace(one, rates={**one.rates, **news})
+        measured = {keys[column]: float(mean[column]) for column in np.flatnonzero(runs)}
+        one = loads_by_class.get(name, ClassLoad())
+        loads_by_class[name] = replace(one, rates={**one.rates, **measured})
     sized_jobs = [job_id for job_id, _, size, _ in jobs if size > 0]
-    return replace(observed, classes=seen, sized_jobs=sized_jobs)
+    return replace(observed, classes=loads_by_class, sized_jobs=sized_jobs)
 
 
 def expected_widths(

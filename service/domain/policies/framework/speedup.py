@@ -114,9 +114,7 @@ def least_goodput(goodput: FloatArray) -> FloatArray:
 
 
 def at_fair_share(given: RoundInput) -> FloatArray:
-    """Return the best goodput (J,) on a fair share of the slots, or on the smallest size above it; 1 without
-    one.
-    """
+    """Return the best goodput (J,) on at most a fair share of the slots, else on the smallest size; 1 without one."""
     goodput = clean_goodput(given)
     slots = given.configurations.slots
     fair = np.ceil(kind_capacity(given).sum() / max(len(goodput), 1))

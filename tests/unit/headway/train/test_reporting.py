@@ -36,7 +36,7 @@ def test_progress_says_how_a_step_is_divided(tmp_path: Path) -> None:
     reporter.measure(0.5, 0.125)
     reporter.measure(0.25, 0.0)
     reporter.progress(PLACE, batching, is_main=True)
-    batching.take_in(Measurement(2.0, 32.0))
+    batching.add_noise(Measurement(2.0, 32.0))
     reporter.progress(PLACE, batching, is_main=True)
     first, second = said(tmp_path)
     assert isinstance(first, Progress)
@@ -124,7 +124,7 @@ def test_progress_says_who_is_slow(tmp_path: Path) -> None:
         reporter.progress(PLACE, batching, is_main=True)
     other = Batching(BOUNDS, rank=1, world_size=2)
     other.observe(Agreement((Statement(compute_s=0.25), Statement(compute_s=0.5))), (8, 8))
-    assert other.paces.take() == (), "rank 0 speaks for all"
+    assert other.step_rates.take() == (), "rank 0 speaks for all"
     assert [one.rank_sample_s for one in said(tmp_path) if isinstance(one, Progress)] == [
         (),
         (0.25 / 8, 0.5 / 8),

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from service.console.html.fragments import Content, Piece
+from service.console.html.fragments import Content, Fragment
 from service.console.live_pages import LivePages
 from service.domain.shared.errors import NotFound, Unavailable
 
@@ -28,11 +28,11 @@ class Source:
         self.reads += 1
         if isinstance(self.value, Exception):
             raise self.value
-        return [Piece("number", "m", f"{key} {self.value}")]
+        return [Fragment("number", "m", f"{key} {self.value}")]
 
 
 def board_of(source: Source, clock_s: list[float]) -> LivePages[str]:
-    return LivePages(source.read, lambda piece: str(piece.value), lambda: NOW, lambda: clock_s[0])
+    return LivePages(source.read, lambda fragment: str(fragment.value), lambda: NOW, lambda: clock_s[0])
 
 
 def parsed(event: str) -> tuple[str, Any]:
@@ -42,53 +42,53 @@ def parsed(event: str) -> tuple[str, Any]:
 
 async def test_a_hundred_who_look_at_once_cost_one_reading() -> None:
     source, clock_s = Source(), [100.0]
-    board = board_of(source, clock_s)
-    pictures = await asyncio.gather(*(board.picture("jobs") for _ in range(100)))
-    assert {one.html("number") for one in pictures} == {"jobs 1"}
+    live_pages = board_of(source, clock_s)
+    versions = await asyncio.gather(*(live_pages.current("jobs") for _ in range(100)))
+    assert {one.html("number") for one in versions} == {"jobs 1"}
     assert source.reads == 1
     clock_s[0] += 2
     source.value = 2
-    assert (await board.picture("jobs")).html("number") == "jobs 2"
-    assert (await board.picture("rounds")).html("number") == "rounds 2"
+    assert (await live_pages.current("jobs")).html("number") == "jobs 2"
+    assert (await live_pages.current("rounds")).html("number") == "rounds 2"
 
 
 async def test_whoever_follows_gets_what_changed_and_then_hears_that_nothing_does() -> None:
     source, clock_s = Source(), [100.0]
-    board = board_of(source, clock_s)
-    first = await board.picture("jobs")
+    live_pages = board_of(source, clock_s)
+    first = await live_pages.current("jobs")
     async with (
-        aclosing(board.follow("jobs", 0)) as late,
-        aclosing(board.follow("jobs", first.version)) as fresh,
+        aclosing(live_pages.follow("jobs", 0)) as late,
+        aclosing(live_pages.follow("jobs", first.version)) as fresh,
     ):
         assert parsed(await anext(late)) == (
             "patch",
             {"at": "2026-11-22T00:00:00+00:00", "pieces": {"number": "jobs 1"}},
         )
         assert parsed(await anext(fresh))[0] == "beat"
-        assert board.viewers == 2
+        assert live_pages.viewers == 2
         source.value = 2
         clock_s[0] += 2
-        await board.picture("jobs")
+        await live_pages.current("jobs")
         assert parsed(await anext(late))[1]["pieces"] == {"number": "jobs 2"}
         assert parsed(await anext(fresh))[1]["pieces"] == {"number": "jobs 2"}
-    assert board.viewers == 0
+    assert live_pages.viewers == 0
 
 
 async def test_trouble_is_said_to_whoever_looks() -> None:
     source, clock_s = Source(), [100.0]
-    board = board_of(source, clock_s)
-    await board.picture("jobs")
-    async with aclosing(board.follow("jobs", 1)) as events:
+    live_pages = board_of(source, clock_s)
+    await live_pages.current("jobs")
+    async with aclosing(live_pages.follow("jobs", 1)) as events:
         assert parsed(await anext(events))[0] == "beat"
         source.value = Unavailable("the database does not answer")
         clock_s[0] += 2
         with pytest.raises(Unavailable):
-            await board.picture("jobs")
+            await live_pages.current("jobs")
         assert parsed(await anext(events)) == ("stale", {"message": "the database does not answer"})
         source.value = NotFound("no job is called that")
         clock_s[0] += 2
         with pytest.raises(NotFound):
-            await board.picture("jobs")
+            await live_pages.current("jobs")
         assert parsed(await anext(events))[0] == "gone"
         with pytest.raises(StopAsyncIteration):
             await anext(events)

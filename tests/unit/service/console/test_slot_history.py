@@ -229,8 +229,8 @@ def test_names_cannot_break_out_of_the_picture() -> None:
     views = HistoryViews([node("<n>", 2)], {("id-<n>", 0): [evil]}, {})
     html, templates = "", Templates()
     for content in history_picture(views, strip_at(NOW, 900), "15m", {}).contents():
-        for piece in content.pieces if isinstance(content, Listing) else [content]:
-            html += templates.piece(piece)
+        for fragment in content.fragments if isinstance(content, Listing) else [content]:
+            html += templates.fragment(fragment)
     assert "&lt;script&gt;" in html
     assert "<script>" not in html
     assert "<b>" not in html

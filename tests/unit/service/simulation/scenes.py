@@ -46,10 +46,14 @@ class Scripted:
     def choose(self, given: RoundInput, solve: object) -> Choices:
         chosen = np.array(self.decide(given), dtype=np.int64)
         self.rounds.append((given, chosen.tolist()))
-        jobs = len(chosen)
-        solution = Solution(chosen=chosen, objective=0.0, bound=0.0, prices=np.zeros(2), status="optimal")
+        prices = np.zeros(len(given.rows))
+        solution = Solution(chosen=chosen, objective=0.0, bound=0.0, prices=prices, status="optimal")
         return Choices(
-            chosen=chosen, utility=np.zeros((jobs, 1)), idle=np.zeros(jobs), unit="none", solution=solution
+            chosen=chosen,
+            utility=np.zeros(given.goodput.shape),
+            idle=np.zeros(len(chosen)),
+            unit="none",
+            solution=solution,
         )
 
 

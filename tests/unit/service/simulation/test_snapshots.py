@@ -17,7 +17,7 @@ from service.domain.contention.costs import LIVE_CHANGE_S, RESTART_S
 from service.domain.jobs.job import Job
 from service.simulation.changes import ChangedSnapshot
 from service.simulation.model.world import PriorService
-from service.simulation.snapshots import BelievedWorld, drawn, picture_of, settled
+from service.simulation.snapshots import BelievedWorld, believed_world, sampled, settled
 from tests.unit.service.builders import NOW, clusters, job_of, node_of, snapshot_of, spec_of
 
 HORIZON_S = 86_400.0
@@ -55,7 +55,7 @@ def known(*jobs: Job, held: dict[str, list[tuple[str, int]]] | None = None, slot
 
 
 def picture(snapshot: Snapshot, ended: tuple[float, ...] = (), **changed: Any) -> BelievedWorld:
-    return picture_of(
+    return believed_world(
         ChangedSnapshot(snapshot=snapshot, **changed), {"default/train": ended}, horizon_s=HORIZON_S
     )
 
@@ -213,11 +213,11 @@ def test_what_is_under_way_is_done() -> None:
 def test_draws_are_of_a_job_and_a_seed() -> None:
     both = picture(known(train("a"), train("b")), ended=(500.0, 1000.0, 2000.0))
     alone = picture(known(train("b")), ended=(500.0, 1000.0, 2000.0))
-    assert drawn(both, 0) == both.world
-    first, second = drawn(both, 1), drawn(both, 2)
+    assert sampled(both, 0) == both.world
+    first, second = sampled(both, 1), sampled(both, 2)
     ends = [[one.boundaries[-1] for one in world.applications] for world in (both.world, first, second)]
     assert len({end for row in ends for end in row}) == 5  # Seed 0 keeps the median of both.
-    assert drawn(alone, 1).applications[0].boundaries[-1] == ends[1][1]
+    assert sampled(alone, 1).applications[0].boundaries[-1] == ends[1][1]
     assert (first.seed, second.seed) == (1, 2)
 
 
@@ -226,7 +226,7 @@ def test_draws_are_of_a_job_and_a_seed() -> None:
 def test_every_cluster_has_a_world(snapshot: Snapshot, seed: int) -> None:
     """For any snapshot, no error is raised, capacity is not exceeded, and jobs hold only columns they can run on."""
     found = picture(snapshot)
-    world = drawn(found, seed)
+    world = sampled(found, seed)
     assert len(found.names) == len(world.arrivals) == len(world.applications) == len(found.endless)
     held = np.zeros(len(world.kinds))
     for arrival in world.arrivals:

@@ -44,7 +44,7 @@ def state(value: float) -> dict[str, Any]:
 
 def save(checkpoints: Checkpoints, epoch: int, samples: int, value: float = 0.0) -> Saved | Failed | None:
     assert checkpoints.begin(state(value), Position(epoch, samples), samples=epoch * 100 + samples)
-    return checkpoints.wait(60)
+    return checkpoints.wait()
 
 
 def value_of(checkpoints: Checkpoints) -> float:
@@ -129,7 +129,7 @@ def test_a_large_state_is_divided_and_complete(storage: Storage, writer: Open) -
     large["bits"] = torch.tensor([True, False, True])
     checkpoints = writer(storage, 1)
     checkpoints.begin(large, Position(1, 0), samples=1)
-    done = checkpoints.wait(60)
+    done = checkpoints.wait()
     assert isinstance(done, Saved)
     assert done.size_bytes > 300_000_000
     assert len([key for key in storage.keys() if key.endswith("safetensors")]) == 2  # noqa: SIM118
@@ -170,17 +170,14 @@ def test_training_goes_on_while_a_checkpoint_is_written(
     assert checkpoints.poll() is None
     assert not checkpoints.begin(live, Position(2, 0), samples=200), "one at a time"
     assert "no checkpoint at 200 samples" in capsys.readouterr().err
-    late = checkpoints.wait(0.01)
-    assert isinstance(late, Failed)
-    assert "still being written" in late.reason
     gate.open()
-    done = checkpoints.wait(60)
+    done = checkpoints.wait()
     assert isinstance(done, Saved)
     assert done.uri.endswith(str(Name(1, 1, 0))), "it keeps the generation that it began with"
     assert checkpoints.poll() is None, "a result is given once"
     assert value_of(checkpoints) == 1.0
     checkpoints.begin(live, Position(2, 0), samples=200)
-    checkpoints.wait(60)
+    checkpoints.wait()
     assert value_of(checkpoints) == 2.0
 
 
@@ -188,7 +185,7 @@ def test_no_result_is_lost_to_the_next_save(storage: Storage, writer: Open) -> N
     checkpoints = writer(storage, 1)
     for epoch in (1, 2):
         checkpoints.begin(state(0.0), Position(epoch, 0), samples=epoch)
-        checkpoints._settle(60)
+        checkpoints._settle()
     seen = [checkpoints.poll(), checkpoints.poll()]
     assert [one.samples for one in seen if one is not None] == [1, 2]
 
@@ -197,7 +194,7 @@ def test_what_was_prepared_is_used(storage: Storage, writer: Open) -> None:
     checkpoints = writer(storage, 1)
     checkpoints.warm(state(0.0))
     checkpoints.begin(state(1.0), Position(1, 0), samples=1)
-    checkpoints.wait(60)
+    checkpoints.wait()
     assert value_of(checkpoints) == 1.0
 
 
@@ -209,7 +206,7 @@ def test_one_that_was_overtaken_while_it_was_written_does_not_count(tmp_path: Pa
     save(writer(Folder(tmp_path), 2), 1, 0, 2.0)
     gate.open()
     with pytest.raises(Fenced, match="generation 2 has written"):
-        old.wait(60)
+        old.wait()
     assert complete(gate.keys()) == [Name(2, 1, 0)]
     left = {key.partition("/")[0] for key in gate.keys()}  # noqa: SIM118
     assert left == {str(Name(2, 1, 0))}, "nor is it left lying about"

@@ -179,11 +179,11 @@ def test_a_gradient_that_is_not_finite_says_nothing_of_the_noise(bad: float) -> 
     batching = ranks_of(ADAPTIVE, 2)[0]
     batching.observe(Agreement((Statement(square=bad, squared_mean=bad), Statement(square=1.0))), (32, 32))
     assert batching.noise is None
-    batching.take_in(Measurement(bad, 1.0))
+    batching.add_noise(Measurement(bad, 1.0))
     assert batching.noise is None
-    batching.take_in(Measurement(1.0, 640.0))
+    batching.add_noise(Measurement(1.0, 640.0))
     assert batching.noise is not None
-    assert batching.noise.noise_scale == pytest.approx(640.0)
+    assert batching.noise.var / batching.noise.sqr == pytest.approx(640.0)
 
 
 # Every rank has the same
@@ -261,7 +261,7 @@ def assert_a_step_is_whole(ranks: list[Batching], rng: random.Random) -> None:
 
 def test_a_plan_can_be_taken_over_whole() -> None:
     source = ranks_of(ADAPTIVE, 2)[0]
-    source.take_in(Measurement(1.0, 640.0))
+    source.add_noise(Measurement(1.0, 640.0))
     settle(source, [0.001, 0.004])
     source.follow(BatchPlan(global_batch=100))
     newcomer = Batching(ADAPTIVE, rank=1, world_size=2)

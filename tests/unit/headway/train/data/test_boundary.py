@@ -20,7 +20,7 @@ from headway.train.membership.peers import Peers
 reals = st.floats() | st.sampled_from([0.0, -0.0, math.nan, math.inf, -math.inf, 5e-324, -1.7e308])
 statements = st.builds(
     Statement,
-    wish=st.sampled_from(BoundaryRequest),
+    request=st.sampled_from(BoundaryRequest),
     ordered=st.integers(0, 2**31 - 1),
     count=st.integers(0, 2**53),
     total=st.integers(0, MODULUS - 1),
@@ -51,9 +51,9 @@ def test_all_statements_are_equally_long() -> None:
 
 @given(together)
 def test_the_highest_wish_wins(said: list[Statement]) -> None:
-    wish = Agreement(tuple(said)).wish
-    assert wish in {one.wish for one in said}
-    assert all(one.wish <= wish for one in said)
+    request = Agreement(tuple(said)).request
+    assert request in {one.request for one in said}
+    assert all(one.request <= request for one in said)
 
 
 @given(together, st.data())
@@ -82,7 +82,7 @@ def test_the_ledgers_of_the_ranks_add_up_to_that_of_the_step(shares: list[list[i
 def test_what_is_agreed_does_not_depend_on_who_says_it(said: list[Statement], places: Sequence[int]) -> None:
     one = Agreement(tuple(said))
     other = Agreement(tuple(said[place] for place in places if place < len(said)))
-    assert (one.wish, one.ordered, one.ledger) == (other.wish, other.ordered, other.ledger)
+    assert (one.request, one.ordered, one.ledger) == (other.request, other.ordered, other.ledger)
 
 
 def alone() -> Boundary:
@@ -99,10 +99,10 @@ def test_a_rank_alone_agrees_with_itself(statement: Statement) -> None:
 
 def test_a_step_that_was_left_is_no_part_of_the_next() -> None:
     boundary = alone()
-    boundary.begin(Statement(count=3, wish=BoundaryRequest.STOP))
+    boundary.begin(Statement(count=3, request=BoundaryRequest.STOP))
     boundary.begin(Statement(count=5))
     agreement = boundary.agree(5)
-    assert (agreement.ledger.count, agreement.wish) == (5, BoundaryRequest.CONTINUE)
+    assert (agreement.ledger.count, agreement.request) == (5, BoundaryRequest.CONTINUE)
     with pytest.raises(AssertionError, match="begin"):
         boundary.agree(5)
 

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway.train.data.step_rates import NOTABLE, RANKS_EVERY_STEP, Paces
+from headway.train.data.step_rates import NOTABLE, RANKS_EVERY_STEP, StepRates
 
 
 def test_whoever_is_slow_is_named_with_all_others() -> None:
-    paces = Paces()
+    paces = StepRates()
     paces.add([4, 4, 2], [0.04, 0.06, 0.04])
     paces.add([4, 4, 2], [0.04, 0.06, 0.08])
     assert paces.take() == pytest.approx((0.01, 0.015, 0.03))
@@ -18,7 +18,7 @@ def test_whoever_is_slow_is_named_with_all_others() -> None:
 
 
 def test_nothing_is_said_while_all_are_about_as_fast() -> None:
-    paces = Paces()
+    paces = StepRates()
     paces.add([4, 4, 4], [0.04, 0.04, 0.04 * NOTABLE * 0.99])
     assert paces.take() == ()
     paces.add([4], [100.0])
@@ -26,14 +26,14 @@ def test_nothing_is_said_while_all_are_about_as_fast() -> None:
 
 
 def test_who_does_not_say_is_not_taken_for_a_fast_one() -> None:
-    paces = Paces()
+    paces = StepRates()
     paces.add([4, 4, 4], [0.0, 0.04, 0.08])
     paces.add([4, 4, 4], [0.0, 0.0, 0.08])
     assert paces.take() == pytest.approx((0.0, 0.01, 0.02))
 
 
 def test_other_ranks_begin_anew() -> None:
-    paces = Paces()
+    paces = StepRates()
     paces.add([4, 4], [0.04, 4.0])
     paces.add([4, 4, 4], [0.04, 0.04, 0.04])
     assert paces.take() == ()
@@ -44,7 +44,7 @@ def test_other_ranks_begin_anew() -> None:
 
 
 def test_many_ranks_are_looked_at_now_and_then() -> None:
-    paces, ranks = Paces(), 4 * RANKS_EVERY_STEP
+    paces, ranks = StepRates(), 4 * RANKS_EVERY_STEP
     compute_s = [0.01] * (ranks - 1) + [0.05]
     taken = []
     for _ in range(12):
@@ -56,7 +56,7 @@ def test_many_ranks_are_looked_at_now_and_then() -> None:
 
 @given(st.lists(st.lists(st.floats(0.0, 1e6), min_size=3, max_size=3), max_size=20))
 def test_what_is_said_can_be_sent(steps: list[list[float]]) -> None:
-    paces = Paces()
+    paces = StepRates()
     for compute_s in steps:
         paces.add([1, 2, 3], compute_s)
     said = paces.take()

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headway.train.data.uneven import Balancer, Cost, MicroBatchLimit, bound, divide
+from headway.train.data.uneven import Balancer, Cost, MicroBatchLimit, divide
 
 COST = st.builds(Cost, st.floats(0, 50), st.floats(0.01, 10))
 
@@ -114,12 +114,6 @@ def test_what_cannot_be_divided_says_so(
 ) -> None:
     with pytest.raises(ValueError, match=says):
         divide(costs, total, least, most)
-
-
-def test_the_bound_on_what_balancing_can_give() -> None:
-    assert bound([1, 4]) == pytest.approx(2.5)
-    assert bound([9, 12, 18]) == pytest.approx(13 / 9)
-    assert bound([7]) == pytest.approx(1.0)
 
 
 # The control loop

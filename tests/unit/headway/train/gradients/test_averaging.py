@@ -146,7 +146,7 @@ def test_between_two_generations_there_is_no_gradient_and_no_weight() -> None:
     gradients = Gradients(model, device=CPU)
     gradients.begin(1, global_batch=4, first=True, last=False)
     model(torch.ones(1, 1)).mean().backward()
-    gradients.part()
+    gradients.detach()
     assert model.weight.grad is None
     assert not gradients.accumulating
 
@@ -215,7 +215,7 @@ def doubling(model: ElasticModule) -> ElasticModule:
         with lock:
             return 2 * model.module(x)  # type: ignore[no-any-return]
 
-    model.surround(around)
+    model.set_forward(around)
     return model
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from headway.train.gradients.learning_rate import Rule, factor, scaled
-from headway.train.gradients.noise import NoiseEstimate, efficiency
+from headway.train.gradients.noise import NoiseEstimate
 
 positive = st.floats(1e-6, 1e6)
 
@@ -62,7 +62,9 @@ def test_adascale_is_the_efficiency_of_a_sample_times_the_samples(
 ) -> None:
     noise = estimate(sqr, var)
     gain = factor("adascale", batch, reference, noise)
-    assert gain == pytest.approx(efficiency(noise.noise_scale, batch, reference) * batch / reference)
+    noise_scale = noise.var / noise.sqr
+    efficiency = (noise_scale + reference) / (noise_scale + batch)
+    assert gain == pytest.approx(efficiency * batch / reference)
 
 
 def test_adascale_knows_the_extremes_of_noise() -> None:

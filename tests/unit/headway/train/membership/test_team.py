@@ -56,8 +56,8 @@ def test_ranks_before_are_in_the_order_of_the_new_ranks(team: Team) -> None:
 def test_who_stays_and_who_leaves(team: Team) -> None:
     assert team.includes_me(ordered("2.0", "2.1"))
     assert not team.includes_me(ordered("2.0", "3.1"))
-    assert not team.leaves_nobody(ordered("2.2", "3.1"))
-    assert team.leaves_nobody(ordered("3.0", "3.1"))
+    assert not team.replaces_everyone(ordered("2.2", "3.1"))
+    assert team.replaces_everyone(ordered("3.0", "3.1"))
 
 
 def test_its_first_members_are_those_of_its_start(team: Team) -> None:
@@ -94,5 +94,5 @@ def test_a_script_started_by_hand_is_alone_and_gets_no_orders() -> None:
     assert (team.peers.rank, team.peers.world_size, team.live) == (0, 1, False)
     assert team.peers.gather(3, 4) == [[3, 4]]
     assert team.due() is None
-    team.lose()
+    team.abort()
     assert team.peers is None

@@ -18,7 +18,7 @@ from headway.train.state.sync import StateOffer, StateSync, choose_source
 
 standings = st.builds(
     StateOffer,
-    holds=st.booleans(),
+    has_state=st.booleans(),
     epoch=st.integers(0, 3),
     samples=st.integers(0, 3),
     signature=st.integers(0, 2**56 - 1),
@@ -28,7 +28,7 @@ standings = st.builds(
 @given(st.lists(standings, min_size=1, max_size=9))
 def test_the_source_is_the_first_of_the_most_advanced_that_hold_the_state(said: list[StateOffer]) -> None:
     source = choose_source(said)
-    holders = [rank for rank, one in enumerate(said) if one.holds]
+    holders = [rank for rank, one in enumerate(said) if one.has_state]
     if source is None:
         assert not holders
         return
@@ -56,11 +56,11 @@ def test_what_is_said_can_be_understood(standing: StateOffer) -> None:
 
 @given(standings, standings)
 def test_the_same_place_is_one_that_both_hold(one: StateOffer, other: StateOffer) -> None:
-    if one.same_place(other):
-        assert (one.holds, one.epoch, one.samples) == (other.holds, other.epoch, other.samples)
-    assert one.same_place(other) == other.same_place(one)
+    if one.matches(other):
+        assert (one.has_state, one.epoch, one.samples) == (other.has_state, other.epoch, other.samples)
+    assert one.matches(other) == other.matches(one)
     newcomer, holder = StateOffer(False, 1, 8, 7), StateOffer(True, 1, 8, 7)
-    assert not newcomer.same_place(holder)
+    assert not newcomer.matches(holder)
 
 
 class Source:
@@ -111,29 +111,29 @@ class Newcomer(Source):
             one.copy_(heard)
 
 
-def level(peers: Source, place: Place, *, holds: bool) -> tuple[StateSync, Place | None]:
-    """The leveller after all, and the place, or None when a peer was lost."""
+def level(peers: Source, place: Place, *, has_state: bool) -> tuple[StateSync, Place | None]:
+    """The sync after all, and the place, or None when a peer was lost."""
     model = torch.nn.Linear(4, 2)
     replica = Replica([model, torch.optim.SGD(model.parameters(), lr=0.1)])
     nobody = cast("Any", None)  # is asked here
-    leveller = StateSync(replica, nobody, nobody, nobody)
-    leveller.holds = holds
+    sync = StateSync(replica, nobody, nobody, nobody)
+    sync.has_state = has_state
     order = Order(generation=2, world_size=2, store="", members={"1.0": 0, "2.1": 1})
     batching = Batching(Bounds(global_batch=8), rank=peers.rank, world_size=2)
     try:
-        return leveller, leveller.level(cast("Any", peers), order, place, batching)
+        return sync, sync.synchronise(cast("Any", peers), order, place, batching)
     except PeersLost:
-        return leveller, None
+        return sync, None
 
 
 def test_a_newcomer_holds_the_state_once_it_knows_the_place_as_well() -> None:
     """Else, when its source is lost meanwhile, it would train on from the place of a newcomer."""
     there = Place(Position(3, 16), Ledger(), dataset_samples=100, seed=0)
     source = Source()
-    assert level(source, there, holds=True)[1] == there
+    assert level(source, there, has_state=True)[1] == there
     begin = Place(dataset_samples=100, seed=0)
     for messages in range(len(source.said)):
-        leveller, place = level(Newcomer(source, messages), begin, holds=False)
-        assert (place, leveller.holds) == (None, False), f"lost after {messages} messages"
-    leveller, place = level(Newcomer(source, len(source.said)), begin, holds=False)
-    assert (place, leveller.holds) == (there, True)
+        sync, place = level(Newcomer(source, messages), begin, has_state=False)
+        assert (place, sync.has_state) == (None, False), f"lost after {messages} messages"
+    sync, place = level(Newcomer(source, len(source.said)), begin, has_state=False)
+    assert (place, sync.has_state) == (there, True)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from headway.train.state import transfer as handover
-from headway.train.state.transfer import hand_over, signature
+from headway.train.state.transfer import signature, transfer_state
 
 DTYPES = [
     torch.float32,
@@ -77,9 +77,9 @@ class Wire:
 def give(source: Sequence[Any], receiver: Sequence[Any], more: Any = None) -> tuple[Any, int, int]:
     """From one to the other: `more` as it arrives, the bytes sent, and those received."""
     wire: Any = Wire(2)
-    kept, sent = hand_over(source, more, peers=wire.be(0), source=0, receivers=[1])
+    kept, sent = transfer_state(source, more, peers=wire.be(0), source=0, receivers=[1])
     assert kept is more
-    arrived, received = hand_over(receiver, None, peers=wire.be(1), source=0, receivers=[1])
+    arrived, received = transfer_state(receiver, None, peers=wire.be(1), source=0, receivers=[1])
     assert wire.done()
     return arrived, sent, received
 
@@ -293,16 +293,16 @@ def test_one_that_is_neither_source_nor_receiver_is_left_alone() -> None:
     wire: Any = Wire(3)
     model = nn.Linear(2, 2)
     before = model.weight.clone()
-    assert hand_over([model], "mine", peers=wire.be(2), source=0, receivers=[1]) == ("mine", 0)
+    assert transfer_state([model], "mine", peers=wire.be(2), source=0, receivers=[1]) == ("mine", 0)
     assert torch.equal(model.weight, before)
 
 
 def test_several_receivers_get_the_same() -> None:
     wire: Any = Wire(3)
     source, *receivers = (Versatile(seed) for seed in range(3))
-    hand_over([source], 7, peers=wire.be(0), source=0, receivers=[1, 2])
+    transfer_state([source], 7, peers=wire.be(0), source=0, receivers=[1, 2])
     for rank, receiver in enumerate(receivers, start=1):
-        assert hand_over([receiver], None, peers=wire.be(rank), source=0, receivers=[1, 2])[0] == 7
+        assert transfer_state([receiver], None, peers=wire.be(rank), source=0, receivers=[1, 2])[0] == 7
         assert all(map(same_bits, source.parameters(), receiver.parameters()))
     assert wire.done()
 

@@ -19,9 +19,9 @@ from headway.contract.views.forecasts import (
     WorkSource,
 )
 from headway.contract.views.jobs import JobCost, JobState, JobView, Page, Reason
-from service.console.html.fragments import Piece
+from service.console.html.fragments import Fragment, Listing
 from service.console.pages.job import JobViews, job_page
-from service.console.pages.jobs import jobs_page, sizes_path
+from service.console.pages.jobs import jobs_fragments, sizes_path
 from service.console.pictures.job_curves import MOST_CHARTS, metric_groups, metrics_charts
 from service.console.templates import Templates
 from service.usecases.ports.jobs import SizeChange
@@ -103,7 +103,7 @@ def test_a_job_that_waits_says_why_and_what_it_will_cost() -> None:
     job = job_view(JobState.PENDING, reason=Reason.WAITING_FOR_CAPACITY, allocation={}, size=0, cost=None)
     page = job_page(
         views(job, configuration(2, Mark.SMALLEST), message="needs 2 slots, and 1 is free"),
-        steers=True,
+        may_control=True,
         now=NOW,
     )
     assert page.head.outlook.why == f"{job.name} waits: needs 2 slots, and 1 is free."
@@ -114,7 +114,7 @@ def test_a_job_that_waits_says_why_and_what_it_will_cost() -> None:
 
 
 def test_a_job_that_runs_says_what_it_has_cost_and_will() -> None:
-    page = job_page(views(job_view(cost=COST), configuration(2, Mark.PRESENT)), steers=True, now=NOW)
+    page = job_page(views(job_view(cost=COST), configuration(2, Mark.PRESENT)), may_control=True, now=NOW)
     assert page.head.outlook.cost.startswith(
         "It has cost $3.00 so far, and will cost about $4.00 (at most $5.00) more"
     )
@@ -125,21 +125,21 @@ def test_a_job_that_runs_says_what_it_has_cost_and_will() -> None:
 )
 def test_when_it_ends_with_certainty_is_said_where_that_is_later(p90_s: float | None, said: str) -> None:
     ends = configuration(2, Mark.PRESENT, time_s=180.0, time_p90_s=p90_s)
-    page = job_page(views(job_view(cost=COST), ends), steers=True, now=NOW)
+    page = job_page(views(job_view(cost=COST), ends), may_control=True, now=NOW)
     (fact,) = [one for one in page.facts if one.label == "Ends in"]
     assert (fact.value, fact.note) == ("3m00s", said)
 
 
 def test_what_nobody_knows_is_said() -> None:
     unknown = configuration(1, Mark.PRESENT, time_s=None, time_p90_s=None, cost_usd=None, cost_p90_usd=None)
-    page = job_page(views(job_view(cost=COST), unknown), steers=True, now=NOW)
+    page = job_page(views(job_view(cost=COST), unknown), may_control=True, now=NOW)
     assert "its end is not known yet (the script does not say)" in page.head.outlook.cost
-    page = job_page(views(job_view(cost=None)), steers=True, now=NOW)
+    page = job_page(views(job_view(cost=None)), may_control=True, now=NOW)
     assert "there is no forecast" in page.head.outlook.cost
 
 
 @pytest.mark.parametrize(
-    ("state", "steers", "verbs"),
+    ("state", "may_control", "verbs"),
     [
         (JobState.RUNNING, True, ("pause", "resize", "prioritize", "cancel")),
         (JobState.PAUSED, True, ("resume", "resize", "prioritize", "cancel")),
@@ -148,8 +148,8 @@ def test_what_nobody_knows_is_said() -> None:
         (JobState.FAILED, True, ()),
     ],
 )
-def test_only_what_may_be_done_is_offered(state: JobState, steers: bool, verbs: tuple[str, ...]) -> None:
-    page = job_page(views(job_view(state)), steers=steers, now=NOW)
+def test_only_what_may_be_done_is_offered(state: JobState, may_control: bool, verbs: tuple[str, ...]) -> None:
+    page = job_page(views(job_view(state)), may_control=may_control, now=NOW)
     assert page.actions.verbs == verbs
 
 
@@ -174,8 +174,9 @@ def test_sizes_are_steps_and_gaps_are_gaps() -> None:
 
 def test_a_row_says_when_a_job_ends_and_what_it_costs() -> None:
     job = job_view(cost=COST)
-    page = jobs_page(Page[JobView](items=[job]), {job.id: [change(2, 0, None)]}, NOW, {})
-    (row,) = page.rows
+    _, rows = jobs_fragments(Page[JobView](items=[job]), {job.id: [change(2, 0, None)]}, NOW, {})
+    assert isinstance(rows, Listing)
+    row = rows.fragments[0].value
     assert (row.cost, row.cost_note) == ("$3.00", "of $7.00")
     assert row.sizes_words == "2"
 
@@ -210,9 +211,13 @@ def test_metrics_of_different_kinds_or_sizes_have_axes_of_their_own() -> None:
 
 def test_a_job_that_never_held_slots_has_no_empty_sections() -> None:
     job = job_view(JobState.PENDING, allocation={}, size=0, cost=None, started_at=None)
-    page = job_page(views(job), steers=True, now=NOW)
+    page = job_page(views(job), may_control=True, now=NOW)
     templates = Templates()
-    html = {piece.id: templates.piece(piece) for piece in page.contents() if isinstance(piece, Piece)}
+    html = {
+        fragment.id: templates.fragment(fragment)
+        for fragment in page.contents()
+        if isinstance(fragment, Fragment)
+    }
     empty = {name for name, text in html.items() if "data-none" in text}
     assert empty == {
         "begun-checkpoints",
@@ -227,6 +232,10 @@ def test_a_job_that_never_held_slots_has_no_empty_sections() -> None:
     }
     assert [one.label for one in page.facts] == ["Slots", "Submitted", "Priority"]
     running = replace(views(job_view(cost=COST)), sizes=[change(2, 0, None)])
-    page = job_page(running, steers=True, now=NOW)
-    html = {piece.id: templates.piece(piece) for piece in page.contents() if isinstance(piece, Piece)}
+    page = job_page(running, may_control=True, now=NOW)
+    html = {
+        fragment.id: templates.fragment(fragment)
+        for fragment in page.contents()
+        if isinstance(fragment, Fragment)
+    }
     assert {name for name, text in html.items() if "data-none" in text} == {"job-options", "words-goodput"}

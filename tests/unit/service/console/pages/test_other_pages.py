@@ -14,9 +14,9 @@ from headway.contract.views.jobs import JobState
 from headway.contract.views.nodes import NodeView, SlotView
 from headway.contract.views.simulations import AddNodes, KillNode, SimulationRequest
 from headway.errors import HeadwayError
-from service.console.html.fragments import Listing
+from service.console.html.fragments import Fragment, Listing
 from service.console.pages.cluster import cluster_page, words_of_slots
-from service.console.pages.node import node_page
+from service.console.pages.node import node_fragments
 from service.console.pages.rounds import rounds_page
 from service.console.pages.simulations import question
 from service.console.pages.submit import EXAMPLE, MOST_CHARACTERS, read_job_file
@@ -81,7 +81,8 @@ def test_names_cannot_break_out_of_the_html() -> None:
     drawn = []
     for content in page.contents():
         drawn += [
-            templates.piece(one) for one in (content.pieces if isinstance(content, Listing) else [content])
+            templates.fragment(one)
+            for one in (content.fragments if isinstance(content, Listing) else [content])
         ]
     html = "".join(drawn)
     assert "gpu&lt;1&#34;&gt;" in html
@@ -90,7 +91,7 @@ def test_names_cannot_break_out_of_the_html() -> None:
 
 
 @pytest.mark.parametrize(
-    ("state", "operates", "verbs"),
+    ("state", "may_operate", "verbs"),
     [
         (NodeState.READY, True, ("cordon", "drain")),
         (NodeState.CORDONED, True, ("uncordon", "drain")),
@@ -100,15 +101,18 @@ def test_names_cannot_break_out_of_the_html() -> None:
     ],
 )
 def test_only_what_may_be_done_with_a_node_is_offered(
-    state: NodeState, operates: bool, verbs: tuple[str, ...]
+    state: NodeState, may_operate: bool, verbs: tuple[str, ...]
 ) -> None:
-    page = node_page(node(state), operates=operates, colours={})
-    assert page.head.verbs == verbs
-    assert page.slots[0].verbs == (("quarantine",) if operates else ())
-    assert page.slots[1].verbs == (("release",) if operates else ())
-    assert page.slots[1].trouble == "in quarantine, fatal: Xid 79: it fell off the bus"
+    head, listing = node_fragments(node(state), may_operate=may_operate, colours={})
+    assert isinstance(head, Fragment)
+    assert isinstance(listing, Listing)
+    first, second = (one.value for one in listing.fragments[:2])
+    assert head.value.verbs == verbs
+    assert first.verbs == (("quarantine",) if may_operate else ())
+    assert second.verbs == (("release",) if may_operate else ())
+    assert second.problem == "in quarantine, fatal: Xid 79: it fell off the bus"
     assert words_of_slots([]) == "no slots"
-    assert page.head.engine == "Podman"
+    assert head.value.engine == "Podman"
 
 
 def test_rounds_say_how_good_they_are_and_what_was_scarce() -> None:

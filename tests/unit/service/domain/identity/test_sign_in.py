@@ -5,7 +5,7 @@ from __future__ import annotations
 from urllib.parse import urljoin, urlsplit
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from headway.contract.views.identity import EVERYWHERE, Role
@@ -18,6 +18,7 @@ _pieces = st.sampled_from(
 )
 
 
+@settings(max_examples=60)
 @given(st.lists(_pieces, max_size=8).map("".join) | st.text(max_size=30))
 @example("//evil.example")
 @example("/\\evil.example")
@@ -46,6 +47,7 @@ CLAIMS = Claims(issuer="i", subject="s", name="ada")
 ROLES = st.none() | st.sampled_from(Role)
 
 
+@settings(max_examples=60)
 @given(
     known=st.none()
     | st.builds(
@@ -87,3 +89,87 @@ def test_nobody_becomes_somebody_else(known: Account | None, rules: AdmissionRul
         assert (admission.name, admission.binds) == ("ada", True)
         assert (admission.roles.get(EVERYWHERE) is Role.ADMIN) == ("ada" in rules.admins)
         assert admission.roles.get("default") == rules.default_role
+
+
+BOUND = Account(id="u1", name="ada", issuer="i", subject="s")
+ADDED = Account(id="u1", name="ada")
+OPEN = AdmissionRules(default_role=Role.USER)
+CLOSED = AdmissionRules()
+
+
+@pytest.mark.parametrize(
+    ("known", "rules", "roles"),
+    [
+        (None, OPEN, {"default": Role.USER}),
+        (None, AdmissionRules(default_role=Role.VIEWER, default_project="team"), {"team": Role.VIEWER}),
+        (None, AdmissionRules(admins=frozenset({"ada"})), {EVERYWHERE: Role.ADMIN}),
+        (
+            None,
+            AdmissionRules(admins=frozenset({"ada"}), default_role=Role.USER),
+            {EVERYWHERE: Role.ADMIN, "default": Role.USER},
+        ),
+        (ADDED, CLOSED, {}),
+        (ADDED, OPEN, {"default": Role.USER}),
+    ],
+    ids=["anybody", "project", "admin", "both", "added", "added and anybody"],
+)
+def test_the_roles_at_the_first_sign_in(
+    known: Account | None, rules: AdmissionRules, roles: dict[str, Role]
+) -> None:
+    admission = admit(CLAIMS, known, rules)
+    assert (admission.name, admission.binds, admission.roles) == ("ada", True, roles)
+
+
+@pytest.mark.parametrize("rules", [OPEN, CLOSED, AdmissionRules(admins=frozenset({"ada"}))])
+def test_a_later_sign_in_changes_no_roles(rules: AdmissionRules) -> None:
+    admission = admit(CLAIMS, BOUND, rules)
+    assert (admission.binds, admission.roles) == (False, {})
+
+
+def test_a_person_keeps_the_name_of_the_first_sign_in() -> None:
+    renamed = Claims(issuer="i", subject="s", name="ada.married")
+    nameless = Claims(issuer="i", subject="s", name=None)
+    assert admit(renamed, BOUND, CLOSED).name == "ada"
+    assert admit(nameless, BOUND, CLOSED).name == "ada"
+
+
+@pytest.mark.parametrize(
+    ("claims", "known", "rules", "says"),
+    [
+        (CLAIMS, None, CLOSED, "there is no user ada"),
+        (CLAIMS, Account(id="u1", name="ada", disabled=True), OPEN, "disabled"),
+        (CLAIMS, Account(id="u1", name="ada", issuer="i", subject="s", disabled=True), OPEN, "disabled"),
+        (CLAIMS, Account(id="u1", name="ada", issuer="i", subject="t"), OPEN, "another account"),
+        (CLAIMS, Account(id="u1", name="ada", issuer="j", subject="s"), OPEN, "another account"),
+        (Claims(issuer="i", subject="s", name=None), None, OPEN, "no verified name"),
+        (Claims(issuer="i", subject="s", name=None), ADDED, OPEN, "no verified name"),
+    ],
+    ids=["unknown", "disabled", "disabled and bound", "subject", "issuer", "no name", "no name, added"],
+)
+def test_who_may_not_sign_in(claims: Claims, known: Account | None, rules: AdmissionRules, says: str) -> None:
+    with pytest.raises(Forbidden, match=says):
+        admit(claims, known, rules)
+
+
+@pytest.mark.parametrize(
+    ("path", "kept"),
+    [
+        ("/jobs", True),
+        ("/" + "a" * 1999, True),
+        ("/auth", True),
+        ("/auth/", False),
+        ("/authors/x", True),
+        ("//host", False),
+        ("/\\host", False),
+        ("/a\\b", False),
+        ("/a b", False),
+        ("/a\tb", False),
+        ("/a\x7f", False),
+        ("/ä", False),
+        ("/~a", True),
+        ("/!", True),
+        ("/jobs//x", True),
+    ],
+)
+def test_which_paths_are_returned_to(path: str, *, kept: bool) -> None:
+    assert safe_return(path) == (path if kept else "/")

@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headway.contract.run_facts import ProgressSource
@@ -99,6 +99,7 @@ exits_of_any_kind = st.builds(
 )
 
 
+@settings(max_examples=30)
 @given(st.lists(exits_of_any_kind, max_size=6))
 def test_any_exits_have_a_verdict_with_a_sentence(exits: list[RankExit]) -> None:
     verdict = judge(exits)
@@ -107,6 +108,7 @@ def test_any_exits_have_a_verdict_with_a_sentence(exits: list[RankExit]) -> None
     assert judge(list(reversed(exits))).ending is verdict.ending
 
 
+@settings(max_examples=30)
 @given(st.lists(exits_of_any_kind, min_size=1, max_size=6))
 def test_a_generation_is_done_only_when_every_rank_is(exits: list[RankExit]) -> None:
     everyone = all(ending_of(one) is Ending.DONE for one in exits)
@@ -171,6 +173,10 @@ def test_reasons_and_sentences(fields: dict[str, Any], reason: Reason, says: str
     assert says in verdict.message
 
 
+PEER_TAIL = (
+    "Traceback (most recent call last):",
+    "RuntimeError: [gloo] Connection closed by peer",
+)
 CUDA_TAIL = (
     "Traceback (most recent call last):",
     "torch.OutOfMemoryError: CUDA out of memory. ProbeOutcome to",
@@ -227,6 +233,7 @@ def test_the_first_of_several_failed_ranks_is_named() -> None:
 counts = st.integers(0, 1001)
 
 
+@settings(max_examples=30)
 @given(st.sampled_from(Ending), counts, counts, st.integers(0, 1000), st.integers(0, 100))
 def test_retries_keep_to_their_own_budget(
     ending: Ending, infrastructure: int, user: int, allowed: int, allowed_user: int
@@ -303,3 +310,59 @@ def test_who_ends_without_a_step_is_flagged(progress: JobProgress, ran_s: float,
     assert ("Unable to locate sufficient 2 gpus" in verdict.message) is flagged
     failed = judge([exit_of(exit_code=1)])
     assert without_progress(failed, exits, progress, ran_s) == failed
+
+
+@pytest.mark.parametrize(
+    ("exits", "named"),
+    [
+        ([{**ERROR, "log_tail": ("ValueError",)}, ERROR], 0),
+        ([{**ERROR, "log_tail": PEER_TAIL}, ERROR], 1),
+        ([{**ERROR, "log_tail": PEER_TAIL}, ERROR, {**ERROR, "log_tail": CUDA_TAIL}], 2),
+        ([{**ERROR, "log_tail": PEER_TAIL}, {**ERROR, "log_tail": PEER_TAIL}], 0),
+        ([DONE, ERROR, KILLED, ERROR], 2),
+        ([KILLED, {**KILLED, "log_tail": (KILLED_FOR_MEMORY,)}], 1),
+        ([KILLED, KILLED, HOPELESS], 2),
+    ],
+    ids=["first", "not a peer's", "memory", "peers alone", "kill", "kill for memory", "hopeless"],
+)
+def test_the_rank_that_is_likely_the_cause_is_named(exits: list[dict[str, Any]], named: int) -> None:
+    found = [exit_of(rank, **fields) for rank, fields in enumerate(exits)]
+    for order in (found, found[::-1]):
+        assert judge(order).message.startswith(f"rank {named} ")
+
+
+@pytest.mark.parametrize("ran_s", [0.0, AT_ONCE_S - 0.1])
+def test_a_script_that_ends_at_once_shows_the_output_of_its_first_rank(ran_s: float) -> None:
+    exits = [exit_of(1, **DONE, log_tail=("second",)), exit_of(0, **DONE, log_tail=("first",))]
+    verdict = without_progress(judge(exits), exits, JobProgress(), ran_s)
+    assert verdict.reason is Reason.NO_PROGRESS
+    assert verdict.message == f"ended after {ran_s:.0f} s without progress; its last lines:\nfirst"
+
+
+def test_an_end_without_exits_has_no_output_to_show() -> None:
+    done = judge([exit_of(0, **DONE)])
+    assert (
+        without_progress(done, [], JobProgress(), 1.0).message
+        == "ended after 1 s without progress, without output"
+    )
+
+
+@pytest.mark.parametrize(
+    ("ending", "spent", "budget"),
+    [
+        (Ending.INFRASTRUCTURE, 2, 3),
+        (Ending.USER_ERROR, 5, 1),
+        (Ending.HOPELESS, 1, 0),
+        (Ending.STOPPED, 1, 0),
+        (Ending.DONE, 1, 0),
+    ],
+)
+def test_a_decision_explains_itself_by_its_budget(ending: Ending, spent: int, budget: int) -> None:
+    decision = decide_retry(
+        ending,
+        Retry(infrastructure=3, user_errors=1),
+        infrastructure_failures=2,
+        user_errors=5,
+        now=NOW,
+    )
+    assert (decision.spent, decision.budget, decision.again) == (spent, budget, spent <= budget)

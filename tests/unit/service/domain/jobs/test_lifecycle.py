@@ -7,13 +7,13 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headway.contract.views.jobs import TERMINAL_STATES, JobState, Reason
-from service.domain.jobs.lifecycle import OCCUPYING_STATES, TRANSITIONS, JobEvent, advance, allows, table
+from service.domain.jobs.lifecycle import TRANSITIONS, JobEvent, advance, allows, table
 from service.domain.shared.errors import IllegalTransition
-from tests.unit.service.builders import LIVE_STATES, NOW, job_of
+from tests.unit.service.builders import LIVE_STATES, NOW, OCCUPYING_STATES, job_of
 from tools.pictures import lifecycle
 
 PAGE = Path(__file__).parents[5] / "docs" / "lifecycle.md"
@@ -90,6 +90,7 @@ def test_ranks_start_only_by_a_grant() -> None:
     assert running == {JobEvent.START, JobEvent.SWITCH, JobEvent.ABANDON}
 
 
+@settings(max_examples=50)
 @given(st.lists(st.sampled_from(JobEvent), max_size=40))
 def test_any_history_keeps_the_invariants(events: list[JobEvent]) -> None:
     job = job_of()

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 
-from hypothesis import given
+import pytest
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.domain.jobs.logs import CURSOR, MOST_STREAMS, SETTLE_S, LogFilter, LogPiece, LogReading, Stream
@@ -52,6 +53,7 @@ def looked_at(reading: LogReading, there: list[Sent], now_us: int) -> list[LogPi
     return sorted((one for one in seen if one.name > reading.list_after), key=lambda one: one.name)
 
 
+@settings(max_examples=50)
 @given(
     st.lists(st.lists(SENDING, max_size=6), min_size=1, max_size=4),
     st.lists(st.tuples(st.integers(0, 5_000_000), st.integers(0, 9)), max_size=40),
@@ -119,3 +121,134 @@ def test_only_who_reads_from_the_beginning_is_told_what_is_not_kept() -> None:
     assert [part.missing for part in LogReading(ALL).take(left)] == [70, 0]
     assert [part.missing for part in LogReading(ALL, since_us=START_US + 1).take(left)] == [0, 0]
     assert LogReading(ALL, since_us=START_US + 1).list_after == f"{START_US + 1:017d}"
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "stream", "end"),
+    [
+        ("00000000000000005-00000001-000002-000000000003", 7, (1, 2), 10),
+        ("5-1-2-3", 0, (1, 2), 3),
+        ("1700000000000000-12-0-0", 1, (12, 0), 1),
+    ],
+)
+def test_a_chunk_from_its_name(name: str, size: int, stream: Stream, end: int) -> None:
+    found = LogPiece.of(name, size)
+    assert (found.name, found.stream, found.end) == (name, stream, end)
+    assert found.received_us == int(name.split("-", maxsplit=1)[0])
+
+
+@pytest.mark.parametrize(
+    ("wanted", "generation", "rank", "taken"),
+    [
+        (LogFilter(), 1, 0, True),
+        (LogFilter(rank=1), 1, 1, True),
+        (LogFilter(rank=1), 1, 0, False),
+        (LogFilter(rank=0), 1, 1, False),
+        (LogFilter(first=3), 2, 0, False),
+        (LogFilter(first=3), 3, 0, True),
+        (LogFilter(first=3), 9, 0, True),
+        (LogFilter(last=3), 3, 0, True),
+        (LogFilter(last=3), 4, 0, False),
+        (LogFilter(last=0), 0, 0, True),
+        (LogFilter(rank=1, first=2, last=2), 2, 1, True),
+    ],
+)
+def test_which_chunks_a_filter_takes(wanted: LogFilter, generation: int, rank: int, *, taken: bool) -> None:
+    assert wanted.takes(piece(0, rank, 0, 1, generation)) is taken
+
+
+def test_chunks_are_listed_from_a_little_before_the_last_one_shown() -> None:
+    reading = LogReading(ALL)
+    assert reading.list_after == "0" * 17
+    settle_us = int(SETTLE_S * 1e6)
+    parts = reading.take([piece(0, 0, 0, 5), piece(9, 1, 0, 5)])
+    assert reading.list_after == f"{START_US + 9 - settle_us:017d}"
+    again = LogReading(ALL, cursor=parts[-1].cursor)
+    assert again.list_after == reading.list_after
+    late = LogReading(ALL, cursor=parts[-1].cursor, since_us=START_US + 5)
+    assert late.list_after == f"{START_US + 5:017d}"
+    assert LogReading(ALL, cursor="5-1-0-0").list_after == "0" * 17, "no time is negative"
+
+
+def test_a_cursor_names_the_last_chunk_and_the_ends_of_streams() -> None:
+    one, two, three = piece(0, 0, 0, 5), piece(1, 1, 0, 3), piece(2, 0, 5, 2)
+    parts = LogReading(ALL).take([one, two, three])
+    assert [part.cursor for part in parts] == [
+        f"{one.name}~1.0.5",
+        f"{two.name}~1.0.5~1.1.3",
+        f"{three.name}~1.1.3~1.0.7",
+    ]
+
+
+def test_a_cursor_keeps_the_streams_that_were_read_last() -> None:
+    pieces = [piece(rank, rank, 0, 5) for rank in range(MOST_STREAMS + 2)]
+    cursor = LogReading(ALL).take(pieces)[-1].cursor
+    ends = cursor.split("~")[1:]
+    assert len(ends) == MOST_STREAMS
+    assert (ends[0], ends[-1]) == ("1.2.5", f"1.{MOST_STREAMS + 1}.5")
+
+
+@pytest.mark.parametrize(
+    ("shown", "offset", "size", "part"),
+    [
+        ([(0, 5)], 5, 3, (0, 8)),
+        ([(0, 5)], 0, 5, None),
+        ([(0, 5)], 0, 8, (5, 8)),
+        ([(0, 5)], 3, 2, None),
+        ([(0, 5)], 3, 3, (2, 6)),
+        ([(0, 5)], 9, 1, (0, 10)),
+        ([], 0, 4, (0, 4)),
+    ],
+    ids=["next", "again", "longer", "inside", "overlaps", "gap", "first"],
+)
+def test_a_chunk_is_shown_without_the_bytes_that_were_shown_before(
+    shown: list[tuple[int, int]], offset: int, size: int, part: tuple[int, int] | None
+) -> None:
+    """A chunk whose answer was lost is sent again, perhaps with more bytes."""
+    reading = LogReading(ALL)
+    reading.take([piece(at, 0, *one) for at, one in enumerate(shown)])
+    found = reading.take([piece(100, 0, offset, size)])
+    assert [(one.skip, one.piece.end) for one in found] == ([] if part is None else [part])
+
+
+def test_streams_of_one_rank_in_two_generations_are_two() -> None:
+    parts = LogReading(ALL).take([piece(0, 0, 0, 5, generation=1), piece(1, 0, 0, 4, generation=2)])
+    assert [(part.skip, part.piece.size_bytes) for part in parts] == [(0, 5), (0, 4)]
+
+
+def test_each_stream_is_in_the_order_of_its_offsets_despite_the_clocks_of_two_services() -> None:
+    early, other, late = piece(5, 0, 0, 5), piece(4, 1, 0, 9), piece(3, 0, 5, 5)
+    parts = LogReading(ALL).take([late, other, early])
+    assert [part.piece for part in parts] == [early, other, late]
+    assert [part.skip for part in parts] == [0, 0, 0]
+
+
+def test_an_empty_listing_and_empty_chunks_show_nothing() -> None:
+    reading = LogReading(ALL)
+    assert reading.take([]) == []
+    assert reading.take([piece(0, 0, 0, 0)]) == []
+
+
+def test_what_was_not_wanted_before_is_not_shown_again_with_a_wider_filter() -> None:
+    """The cursor covers rank 1 alone; chunks of rank 0 before it were not shown and lie within its time."""
+    pieces = [piece(0, 0, 0, 5), piece(1, 1, 0, 5)]
+    cursor = LogReading(LogFilter(rank=1)).take(pieces)[-1].cursor
+    assert [part.piece for part in LogReading(ALL, cursor=cursor).take(pieces)] == [pieces[0]]
+
+
+@pytest.mark.parametrize(
+    ("cursor", "valid"),
+    [
+        ("1-1-0-0", True),
+        ("17-1-0-5~1.0.5~2.13.99", True),
+        ("", False),
+        ("1-1-0", False),
+        ("1-1-0-0~", False),
+        ("1-1-0-0~1.0", False),
+        ("1-1-0-0~1.0.-5", False),
+        ("../etc-1-0-0", False),
+        ("9" * 21 + "-1-0-0", False),
+    ],
+)
+def test_the_form_of_a_cursor(cursor: str, *, valid: bool) -> None:
+    assert bool(CURSOR.fullmatch(cursor)) is valid

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headway.contract.agents import Member
@@ -52,6 +52,7 @@ def histories(draw: st.DrawFn) -> tuple[Members, int]:
     return members, generation
 
 
+@settings(max_examples=30)
 @given(allocations)
 def test_a_start_has_a_member_for_each_slot(allocation: Allocation) -> None:
     members = started(allocation, 7)
@@ -60,6 +61,7 @@ def test_a_start_has_a_member_for_each_slot(allocation: Allocation) -> None:
     assert {born(one) for one in members} == {(7, one.rank) for one in members}
 
 
+@settings(max_examples=30)
 @given(histories(), allocations)
 def test_the_next_generation_has_exactly_its_slots_survivors_first(
     history: tuple[Members, int], target: Allocation
@@ -76,6 +78,7 @@ def test_the_next_generation_has_exactly_its_slots_survivors_first(
     assert all(one.node_id in homes for one in following if one.node_id in homes)
 
 
+@settings(max_examples=30)
 @given(histories(), allocations)
 def test_nodes_start_the_newcomers_and_nobody_else(history: tuple[Members, int], target: Allocation) -> None:
     members, generation = history
@@ -89,6 +92,7 @@ def test_nodes_start_the_newcomers_and_nobody_else(history: tuple[Members, int],
         assert [one.local_rank for one in part.ranks] == list(range(len(part.ranks)))
 
 
+@settings(max_examples=30)
 @given(histories(), st.data())
 def test_what_is_left_keeps_its_order(history: tuple[Members, int], data: st.DataObject) -> None:
     members, _ = history
@@ -99,6 +103,7 @@ def test_what_is_left_keeps_its_order(history: tuple[Members, int], data: st.Dat
     assert [one.rank for one in left] == list(range(len(left)))
 
 
+@settings(max_examples=30)
 @given(histories(), st.data())
 def test_a_store_belongs_to_a_member(history: tuple[Members, int], data: st.DataObject) -> None:
     members, _ = history
@@ -152,7 +157,7 @@ MOVED = next_members(TWO, {"n2": (0, 1)}, 2)
     ],
 )
 def test_who_may_say_what(crew_: Crew, who: Born, generation: int, rank: int, *, allowed: bool) -> None:
-    assert crew_.may_say(who, generation, rank) is allowed
+    assert crew_.may_report(who, generation, rank) is allowed
 
 
 def test_who_goes_and_who_comes() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from headway.contract.views.jobs import Reason
@@ -15,8 +15,9 @@ from service.domain.jobs.retries import (
     KEPT_FAILURES,
     TAKEN_DOWN_WITHIN_S,
     Failure,
+    HungLimits,
     gist,
-    has_got_on,
+    has_progressed,
     hung_limits,
     poison,
     with_failure,
@@ -54,7 +55,7 @@ def lost(*nodes: str, **fields: Any) -> Failure:
 def test_only_a_checkpoint_beyond_all_failures_is_getting_on(
     before: list[Failure], now: Failure, *, got_on: bool
 ) -> None:
-    assert has_got_on(before, now) is got_on
+    assert has_progressed(before, now) is got_on
 
 
 @example([(0, 1), *[(0, 0)] * KEPT_FAILURES, (0, 1)])
@@ -67,7 +68,7 @@ def test_a_job_that_dies_at_the_same_place_runs_out_and_one_that_gets_on_does_no
     furthest_saved = -1
     for samples, saved in tries:
         this = at(max(samples, saved), saved)
-        if has_got_on(failures, this):
+        if has_progressed(failures, this):
             assert saved > furthest_saved
             failures = ()
         failures = with_failure(failures, this)
@@ -115,6 +116,7 @@ def test_what_others_do_to_a_job_has_its_budget_alone(reason: Reason) -> None:
     assert poison([failure(reason)] * KEPT_FAILURES) is None
 
 
+@settings(max_examples=50)
 @given(st.lists(st.sampled_from([failure(Reason.USER_ERROR), lost("a"), lost("b"), at(3, 2)]), max_size=20))
 def test_poison_depends_on_the_kept_failures_alone(failures: list[Failure]) -> None:
     kept: tuple[Failure, ...] = ()
@@ -137,6 +139,7 @@ def test_the_gist_of_a_message_is_its_last_line_without_numbers(one: str, other:
     assert (gist(one) == gist(other)) is alike
 
 
+@settings(max_examples=50)
 @given(st.text())
 def test_any_message_has_a_short_gist(text: str) -> None:
     assert len(gist(text)) <= 200
@@ -152,3 +155,95 @@ def test_limits_for_ranks_that_hang() -> None:
     assert told is not None
     assert (told.after_s, told.when_still) == (30.0, False)
     assert told.factor > 1, "a slow step is not a hung one"
+
+
+@pytest.mark.parametrize(
+    ("message", "said"),
+    [
+        ("", ""),
+        ("\n \n", ""),
+        ("ValueError: 12 of 40", "ValueError: # of #"),
+        ("a\nb 7\n\n", "b #"),
+        ("at 0xDEADbeef", "at #"),
+        ("rank0: 1.5e3", "rank#: #.#e#"),
+        ("x" * 500, "x" * 200),
+        ("1" * 500, "#"),
+    ],
+)
+def test_the_gist_by_examples(message: str, said: str) -> None:
+    assert gist(message) == said
+
+
+@given(st.text(alphabet="ab 01x\n", max_size=60))
+@settings(max_examples=50)
+def test_a_gist_has_no_numbers_and_is_its_own_gist(message: str) -> None:
+    said = gist(message)
+    assert not any(mark.isdigit() for mark in said)
+    assert gist(said) == said
+
+
+def test_the_furthest_point_outlives_the_failures_that_are_kept() -> None:
+    failures: tuple[Failure, ...] = ()
+    for samples in (900, *[10] * (KEPT_FAILURES + 3)):
+        failures = with_failure(failures, at(samples))
+    assert [one.samples for one in failures] == [10] * KEPT_FAILURES
+    assert {one.furthest_samples for one in failures} == {900}
+    assert not has_progressed(failures, at(800, 700))
+    assert has_progressed(failures, at(950, 901))
+
+
+@settings(max_examples=50)
+@given(st.lists(st.integers(0, 100), min_size=1, max_size=20))
+def test_the_furthest_point_is_the_maximum_of_all_failures(samples: list[int]) -> None:
+    failures: tuple[Failure, ...] = ()
+    for number, one in enumerate(samples, start=1):
+        failures = with_failure(failures, at(one))
+        assert failures[-1].furthest_samples == max(samples[:number])
+        assert failures[-1].samples == one
+        assert len(failures) == min(number, KEPT_FAILURES)
+
+
+@pytest.mark.parametrize(
+    ("losses", "poisoned"),
+    [
+        ([lost("a", ran_s=TAKEN_DOWN_WITHIN_S), lost("b"), lost("c")], True),
+        ([lost("a", "b", "c")], True),
+        ([lost("a", "b")], False),
+        ([lost("a"), lost("b"), lost("c"), lost("d")], True),
+        ([lost("a"), lost("b"), lost("c"), failure(nodes=("c",))], True),
+        ([lost("a", samples=20), lost("b", samples=10), lost("c", samples=10)], True),
+        ([lost("a", samples=10), lost("b", samples=20), lost("c", samples=20)], False),
+    ],
+    ids=["in time", "at once", "two", "four", "any reason", "fell back", "trained between"],
+)
+def test_a_job_that_takes_three_nodes_down_is_not_retried(losses: list[Failure], *, poisoned: bool) -> None:
+    assert (poison(losses) is not None) is poisoned
+
+
+def test_no_failures_are_no_poison() -> None:
+    assert poison([]) is None
+    assert not has_progressed([], at(1, 1))
+
+
+@pytest.mark.parametrize(
+    ("reason", "differs"),
+    [(Reason.RANK_LOST, {}), (Reason.USER_ERROR, {"said": "y"}), (Reason.USER_ERROR, {"samples": -1})],
+    ids=["other reason", "other message", "trained in between"],
+)
+def test_one_failure_of_another_kind_in_the_row_is_enough_for_a_retry(
+    reason: Reason, differs: dict[str, Any]
+) -> None:
+    alike = [failure(Reason.USER_ERROR)] * (ALIKE_FAILURES - 1)
+    other = failure(reason, **differs)
+    assert poison([other, *alike]) is None
+    assert poison([failure(Reason.USER_ERROR), *alike]) is not None
+
+
+@pytest.mark.parametrize(
+    ("hung_after", "after_s", "factor", "when_still"),
+    [("auto", 600.0, 50.0, True), (30.0, 30.0, 5.0, False), (3600.0, 3600.0, 5.0, False)],
+)
+def test_the_limits_of_each_setting(
+    hung_after: Any, after_s: float, factor: float, *, when_still: bool
+) -> None:
+    assert hung_limits(hung_after) == HungLimits(after_s, factor, when_still=when_still)

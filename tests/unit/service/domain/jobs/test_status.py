@@ -45,3 +45,42 @@ def present(
 )  # fmt: skip
 def test_the_reason_that_holds_now(said: str, expected: str) -> None:
     assert said == expected
+
+
+ALL_SETTLED = (JobState.RESIZING, JobState.RECOVERING, JobState.STARTING, JobState.SUCCEEDED)
+
+
+@pytest.mark.parametrize("action", ["keep", "start", "resize", "move", "vacate"])
+def test_only_a_decision_to_wait_explains_a_waiting_job(action: str) -> None:
+    assert present(JobState.PENDING, size=0, last=LastDecision(action, "old")) == EVENT
+
+
+@pytest.mark.parametrize(
+    ("action", "shown"),
+    [("keep", True), ("start", True), ("resize", True), ("wait", False), ("vacate", False)],
+)
+def test_which_decisions_explain_a_running_job(action: str, *, shown: bool) -> None:
+    said = present(JobState.RUNNING, last=LastDecision(action, "the decision"))
+    assert said == ("the decision" if shown else EVENT)
+
+
+@pytest.mark.parametrize("state", ALL_SETTLED)
+def test_a_pinned_size_does_not_explain_another_state(state: JobState) -> None:
+    assert present(state, size=2, pinned=2) == EVENT
+
+
+@pytest.mark.parametrize(
+    ("size", "pinned", "elastic", "said"),
+    [
+        (4, 2, {}, KEEP.message),
+        (4, None, {"max": 8}, KEEP.message),
+        (4, None, {"max": 8, "sizes": [1, 4]}, "4 slots, the most that its job file allows"),
+        (2, None, {"min": 2, "max": 2, "resize": "never"}, "2 slots, the only size in its job file"),
+        (2, 2, {"resize": "never"}, "2 slots, fixed by you"),
+        (2, 3, {"resize": "never"}, KEEP.message),
+    ],
+)
+def test_the_strongest_reason_for_a_size_is_given(
+    size: int, pinned: int | None, elastic: dict[str, object], said: str
+) -> None:
+    assert present(JobState.RUNNING, size=size, pinned=pinned, **elastic) == said

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from service.domain.jobs.failures import RankExit, judge
 from service.domain.jobs.tracebacks import lost_a_peer, traceback_in
@@ -59,3 +61,52 @@ def test_without_a_cause_of_its_own_the_first_rank_is_told() -> None:
     assert judge([rank(1, *PEER), rank(0, *PEER)]).message.startswith(
         "rank 0 exited with code 1: RuntimeError"
     )
+
+
+@pytest.mark.parametrize(
+    ("line", "lost"),
+    [
+        ("RuntimeError: [gloo] Connection closed by peer", True),
+        ("torch.distributed.DistBackendError: NCCL error", True),
+        ("torch.distributed.DistNetworkError: The client socket has failed", True),
+        ("ConnectionResetError: [Errno 104] Connection reset by peer", True),
+        ("BrokenPipeError: [Errno 32] Broken pipe", True),
+        ("RuntimeError: Socket Timeout", True),
+        ("RuntimeError: store->get('0:1') timed out", True),
+        ("RuntimeError: peer 3 is gone", True),
+        ("ValueError: gloomy data", False),
+        ("KeyError: 'connection'", False),
+        ("RuntimeError: CUDA error: device-side assert", False),
+    ],
+)
+def test_which_exceptions_say_that_a_peer_is_lost(line: str, *, lost: bool) -> None:
+    assert lost_a_peer((*PEER[:-1], line)) is lost
+    assert lost_a_peer(("epoch 1", line)) is False, "only in a traceback"
+
+
+def test_the_whole_chain_of_exceptions_is_found() -> None:
+    during = ("", "During handling of the above exception, another exception occurred:", "")
+    cause = ("", "The above exception was the direct cause of the following exception:", "")
+    printed = ("epoch 1", *OWN, *during, *OWN, *cause, *PEER, "bye")
+    found = traceback_in(printed)
+    assert found.count(BEGIN) == 3
+    assert (found[0], found[-1]) == (BEGIN, PEER[-1])
+    assert "epoch 1" not in found
+
+
+def test_the_prefix_of_a_rank_is_removed_from_every_line() -> None:
+    printed = [f"[rank12]: {line}" for line in (*OWN, "", *PEER)]
+    assert traceback_in(printed) == list(PEER)
+    assert traceback_in([f"[rankX]: {line}" for line in OWN]) == []
+
+
+@settings(max_examples=50)
+@given(st.lists(st.sampled_from([*OWN, *PEER, "", "text", "  indented"]), max_size=20))
+def test_a_traceback_is_a_part_of_the_output_from_its_head_on(lines: list[str]) -> None:
+    found = traceback_in(lines)
+    assert bool(found) is (BEGIN in lines)
+    assert all(line.strip() for line in found)
+    if found:
+        assert found[0] == BEGIN
+        assert len(found) <= len(lines)
+        assert set(found) <= set(lines)

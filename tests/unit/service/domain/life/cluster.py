@@ -172,7 +172,7 @@ class Cluster:
                 who = (report.generation, report.rank)
                 if not crew.runs_on(who, node):
                     return life
-                exit_ = _exit_of(report)
+                exit_ = _rank_exit(report)
                 return rank_ended(life.with_exit(report.generation, exit_), who, exit_)
             case Released():
                 return _gone_on(life, release_node(life, report.generation, node, slots=report.slots))
@@ -180,7 +180,7 @@ class Cluster:
                 return ranks_hung(life, self.tables.hosts[node], report)
             case Said():
                 knows = crew.runs_on(report.who, node)
-                allowed = crew.may_say(report.who, report.message.generation, report.message.rank)
+                allowed = crew.may_report(report.who, report.message.generation, report.message.rank)
                 return message_taken(life, report.who, report.message) if knows and allowed else life
 
     # The agents
@@ -350,7 +350,7 @@ def _entry(job_id: str, generation: int) -> dict[str, object]:
     return {"sequence": 0, "job_id": job_id, "generation": generation, "at": BEGIN}
 
 
-def _exit_of(report: RankExited) -> RankExit:
+def _rank_exit(report: RankExited) -> RankExit:
     return RankExit(
         rank=report.rank,
         exit_code=report.exit_code,

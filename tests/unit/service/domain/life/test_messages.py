@@ -110,6 +110,23 @@ def test_a_job_that_is_live_calls_no_further_round() -> None:
     assert effects_of(life, CallRound) == []
 
 
+@pytest.mark.parametrize("plain", [False, True])
+def test_only_the_first_of_several_first_steps_of_a_generation_times_the_start(*, plain: bool) -> None:
+    cluster = runs(TWO, "restart")
+    cluster.tables.pass_time(12.0)
+    life = told(cluster, FirstStep(**SAID, samples=32, plain=plain))
+    later = replace(life.settled(), now=life.now + timedelta(hours=1))
+    again = message_taken(later, (1, 0), FirstStep(**SAID, samples=64, plain=plain))
+    assert (again.job.progress.start_s, again.job.progress.begun_generation) == (12.0, 1)
+
+
+def test_a_first_step_after_a_change_in_place_times_no_start() -> None:
+    cluster = training()
+    cluster.tables.pass_time(60.0)
+    life = told(cluster, FirstStep(rank=0, generation=2, at_s=AT_S, samples=132, live=True))
+    assert (life.job.progress.start_s, life.job.progress.begun_generation) == (0.0, 2)
+
+
 def test_other_ranks_step_silently() -> None:
     life = told(runs(), FirstStep(rank=1, generation=1, at_s=AT_S, samples=32, live=True))
     assert (life.job.live, life.effects) == (False, ())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.domain.nodes.silence import MOST_REPORTS_PER_S, REPORTS_PER_S, SilenceRule
@@ -32,17 +32,20 @@ def test_of_many_nodes_each_may_be_silent_for_longer() -> None:
 
 
 @given(rules, nodes)
+@settings(max_examples=50)
 def test_nobody_is_lost_sooner_than_was_said_nor_later_than_its_lease(rule: SilenceRule, count: int) -> None:
     assert rule.silence_s <= rule.silence_of(count) <= rule.lease_s
 
 
 @given(rules, nodes, st.floats(0.1, 10.0))
+@settings(max_examples=50)
 def test_three_reports_are_due_before_a_node_is_lost(rule: SilenceRule, count: int, usual_s: float) -> None:
     every_s = rule.slower_s(count, usual_s)
     assert every_s is None or usual_s < every_s <= rule.silence_of(count) / 3
 
 
 @given(rules, nodes)
+@settings(max_examples=50)
 def test_no_more_reports_come_than_can_be_heard_unless_leases_end_first(
     rule: SilenceRule, count: int
 ) -> None:
@@ -52,6 +55,7 @@ def test_no_more_reports_come_than_can_be_heard_unless_leases_end_first(
 
 
 @given(rules, nodes, nodes)
+@settings(max_examples=50)
 def test_more_nodes_are_never_given_less_time(rule: SilenceRule, some: int, others: int) -> None:
     fewer, more = sorted((some, others))
     assert rule.silence_of(fewer) <= rule.silence_of(more)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headway.contract.views.jobs import JobProgress, JobState, Reason
@@ -127,6 +127,7 @@ speed_tables = st.dictionaries(
 )
 
 
+@settings(max_examples=50)
 @given(batches, batches, st.integers(0, 4096), st.integers(0, 300), speed_tables, noises)
 def test_any_input_gives_a_batch_within_the_bounds_and_a_reason(
     present: int, reference: int, more: int, fresh: int, speeds: dict[int, BatchSpeed], noise: Noise | None
@@ -146,6 +147,7 @@ def test_any_input_gives_a_batch_within_the_bounds_and_a_reason(
     assert not explores or choice.global_batch <= max(EXPLORE_FACTOR * present, reference)
 
 
+@settings(max_examples=40)
 @given(
     st.floats(0.01, 1e6),
     st.floats(1e-6, 1.0),
@@ -278,3 +280,95 @@ def test_it_leaves_the_batch_alone(job: Job) -> None:
 def test_a_job_that_changes_is_not_asked() -> None:
     job = replace(adaptive(), state=JobState.RESIZING)
     assert choose_batch(job, snapshot_of(jobs=[job], measurements={"job": (measurement(64),)})) is None
+
+
+@pytest.mark.parametrize(
+    ("sqr", "var", "known"),
+    [
+        (1.0, 1.0, True),
+        (0.0, 1.0, True),
+        (1.0, 0.0, True),
+        (0.0, 0.0, False),
+        (-1.0, 5.0, False),
+        (5.0, -1.0, False),
+        (math.nan, 1.0, False),
+        (1.0, math.nan, False),
+        (math.inf, 1.0, False),
+        (1e201, 1.0, False),
+        (1e-201, 1e-201, False),
+    ],
+)
+def test_noise_is_known_where_it_defines_a_scale(sqr: float, var: float, known: bool) -> None:
+    assert Noise(sqr, var).known is known
+
+
+@pytest.mark.parametrize(
+    ("sqr", "var", "scale", "efficiency"),
+    [
+        (2.0, 600.0, 300.0, 364 / 428),
+        (0.0, 1.0, math.inf, 1.0),
+        (1.0, 0.0, 0.0, 0.5),
+        (0.0, 0.0, math.inf, 1.0),
+    ],
+)
+def test_the_scale_and_efficiency_of_noise(sqr: float, var: float, scale: float, efficiency: float) -> None:
+    """Efficiency of 128 samples, relative to 64."""
+    noise = Noise(sqr, var)
+    assert noise.scale == scale
+    assert noise.efficiency(128, 64) == pytest.approx(efficiency)
+
+
+@pytest.mark.parametrize(
+    ("present", "speeds", "fields", "expected"),
+    [
+        pytest.param(64, {}, {}, 64, id="present batch not measured at this size"),
+        pytest.param(32, {}, {}, 64, id="below the reference"),
+        pytest.param(2048, {}, {}, 1024, id="above the bound"),
+        pytest.param(64, {64: 1000.0}, {"steps": ENOUGH_STEPS - 1}, 64, id="too few steps"),
+        pytest.param(64, {64: 1000.0}, {"most": 64}, 64, id="no room"),
+        pytest.param(64, {64: 1000.0}, {"most": 100}, 100, id="at most the bound"),
+        pytest.param(64, {64: 1000.0, 2048: 1e9}, {}, 128, id="a measurement beyond the bound"),
+        pytest.param(64, {64: 1000.0, 128: 1049.0}, {}, 64, id="gain below 5 %"),
+        pytest.param(64, {64: 1000.0, 128: 1051.0}, {}, 128, id="gain above 5 %"),
+        pytest.param(128, {64: 1000.0, 128: 900.0}, {}, 64, id="back to the smaller batch"),
+        pytest.param(256, {64: 1000.0, 128: 1100.0, 256: 1120.0, 512: 1.0}, {}, 256, id="2 % are not worth a change"),
+        pytest.param(256, {64: 1000.0, 128: 1200.0, 256: 1120.0, 512: 1.0}, {}, 128, id="7 % are"),
+    ],
+)  # fmt: skip
+def test_the_next_batch(
+    present: int, speeds: dict[int, float], fields: dict[str, Any], expected: int
+) -> None:
+    """Noise is so loud that efficiency is about 1 throughout."""
+    assert chosen(present, speeds, **fields).global_batch == expected
+
+
+@pytest.mark.parametrize(
+    ("scale", "present", "expected"),
+    [
+        # Upper bound of doubling: 2 * (phi + 128) / (phi + 256); of halving: (phi + 128) / (phi + 64).
+        (1e6, 128, 256),
+        (13.0, 128, 64),
+        (1200.0, 1024, 512),
+        (1e6, 1024, 1024),
+    ],
+)
+def test_the_neighbour_of_the_better_upper_bound_is_tried(scale: float, present: int, expected: int) -> None:
+    assert chosen(present, {present: 1000.0}, Noise(1.0, scale)).global_batch == expected
+
+
+def test_the_mean_speed_of_a_batch_is_that_of_all_its_steps() -> None:
+    """A hundred steps at 100/s and three hundred at 300/s: 400 in 2 s per sample of a step."""
+    rows = (measurement(64, 100.0, 100), measurement(64, 300.0, 300))
+    found = speeds_of(rows, device_kind="cpu", slots=1, nodes=1)
+    assert found[64].samples_per_s == pytest.approx(200.0)
+    assert found[64].steps == 400
+
+
+def test_a_measurement_without_a_batch_has_no_speed_of_one() -> None:
+    assert speeds_of((measurement(0),), device_kind="cpu", slots=1, nodes=1) == {}
+
+
+@pytest.mark.parametrize(("sqr", "var"), [(None, 1.0), (1.0, None), (None, None)])
+def test_noise_needs_both_values(sqr: float | None, var: float | None) -> None:
+    assert noise_of(measurement(64, gradient_sqr=sqr, gradient_var=var)) is None
+    assert noise_of(measurement(64, gradient_sqr=2.0, gradient_var=6.0)) == Noise(2.0, 6.0)

@@ -11,7 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.domain.perf.exploration import GROWTH, MIN_GAIN, Exploration, explore, optimistic_goodput
+from service.domain.perf.exploration import (
+    GROWTH,
+    MIN_GAIN,
+    Exploration,
+    Explored,
+    credible,
+    explore,
+    optimistic_goodput,
+)
 from service.domain.perf.fit import Observations, fit
 from service.domain.perf.tables import JobModels, Observed, goodput_table
 from service.domain.perf.throughput import ThroughputModel, prior, step_time
@@ -34,12 +42,12 @@ def columns_of(*kinds_and_slots: tuple[int, int]) -> Configurations:
 SIZES = columns_of(*((0, slots) for slots in (1, 2, 4, 8, 16)), *((1, slots) for slots in (1, 2, 4, 8)))
 
 
-def codes(
+def explore_one(
     tried: tuple[int, ...] = (), current: int = -1, alike: tuple[int, ...] = (), **given: Any
-) -> list[Exploration]:
-    """Return the codes of one job that has tried these columns of `SIZES`."""
+) -> Explored:
+    """Return the result for one job that has tried these columns of `SIZES`."""
     width = SIZES.slots.size
-    got = explore(
+    return explore(
         SIZES,
         **{
             "allowed": np.ones((1, width), bool),
@@ -51,7 +59,11 @@ def codes(
             **given,
         },
     )
-    return [Exploration(code) for code in got.code[0]]
+
+
+def codes(*args: Any, **given: Any) -> list[Exploration]:
+    """Return the codes of one job."""
+    return [Exploration(code) for code in explore_one(*args, **given).code[0]]
 
 
 def test_a_new_job_starts_at_the_smallest_of_each_kind() -> None:
@@ -245,3 +257,136 @@ def test_a_job_explores_as_far_as_it_scales() -> None:
     assert explored(scales, 2048.0) == [1, 2, 4, 8, 16, 32, 64]
     slow_network = replace(scales, alpha_n=np.array([3.0]), beta_n=np.array([0.5]))
     assert explored(slow_network, 128.0) == [1, 2, 4, 8], "the second node is tried, and given up"
+
+
+def bounded(
+    high: list[float],
+    *,
+    known: tuple[int, ...],
+    goodput: list[float] | None = None,
+    low: list[float] | None = None,
+) -> list[float]:
+    """Return the bounded P90 of one job that knows these columns of 1, 2, 4 and 8 slots."""
+    sizes = columns_of(*((0, slots) for slots in (1, 2, 4, 8)))
+    table = np.array([high if goodput is None else goodput])
+    found = credible(
+        sizes,
+        goodput=table,
+        low=table if low is None else np.array([low]),
+        high=np.array([high]),
+        known=np.isin(np.arange(4), known)[None],
+    )
+    result: list[float] = found[0].tolist()
+    return result
+
+
+@pytest.mark.parametrize(
+    ("known", "high", "expected"),
+    [
+        # The bound continues with the gain per slot between the two largest known sizes.
+        pytest.param((), [1.0, 9.0, 9.0, 9.0], [1.0, 9.0, 9.0, 9.0], id="nothing is known"),
+        pytest.param((0,), [2.0, 9.0, 9.0, 9.0], [2.0, 4.0, 8.0, 9.0], id="from nothing: in proportion"),
+        pytest.param((0, 1), [2.0, 3.0, 9.0, 9.0], [2.0, 3.0, 5.0, 9.0], id="one a slot"),
+        pytest.param((0, 2), [2.0, 9.0, 5.0, 99.0], [2.0, 9.0, 5.0, 9.0], id="one a slot over three"),
+        pytest.param((0, 1), [3.0, 3.0, 9.0, 9.0], [3.0, 3.0, 3.0, 3.0], id="no gain"),
+        pytest.param((0, 1), [3.0, 2.0, 9.0, 9.0], [3.0, 2.0, 2.0, 2.0], id="slower"),
+        pytest.param((0, 1), [2.0, 3.0, 4.0, 4.5], [2.0, 3.0, 4.0, 4.5], id="the model expects less"),
+        pytest.param((3,), [1.0, 2.0, 4.0, 8.0], [1.0, 2.0, 4.0, 8.0], id="nothing is larger"),
+        pytest.param((0, 1), [2.0, 3.0, math.nan, 9.0], [2.0, 3.0, 5.0, 9.0], id="no P90 of a larger size"),
+    ],
+)  # fmt: skip
+def test_larger_sizes_gain_no_more_a_slot_than_the_known_ones(
+    known: tuple[int, ...], high: list[float], expected: list[float]
+) -> None:
+    assert bounded(high, known=known) == pytest.approx(expected)
+
+
+def test_the_gain_is_taken_at_its_most_optimistic() -> None:
+    """From P10 of one slot, 1.5, to P90 of two slots, 4."""
+    found = bounded(
+        [2.5, 4.0, 99.0, 99.0], known=(0, 1), goodput=[2.0, 3.0, 9.0, 9.0], low=[1.5, 2.0, 1.0, 1.0]
+    )
+    assert found == pytest.approx([2.5, 4.0, 4.0 + 2 * 2.5, 4.0 + 6 * 2.5])
+
+
+def test_a_measured_size_without_a_p90_counts_by_its_median() -> None:
+    found = bounded([2.0, math.nan, 99.0, 99.0], known=(0, 1), goodput=[2.0, 3.0, 9.0, 9.0])
+    assert found[2:] == pytest.approx([5.0, 9.0])
+
+
+def test_kinds_are_bounded_apart_and_none_of_them_may_have_no_column() -> None:
+    sizes = columns_of((0, 1), (0, 2), (1, 1), (1, 2))
+    table = np.array([[2.0, 9.0, 3.0, 9.0]])
+    known = np.array([[True, False, False, False]])
+    assert credible(sizes, goodput=table, low=table, high=table, known=known).tolist() == [
+        [2.0, 4.0, 3.0, 9.0]
+    ]
+    alone = columns_of((1, 1), (1, 2))
+    part = table[:, :2]
+    assert credible(alone, goodput=part, low=part, high=part, known=known[:, :2]).tolist() == [[2.0, 4.0]]
+
+
+@settings(max_examples=40)
+@given(st.integers(0, 10**6))
+def test_a_bound_only_lowers_sizes_beyond_the_largest_known_one(seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    goodput = draw.uniform(0.5, 10, (3, 9))
+    low, high = goodput / draw.uniform(1, 2, (3, 9)), goodput * draw.uniform(1, 2, (3, 9))
+    known = draw.random((3, 9)) < 0.3
+    found = credible(SIZES, goodput=goodput, low=low, high=high, known=known)
+    assert (found <= high).all()
+    for columns in (SIZES.kind == 0, SIZES.kind == 1):
+        largest = np.where(known & columns, SIZES.slots, 0).max(axis=1, keepdims=True)
+        within = columns & ((SIZES.slots <= largest) | (largest == 0))
+        assert (found == high)[within].all()
+    again = credible(SIZES, goodput=goodput, low=low, high=found, known=known)
+    assert again == pytest.approx(found)
+
+
+@pytest.mark.parametrize(
+    ("code", "is_open"),
+    [
+        (E.NOT_ALLOWED, False), (E.TRIED, True), (E.HELD, True), (E.SMALLEST, True), (E.NEXT, True),
+        (E.NEAR, True), (E.TOO_FAR, False), (E.NOT_WORTH_IT, False), (E.ALIKE, True),
+    ],
+)  # fmt: skip
+def test_every_code_has_a_reason_and_is_open_or_not(code: Exploration, is_open: bool) -> None:
+    """One scene shows every code; the mask marks the codes that a job may be given."""
+    allowed = np.ones((1, 9), bool)
+    allowed[0, 8] = False
+    high = np.array([[1.0, 2.0, 4.0, 99.0, 0.0, 99.0, 99.0, 99.0, 99.0]])
+    scenes = [
+        {"tried": (1,), "alike": (2,), "current": 7, "high": high, "allowed": allowed},
+        {"tried": (2,)},
+        {},
+    ]
+    marks = {}
+    for scene in scenes:
+        got = explore_one(**scene)
+        marks |= dict(zip(got.code[0].tolist(), got.mask[0].tolist(), strict=True))
+    assert marks[int(code)] is is_open
+    assert code.reason
+
+
+def test_reasons_are_distinct() -> None:
+    assert len({code.reason for code in Exploration}) == len(Exploration)
+
+
+@pytest.mark.parametrize(
+    ("size", "expected"),
+    [(1, E.SMALLEST), (2, E.NEAR), (3, E.TRIED), (4, E.NEXT), (6, E.NEAR), (7, E.TOO_FAR), (16, E.TOO_FAR)],
+)
+def test_a_job_that_tried_three_slots_may_have_up_to_six(size: int, expected: Exploration) -> None:
+    slots = (1, 2, 3, 4, 6, 7, 16)
+    sizes = columns_of(*((0, one) for one in slots))
+    table = np.array([slots], float)
+    got = explore(
+        sizes,
+        allowed=np.ones((1, 7), bool),
+        tried=np.array([slots]) == 3,
+        alike=np.zeros((1, 7), bool),
+        current=np.array([-1]),
+        goodput=table,
+        high=2 * table,
+    )
+    assert Exploration(got.code[0, slots.index(size)]) is expected

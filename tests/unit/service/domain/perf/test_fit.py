@@ -14,6 +14,7 @@ from service.domain.perf.fit import Observations, fit
 from service.domain.perf.throughput import (
     PERCENTILE_90,
     ThroughputModel,
+    compute_time,
     log_spread,
     prior,
     step_time,
@@ -282,3 +283,101 @@ def test_the_worse_the_form_fits_the_wider_the_interval() -> None:
     ]
     assert spreads == sorted(spreads)
     assert spreads[-1] > 4 * spreads[0]
+
+
+@settings(max_examples=12, deadline=None)
+@given(st.floats(0.01, 100.0), st.integers(0, 1000))
+def test_a_clock_of_another_unit_gives_the_same_scaling(factor: float, seed: int) -> None:
+    some = observe(jobs(2, seed), SMALL, [8, 64], noise=0.02)
+    slower = replace(some, step_s=factor * some.step_s, sync_s=factor * some.sync_s)
+    once, scaled = fit(some, 2), fit(slower, 2)
+    assert predicted(scaled, some) == pytest.approx(factor * predicted(once, some), rel=0.01)
+    assert scaled.spread == pytest.approx(once.spread, rel=0.05)
+
+
+@settings(max_examples=12, deadline=None)
+@given(st.integers(0, 10_000))
+def test_the_order_of_measurements_does_not_matter(seed: int) -> None:
+    some = observe(jobs(3), SMALL, [8, 64], noise=0.05)
+    order = np.random.default_rng(seed).permutation(len(some.owner))
+    same(fit(part(some, order), 3), fit(some, 3), rel=1e-5)
+
+
+def test_owners_keep_their_index() -> None:
+    some = observe(jobs(3), SMALL, [8, 64])
+    moved = fit(replace(some, owner=2 * some.owner + 1), 7)
+    found = fit(some, 3)
+    same(moved[np.array([1, 3, 5])], found, rel=1e-9)
+    unmeasured = prior(compute_s=np.ones(4), local_batch=np.full(4, 32.0))
+    same(moved[np.array([0, 2, 4, 6])], unmeasured)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "slots_tried", "nodes_tried"),
+    [
+        ([(1, 1)], 1.0, 1.0),
+        ([(1, 1), (4, 1)], 4.0, 1.0),
+        ([(8, 4), (2, 1)], 8.0, 4.0),
+        ([(4, 4), (8, 2)], 8.0, 4.0),
+    ],
+)
+def test_the_range_that_was_tried_is_that_of_the_measurements(
+    shapes: list[tuple[int, int]], slots_tried: float, nodes_tried: float
+) -> None:
+    model = fit(observe(jobs(1), shapes, [16, 64]), 1)
+    assert (model.slots_tried.item(), model.nodes_tried.item()) == (slots_tried, nodes_tried)
+    assert (model.batch_low.item(), model.batch_high.item()) == (16.0, 64.0)
+
+
+def test_the_range_of_the_class_counts_where_it_is_larger() -> None:
+    known = replace(jobs(1), slots_tried=np.array([16.0]), nodes_tried=np.array([1.0]))
+    model = fit(observe(jobs(1), [(1, 1), (4, 2)], [32]), 1, known)
+    assert (model.slots_tried.item(), model.nodes_tried.item()) == (16.0, 2.0)
+
+
+@pytest.mark.parametrize("accumulation", [0.0, 1.0])
+def test_passes_of_a_step_are_compute_without_synchronisation(accumulation: float) -> None:
+    truth = jobs(1)
+    some = observe(truth, SMALL, [8, 32])
+    step, sync = step_time(
+        truth[some.owner],
+        slots=some.slots,
+        nodes=some.nodes,
+        local_batch=some.local_batch,
+        accumulation=np.full(len(some.owner), accumulation),
+    )
+    longer = replace(some, step_s=step, sync_s=sync, accumulation=np.full(len(some.owner), accumulation))
+    model = fit(longer, 1)
+    assert np.median(np.abs(predicted(model, longer) / step - 1)) < 0.03
+    assert np.median(np.abs(predicted(model, some) / some.step_s - 1)) < 0.05
+
+
+def test_measured_synchronisation_separates_it_from_compute() -> None:
+    """On two slots alone, the step time does not show which part of it is synchronisation."""
+    truth = jobs(8)
+    some = observe(truth, [(2, 1)] * 8, [8, 16, 32, 64])
+    compute = compute_time(truth[some.owner], some.local_batch)
+    errors = [
+        np.abs(np.log(compute_time(fit(one, 8)[one.owner], one.local_batch) / compute)).mean()
+        for one in (some, replace(some, sync_s=np.full(len(some.owner), math.nan)))
+    ]
+    assert 2 * errors[0] < errors[1]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("step_s", 1e-7),
+        ("step_s", 1e6),
+        ("slots", 1e12),
+        ("local_batch", 1e-6),
+        ("local_batch", 1e12),
+        ("count", 1.0),
+    ],
+)
+def test_the_limits_of_a_measurement_are_believed(field: str, value: float) -> None:
+    one = observe(jobs(1), [(1, 1)], [32])
+    extreme = replace(one, **{field: np.array([value])}, sync_s=np.array([math.nan]))
+    model = fit(extreme, 1)
+    assert model.slots_tried.item() == extreme.slots.item()
+    assert predicted(model, extreme) == pytest.approx(extreme.step_s, rel=0.05)

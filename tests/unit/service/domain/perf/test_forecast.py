@@ -186,3 +186,111 @@ def test_remaining_work_of_wild_numbers(done: float, total: float, ended: list[f
     assert math.isfinite(got.samples[0]) == known
     assert not known or got.samples[0] >= 0
     assert got.spread[0] >= 0
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        # 7,200 samples at 10/s take 720 s at $3 an hour: $0.60.
+        pytest.param({"goodput": 20.0, "low": 20.0}, (360.0, 360.0, 0.3, 0.3), id="twice as fast"),
+        pytest.param({"low": 5.0}, (720.0, 1440.0, 0.6, 1.2), id="half as fast in the worst tenth"),
+        pytest.param(
+            {"remaining_spread": math.log(2) / Z90}, (720.0, 1440.0, 0.6, 1.2), id="twice the work in the worst tenth"
+        ),
+        pytest.param({"pause_s": 60.0, "low": 5.0}, (780.0, 1500.0, 0.65, 1.25), id="a pause is certain"),
+        pytest.param({"losses_per_h": 5.0, "loss_s": 0.0}, (720.0, 720.0, 0.6, 0.6), id="losses that cost nothing"),
+        pytest.param({"losses_per_h": 0.0, "loss_s": 60.0}, (720.0, 720.0, 0.6, 0.6), id="no losses"),
+        pytest.param({"usd_per_h": 0.0}, (720.0, 720.0, 0.0, 0.0), id="free"),
+        pytest.param({"usd_per_h": -1.0}, (720.0, 720.0, NAN, NAN), id="no valid price"),
+        pytest.param({"remaining": 0.0, "goodput": 0.0}, (0.0, 0.0, 0.0, 0.0), id="nothing is left"),
+    ],
+)  # fmt: skip
+def test_time_and_cost_by_hand(given: dict[str, float], expected: tuple[float, ...]) -> None:
+    np.testing.assert_allclose(one(**given), expected)
+
+
+def test_losses_by_hand() -> None:
+    """Five losses an hour of 60 s each: one in 720 s of training, and a Poisson variance of 60 * 60 s^2."""
+    time, late, _, _ = one(losses_per_h=5.0, loss_s=60.0)
+    assert time == pytest.approx(720.0 + 60.0)
+    assert late == pytest.approx(time + Z90 * 60.0)
+    both = one(losses_per_h=5.0, loss_s=60.0, low=5.0)[1]
+    assert both == pytest.approx(time + math.hypot(780.0, Z90 * 60.0))
+
+
+@settings(max_examples=30)
+@given(st.floats(0.1, 100), st.floats(1, 1e6), st.floats(0, 1), st.floats(0, 20), st.floats(0, 600))
+def test_more_work_and_more_losses_never_end_earlier(
+    goodput: float, remaining: float, spread: float, losses_per_h: float, loss_s: float
+) -> None:
+    usual = {"goodput": goodput, "low": goodput / 2, "remaining_spread": spread, "loss_s": loss_s}
+    here = one(**usual, remaining=remaining, losses_per_h=losses_per_h)
+    for worse in (
+        one(**usual, remaining=2 * remaining, losses_per_h=losses_per_h),
+        one(**usual, remaining=remaining, losses_per_h=losses_per_h + 1),
+        one(**usual, remaining=remaining, losses_per_h=losses_per_h, pause_s=30.0),
+    ):
+        assert all(other >= value * (1 - 1e-9) for other, value in zip(worse, here, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("samples", "median", "spread"),
+    [
+        # The prior counts as two jobs of spread 0.7; the mean of n jobs is uncertain by 1 / n.
+        ([100.0], 100.0, math.sqrt(2 * 0.49 / 2 * 2)),
+        ([100.0, 100.0], 100.0, math.sqrt(2 * 0.49 / 3 * 1.5)),
+        ([50.0, 200.0], 100.0, math.sqrt((2 * math.log(2) ** 2 + 0.98) / 3 * 1.5)),
+    ],
+)
+def test_totals_of_few_jobs_by_hand(samples: list[float], median: float, spread: float) -> None:
+    got = learn_totals(np.zeros(len(samples), np.int64), np.array(samples), 1)
+    assert got.median.tolist() == pytest.approx([median])
+    assert got.spread.tolist() == pytest.approx([spread])
+
+
+@pytest.mark.parametrize(
+    ("done", "total", "samples"),
+    [
+        (40.0, 100.0, 60.0),
+        (100.0, 100.0, 0.0),
+        (150.0, 100.0, 0.0),
+        (-5.0, 100.0, 100.0),
+        (NAN, 100.0, 100.0),
+        (math.inf, 100.0, 100.0),
+        (0.0, 0.0, 500.0),  # a total of 0 is none, so the class counts
+        (0.0, math.inf, 500.0),
+        (0.0, -7.0, 500.0),
+    ],
+)
+def test_samples_that_are_left(done: float, total: float, samples: float) -> None:
+    got = remaining_samples(np.array([done]), np.array([total]), np.array([0]), totals(500.0, 0.5))
+    assert got.samples.tolist() == pytest.approx([samples])
+    assert (got.source[0] == WorkSource.SCRIPT) == (math.isfinite(total) and total > 0)
+
+
+@pytest.mark.parametrize("job_class", [-1, 1, 99])
+def test_a_class_that_does_not_exist_says_nothing(job_class: int) -> None:
+    got = remaining_samples(np.array([5.0]), np.array([NAN]), np.array([job_class]), totals(500.0, 0.5))
+    assert (math.isnan(got.samples[0]), got.spread[0], got.source[0]) == (True, 0.0, WorkSource.UNKNOWN)
+
+
+@settings(max_examples=30)
+@given(st.floats(1, 1e6), st.floats(0.05, 1.5), st.floats(0, 1e7), st.floats(1.01, 10.0))
+def test_the_expected_total_never_falls_while_a_job_goes_on(
+    median: float, spread: float, done: float, factor: float
+) -> None:
+    def total(done: float) -> float:
+        got = remaining_samples(np.array([done]), np.array([NAN]), np.array([0]), totals(median, spread))
+        return float(done + got.samples[0])
+
+    assert total(done * factor) >= total(done) * (1 - 1e-9)
+    assert total(0.0) == pytest.approx(median)
+
+
+def test_a_job_that_outlived_its_class_needs_work_in_proportion_to_what_it_did() -> None:
+    got = [
+        remaining_samples(np.array([done]), np.array([NAN]), np.array([0]), totals(500.0, 0.5)).samples[0]
+        for done in (1e5, 2e5)
+    ]
+    assert got[1] == pytest.approx(2 * got[0], rel=1e-3)
+    assert got[0] == pytest.approx(1e5 * (2 ** (math.sqrt(3) * 0.5 / math.pi) - 1), rel=1e-3)

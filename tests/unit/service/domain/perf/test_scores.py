@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ predictions = st.lists(
 )
 
 
-@settings(max_examples=50)
+@settings(max_examples=25)
 @given(predictions)
 def test_scores_of_each_owner_are_those_of_its_own_predictions(
     rows: list[tuple[int, float, float, float, float]],
@@ -70,3 +71,80 @@ def test_the_coverage_of_honest_bounds_is_what_they_promise() -> None:
 def test_an_owner_out_of_range_is_refused() -> None:
     with pytest.raises(ValueError, match="out of range"):
         score(np.array([2]), 2, np.ones(1), np.ones(1))
+
+
+@pytest.mark.parametrize(
+    ("predicted", "measured", "expected"),
+    [
+        (2.0, 1.0, 2.0),
+        (1.0, 4.0, 0.25),
+        (0.0, 1.0, math.nan),
+        (1.0, 0.0, math.nan),
+        (-1.0, 1.0, math.nan),
+        (1.0, -1.0, math.nan),
+        (math.nan, 1.0, math.nan),
+        (1.0, math.inf, math.nan),
+        (math.inf, 1.0, math.nan),
+        (1e300, 1e-300, math.nan),  # the ratio is not finite
+    ],
+)
+def test_the_error_ratio(predicted: float, measured: float, expected: float) -> None:
+    np.testing.assert_equal(error_ratio(np.array([predicted]), np.array([measured])), [expected])
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "measured", "expected"),
+    [
+        (1.0, 3.0, 2.0, 1.0),
+        (1.0, 3.0, 1.0, 1.0),
+        (1.0, 3.0, 3.0, 1.0),
+        (1.0, 3.0, 0.9, 0.0),
+        (1.0, 3.0, 3.1, 0.0),
+        (2.0, 2.0, 2.0, 1.0),
+        (3.0, 1.0, 2.0, math.nan),
+        (0.0, 3.0, 2.0, math.nan),
+        (1.0, math.inf, 2.0, math.nan),
+        (1.0, 3.0, 0.0, math.nan),
+        (1.0, 3.0, math.nan, math.nan),
+    ],
+)
+def test_a_measurement_within_its_bounds(low: float, high: float, measured: float, expected: float) -> None:
+    np.testing.assert_equal(inside(np.array([low]), np.array([high]), np.array([measured])), [expected])
+
+
+def test_scores_by_hand() -> None:
+    """Owner 0 has ratios of 0.5, 1.0, 1.5 and 3.0; owner 1 has one that has no bounds; owner 2 none."""
+    owner = np.array([0, 1, 0, 0, 0, 0])
+    ratio = np.array([1.5, 1.2, 0.5, 3.0, 1.0, math.nan])
+    hit = np.array([1.0, math.nan, 0.0, 0.0, 1.0, 1.0])
+    got = score(owner, 3, ratio, hit)
+    assert got.count.tolist() == [4, 1, 0]
+    assert got.median_ratio.tolist() == pytest.approx([1.25, 1.2, math.nan], nan_ok=True)
+    assert got.median_error.tolist() == pytest.approx([0.5, 0.2, math.nan], nan_ok=True)
+    assert got.p90_error.tolist() == pytest.approx([0.5 + 0.7 * 1.5, 0.2, math.nan], nan_ok=True)
+    assert got.coverage.tolist() == pytest.approx([0.5, math.nan, math.nan], nan_ok=True)
+
+
+def test_no_predictions_have_no_scores() -> None:
+    got = score(np.zeros(0, np.int64), 2, np.zeros(0), np.zeros(0))
+    assert got.count.tolist() == [0, 0]
+    assert np.isnan([got.median_ratio, got.median_error, got.p90_error, got.coverage]).all()
+
+
+@pytest.mark.parametrize("owner", [-1, 2])
+def test_an_owner_below_zero_or_above_the_last_is_refused(owner: int) -> None:
+    with pytest.raises(ValueError, match="owner"):
+        score(np.array([0, owner]), 2, np.ones(2), np.ones(2))
+
+
+@settings(max_examples=25)
+@given(st.lists(st.tuples(st.integers(0, 2), st.floats(0.1, 10)), min_size=1, max_size=12), st.randoms())
+def test_scores_do_not_depend_on_the_order_of_predictions(rows: list[tuple[int, float]], random: Any) -> None:
+    def scores(rows: list[tuple[int, float]]) -> np.ndarray:
+        owner, ratio = np.array([row[0] for row in rows]), np.array([row[1] for row in rows])
+        got = score(owner, 3, ratio, (ratio < 2).astype(float))
+        return np.stack([got.median_ratio, got.median_error, got.p90_error, got.coverage])
+
+    mixed = list(rows)
+    random.shuffle(mixed)
+    np.testing.assert_allclose(scores(rows), scores(mixed))

@@ -25,51 +25,14 @@ from service.domain.perf.search import (
 from service.domain.policies.framework.policy import Configurations
 from service.domain.shared.arrays import FloatArray
 from tests.unit.service.builders import wild_floats
-
-SETTLED, VISITING = SearchPhase.SETTLED, SearchPhase.VISITING
-STEP_SAMPLES = 64.0
-
-
-def sizes(*slots: int, kinds: int = 1, usd: float = 1.0) -> Configurations:
-    """The same sizes of each kind, at `usd` an hour and slot."""
-    every = np.tile(np.array(slots), kinds)
-    return Configurations(
-        kinds=tuple(f"kind-{index}" for index in range(kinds)),
-        kind=np.repeat(np.arange(kinds), len(slots)),
-        slots=every,
-        nodes=np.ones_like(every),
-        usd_per_h=every * usd,
-    )
-
-
-def known_of(per_s: list[float], steps: list[float] | None = None, low: float = 1.0, **rest: Any) -> Known:
-    """Speeds, with so many steps made at them."""
-    speed = np.array(per_s, dtype=np.float64)
-    made = np.array(steps if steps is not None else [0.0] * len(per_s))
-    runs = np.where(speed > 0, speed, 1.0)
-    fields = {"allowed": np.ones(len(per_s), dtype=np.bool_), "modelled": bool(made.any()), **rest}
-    return Known(
-        per_s=speed,
-        low=speed * low,
-        steps=made,
-        samples=made * STEP_SAMPLES,
-        seconds=made * STEP_SAMPLES / runs,
-        **fields,
-    )
-
-
-def place_of(current: int = -1, **fields: Any) -> SearchPosition:
-    return SearchPosition(
-        **{
-            "current": current,
-            "settled_on": -1,
-            "young": False,
-            "left": 1e6,
-            "done": 1e4,
-            "change_s": 0.5,
-            **fields,
-        }
-    )
+from tests.unit.service.domain.perf.searches import (
+    SETTLED,
+    STEP_SAMPLES,
+    VISITING,
+    known_of,
+    place_of,
+    sizes,
+)
 
 
 def train(
@@ -256,7 +219,7 @@ speeds = st.lists(st.floats(0.3, 1.4), min_size=1, max_size=5)
     mode=st.sampled_from(["full", "partial"]),
     hours=st.floats(0.02, 0.5),
 )
-@settings(max_examples=40)
+@settings(max_examples=12)
 def test_a_search_ends_within_its_bound_on_the_best_that_it_has_seen(
     growth: list[float], error: float, objective: Any, mode: Any, hours: float
 ) -> None:
@@ -280,7 +243,7 @@ def test_a_search_ends_within_its_bound_on_the_best_that_it_has_seen(
 
 
 @given(data=st.data(), objective=st.sampled_from(["time", "cost", "balanced"]))
-@settings(max_examples=200)
+@settings(max_examples=40)
 def test_whatever_is_measured_nothing_is_raised(data: st.DataObject, objective: Any) -> None:
     count = data.draw(st.integers(1, 4))
     wild = st.lists(wild_floats, min_size=count, max_size=count)

@@ -13,20 +13,11 @@ from hypothesis import strategies as st
 
 from service.domain.perf.batch_plan import MAX_PASSES, MIN_GAIN
 from service.domain.perf.efficiency import efficiency
-from service.domain.perf.tables import GoodputTable, JobModels, Observed, goodput_table
+from service.domain.perf.tables import GoodputTable, JobModels, goodput_table
 from service.domain.perf.throughput import ThroughputModel, log_spread, prior, step_time
 from service.domain.policies.framework.policy import Configurations
 from tests.unit.service.builders import wild_floats
-
-SLOTS = np.array([1, 2, 3, 8, 16, 1, 4, 64])
-CONFIGURATIONS = Configurations(
-    kinds=("a", "b"),
-    kind=np.array([0, 0, 0, 0, 0, 1, 1, 1]),
-    slots=SLOTS,
-    nodes=np.maximum(1, SLOTS // 4),
-    usd_per_h=np.zeros(8),
-)
-WIDTH = SLOTS.size
+from tests.unit.service.domain.perf.configurations import CONFIGURATIONS, SLOTS, WIDTH, observed
 
 
 def models_of(jobs: int, seed: int = 0, **given: Any) -> JobModels:
@@ -56,7 +47,7 @@ def models_of(jobs: int, seed: int = 0, **given: Any) -> JobModels:
     return JobModels(**{**fixed, **given})
 
 
-def goodput_at(models: JobModels, batch: np.ndarray, effect: float | None = None) -> np.ndarray:
+def goodput_at(models: JobModels, batch: np.ndarray) -> np.ndarray:
     """The definition, for one batch in each cell (J, C), in whatever passes a slot needs for it."""
     kind = CONFIGURATIONS.kind
     longest = np.ceil(batch / SLOTS)
@@ -68,10 +59,7 @@ def goodput_at(models: JobModels, batch: np.ndarray, effect: float | None = None
         local_batch=np.ceil(longest / passes),
         accumulation=passes - 1,
     )
-    share = efficiency(
-        batch, models.reference_batch[:, None], models.noise_scale[:, None], 1.0 if effect is None else effect
-    )
-    return batch / seconds * share
+    return batch / seconds * efficiency(batch, models.reference_batch[:, None], models.noise_scale[:, None])
 
 
 def consistent(models: JobModels, table: GoodputTable) -> None:
@@ -82,7 +70,7 @@ def consistent(models: JobModels, table: GoodputTable) -> None:
         assert np.isfinite(values).all()
         assert (values >= 0).all()
         assert ((values > 0) == (table.goodput > 0)).all() or one.name == "low"
-    assert (table.efficiency <= 1.0).all() or models.batch_effect is not None
+    assert (table.efficiency <= 1.0).all()
     assert (table.low <= table.goodput).all()
     assert (table.goodput <= table.high).all()
     runs = table.goodput > 0
@@ -117,24 +105,23 @@ def test_the_interval_is_that_of_the_model() -> None:
     np.testing.assert_allclose(table.low[runs], (table.goodput / np.exp(1.2816 * spread))[runs])
 
 
-@pytest.mark.parametrize("effect", [None, 0.3, 3.0])
-def test_the_batch_is_nearly_the_best_of_all(effect: float | None) -> None:
+def test_the_batch_is_nearly_the_best_of_all() -> None:
     """As good as the fifty batches that Pollux tries, which lose up to 4 %."""
     jobs = 80
-    models = models_of(jobs, batch_effect=None if effect is None else np.full(jobs, effect))
+    models = models_of(jobs)
     table = goodput_table(models, CONFIGURATIONS)
     consistent(models, table)
     slots, most = SLOTS[None], models.max_global[:, None]
     least = np.maximum(models.reference_batch[:, None], slots)
     best = np.zeros(least.shape)
     for share in np.linspace(0.0, 1.0, 300):
-        goodput = goodput_at(models, np.rint(least ** (1 - share) * most**share), effect)
+        goodput = goodput_at(models, np.rint(least ** (1 - share) * most**share))
         best = np.maximum(best, np.where(least <= most, goodput, 0.0))
     assert ((table.goodput > 0) == (best > 0)).all()
     runs = best > 0
     batch = table.global_batch
     assert ((batch >= least) & (batch <= most))[runs].all()
-    at_plan = goodput_at(models, np.maximum(batch, 1).astype(float), effect)
+    at_plan = goodput_at(models, np.maximum(batch, 1).astype(float))
     np.testing.assert_allclose(table.goodput[runs], at_plan[runs], rtol=1e-5)
     changed = runs & (batch != models.global_batch[:, None])
     assert changed.mean() > 0.15
@@ -223,17 +210,6 @@ def test_every_job_has_its_own_row_however_many_there_are() -> None:
         np.testing.assert_allclose(getattr(table, one.name)[some], getattr(few, one.name), rtol=1e-6)
 
 
-def observed(*rows: tuple[float, ...]) -> Observed:
-    job, column, speed, batch, steps = np.array(rows, float).reshape(-1, 5).T
-    return Observed(
-        job=job.astype(np.int64),
-        column=column.astype(np.int64),
-        samples_per_s=speed,
-        global_batch=batch,
-        steps=steps,
-    )
-
-
 def test_a_measurement_pulls_its_own_cell_the_more_the_longer_it_is() -> None:
     models = models_of(2, adapts=np.zeros(2, bool))
     before = goodput_table(models, CONFIGURATIONS)
@@ -296,7 +272,6 @@ def test_whatever_is_reported_there_is_a_table(data: st.DataObject) -> None:
         max_global=draw(2),
         max_local=draw(2, 2),
         adapts=np.array(data.draw(st.lists(st.booleans(), min_size=2, max_size=2))),
-        batch_effect=draw(2),
     )
     reports = [(job, column, *draw(3)) for job, column in ((0, 0), (1, 7), (1, 7))]
     consistent(models, goodput_table(models, CONFIGURATIONS, observed(*reports)))

@@ -12,12 +12,14 @@ from hypothesis import strategies as st
 
 from service.domain.perf import throughput
 from service.domain.perf.throughput import (
+    GUESS_SPREAD,
     KNOTS,
     ThroughputModel,
     compute_time,
     log_spread,
     prior,
     step_time,
+    sync_features,
 )
 
 seconds = st.floats(1e-4, 10.0)
@@ -86,7 +88,7 @@ def written_out(model: ThroughputModel, slots: int, nodes: int, batch: float, pa
     return float(passes * compute + last)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(models(), shapes(), st.floats(0.5, 5000), st.integers(0, 5))
 def test_is_the_formula(model: ThroughputModel, shape: tuple[int, int], batch: float, passes: int) -> None:
     step, sync = one_step(model, *shape, batch, passes)
@@ -95,7 +97,7 @@ def test_is_the_formula(model: ThroughputModel, shape: tuple[int, int], batch: f
     assert step == pytest.approx((passes + 1) * compute + sync, rel=1e-5)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(models(), st.floats(0.5, 5000))
 def test_one_slot_has_nothing_to_synchronise(model: ThroughputModel, batch: float) -> None:
     step, sync = one_step(model, 1, 1, batch)
@@ -103,7 +105,7 @@ def test_one_slot_has_nothing_to_synchronise(model: ThroughputModel, batch: floa
     assert step == pytest.approx(compute_time(model, np.array([batch])).item(), rel=1e-6)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(models(bent=False), shapes(), st.floats(0.5, 5000), st.floats(1.01, 10))
 def test_takes_longer_with_more_samples_and_with_more_slots_of_as_many_nodes(
     model: ThroughputModel, shape: tuple[int, int], batch: float, factor: float
@@ -115,7 +117,7 @@ def test_takes_longer_with_more_samples_and_with_more_slots_of_as_many_nodes(
     assert one_step(model, 2 * slots, nodes, batch)[0] >= step * (1 - 1e-6)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(models(), anything, anything, anything, anything)
 def test_what_cannot_be_takes_for_ever(
     model: ThroughputModel, slots: float, nodes: float, batch: float, passes: float
@@ -180,7 +182,7 @@ def test_the_prior_hopes_and_is_unsure() -> None:
     assert math.exp(spread.item()) > 1.9
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(models(), shapes(), st.floats(0.5, 5000))
 def test_intervals_widen_with_the_distance_from_what_was_tried(
     model: ThroughputModel, shape: tuple[int, int], batch: float
@@ -206,3 +208,134 @@ def test_intervals_widen_with_the_distance_from_what_was_tried(
     for one in ((2 * slots, nodes, batch), (slots, nodes, 2 * batch), (slots, nodes, batch / 2)):
         assert spread(*one) > here
     assert spread(8 * slots, 8 * nodes, batch) > spread(2 * slots, 2 * nodes, batch) > here
+
+
+def model_of(**fields: float) -> ThroughputModel:
+    """One model without a bend: compute of 1 s and 0.1 s a sample, and times of synchronisation that differ."""
+    values = {
+        "alpha_c": 1.0, "beta_c": 0.1, "alpha_r": 2.0, "beta_r": 0.5, "alpha_n": 4.0, "beta_n": 1.0, "beta_p": 0.25,
+        "gamma": 1.0, "batch_low": 8.0, "batch_high": 8.0, "spread": 0.1, "slots_tried": 8.0, "nodes_tried": 4.0,
+    } | fields  # fmt: skip
+    arrays = {name: np.array([value]) for name, value in values.items()}
+    return ThroughputModel(**arrays, bend=np.zeros((1, KNOTS)))
+
+
+@pytest.mark.parametrize(
+    ("slots", "nodes", "batch", "passes", "gamma", "expected"),
+    [
+        # Compute of 10 samples takes 2 s.
+        (1, 1, 10, 0, 1.0, 2.0),
+        (1, 1, 10, 3, 1.0, 8.0),
+        (2, 1, 10, 0, 1.0, 2.0 + 2.0),
+        (8, 1, 10, 0, 1.0, 2.0 + 2.0 + 2 * 0.5),
+        (2, 2, 10, 0, 1.0, 2.0 + 4.0),  # one slot a node has no pair to share a link with
+        (8, 2, 10, 0, 1.0, 2.0 + 4.0 + 2 * 1.0 + 2 * 0.25),
+        (8, 4, 10, 0, 1.0, 2.0 + 4.0 + 2 * 1.0),
+        (8, 4, 10, 2, 1.0, 3 * 2.0 + 6.0),
+        (2, 1, 10, 0, 2.0, math.sqrt(8.0)),
+        (2, 1, 30, 0, 2.0, math.sqrt(4.0**2 + 2.0**2)),
+        (2, 1, 10, 1, 2.0, 2.0 + math.sqrt(8.0)),
+    ],
+)
+def test_step_times_by_hand(
+    slots: int, nodes: int, batch: int, passes: int, gamma: float, expected: float
+) -> None:
+    step, sync = one_step(model_of(gamma=gamma), slots, nodes, batch, passes)
+    assert step == pytest.approx(expected, rel=1e-5)
+    assert sync == pytest.approx(expected - (passes + 1) * (1.0 + 0.1 * batch), rel=1e-5, abs=1e-6)
+
+
+def test_full_overlap_hides_the_shorter_part() -> None:
+    step, sync = one_step(model_of(gamma=10.0), 2, 1, 90)
+    assert step == pytest.approx(10.0, rel=1e-3)
+    assert sync == pytest.approx(0.0, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("slots", "nodes", "expected"),
+    [
+        (1, 1, (0, 0, 0, 0, 0)),
+        (2, 1, (1, 0, 0, 0, 0)),
+        (8, 1, (1, 2, 0, 0, 0)),
+        (2, 2, (0, 0, 1, 0, 0)),
+        (16, 2, (0, 0, 1, 3, 3)),
+        (16, 4, (0, 0, 1, 3, 0)),
+        (64, 8, (0, 0, 1, 5, 0)),
+    ],
+)
+def test_factors_of_synchronisation_by_hand(slots: int, nodes: int, expected: tuple[float, ...]) -> None:
+    found = sync_features(np.array([float(slots)]), np.array([float(nodes)]))
+    assert [float(one[0]) for one in found] == list(expected)
+
+
+@pytest.mark.parametrize(
+    ("batch", "bend", "factor"),
+    [
+        (8.0, {0: 0.3}, math.exp(0.3)),
+        (1024.0, {7: -0.2}, math.exp(-0.2)),
+        (16.0, {1: 0.5}, math.exp(0.5)),  # seven doublings from 8 to 1024: a knot at each
+        (math.sqrt(8 * 16), {1: 0.5}, math.exp(0.25)),  # half-way between two knots
+        (1.0, {0: 0.3}, math.exp(0.3)),  # beyond the range the last bend holds
+        (1e6, {7: -0.2}, math.exp(-0.2)),
+        (64.0, {0: 9.0, 7: 9.0}, 1.0),
+    ],
+)
+def test_compute_bends_at_its_knots(batch: float, bend: dict[int, float], factor: float) -> None:
+    knots = np.zeros((1, KNOTS))
+    for index, value in bend.items():
+        knots[0, index] = value
+    model = replace(model_of(batch_low=8.0, batch_high=1024.0), bend=knots)
+    found = compute_time(model, np.array([batch])).item()
+    assert found == pytest.approx((1.0 + 0.1 * batch) * factor, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("fields", "slots", "nodes", "batch", "expected"),
+    [
+        pytest.param({}, 8, 4, 8, 0.1, id="all was tried"),
+        pytest.param({}, 1, 1, 8, 0.1, id="less was tried"),
+        pytest.param({}, 16, 4, 8, math.hypot(0.1, 0.06), id="twice the slots"),
+        pytest.param({}, 16, 8, 8, math.hypot(0.1, 0.12), id="twice the slots and the nodes"),
+        pytest.param({}, 8, 4, 32, math.hypot(0.1, 0.12), id="four times the batch"),
+        pytest.param({}, 8, 4, 2, math.hypot(0.1, 0.12), id="a quarter of the batch"),
+        pytest.param({"slots_tried": 2.0}, 4, 1, 8, math.hypot(0.1, 0.06, 0.2), id="first several slots"),
+        pytest.param({"slots_tried": 3.0}, 6, 1, 8, math.hypot(0.1, 0.06), id="three slots show the growth"),
+        pytest.param({"nodes_tried": 1.0}, 8, 2, 8, math.hypot(0.1, 0.06, 0.3), id="first several nodes"),
+        pytest.param({"slots_tried": 0.0, "nodes_tried": 0.0}, 1, 1, 8, 0.1, id="one slot of a new kind"),
+        pytest.param({}, math.nan, 4, 8, 0.1, id="slots that are not valid"),
+    ],
+)
+def test_spreads_by_hand(
+    fields: dict[str, float], slots: float, nodes: float, batch: float, expected: float
+) -> None:
+    found = log_spread(
+        model_of(**fields), slots=np.array([slots]), nodes=np.array([nodes]), local_batch=np.array([batch])
+    )
+    assert found.item() == pytest.approx(expected)
+
+
+def test_the_prior_by_hand() -> None:
+    """Half of compute depends on the batch, and synchronisation takes a hundredth of it."""
+    model = prior(compute_s=np.array([2.0, 4.0]), local_batch=16.0)
+    assert model.shape == (2,)
+    assert model.alpha_c.tolist() == [1.0, 2.0]
+    assert model.beta_c.tolist() == [1 / 16, 2 / 16]
+    assert model.alpha_r.tolist() == model.beta_r.tolist() == model.beta_p.tolist() == [0.02, 0.04]
+    assert model.alpha_n.tolist() == model.beta_n.tolist() == pytest.approx([0.022, 0.044])
+    assert model.batch_low.tolist() == model.batch_high.tolist() == [16.0, 16.0]
+    assert model.slots_tried.tolist() == model.nodes_tried.tolist() == [0.0, 0.0]
+    assert model.spread.tolist() == [GUESS_SPREAD] * 2
+    assert not model.bend.any()
+
+
+@settings(max_examples=25)
+@given(models(), shapes(), st.floats(0.5, 500), st.floats(0.1, 10.0))
+def test_a_faster_model_scales_every_step_and_nothing_else(
+    model: ThroughputModel, shape: tuple[int, int], batch: float, factor: float
+) -> None:
+    faster = model.faster(factor)
+    assert one_step(faster, *shape, batch, 1)[0] * factor == pytest.approx(
+        one_step(model, *shape, batch, 1)[0], rel=1e-4
+    )
+    assert faster.gamma.tolist() == model.gamma.tolist()
+    assert faster.slots_tried.tolist() == model.slots_tried.tolist()

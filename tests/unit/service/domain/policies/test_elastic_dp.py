@@ -1,4 +1,8 @@
+"""Tests of IBM's policy: the published dynamic program, admission by submission, and several kinds."""
+
 from __future__ import annotations
+
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -96,3 +100,48 @@ def test_an_admitted_job_has_something_however_much_the_others_would_gain() -> N
 def test_a_slot_of_a_faster_kind_counts_for_more() -> None:
     given = a_round([[30.0, 10.0]], [1, 1], kind=[0, 1], capacity=1)
     assert ElasticDp().choose(given, brute_force).utility.tolist() == [[3.0, 1.0]]
+
+
+@pytest.mark.parametrize(
+    ("smallest", "capacity", "expected"),
+    [
+        ([1, 1, 1], 3, [True, True, True]),
+        ([1, 2, 1], 3, [True, True, False]),
+        ([2, 2, 1], 3, [True, False, False]),  # nobody overtakes the second job
+        ([4, 2, 1], 3, [False, True, True]),  # the first one does not even fit alone
+        ([3, 1, 1], 3, [True, False, False]),
+        ([1, 1, 1], 0, [False, False, False]),
+    ],
+)
+def test_jobs_are_admitted_in_order_at_their_smallest_size(
+    smallest: list[int], capacity: int, expected: list[bool]
+) -> None:
+    goodput = [[10.0 * size if size >= least else 0.0 for size in (1, 2, 3, 4)] for least in smallest]
+    choices = ElasticDp().choose(a_round(goodput, [1, 2, 3, 4], capacity=capacity), brute_force)
+    assert np.isfinite(choices.utility).any(axis=1).tolist() == expected
+    assert (choices.chosen >= 0).tolist() == expected
+
+
+def test_a_job_with_a_seat_is_admitted_before_the_queue() -> None:
+    crowd = {"goodput": [[10.0, 20.0]] * 3, "slots": [1, 2], "capacity": 2}
+    assert ElasticDp().choose(a_round(**crowd), brute_force).chosen.tolist() == [0, 0, -1]
+    seated = a_round(**crowd, seats=[-1, -1, 0])
+    assert ElasticDp().choose(seated, brute_force).chosen.tolist() == [0, -1, 0]
+
+
+def test_a_seat_of_a_job_that_runs_nowhere_admits_nobody() -> None:
+    round_ = a_round([[10.0], [0.0]], [1], capacity=1, seats=[-1, 0])
+    assert np.isfinite(ElasticDp().choose(round_, brute_force).utility).any(axis=1).tolist() == [True, False]
+
+
+def test_a_waiting_job_of_an_admitted_one_costs_more_than_any_gain() -> None:
+    round_ = a_round([[10.0, 20.0]] * 3, [1, 2], capacity=2)
+    assert ElasticDp().choose(round_, brute_force).idle.tolist() == [-3.0, -3.0, 0.0]
+
+
+def test_a_configuration_without_a_valid_demand_fits_nowhere() -> None:
+    round_ = a_round([[10.0, 20.0]], [1, 2], capacity=2)
+    row = round_.rows[0]
+    broken = a_round([[10.0, 20.0]], [1, 2], capacity=2)
+    broken = replace(broken, rows=(replace(row, demand=np.array([np.nan, 3.0])),))
+    assert ElasticDp().choose(broken, brute_force).chosen.tolist() == [-1]

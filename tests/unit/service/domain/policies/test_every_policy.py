@@ -38,7 +38,7 @@ def check(round_: RoundInput, choices: Choices) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 @drawn(st.data())
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=6, deadline=None)
 def test_nonsense_gives_an_answer(name: str, data: st.DataObject) -> None:
     jobs, sizes = 3, [1, 2, 4]
 

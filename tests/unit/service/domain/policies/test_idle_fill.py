@@ -1,3 +1,5 @@
+"""Tests of BFTrainer's rule: its published objective, what a change costs, and who is decided first."""
+
 from __future__ import annotations
 
 from dataclasses import replace
@@ -5,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from service.domain.allocation.knapsack.problem import Problem, Solution
+from service.domain.allocation.knapsack.problem import Problem, Row, Solution
 from service.domain.policies.idle_fill import IdleFill
 from tests.unit.service.domain.policies.rounds import a_round, brute_force, random_round
 
@@ -88,3 +90,100 @@ def test_a_row_that_binds_for_the_usual_jobs_has_their_price() -> None:
 
     given = a_round([[1.0], [1.0]], [1], capacity=1, weight=np.array([1.0, 0.5]))
     assert IdleFill().choose(given, solve).solution.prices.tolist() == [5.0]
+
+
+def test_worth_by_hand() -> None:
+    """Ten seconds of the scaling factor, less two seconds at the present factor of 1.5 for a change."""
+    round_ = a_round([[10.0, 15.0, 20.0]], [1, 2, 4], capacity=4, current=[1], change_s=[2.0])
+    choices = IdleFill().choose(round_, brute_force)
+    assert choices.utility[0].tolist() == pytest.approx([10.0 - 3.0, 15.0, 20.0 - 3.0])
+    assert choices.idle.tolist() == pytest.approx([-3.0])
+    assert choices.chosen.tolist() == [2]
+    assert choices.unit == "slot-seconds of training"
+
+
+def test_a_start_costs_nothing_and_so_does_waiting() -> None:
+    round_ = a_round([[10.0, 15.0]], [1, 2], capacity=2, change_s=[100.0])
+    choices = IdleFill().choose(round_, brute_force)
+    assert choices.utility[0].tolist() == pytest.approx([10.0, 15.0])
+    assert choices.idle.tolist() == [0.0]
+
+
+@pytest.mark.parametrize(
+    ("weight", "expected"),
+    [
+        ([1.0, 0.99], [0, -1]),
+        ([0.99, 1.0], [-1, 0]),
+        ([np.nan, 0.5], [0, -1]),
+        ([0.5, np.nan], [-1, 0]),
+    ],
+)
+def test_a_weight_below_one_makes_a_job_opportunistic(weight: list[float], expected: list[int]) -> None:
+    round_ = a_round([[10.0]] * 2, [1], capacity=1, weight=weight)
+    assert IdleFill().choose(round_, brute_force).chosen.tolist() == expected
+
+
+def test_a_usual_job_takes_the_slots_of_an_opportunistic_one() -> None:
+    round_ = a_round([[10.0]] * 2, [1], capacity=1, weight=[0.5, 1.0], current=[0, -1], change_s=[1e6, 1e6])
+    assert IdleFill().choose(round_, brute_force).chosen.tolist() == [-1, 0]
+
+
+def test_a_quota_of_usual_jobs_leaves_the_slots_to_the_others() -> None:
+    quota = Row(name="quota", capacity=1.0, demand=np.array([1.0, 2.0]), jobs=np.array([True, False]))
+    round_ = a_round([[10.0, 20.0]] * 2, [1, 2], capacity=3, weight=[1.0, 0.5], rows=(quota,))
+    assert IdleFill().choose(round_, brute_force).chosen.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "expected"),
+    [
+        ("optimal", "optimal", "optimal"),
+        ("optimal", "within_gap", "within_gap"),
+        ("limit", "within_gap", "limit"),
+        ("within_gap", "limit", "limit"),
+    ],
+)
+def test_the_status_of_both_steps_is_the_worse_one(first: str, second: str, expected: str) -> None:
+    statuses = iter([first, second])
+
+    def solve(problem: Problem) -> Solution:
+        return replace(brute_force(problem), status=next(statuses))
+
+    round_ = a_round([[1.0], [1.0]], [1], capacity=2, weight=[1.0, 0.5])
+    solution = IdleFill().choose(round_, solve).solution
+    assert (solution.status, solution.objective, solution.bound) == (expected, 20.0, 20.0)
+
+
+def test_without_opportunistic_jobs_there_is_one_step() -> None:
+    problems: list[Problem] = []
+
+    def solve(problem: Problem) -> Solution:
+        problems.append(problem)
+        return brute_force(problem)
+
+    IdleFill().choose(a_round([[1.0], [1.0]], [1], capacity=2), solve)
+    assert len(problems) == 1
+
+
+def test_the_second_step_has_the_capacity_that_the_first_one_left() -> None:
+    problems: list[Problem] = []
+
+    def solve(problem: Problem) -> Solution:
+        problems.append(problem)
+        return brute_force(problem)
+
+    quota = Row(name="quota", capacity=9.0, demand=np.array([1.0, 2.0]), jobs=np.array([False, True]))
+    round_ = a_round([[10.0, 20.0]] * 2, [1, 2], capacity=3, weight=[1.0, 0.5], rows=(quota,), current=[1, 0])
+    IdleFill().choose(round_, solve)
+    usual, opportunistic = problems
+    assert [row.capacity for row in usual.rows] == [3.0, 9.0]
+    assert [row.capacity for row in opportunistic.rows] == [1.0, 9.0]
+    assert usual.current.tolist() == [1, -1]
+    assert opportunistic.current.tolist() == [-1, 0]
+    assert np.isneginf(usual.utility[1]).all()
+    assert np.isneginf(opportunistic.utility[0]).all()
+
+
+def test_a_configuration_that_cannot_run_is_no_choice() -> None:
+    round_ = a_round([[10.0, 0.0]], [1, 2], capacity=2, current=[0], change_s=[1.0])
+    assert IdleFill().choose(round_, brute_force).utility[0].tolist() == [10.0, -np.inf]

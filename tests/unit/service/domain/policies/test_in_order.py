@@ -133,3 +133,92 @@ def test_ten_thousand_jobs_on_a_full_cluster_are_served_in_order() -> None:
     assert (serve_in_order(round_, np.arange(10_000), blocking=False) != NOTHING).nonzero()[0].tolist() == [
         *range(32)
     ]
+
+
+@pytest.mark.parametrize(
+    ("current", "capacity", "expected"),
+    [
+        ([-1, -1, -1], 3, [0, 0, 0]),
+        ([-1, -1, -1], 2, [0, 0, NOTHING]),
+        ([-1, -1, 0], 2, [0, NOTHING, 0]),
+        ([-1, 0, 0], 2, [NOTHING, 0, 0]),
+        ([0, 0, 0], 1, [0, NOTHING, NOTHING]),  # slots were lost: the earlier submission keeps its slot
+    ],
+)
+def test_fifo_serves_running_jobs_then_waiting_jobs_by_submission(
+    current: list[int], capacity: int, expected: list[int]
+) -> None:
+    assert chosen(Fifo(), rigid([1, 1, 1], capacity=capacity, current=current)) == expected
+
+
+@pytest.mark.parametrize(
+    ("served_slot_s", "expected"),
+    [
+        ([0.0, 3249.0], [1, NOTHING]),  # one queue: by submission
+        ([3250.0, 3249.0], [NOTHING, 1]),  # the limit belongs to the next queue
+        ([3250.0, 7199.0], [1, NOTHING]),
+        ([7200.0, 7199.0], [NOTHING, 1]),
+        ([1e9, 7200.0], [1, NOTHING]),
+        ([np.nan, 0.0], [1, NOTHING]),
+    ],
+)
+def test_las_has_three_queues_by_slot_seconds(served_slot_s: list[float], expected: list[int]) -> None:
+    assert chosen(Las(), rigid([2, 2], capacity=2, served_slot_s=served_slot_s)) == expected
+
+
+@pytest.mark.parametrize(
+    ("waited_s", "ran_s", "expected"),
+    [(800.0, 100.0, [1, NOTHING]), (801.0, 100.0, [NOTHING, 1]), (1.0, 0.0, [NOTHING, 1])],
+)
+def test_las_promotes_a_job_that_waited_eight_times_as_long_as_it_ran(
+    waited_s: float, ran_s: float, expected: list[int]
+) -> None:
+    """The first job is in the second queue, the other in the third one unless it is promoted."""
+    round_ = rigid(
+        [2, 2],
+        capacity=2,
+        served_slot_s=[4000.0, 8000.0],
+        served_s=[[2000.0], [ran_s]],
+        waited_s=[0.0, waited_s],
+    )
+    assert chosen(Las(), round_) == expected
+
+
+def test_las_sorts_the_limits_of_its_queues() -> None:
+    round_ = rigid([2, 2], capacity=2, served_slot_s=[50.0, 5.0])
+    assert chosen(Las(queue_limits_slot_s=(100.0, 10.0)), round_) == [NOTHING, 1]
+    assert chosen(Las(queue_limits_slot_s=(100.0,)), round_) == [1, NOTHING]
+
+
+@pytest.mark.parametrize(
+    ("remaining", "expected"),
+    [
+        ([100.0, 200.0], [1, NOTHING]),
+        ([200.0, 100.0], [NOTHING, 1]),
+        ([100.0, 100.0], [1, NOTHING]),  # equal: by submission
+        ([0.0, 100.0], [1, NOTHING]),
+        ([-1.0, 100.0], [1, NOTHING]),  # unknown, and never served: as far from its end as from its start
+    ],
+)
+def test_srtf_prefers_the_shorter_remaining_time(remaining: list[float], expected: list[int]) -> None:
+    assert chosen(Srtf(), rigid([2, 2], capacity=2, remaining=remaining)) == expected
+
+
+def test_srtf_compares_times_on_the_best_kind_of_each_job() -> None:
+    """The first job needs 10 s on the second kind, the other one 20 s on the first kind."""
+    round_ = a_round(
+        [[1.0, 10.0], [10.0, 1.0]], [1, 1], kind=[0, 1], capacity=[0, 1], remaining=[100.0, 200.0]
+    )
+    assert chosen(Srtf(), round_) == [1, NOTHING]
+    later = a_round(
+        [[1.0, 10.0], [10.0, 1.0]], [1, 1], kind=[0, 1], capacity=[0, 1], remaining=[201.0, 200.0]
+    )
+    assert chosen(Srtf(), later) == [NOTHING, 1]
+
+
+@pytest.mark.parametrize("policy", [Las(), Srtf()], ids=lambda one: one.name)
+def test_firm_jobs_keep_their_slots_where_the_order_would_take_them(policy) -> None:
+    fields = {"served_slot_s": [1e6, 0.0], "remaining": [1e6, 1.0], "current": [1, NOTHING]}
+    assert chosen(policy, rigid([2, 2], capacity=2, **fields)) == [NOTHING, 1]
+    firm = rigid([2, 2], capacity=2, firm=[True, False], seats=[NOTHING, NOTHING], **fields)
+    assert chosen(policy, firm) == [1, NOTHING]

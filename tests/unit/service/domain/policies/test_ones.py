@@ -1,3 +1,5 @@
+"""Tests of ONES: the least remaining GPU-time of a full pool, unknown lengths, and limits of sizes."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -94,3 +96,67 @@ def test_a_full_pool_comes_before_any_saving() -> None:
     # Two slots would do nearly nothing else; three are full.
     given = a_round([[10.0, 0.0], [0.0, 1.0]], [2, 3], capacity=3, remaining=np.array([1.0, 1e6]))
     assert Ones(limit_sizes=0.0).choose(given, brute_force).chosen.tolist() == [-1, 1]
+
+
+@pytest.mark.parametrize(
+    ("remaining", "served_slot_s", "goodput", "expected"),
+    [
+        # slots * remaining / goodput.
+        (100.0, 0.0, [10.0, 16.0], [10.0, 12.5]),
+        (100.0, 0.0, [10.0, 0.0], [10.0, 0.0]),
+        (0.0, 50.0, [10.0, 16.0], [0.0, 0.0]),
+        # Unknown: 50 slot-seconds at 10 samples per slot-second are 500 samples.
+        (np.nan, 50.0, [10.0, 16.0], [50.0, 62.5]),
+        (-1.0, 50.0, [10.0, 16.0], [50.0, 62.5]),
+        (np.nan, np.nan, [10.0, 16.0], [0.0, 0.0]),
+    ],
+)
+def test_the_worth_of_a_slot_less_the_remaining_gpu_time(
+    remaining: float, served_slot_s: float, goodput: list[float], expected: list[float]
+) -> None:
+    round_ = a_round([goodput], [1, 2], capacity=2, remaining=[remaining], served_slot_s=[served_slot_s])
+    utility = Ones(limit_sizes=0.0).choose(round_, brute_force).utility[0]
+    fill = 2 * max(1.0, *(left / slots for left, slots in zip(expected, (1, 2), strict=True)))
+    by_hand = [
+        fill * slots - left if rate > 0 else -np.inf
+        for left, slots, rate in zip(expected, (1, 2), goodput, strict=True)
+    ]
+    assert utility.tolist() == pytest.approx(by_hand)
+
+
+@pytest.mark.parametrize(
+    ("held", "requested", "largest"),
+    [
+        (None, 1, 1),  # a start has the smallest size
+        (0, 1, 2),
+        (0, 8, 2),
+        (1, 1, 4),  # twice the present size and four times the requested one
+        (2, 1, 4),
+        (2, 2, 8),
+        (3, 1, 4),  # a size beyond the limit must shrink
+        (0, 0, 1),
+    ],
+)
+def test_the_largest_size_by_present_and_requested_size(
+    held: int | None, requested: int, largest: int
+) -> None:
+    round_ = a_round(
+        [[1.0, 2.0, 4.0, 8.0]],
+        [1, 2, 4, 8],
+        capacity=8,
+        remaining=[100.0],
+        current=[-1 if held is None else held],
+        requested_slots=[requested],
+    )
+    utility = Ones().choose(round_, brute_force).utility[0]
+    assert round_.configurations.slots[np.isfinite(utility)].max() == largest
+
+
+def test_the_smallest_size_is_always_allowed() -> None:
+    round_ = a_round([[0.0, 0.0, 4.0]], [1, 2, 4], capacity=4, remaining=[100.0], requested_slots=[1])
+    assert Ones().choose(round_, brute_force).chosen.tolist() == [2]
+
+
+def test_waiting_is_worth_nothing_and_slots_have_a_unit() -> None:
+    choices = Ones().choose(a_round([[1.0]], [1], capacity=0, remaining=[1.0]), brute_force)
+    assert (choices.idle.tolist(), choices.chosen.tolist(), choices.unit) == ([0.0], [-1], "slot-seconds")

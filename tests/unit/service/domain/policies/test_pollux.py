@@ -1,3 +1,5 @@
+"""Tests of Pollux: its published fitness over all choices, terms by hand, and the cost of changes."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -67,3 +69,39 @@ def test_a_job_that_was_just_changed_is_left_alone() -> None:
     assert Pollux().choose(round_, brute_force).chosen.tolist() == [0, 1]
     settled = a_round([[10.0, 40.0], [10.0, 11.0]], [1, 2], capacity=3, current=[0, -1], age_s=[9e3, 60.0])
     assert Pollux().choose(settled, brute_force).chosen.tolist() == [1, 0]
+
+
+def test_terms_by_hand() -> None:
+    """Two jobs on four slots: the fair share is two slots, and p is -1."""
+    round_ = a_round([[10.0, 15.0, 0.0], [10.0, 15.0, 20.0]], [1, 2, 4], capacity=4, weight=[1.0, 3.0])
+    choices = Pollux().choose(round_, brute_force)
+    assert choices.utility[0].tolist() == pytest.approx([-1 / (2 / 3 + 1e-3), -1 / (1 + 1e-3), -np.inf])
+    assert choices.utility[1].tolist() == pytest.approx(
+        [-3 / (2 / 3 + 1e-3), -3 / (1 + 1e-3), -3 / (4 / 3 + 1e-3)]
+    )
+    assert choices.idle.tolist() == pytest.approx([-1000.0, -3000.0])
+    assert choices.unit == "fitness"
+
+
+@pytest.mark.parametrize(
+    ("restart_s", "age_s", "changes", "factor"),
+    [(30.0, 90.0, 0, 90 / 120), (30.0, 90.0, 1, 60 / 120), (0.0, 90.0, 9, 1.0), (30.0, 20.0, 1, 0.0)],
+)
+def test_another_configuration_is_worth_less_by_the_restart_factor(
+    restart_s: float, age_s: float, changes: int, factor: float
+) -> None:
+    round_ = a_round([[10.0, 20.0]], [1, 2], capacity=2, current=[0], age_s=[age_s], changes=[changes])
+    utility = Pollux(restart_s=restart_s).choose(round_, brute_force).utility
+    assert utility[0].tolist() == pytest.approx([-1 / (0.5 + 1e-3), -1 / (factor + 1e-3)])
+
+
+def test_a_start_costs_nothing() -> None:
+    waiting = a_round([[10.0, 20.0]], [1, 2], capacity=2, age_s=[5.0], changes=[9])
+    assert Pollux().choose(waiting, brute_force).utility[0, 1] == pytest.approx(-1 / (1 + 1e-3))
+
+
+@pytest.mark.parametrize(("p", "expected"), [(-8.0, [1, 1]), (-0.1, [2, 0])])
+def test_a_lower_exponent_helps_the_worst_off(p: float, expected: list[int]) -> None:
+    """Speedups of 4 and 0.5 have the better mean of logarithms, speedups of 1 and 1 the better minimum."""
+    round_ = a_round([[8.0, 10.0, 40.0], [5.0, 10.0, 11.0]], [1, 2, 3], capacity=4)
+    assert Pollux(p=p).choose(round_, brute_force).chosen.tolist() == expected

@@ -341,7 +341,7 @@ def offers_of(draw: st.DrawFn) -> Offer:
     )
 
 
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(
     st.lists(offers_of(), max_size=3),
     st.lists(st.tuples(st.integers(1, 3), st.sampled_from(["spot", "mixed", "on-demand"])), max_size=3),

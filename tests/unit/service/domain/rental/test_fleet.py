@@ -14,10 +14,9 @@ from service.domain.rental.fleet import (
     FleetPlan,
     Joined,
     Patience,
-    cooling,
     given_back,
-    not_launched,
-    place_of,
+    joined,
+    launched,
     reconcile,
 )
 from service.domain.rental.machines import ENDED, Found, Machine, MachineReason, MachineState, cost_usd
@@ -230,19 +229,154 @@ def test_a_provider_that_never_answers_is_given_up_and_what_it_made_is_found_all
     assert len(plan.terminations) == 1
 
 
-def test_what_cannot_be_had_cools_down_longer_each_time() -> None:
-    place = place_of(machine_of())
+@pytest.mark.parametrize(
+    ("state", "seconds", "after", "reason"),
+    [
+        (MachineState.WANTED, 600, MachineState.WANTED, None),
+        (MachineState.WANTED, 601, MachineState.ENDING, MachineReason.GIVEN_UP),
+        (MachineState.LAUNCHING, 600, MachineState.LAUNCHING, None),
+        (MachineState.LAUNCHING, 601, MachineState.ENDING, MachineReason.NEVER_JOINED),
+        (MachineState.RUNNING, 120, MachineState.RUNNING, None),
+        (MachineState.RUNNING, 121, MachineState.ENDING, MachineReason.AGENT_LOST),
+        (MachineState.ENDING, 9999, MachineState.ENDING, None),
+    ],
+)
+def test_patience_with_a_machine_without_a_node(
+    state: MachineState,
+    seconds: float,
+    after: MachineState,
+    reason: MachineReason | None,
+) -> None:
+    """The provider does not answer, so that only time counts."""
+    machine = machine_of(state=state)
+    plan = plan_of([machine], None, seconds)
+    assert (only(plan) if plan.changed else machine).state is after
+    if reason is None:
+        assert plan.changed == ()
+    else:
+        assert (only(plan).reason, only(plan).state_since) == (reason, at(seconds))
 
-    def failed(number: int, seconds: float, reason: MachineReason = MachineReason.NO_CAPACITY) -> Machine:
-        return not_launched(machine_of(f"m{number}"), reason, "none left", at(seconds))
 
-    assert cooling([], NOW) == {}
-    assert cooling([failed(1, 0)], NOW)[place].until == at(30)
-    assert cooling([failed(1, 0)], at(30)) == {}
-    assert cooling([failed(1, 0), failed(2, 40)], at(41))[place].until == at(100)
-    many = [failed(number, 0) for number in range(40)]
-    assert cooling(many, NOW)[place].until == at(3600)
-    between = replace(running("m9"), state_since=at(20))
-    assert cooling([failed(1, 0), between, failed(2, 40)], at(41))[place].until == at(70)
-    assert cooling([failed(1, 0, MachineReason.REFUSED)], NOW)[place].until == at(3600)
-    assert place_of(replace(machine_of(), zone="b")) not in cooling([failed(1, 0)], NOW)
+@pytest.mark.parametrize(
+    ("node", "seconds", "reason"),
+    [
+        (node_of(), 9999, None),
+        (node_of(state=NodeState.CORDONED), 9999, None),
+        (node_of(state=NodeState.DRAINED), 9999, None),
+        (node_of(state=NodeState.LOST, seen_at=at(900)), 1020, None),
+        (node_of(state=NodeState.LOST, seen_at=at(900)), 1021, MachineReason.AGENT_LOST),
+        (node_of(state=NodeState.LOST, seen_at=at(-900)), 120, None),
+        (node_of(state=NodeState.LOST, seen_at=at(-900)), 121, MachineReason.AGENT_LOST),
+        (node_of(reclaim_at=at(60)), 1, MachineReason.SPOT_RECLAIMED),
+        (node_of(state=NodeState.LOST, reclaim_at=at(60)), 1, MachineReason.SPOT_RECLAIMED),
+    ],
+)
+def test_patience_with_a_running_machine_by_its_node(
+    node: Joined, seconds: float, reason: MachineReason | None
+) -> None:
+    """An agent has two minutes from its last report, or from the machine's join."""
+    plan = plan_of([running()], [found_of()], seconds, nodes={"m1": node})
+    assert [one.reason for one in plan.changed] == ([] if reason is None else [reason])
+
+
+@pytest.mark.parametrize("state", [MachineState.WANTED, MachineState.LAUNCHING])
+def test_a_join_of_a_new_machine_makes_it_run_and_keeps_why_it_was_rented(state: MachineState) -> None:
+    machine = machine_of(state=state, message="worth it")
+    ran = joined(machine, at(9))
+    assert (ran.state, ran.reason, ran.message, ran.state_since) == (
+        MachineState.RUNNING,
+        MachineReason.JOINED,
+        "worth it",
+        at(9),
+    )
+
+
+@pytest.mark.parametrize("state", sorted(set(MachineState) - {MachineState.WANTED, MachineState.LAUNCHING}))
+def test_a_join_of_any_other_machine_changes_nothing(state: MachineState) -> None:
+    machine = machine_of(state=state)
+    assert joined(machine, at(9)) is machine
+
+
+def test_a_launch_that_was_answered_is_launching_or_gone_at_once() -> None:
+    answered = launched(machine_of(message="worth it"), found_of(billed_from=at(3)), at(4))
+    assert (answered.state, answered.reason, answered.message) == (
+        MachineState.LAUNCHING,
+        MachineReason.LAUNCHED,
+        "worth it",
+    )
+    assert (answered.external_id, answered.billed_from, answered.billed_to) == ("i-m1", at(3), None)
+    gone = launched(machine_of(), found_of(ended=True, message="out of stock"), at(4))
+    assert (gone.state, gone.message, gone.billed_to) == (MachineState.GONE, "out of stock", at(4))
+
+
+def test_an_ending_machine_keeps_its_reason_when_it_is_gone() -> None:
+    ending = given_back(running(), MachineReason.IDLE, "no job needed it", at(5))
+    gone = only(plan_of([ending], [found_of(ended=True, billed_to=at(50))], 60))
+    assert (gone.state, gone.reason, gone.message) == (
+        MachineState.GONE,
+        MachineReason.IDLE,
+        "no job needed it",
+    )
+    later = plan_of([gone], [found_of(ended=True, billed_to=at(55))], 70)
+    assert only(later).billed_to == at(55), "the provider corrects the end of its bill"
+    assert only(later).state_since == gone.state_since
+    assert plan_of([gone], [found_of(ended=True)], 70).changed == (), "a known end stays"
+
+
+@pytest.mark.parametrize(
+    ("external_id", "last_seen_s", "seconds", "state"),
+    [
+        ("i-m1", 100, 400, MachineState.GONE),
+        ("i-m1", 101, 400, MachineState.LAUNCHING),
+        (None, 0, 299, MachineState.LAUNCHING),
+        (None, 0, 300, MachineState.FAILED),
+    ],
+)
+def test_a_missing_launch_is_gone_if_it_was_ever_listed_and_failed_otherwise(
+    external_id: str | None, last_seen_s: float, seconds: float, state: MachineState
+) -> None:
+    machine = machine_of(state=MachineState.LAUNCHING, external_id=external_id)
+    plan = plan_of([machine], [], seconds, seen={"m1": at(last_seen_s)})
+    assert (only(plan) if plan.changed else machine).state is state
+
+
+def test_a_vanished_machine_that_was_never_billed_has_no_bill() -> None:
+    machine = running(billed_from=None)
+    gone = only(plan_of([machine], [], 500, seen={"m1": NOW}))
+    assert (gone.reason, gone.billed_to) == (MachineReason.VANISHED, None)
+
+
+def test_the_last_sight_of_ended_machines_is_forgotten() -> None:
+    machines = [running("m1"), running("m2"), running("m3", state=MachineState.GONE)]
+    plan = plan_of(machines, [found_of("m1")], 50, seen={"m1": NOW, "m2": at(20), "m3": NOW})
+    assert plan.seen == {"m1": at(50), "m2": at(20)}
+
+
+def test_an_entry_with_a_known_name_belongs_to_its_machine_whatever_its_tag() -> None:
+    plan = plan_of([running()], [found_of(machine_id="another", external_id="i-m1")])
+    assert (plan.terminations, plan.found) == ((), ())
+    assert plan.changed == ()
+
+
+@pytest.mark.parametrize(
+    ("ended", "billed_to", "state", "paid_until_s"),
+    [
+        (False, None, MachineState.ENDING, None),
+        (True, at(20), MachineState.GONE, 20),
+        (True, None, MachineState.GONE, 30),
+        (True, at(-5), MachineState.GONE, 2),
+    ],
+)
+def test_a_duplicate_has_a_lease_from_its_launch_to_its_end(
+    ended: bool, billed_to: datetime | None, state: MachineState, paid_until_s: float | None
+) -> None:
+    more = found_of(external_id="i-more", billed_from=at(2), ended=ended, billed_to=billed_to)
+    (duplicate,) = plan_of([running()], [found_of(), more], 30).found
+    assert (duplicate.id, duplicate.state, duplicate.billed_from) == ("m1-i-more", state, at(2))
+    assert duplicate.billed_to == (None if paid_until_s is None else at(paid_until_s))
+
+
+def test_a_launch_is_missing_from_its_request_on_even_if_the_list_is_older() -> None:
+    machine = machine_of(state=MachineState.LAUNCHING, external_id=None, state_since=at(200))
+    assert plan_of([machine], [], 499, seen={"m1": NOW}).changed == ()
+    assert only(plan_of([machine], [], 500, seen={"m1": NOW})).state is MachineState.FAILED

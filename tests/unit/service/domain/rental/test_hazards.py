@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from random import Random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headway.contract.values.markets import Market
@@ -15,9 +18,9 @@ from service.domain.rental.hazards import (
     PRIOR_H,
     REMEMBERED_H,
     HazardCounts,
+    hazard_counts,
     hazard_per_h,
     hazards_by_kind,
-    seen_of,
     with_learned,
 )
 from service.domain.rental.machines import Machine, MachineReason, MachineState
@@ -60,7 +63,7 @@ def lease(
 
 
 def only(*leases: Machine) -> HazardCounts:
-    (seen,) = seen_of(leases, NOW).values()
+    (seen,) = hazard_counts(leases, NOW).values()
     return seen
 
 
@@ -104,7 +107,7 @@ def test_what_was_seen_counts_half_after_its_half_life_and_then_nothing() -> Non
 
 
 def test_places_are_told_apart_and_markets_on_demand_show_nothing() -> None:
-    seen = seen_of(
+    seen = hazard_counts(
         [
             lease(5, 1),
             lease(5, 1, zone="us-east-1b"),
@@ -118,7 +121,7 @@ def test_places_are_told_apart_and_markets_on_demand_show_nothing() -> None:
 
 
 def test_an_offer_takes_the_hazard_of_its_place() -> None:
-    seen = seen_of([lease(3, 1, zone="")] * 10, NOW)
+    seen = hazard_counts([lease(3, 1, zone="")] * 10, NOW)
     learned = {one.instance_type: one.hazard_per_h for one in with_learned(BUILT_IN, seen)}
     known = {one.instance_type: one.hazard_per_h for one in BUILT_IN}
     assert learned["g5.xlarge"] > 2 * known["g5.xlarge"]
@@ -132,6 +135,7 @@ def test_zones_of_a_kind_count_together_for_a_round() -> None:
     assert found["a10g"] == pytest.approx((0.1 * PRIOR_H + 2) / (PRIOR_H + 2), rel=0.02)
 
 
+@settings(max_examples=50)
 @given(
     prior=st.floats(0, 5),
     leases=st.lists(
@@ -142,9 +146,131 @@ def test_a_hazard_lies_between_the_catalogues_and_what_was_seen(
     prior: float, leases: list[tuple[float, float, MachineReason]]
 ) -> None:
     rows = [lease(ended + hours, ended, reason) for ended, hours, reason in leases]
-    seen = sum(seen_of(rows, NOW).values(), HazardCounts())
+    seen = sum(hazard_counts(rows, NOW).values(), HazardCounts())
     found = hazard_per_h(prior, seen)
     assert found >= 0
     if seen.machine_h > 0:
         low, high = sorted((prior, seen.losses / seen.machine_h))
         assert low - 1e-9 <= found <= high + 1e-9
+
+
+def test_the_posterior_mean_by_hand() -> None:
+    """A prior of 0.1 an hour worth 24 machine-hours, and 3 losses in 6: (2.4 + 3) / 30."""
+    assert hazard_per_h(0.1, HazardCounts(3.0, 6.0)) == pytest.approx(5.4 / 30)
+    assert hazard_per_h(0.0, HazardCounts(3.0, 6.0)) == pytest.approx(3 / 30)
+    assert hazard_per_h(-1.0, HazardCounts(3.0, 6.0)) == pytest.approx(3 / 30), "no prior is negative"
+
+
+def test_the_weight_of_a_long_lease_is_its_integral() -> None:
+    """The integral of 0.5 ** (age / 72) from 0 to 72 hours is 72 / ln 2 * (1 - 0.5)."""
+    found = only(lease(HALF_LIFE_H, 0))
+    assert found.machine_h == pytest.approx(72 / math.log(2) / 2)
+    assert found.losses == 1.0
+    twice = only(lease(2 * HALF_LIFE_H, 0))
+    assert twice.machine_h == pytest.approx(72 / math.log(2) * 0.75)
+
+
+@pytest.mark.parametrize(
+    ("began_h", "ended_h", "machine_h", "losses"),
+    [
+        (0, 0, 0.0, 1.0),
+        (-5, None, 0.0, 0.0),
+        (-1, -2, 0.0, 1.0),
+        (1, -3, 0.995, 1.0),
+    ],
+    ids=["no time", "begins later", "lies in the future", "ends later"],
+)
+def test_times_after_now_count_as_now(
+    began_h: float, ended_h: float | None, machine_h: float, losses: float
+) -> None:
+    found = only(lease(began_h, ended_h))
+    assert (found.machine_h, found.losses) == (pytest.approx(machine_h, abs=0.001), losses)
+
+
+@pytest.mark.parametrize(
+    ("ended_h", "remembered"),
+    [(REMEMBERED_H - 1, True), (REMEMBERED_H, True), (REMEMBERED_H + 0.01, False)],
+)
+def test_observations_are_ignored_after_ten_half_lives(ended_h: float, *, remembered: bool) -> None:
+    found = only(lease(ended_h + 1, ended_h))
+    assert (found.losses > 0) is remembered
+    assert (found.machine_h > 0) is remembered
+
+
+def test_counts_add_up_by_place() -> None:
+    one, other = HazardCounts(1.0, 10.0), HazardCounts(0.5, 4.0)
+    assert one + other == HazardCounts(1.5, 14.0)
+    assert one + HazardCounts() == one
+    both = only(lease(2, 1), lease(8, 4, MachineReason.IDLE))
+    assert both == only(lease(2, 1)) + only(lease(8, 4, MachineReason.IDLE))
+
+
+def test_no_leases_have_no_places() -> None:
+    assert hazard_counts([], NOW) == {}
+
+
+def test_a_kind_is_listed_if_it_was_rented_or_has_a_prior() -> None:
+    found = hazards_by_kind(
+        [
+            lease(2, 1, kind="a10g"),
+            lease(2, 1, kind="h100", market=Market.ON_DEMAND),
+            lease(2, 1, kind="l4", billed=False),
+        ],
+        {"t4": 0.06},
+        NOW,
+    )
+    assert list(found) == ["a10g", "t4"]
+    assert found["t4"] == pytest.approx(0.06)
+    assert found["a10g"] == pytest.approx(1 / (PRIOR_H + 1), rel=0.02), "without a prior it began at 0"
+
+
+def test_an_offer_in_a_zone_takes_nothing_from_its_region() -> None:
+    (offer,) = [one for one in BUILT_IN if one.instance_type == "g5.xlarge"]
+    in_zone = replace(offer, zone="us-east-1a")
+    of_region = hazard_counts([lease(3, 1, zone="")], NOW)
+    of_zone = hazard_counts([lease(3, 1)], NOW)
+    assert with_learned([in_zone], of_region) == (in_zone,)
+    (learned,) = with_learned([in_zone], of_zone)
+    assert learned.hazard_per_h > in_zone.hazard_per_h
+    assert replace(learned, hazard_per_h=in_zone.hazard_per_h) == in_zone
+
+
+spans = st.tuples(st.floats(0, 1000), st.floats(0, 200), st.sampled_from(MachineReason))
+
+
+@settings(max_examples=50)
+@given(st.lists(spans, max_size=6), st.floats(0, 5))
+def test_a_loss_raises_a_hazard_and_an_hour_without_one_lowers_it(
+    leases: list[tuple[float, float, MachineReason]], prior: float
+) -> None:
+    rows = [lease(ended + hours, ended, reason) for ended, hours, reason in leases]
+    seen = sum(hazard_counts(rows, NOW).values(), HazardCounts())
+    now = hazard_per_h(prior, seen)
+    assert hazard_per_h(prior, seen + HazardCounts(losses=1.0)) > now
+    assert hazard_per_h(prior, seen + HazardCounts(machine_h=1.0)) <= now
+    assert hazard_per_h(prior + 1, seen) > now
+
+
+@settings(max_examples=40)
+@given(st.lists(spans, max_size=6), st.randoms(use_true_random=False))
+def test_the_order_of_leases_does_not_matter(
+    leases: list[tuple[float, float, MachineReason]], dice: Random
+) -> None:
+    rows = [lease(ended + hours, ended, reason) for ended, hours, reason in leases]
+    mixed = dice.sample(rows, len(rows))
+    for place, counts in hazard_counts(rows, NOW).items():
+        other = hazard_counts(mixed, NOW)[place]
+        assert (counts.losses, counts.machine_h) == pytest.approx((other.losses, other.machine_h))
+    assert hazards_by_kind(rows, {}, NOW) == pytest.approx(hazards_by_kind(mixed, {}, NOW))
+
+
+@settings(max_examples=40)
+@given(st.floats(0, 300), st.floats(0, 300), st.floats(0, 100))
+def test_two_leases_in_a_row_count_as_one_of_both_lengths(
+    ended_h: float, first_h: float, second_h: float
+) -> None:
+    middle = ended_h + second_h
+    parts = only(lease(middle + first_h, middle, MachineReason.IDLE), lease(middle, ended_h))
+    whole = only(lease(middle + first_h, ended_h))
+    assert parts.machine_h == pytest.approx(whole.machine_h, abs=1e-6)
+    assert parts.losses == pytest.approx(whole.losses)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import pairwise
 from random import Random
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headway.contract.values.markets import Market
@@ -270,6 +270,7 @@ def leases(draw: st.DrawFn) -> Lease:
     return lease(slots=draw(st.integers(1, 3)), begin=begin, end=draw(st.integers(begin, 4 * HOUR_US)))
 
 
+@settings(max_examples=40)
 @given(leases(), grants(), histories(), histories(), st.booleans())
 def test_rows_sum_to_the_lease_to_the_microsecond(
     paid: Lease,
@@ -290,6 +291,7 @@ def test_rows_sum_to_the_lease_to_the_microsecond(
     assert all(not row.cause or row.category is Category.LOST for row in rows)
 
 
+@settings(max_examples=40)
 @given(leases(), grants(), histories(), st.lists(MOMENTS, max_size=4))
 def test_parts_add_up_to_the_whole(
     paid: Lease, holders: list[Held], marks: tuple[TimelineEvent, ...], cuts: list[int]
@@ -305,6 +307,7 @@ def test_parts_add_up_to_the_whole(
     assert parts == whole
 
 
+@settings(max_examples=40)
 @given(
     leases(),
     grants(),
@@ -339,6 +342,7 @@ def test_passes_that_settle_as_they_go_come_to_what_one_pass_does(
     assert +total == Counter(split(paid, holders, jobs, 0))
 
 
+@settings(max_examples=40)
 @given(histories())
 def test_phases_leave_no_gap_and_take_no_time_twice(marks: tuple[TimelineEvent, ...]) -> None:
     phases = phases_of(marks)
@@ -346,6 +350,7 @@ def test_phases_leave_no_gap_and_take_no_time_twice(marks: tuple[TimelineEvent, 
     assert all(one.to_us == after.from_us for one, after in pairwise(phases))
 
 
+@settings(max_examples=40)
 @given(histories(), st.integers(0, 12))
 def test_before_the_first_difference_two_histories_are_the_same(
     marks: tuple[TimelineEvent, ...], known: int

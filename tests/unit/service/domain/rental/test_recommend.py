@@ -11,11 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headway.contract.spec import JobSpec
-from service.domain.cluster.snapshot import Measurement
 from service.domain.rental.catalogue import BUILT_IN
 from service.domain.rental.plans import Architecture, MachinePlan, PlanLimits
 from service.domain.rental.recommend import Need, PlanBadge, Recommendation, candidates, recommend, shapes_of
-from service.domain.rental.speeds import POWER, REFERENCE, Basis, Given, Shape, speeds_at
+from service.domain.rental.speeds import Given, speeds_at
 from service.usecases.jobs.forecasts import planned
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
@@ -173,45 +172,3 @@ def test_of_a_type_in_two_places_the_cheaper_one_is_taken() -> None:
     assert {plan.groups[0].offer.region for plan in plans if plan.device_kind == near.device_kind} >= {
         "elsewhere"
     }
-
-
-def measured(kind: str, slots: int, samples_per_s: float) -> Measurement:
-    return Measurement(
-        device_kind=kind,
-        slots=slots,
-        samples_per_s=samples_per_s,
-        steps=500,
-        global_batch=64,
-        local_batch=64 // slots,
-        step_s=64 / samples_per_s,
-    )
-
-
-def test_without_measurements_speed_is_by_tflops_and_a_law() -> None:
-    found = speeds_at(JOB, (), [Shape(REFERENCE, 1, 1), Shape(REFERENCE, 8, 8), Shape("h100", 1, 1)])
-    assert [one.basis for one in found.values()] == [Basis.ASSUMED] * 3
-    assert [one.goodput for one in found.values()] == pytest.approx([1, 8**POWER, 989 / 65])
-    assert all(one.low < one.goodput / 2 for one in found.values())
-
-
-def test_what_was_measured_counts_on_its_kind_and_is_carried_over_to_others() -> None:
-    shapes = [Shape("t4", 1, 1), Shape("t4", 2, 1), Shape("v100", 1, 1), Shape("v100", 2, 1)]
-    found = speeds_at(JOB, [measured("t4", 1, 100.0), measured("t4", 2, 180.0)], shapes, Given("t4", 9.0))
-    own, double, other, other_double = (found[shape] for shape in shapes)
-    assert (own.basis, other.basis) == (Basis.MEASURED, Basis.TRANSFERRED)
-    assert own.goodput == pytest.approx(100, rel=0.1)
-    assert double.goodput == pytest.approx(180, rel=0.1)
-    assert other.goodput / own.goodput == pytest.approx(125 / 65, rel=0.05)
-    assert other_double.goodput / double.goodput == pytest.approx(125 / 65, rel=0.05)
-    assert other.low / other.goodput < own.low / own.goodput
-
-
-def test_a_measurement_that_cannot_be_true_counts_for_nothing() -> None:
-    found = speeds_at(JOB, [measured("t4", 1, 1e300)], [Shape("t4", 1, 1)])
-    assert found[Shape("t4", 1, 1)].basis is Basis.ASSUMED
-
-
-def test_a_job_seen_on_cpus_is_not_taken_to_be_hundreds_of_times_as_fast_elsewhere() -> None:
-    shapes = [Shape("cpu", 1, 1), Shape("h100", 1, 1)]
-    found = speeds_at(JOB, [measured("cpu", 1, 10.0)], shapes)
-    assert found[shapes[1]].goodput / found[shapes[0]].goodput == pytest.approx(30, rel=0.05)

@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from service.simulation.inputs.reading import read_world
+from service.simulation.inputs.reading import world_of
 from service.simulation.inputs.streams import read_stream
 from service.simulation.model.clusters import read_cluster
-from service.simulation.model.laws import JobDistribution, law_of
+from service.simulation.model.laws import law_of
 from service.simulation.model.world import BadInput
 
-LAW = JobDistribution(law=law_of("power:0.5"))
+LAW = law_of("power:0.5")
 CLUSTER = "kinds:\n  - {kind: t4, nodes: 2, slots_per_node: 4, usd_per_slot_h: 0.5}\n"
 SACCT = "JobID|Submit|Start|End|Elapsed|ReqTRES|AllocTRES\n"
 
@@ -88,15 +88,17 @@ WRONG = {
 
 @pytest.mark.parametrize(("content", "why"), WRONG.items())
 def test_a_wrong_stream_is_one_clear_error(tmp_path: Path, content: str, why: str) -> None:
-    cluster = file(tmp_path, CLUSTER, "cluster.yaml")
+    cluster = read_cluster(file(tmp_path, CLUSTER, "cluster.yaml"))
+    jobs = file(tmp_path, content)
     with pytest.raises(BadInput) as error:
-        read_world(file(tmp_path, content), cluster, law=LAW)
+        world_of(jobs, read_stream(jobs), cluster, law=LAW)
     assert str(error.value).startswith(f"{tmp_path / 'jobs.csv'}: {why}")
 
 
 def test_a_law_gives_back_the_time_that_a_job_took(tmp_path: Path) -> None:
     content = "job_id,submission_time,duration,num_gpu\nx,0,100,4\nlost,5,0,1\n"
-    world = read_world(file(tmp_path, content), file(tmp_path, CLUSTER, "cluster.yaml"), law=LAW)
+    jobs, cluster = file(tmp_path, content), read_cluster(file(tmp_path, CLUSTER, "cluster.yaml"))
+    world = world_of(jobs, read_stream(jobs), cluster, law=LAW)
     (job,) = world.arrivals
     at_four = int(np.flatnonzero(world.configurations.slots == 4)[0])
     assert job.work is not None

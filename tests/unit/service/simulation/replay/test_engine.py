@@ -12,12 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.domain.allocation.knapsack.problem import NOTHING
-from service.domain.policies.budget import BudgetState, remembered
+from service.domain.policies.budget import BudgetState, stored_state
+from service.domain.policies.framework.checked import PolicyFailed
 from service.domain.policies.framework.policy import RoundInput
 from service.domain.policies.registry import policy
 from service.domain.shared.arrays import FloatArray, IntArray
 from service.simulation.model.world import Arrival, BadInput, ClusterRules, PriorService, Replay, View, World
-from service.simulation.replay.engine import BrokenChoice, replay
+from service.simulation.replay.engine import replay
 from service.simulation.replay.metrics import summary
 from service.simulation.replay.policy_state import PolicyState
 from tests.unit.service.simulation.scenes import (
@@ -121,8 +122,8 @@ def test_a_budget_goes_on_with_what_it_remembers() -> None:
     state = {"budget": {"spent_usd": 5.0, "elapsed_s": 3600.0, "mu_h_per_usd": 1.0}}
     scene = world((0.0, STEADY))
     begun, goes_on = PolicyState(scene), PolicyState(replace(scene, policy_state={"state": state}))
-    assert remembered(begun.state)[0] == BudgetState()
-    assert remembered(goes_on.state)[0] == BudgetState(mu_h_per_usd=1.0, spent_usd=5.0, elapsed_s=3600.0)
+    assert stored_state(begun.state)[0] == BudgetState()
+    assert stored_state(goes_on.state)[0] == BudgetState(mu_h_per_usd=1.0, spent_usd=5.0, elapsed_s=3600.0)
 
 
 def test_a_policy_that_gives_nothing_leaves_jobs_unfinished() -> None:
@@ -134,14 +135,14 @@ def test_a_policy_that_gives_nothing_leaves_jobs_unfinished() -> None:
 
 
 def test_too_much_is_refused() -> None:
-    with pytest.raises(BrokenChoice, match="6 of 4 slots/slow"):
+    with pytest.raises(PolicyFailed, match="6 of 4 slots/slow"):
         scripted(world(*[(0.0, STEADY)] * 3), everyone_gets(1))
 
 
 def test_what_a_job_may_not_have_is_refused() -> None:
     scene = world((0.0, STEADY))
     small = replace(scene, arrivals=(replace(scene.arrivals[0], max_slots=1),))
-    with pytest.raises(BrokenChoice, match="may not have"):
+    with pytest.raises(PolicyFailed, match="may not have"):
         scripted(small, everyone_gets(1))
 
 

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 from service.usecases.ports.nodes import Heartbeat
 from service.usecases.reports.heartbeat import _TRIES, _Groups
-from service.usecases.reports.training import QuickNews, Taken
+from service.usecases.reports.training import Ingested, RoutineReport
 
 
-def news(node_id: str) -> QuickNews:
-    return QuickNews(Heartbeat(node_id, "token", "instance", frozenset(), ()))
+def news(node_id: str) -> RoutineReport:
+    return RoutineReport(Heartbeat(node_id, "token", "instance", frozenset(), ()))
 
 
 class Writer:
@@ -21,12 +21,12 @@ class Writer:
         self.busy = busy
         self.groups: list[list[str]] = []
 
-    async def write(self, group: Sequence[QuickNews]) -> Taken:
+    async def write(self, group: Sequence[RoutineReport]) -> Ingested:
         ids = [one.heartbeat.node_id for one in group]
         self.groups.append(ids)
         busy = {one for one in ids if self.busy.get(one, 0) > 0}
         self.busy = {one: left - 1 for one, left in self.busy.items()}
-        return Taken(frozenset(ids) - busy, frozenset(busy))
+        return Ingested(frozenset(ids) - busy, frozenset(busy))
 
 
 async def test_who_meets_somebody_else_is_taken_in_with_the_next_group() -> None:

@@ -147,7 +147,7 @@ def test_a_token_is_printed_alone_so_that_it_can_be_sent_on(stub: StubService) -
     ("argv", "sentence"),
     [
         (["--expires", "soon"], "--expires soon: not a duration"),
-        (["--expires", "3000d"], "expires_in_s"),
+        (["--expires", "3000d"], "--expires:"),
         (["--project", "Not A Name"], "project"),
     ],
 )

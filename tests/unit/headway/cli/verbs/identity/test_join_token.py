@@ -48,7 +48,7 @@ def test_a_join_token_is_printed_alone_with_what_to_do_beside_it(stub: StubServi
     ("argv", "hint"),
     [
         (["--expires", "soon"], "like 1h or 7d"),
-        (["--expires", "900d"], "expires_in_s"),
+        (["--expires", "900d"], "--expires:"),
         (["--uses", "10001"], "uses"),
     ],
 )

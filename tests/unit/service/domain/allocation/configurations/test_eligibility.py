@@ -1,4 +1,4 @@
-"""Who takes part in a round, and what of it a job may keep."""
+"""The jobs that a round decides about, the slots that they may keep, and which of them explore."""
 
 from __future__ import annotations
 
@@ -15,10 +15,15 @@ from service.domain.allocation.configurations.eligibility import (
     SILENT_S,
     Holding,
     backs_off,
+    deciding_jobs,
     explores,
+    has_come,
     holding_of,
+    is_left_over,
     is_movable,
+    is_silent,
     is_waiting,
+    settled_job,
     weight_of,
 )
 from service.domain.cluster.pools import Pool
@@ -29,7 +34,7 @@ from tests.unit.service.builders import LIVE_STATES, NOW, job_of, node_of, snaps
 
 
 @pytest.mark.parametrize("state", LIVE_STATES)
-def test_who_may_be_started(state: JobState) -> None:
+def test_a_job_waits_in_two_states_and_only_without_slots(state: JobState) -> None:
     job = job_of("j", state)
     starts = state in {JobState.PENDING, JobState.RECOVERING}
     assert is_waiting(job, snapshot_of([], [job])) is starts
@@ -56,19 +61,19 @@ def test_a_job_that_backs_off_or_pauses_is_not_started(fields: dict[str, Any], w
 @pytest.mark.parametrize(
     ("seconds", "waits"), [(-1.0, False), (1.0, True), (LONGEST_GROWTH_BACKOFF_S + 1, True), (3600.0, False)]
 )
-def test_newcomers_wait_no_longer_than_any_wait_lasts(seconds: float, waits: bool) -> None:
+def test_a_backoff_lasts_no_longer_than_the_longest_one(seconds: float, waits: bool) -> None:
     job = job_of("j", JobState.RUNNING, grow_after=NOW + timedelta(seconds=seconds))
     assert backs_off(job, snapshot_of([node_of("n")], [job], {"j": [("n", 0)]})) is waits
 
 
 @pytest.mark.parametrize("state", LIVE_STATES)
 @pytest.mark.parametrize("resize", ["live", "restart", "never"])
-def test_who_may_be_moved(state: JobState, resize: str) -> None:
+def test_a_running_job_may_be_moved_unless_its_size_never_changes(state: JobState, resize: str) -> None:
     job = job_of("j", state, spec=spec_of("j", elastic={"resize": resize}))
     whole = snapshot_of([node_of("n")], [job], held={"j": [("n", 0), ("n", 1)]})
     assert is_movable(whole.jobs["j"], whole) is (state is JobState.RUNNING and resize != "never")
     left = replace(whole, held={SlotKey("n", 0): "j"})
-    assert not is_movable(left.jobs["j"], left), "a generation that is ending was taken for a smaller one"
+    assert not is_movable(left.jobs["j"], left), "a generation that is ending is no smaller one"
 
 
 @pytest.mark.parametrize(("priority", "weight"), [(50, 1.0), (75, 2.0), (25, 0.5), (100, 4.0), (0, 0.25)])
@@ -86,10 +91,11 @@ def test_priority_doubles_the_weight_every_25_points(priority: int, weight: floa
         (NodeState.LOST, 0, 0),
     ],
 )
-def test_what_may_be_kept(state: NodeState, kept: int, private: int) -> None:
+def test_slots_may_be_kept_by_the_state_of_their_node(state: NodeState, kept: int, private: int) -> None:
     job = job_of("j", JobState.RUNNING)
     found = holding_of(job, snapshot_of([node_of("n", state=state)], [job], {"j": [("n", 0), ("n", 1)]}))
-    assert (found.size, found.kind, len(found.keepable), found.private) == (2, "cpu", kept, private)
+    assert (found.size, found.kind, len(found.keepable)) == (2, "cpu", kept)
+    assert sum(found.private_by_pool.values()) == private
     assert found.whole is (kept == 2)
 
 
@@ -102,12 +108,12 @@ def test_a_slot_that_its_node_no_longer_has_cannot_be_kept() -> None:
     assert not found.whole
 
 
-def test_who_holds_nothing_keeps_nothing() -> None:
+def test_a_job_without_slots_has_an_empty_holding() -> None:
     job = job_of("j")
     assert holding_of(job, snapshot_of([], [job])) == Holding()
 
 
-def test_a_plain_script_that_never_reports_is_not_held_back_for_ever() -> None:
+def test_a_script_that_reports_nothing_for_a_while_no_longer_explores() -> None:
     for age_s, tries in ((SILENT_S - 1, True), (SILENT_S, False)):
         job = job_of("j", JobState.RUNNING, age_s=age_s)
         assert explores(job, snapshot_of([node_of("n")], [job], {"j": [("n", 0)]})) is tries
@@ -116,7 +122,7 @@ def test_a_plain_script_that_never_reports_is_not_held_back_for_ever() -> None:
 
 
 @pytest.mark.parametrize("fields", [{"pinned_size": 2}, {"spec": spec_of("j", elastic={"resize": "never"})}])
-def test_who_is_to_have_one_size_tries_none(fields: dict[str, Any]) -> None:
+def test_a_job_of_one_size_does_not_explore(fields: dict[str, Any]) -> None:
     job = job_of("j", **fields)
     assert not explores(job, snapshot_of([], [job]))
 
@@ -133,13 +139,13 @@ def test_who_is_to_have_one_size_tries_none(fields: dict[str, Any]) -> None:
         (["h100"], "mixed", []),
     ],
 )
-def test_only_pools_that_are_wanted_and_there(devices: list[str], market: str, names: list[str]) -> None:
+def test_a_pool_serves_a_spec_by_device_and_market(devices: list[str], market: str, names: list[str]) -> None:
     spec = spec_of("j", resources={"devices": devices}, market=market)
     pools = [Pool("a100"), Pool("a100", Market.SPOT), Pool("cpu")]
     assert [pool.name for pool in pools if pool.serves(spec)] == names
 
 
-def test_a_machine_that_is_to_be_taken_away_is_left_at_once() -> None:
+def test_slots_of_a_reclaimed_machine_cannot_be_kept() -> None:
     job = job_of("j", JobState.RUNNING)
     nodes = [replace(node_of("gone"), reclaim_at=NOW + timedelta(seconds=120)), node_of("stays")]
     held = {"j": [("gone", 0), ("stays", 0)]}
@@ -160,3 +166,102 @@ def test_a_machine_that_is_to_be_taken_away_is_left_at_once() -> None:
 )
 def test_a_class_is_a_name_without_the_number_of_a_run(name: str, class_: str) -> None:
     assert class_of(spec_of(name, project="vision")) == f"vision/{class_}"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "come"),
+    [(None, True), (-5.0, True), (0.0, True), (0.1, False), (20.0, False), (20.1, True), (1e6, True)],
+)
+def test_a_wait_ends_at_its_time_or_if_that_is_beyond_twice_the_longest_wait(
+    seconds: float | None, come: bool
+) -> None:
+    moment = None if seconds is None else NOW + timedelta(seconds=seconds)
+    assert has_come(moment, 10.0, NOW) is come
+
+
+@pytest.mark.parametrize(
+    ("size", "live", "left_over"),
+    [
+        (0, True, False),
+        (3, True, True),
+        (3, False, False),
+        (4, True, False),
+        (8, True, False),
+        (9, True, True),
+    ],
+)
+def test_a_loss_leaves_a_live_job_at_a_size_that_its_spec_forbids(
+    size: int, live: bool, left_over: bool
+) -> None:
+    job = job_of("j", JobState.RUNNING, live=live, spec=spec_of("j", elastic={"min": 4, "max": 8}))
+    assert is_left_over(job, size) is left_over
+
+
+@pytest.mark.parametrize(
+    ("state", "age_s", "silent"),
+    [
+        (JobState.RUNNING, SILENT_S, True),
+        (JobState.RUNNING, SILENT_S - 0.1, False),
+        (JobState.PENDING, 900.0, False),
+        (JobState.STARTING, 900.0, False),
+    ],
+)
+def test_only_a_running_job_is_silent(state: JobState, age_s: float, silent: bool) -> None:
+    job = job_of("j", state, age_s=age_s)
+    assert is_silent(job, snapshot_of([], [job])) is silent
+
+
+def test_a_settled_job_runs_on_its_slots_without_any_transition() -> None:
+    job = job_of(
+        "j",
+        JobState.RESIZING,
+        retry_at=NOW,
+        pause_requested=True,
+        target={"n": (3,)},
+        spec=spec_of("j", elastic={"min": 1, "max": 4}),
+    )
+    keys = [SlotKey("n", 1), SlotKey("m", 0), SlotKey("n", 0)]
+    found = settled_job(job, keys)
+    assert (found.state, found.allocation) == (JobState.RUNNING, {"m": (0,), "n": (0, 1)})
+    assert (found.target, found.retry_at, found.pause_requested, found.pinned_size) == (
+        None,
+        None,
+        False,
+        None,
+    )
+    assert is_movable(found, snapshot_of([], [found], {"j": [(key.node_id, key.slot) for key in keys]}))
+    waiting = settled_job(job, [])
+    assert (waiting.state, waiting.allocation) == (JobState.PENDING, {})
+    assert is_waiting(waiting, snapshot_of([], [waiting]))
+
+
+def test_a_settled_job_of_fixed_size_has_its_present_size_and_no_other() -> None:
+    job = job_of("j", JobState.RUNNING, spec=spec_of("j", elastic={"min": 1, "max": 4, "resize": "never"}))
+    held = settled_job(job, [SlotKey("n", 0), SlotKey("n", 1)])
+    assert held.sizes == (2,)
+    assert is_movable(held, snapshot_of([], [held], {"j": [("n", 0), ("n", 1)]}))
+    assert settled_job(job, []).sizes == (1, 2, 3, 4)
+    assert job.spec.elastic.resize == "never", "the given job is unchanged"
+
+
+def test_private_slots_are_counted_by_pool() -> None:
+    job = job_of("j", JobState.RUNNING)
+    nodes = [node_of("a", state=NodeState.CORDONED), node_of("b"), node_of("c", market=Market.SPOT)]
+    held = {"j": [("a", 0), ("a", 1), ("b", 0), ("c", 1)]}
+    found = holding_of(job, snapshot_of(nodes, [job], held))
+    assert found.private_by_pool == {"cpu": 2}
+    assert (found.size, found.whole) == (4, True)
+    assert {pool: len(keys) for pool, keys in found.by_pool.items()} == {"cpu": 3, "cpu (spot)": 1}
+
+
+def test_slots_of_a_second_kind_cannot_be_kept() -> None:
+    job = job_of("j", JobState.RUNNING)
+    nodes = [node_of("a"), node_of("b", kind="a100")]
+    found = holding_of(job, snapshot_of(nodes, [job], {"j": [("a", 0), ("b", 0)]}))
+    assert (found.kind, found.keepable, found.whole) == ("cpu", (SlotKey("a", 0),), False)
+
+
+def test_jobs_are_decided_about_in_the_order_of_their_submission() -> None:
+    jobs = [job_of(name, age_s=age_s) for name, age_s in (("c", 1.0), ("b", 5.0), ("a", 1.0))]
+    jobs.append(job_of("paused", JobState.PAUSED, age_s=9.0))
+    assert [job.id for job in deciding_jobs(snapshot_of([], jobs))] == ["b", "a", "c"]

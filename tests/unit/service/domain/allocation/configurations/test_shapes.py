@@ -121,7 +121,7 @@ def test_a_job_is_squeezed_in_where_no_whole_node_is_left() -> None:
 def test_rows_of_nodes_that_are_partly_taken() -> None:
     room = ints(8, 8, 6, 3)
     shapes = shapes_of(ints(1, 2, 4, 8, 16), node_slots=ints(8, 8, 8, 8), room=room)
-    rows = packing_rows(shapes, kind="a100", room=room, first=1, columns=7)
+    rows = packing_rows(shapes, kind="a100", room=room, of_column=ints(-1, 0, 1, 2, 3, 4, -1))
     assert [(row.name, row.capacity) for row in rows] == [
         ("packing/a100/8", 16.0),
         ("packing/a100/4", 20.0),

@@ -86,7 +86,7 @@ def check_allocation(snapshot: Snapshot, job: Job, held: set[SlotKey], allocatio
 
 
 @given(clusters())
-@settings(max_examples=60)
+@settings(max_examples=40)
 def test_every_plan_is_safe(snapshot: Snapshot) -> None:
     check(snapshot, decide(snapshot))
 

@@ -1,4 +1,4 @@
-"""What a policy is given: every configuration of every job, what it is worth, and whether it may be chosen now."""
+"""The input of a policy: the goodput of every configuration, and whether a job may have it now."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def running(
 def noted(round_: Round, row: int = 0) -> dict[int, Note]:
     """The notes of a job by size."""
     slots = round_.columns.configurations.slots.tolist()
-    return {size: Note(note) for size, note in zip(slots, round_.notes[row].tolist(), strict=True)}
+    return {size: Note(note) for size, note in zip(slots, round_.notes.codes[row].tolist(), strict=True)}
 
 
 def offered(round_: Round, row: int = 0) -> list[int]:
@@ -54,7 +54,7 @@ def test_an_unknown_job_is_offered_its_smallest_size() -> None:
     round_ = build_round(snapshot_of([node_of("n", slots=8)], [job]))
     assert offered(round_) == [2]
     assert noted(round_)[4] is Note.TOO_FAR
-    assert not round_.learned.measured[0]
+    assert not round_.estimates.learned.measured[0]
 
 
 def test_a_rigid_job_is_offered_every_size_since_it_can_never_grow() -> None:
@@ -66,12 +66,13 @@ def test_a_measured_job_may_double() -> None:
     assert offered(build_round(running(2))) == [1, 2, 3, 4]
 
 
-def test_what_other_jobs_of_its_class_have_shown_guides_a_new_one() -> None:
+def test_measurements_of_its_class_guide_a_new_job() -> None:
     job = job_of("j-2", spec=spec_of("gpt-2", **elastic(1, 8)))
     plain = snapshot_of([node_of("n", slots=8)], [job])
     shown = {"default/gpt": measured((1, 100.0), (2, 104.0), (4, 105.0))}
     hopeful, guided = (
-        build_round(one).table.goodput[0] for one in (plain, replace(plain, class_measurements=shown))
+        build_round(one).estimates.table.goodput[0]
+        for one in (plain, replace(plain, class_measurements=shown))
     )
     assert hopeful[1] / hopeful[0] > 1.5
     assert guided[1] / guided[0] < 1.2
@@ -84,10 +85,10 @@ def test_a_job_may_start_where_others_of_its_class_have_run_and_grow_from_there(
     assert offered(build_round(replace(plain, class_measurements=shown))) == [1, 2, 3, 4, 5, 6]
 
 
-def test_beyond_what_was_measured_a_job_goes_by_its_hope() -> None:
+def test_untried_sizes_are_scored_at_the_90th_percentile() -> None:
     round_ = build_round(running(2))
     slots = round_.columns.configurations.slots
-    given, table = round_.given.goodput[0], round_.table
+    given, table = round_.given.goodput[0], round_.estimates.table
     assert given[slots == 4] == table.high[0, slots == 4] > table.goodput[0, slots == 4]
     assert given[slots == 1] == table.goodput[0, slots == 1]
 
@@ -110,10 +111,10 @@ def test_growing_needs_a_gain() -> None:
     assert noted(round_)[8] is Note.NO_GAIN
 
 
-def test_a_difference_that_may_be_noise_is_none() -> None:
+def test_a_small_difference_is_removed_as_noise() -> None:
     round_ = build_round(running(4, ((2, 103.0), (4, 100.0))))
     two, four = (round_.columns.configurations.slots.tolist().index(size) for size in (2, 4))
-    assert round_.table.goodput[0, two] > round_.table.goodput[0, four]
+    assert round_.estimates.table.goodput[0, two] > round_.estimates.table.goodput[0, four]
     assert round_.given.goodput[0, two] == round_.given.goodput[0, four]
 
 
@@ -123,10 +124,10 @@ def test_a_job_that_was_just_changed_is_not_changed_by_its_own_choice(live: bool
     round_ = build_round(young)
     assert noted(round_)[4] is Note.TOO_YOUNG
     one, two = (round_.columns.configurations.slots.tolist().index(size) for size in (1, 2))
-    assert round_.given.goodput[0, one] == round_.given.goodput[0, two], "smaller ones to make room only"
+    assert round_.given.goodput[0, one] == round_.given.goodput[0, two], "it shrinks for others only"
 
 
-def test_what_was_lost_comes_back_at_once() -> None:
+def test_a_lost_size_is_regained_at_once() -> None:
     lost = running(2, ((2, 100.0), (4, 180.0)), age_s=1.0, live=True, samples_at_loss=640)
     assert noted(build_round(lost))[4] is Note.OFFERED
 
@@ -188,7 +189,7 @@ def test_a_job_that_backs_off_is_offered_nothing_elsewhere() -> None:
     assert [round_.columns.configurations.kinds[kind] for kind in kinds] == ["cpu"]
 
 
-def test_where_a_job_runs_it_can_run_whatever_the_model_says() -> None:
+def test_a_job_may_stay_although_the_model_finds_its_size_impossible() -> None:
     """Its steps take fewer samples than it has ranks."""
     job = job_of(
         "j", RUNNING, age_s=600, spec=spec_of("j", **elastic(4, 4)), progress=JobProgress(global_batch=2)
@@ -200,14 +201,14 @@ def test_where_a_job_runs_it_can_run_whatever_the_model_says() -> None:
     assert build_round(snapshot_of([node_of("n", 8)], [waiting], {}, points)).given.goodput.max() > 0
 
 
-def test_growth_waits_after_newcomers_that_did_not_come_up() -> None:
+def test_growth_waits_after_ranks_that_did_not_come_up() -> None:
     fields = {"live": True, "growth_failures": 1}
     notes = noted(build_round(running(2, grow_after=NOW + timedelta(seconds=5), **fields)))
     assert (notes[1], notes[2], notes[4]) == (Note.OFFERED, Note.CURRENT, Note.BACK_OFF)
     assert noted(build_round(running(2, grow_after=NOW, **fields)))[4] is Note.OFFERED
 
 
-def test_a_size_that_a_loss_has_left_and_the_spec_forbids_is_no_place_to_stay() -> None:
+def test_a_size_left_by_a_loss_that_the_spec_forbids_is_not_kept() -> None:
     notes = noted(build_round(running(3, ((4, 100.0),), live=True, spec=elastic(4, 8))))
     assert notes[3] is Note.NOT_ALLOWED
     assert notes[4] is Note.OFFERED
@@ -233,14 +234,14 @@ def test_slots_on_a_cordoned_node_take_nothing_from_others() -> None:
     assert round_.given.rows[0].capacity == 4
 
 
-def test_what_others_hold_on_their_way_is_not_given_out() -> None:
+def test_slots_of_jobs_in_transition_are_not_granted() -> None:
     jobs = [job_of("a", JobState.STARTING), job_of("b")]
     round_ = build_round(snapshot_of([node_of("n", slots=4)], jobs, {"a": [("n", 0)]}))
     assert [job.id for job in round_.jobs] == ["b"]
     assert [row.capacity for row in round_.given.rows] == [3]
 
 
-def test_a_job_that_must_leave_its_node_holds_nothing_worth_keeping() -> None:
+def test_a_job_that_must_leave_its_node_has_no_current_column() -> None:
     snapshot = running(2)
     draining = replace(snapshot, nodes={"n": node_of("n", 8, state=NodeState.DRAINING), "m": node_of("m", 8)})
     round_ = build_round(draining)
@@ -248,7 +249,7 @@ def test_a_job_that_must_leave_its_node_holds_nothing_worth_keeping() -> None:
     assert offered(round_) == [1, 2, 3, 4]
 
 
-def test_dollars_are_those_of_the_whole_configuration() -> None:
+def test_prices_are_those_of_whole_configurations() -> None:
     job = job_of("j", spec=spec_of("j", **elastic(1, 4, resize="never")))
     nodes = [node_of("c", 4), node_of("g", 4, kind="a100")]
     snapshot = replace(snapshot_of(nodes, [job]), usd_per_slot_h={"a100": 2.5, "cpu": -1.0})
@@ -285,7 +286,7 @@ def test_a_rigid_scheduler_gives_the_middle_of_the_range(fields: dict[str, Any],
     assert requested_slots(job_of("j", spec=spec_of("j", elastic=fields))) == slots
 
 
-def test_what_is_left_is_known_where_the_script_says_it() -> None:
+def test_remaining_work_is_known_if_the_script_reports_its_total() -> None:
     known = job_of("k", progress=JobProgress(samples=40, total_samples=100))
     points = {"k": measured((1, 10.0)), "u": measured((1, 10.0))}
     given = build_round(snapshot_of([node_of("n")], [known, job_of("u")], {}, points)).given
@@ -294,8 +295,8 @@ def test_what_is_left_is_known_where_the_script_says_it() -> None:
 
 
 @pytest.mark.parametrize("of_class", [False, True])
-def test_what_is_left_says_nothing_as_long_as_no_speed_is_known(of_class: bool) -> None:
-    """Else its time would be guessed, and a short job that has just begun look longer than all others."""
+def test_remaining_work_is_unknown_without_a_known_speed(of_class: bool) -> None:
+    """Otherwise its time would be a guess, and a short job that has just begun could look the longest."""
     job = job_of("gpt-2", progress=JobProgress(samples=40, total_samples=100), spec=spec_of("gpt-2"))
     shown = {"default/gpt": measured((1, 10.0))} if of_class else {}
     snapshot = replace(snapshot_of([node_of("n")], [job]), class_measurements=shown)
@@ -309,7 +310,7 @@ def test_the_digest_is_that_of_the_inputs() -> None:
     assert build_round(snapshot).digest != build_round(other).digest
 
 
-def test_an_empty_cluster_is_a_round_too() -> None:
+def test_a_cluster_without_jobs_or_nodes_has_a_round() -> None:
     for snapshot in (snapshot_of(), snapshot_of([node_of("n")]), snapshot_of([], [job_of("j")])):
         round_ = build_round(snapshot)
-        assert round_.notes.shape == (len(snapshot.jobs), len(round_.columns.configurations.slots))
+        assert round_.notes.codes.shape == (len(snapshot.jobs), len(round_.columns.configurations.slots))

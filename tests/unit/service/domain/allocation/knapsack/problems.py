@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 
 import numpy as np
 from hypothesis import strategies as st
 
+from service.domain.allocation.knapsack.core import Core, build
 from service.domain.allocation.knapsack.problem import NOTHING, Problem, Row
 from service.domain.shared.arrays import FloatArray, IntArray
 
@@ -34,7 +36,7 @@ def problem(
 
 @st.composite
 def small(draw: st.DrawFn, *, odd: bool = False) -> Problem:
-    """Up to five jobs with up to four columns; small integers make ties likely. `odd`: values that make no sense too."""
+    """Up to five jobs with up to four columns; small integers make ties likely. `odd` adds values such as NaN."""
     jobs, columns = draw(st.integers(0, 5)), draw(st.integers(0, 4))
 
     def numbers(count: int, low: float, high: float) -> list[float]:
@@ -62,6 +64,42 @@ def small(draw: st.DrawFn, *, odd: bool = False) -> Problem:
     )
 
 
+@st.composite
+def gainful(draw: st.DrawFn) -> Problem:
+    """Up to four jobs, three columns and three rows; the first job can always have the first column."""
+    jobs, columns = draw(st.integers(1, 4)), draw(st.integers(1, 3))
+    gain = st.one_of(st.integers(1, 6).map(float), st.floats(0.5, 6.0).map(lambda one: round(one, 3)))
+    utility = draw(st.lists(gain, min_size=jobs * columns, max_size=jobs * columns))
+    rows = tuple(
+        Row(
+            name=str(index),
+            capacity=float(draw(st.integers(1, 6))),
+            demand=np.array(
+                [1.0, *draw(st.lists(st.integers(0, 3), min_size=columns - 1, max_size=columns - 1))]
+            ),
+            jobs=draw(st.none() | st.lists(st.booleans(), min_size=jobs, max_size=jobs).map(np.array)),
+        )
+        for index in range(draw(st.integers(1, 3)))
+    )
+    return problem(np.array(utility).reshape(jobs, columns), rows)
+
+
+def core_of(given: Problem, cells: int | None = None) -> Core:
+    """The internal form of a problem, with a cell for every job unless a number of cells is given."""
+    return build(given, cells=len(given.idle) if cells is None else cells)
+
+
+def choices_of(core: Core) -> Iterator[IntArray]:
+    """Every choice of the jobs of a core that each job may have on its own."""
+    options = [[NOTHING, *np.flatnonzero(gains > 0.0).tolist()] for gains in core.gain]
+    return (np.array(choice, np.int64) for choice in itertools.product(*options))
+
+
+def best_gain(core: Core) -> float:
+    """The most that any choice within the rows gains, by trying them all."""
+    return max(core.value(choice) for choice in choices_of(core) if core.fits(choice))
+
+
 def random_problem(seed: int, *, jobs: int, columns: int, common: int, quotas: int, load: float) -> Problem:
     """Jobs that gain by size less and less, a row for each kind, and quotas on what jobs of a project take."""
     rng = np.random.default_rng(seed)
@@ -82,17 +120,17 @@ def random_problem(seed: int, *, jobs: int, columns: int, common: int, quotas: i
 
 
 def idle_of(given: Problem) -> FloatArray:
-    """What having nothing counts for."""
+    """The worth of having nothing, which counts as 0 if it is not a number."""
     return np.where(np.isfinite(given.idle), given.idle, 0.0)
 
 
 def allowed(given: Problem) -> list[list[int]]:
-    """What each job may have: `NOTHING`, and columns whose utility is a number."""
+    """The options of each job: `NOTHING`, and the columns whose utility is a number."""
     return [[NOTHING, *np.flatnonzero(np.isfinite(row)).tolist()] for row in given.utility]
 
 
 def keeps(given: Problem, chosen: IntArray) -> bool:
-    """Whether a choice keeps every row, what makes no sense counted against it."""
+    """Return True if a choice keeps every row. Demands that are not finite never fit."""
     for row in given.rows:
         capacity = max(0.0, row.capacity)
         counted = [
@@ -117,7 +155,7 @@ def worth(given: Problem, chosen: IntArray) -> float:
 
 
 def best_of_all(given: Problem) -> float:
-    """The most that any choice is worth, by trying them all."""
+    """The highest worth of any choice, by trying them all."""
     return max(
         worth(given, chosen)
         for chosen in map(np.array, itertools.product(*allowed(given)))

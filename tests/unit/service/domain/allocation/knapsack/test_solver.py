@@ -1,4 +1,4 @@
-"""The solver against every possible choice, on rows of every sort, and where values make no sense."""
+"""The solver against every possible choice, on all kinds of rows, and with values such as NaN."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def same(one: Solution, other: Solution) -> bool:
 
 
 def dual_value(given: Problem, prices: np.ndarray) -> float:
-    """What the prices prove, counted directly from the problem: only for problems whose values make sense."""
+    """Return the bound that the prices prove, from the problem itself. All of its values must be finite."""
     idle = idle_of(given)
     total = sum(price * row.capacity for price, row in zip(prices, given.rows, strict=True))
     for job in range(len(idle)):
@@ -54,7 +54,7 @@ def dual_value(given: Problem, prices: np.ndarray) -> float:
     return float(total)
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(small())
 def test_it_finds_the_best_choice_and_proves_it(given: Problem) -> None:
     best = best_of_all(given)
@@ -66,7 +66,7 @@ def test_it_finds_the_best_choice_and_proves_it(given: Problem) -> None:
     assert found.bound >= best - EXACT
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(small(odd=True), st.sampled_from([0.0, 1e-3, 0.3]), st.sampled_from([0.0, 1.0]), st.booleans())
 def test_whatever_is_asked_there_is_an_answer_that_keeps_every_row(
     given: Problem, gap: float, effort: float, expired: bool

@@ -15,7 +15,7 @@ from headway.contract.views.identity import ProjectQuota
 from headway.contract.views.jobs import JobState, Reason
 from service.domain.allocation.decision.plan import Action, Decision, Plan
 from service.domain.allocation.decision.plan import decide as decide_round
-from service.domain.allocation.decision.quota_texts import standing_of, standing_text
+from service.domain.allocation.decision.quota_texts import guarantee_text, quota_usage
 from service.domain.allocation.inputs.round import build_round
 from service.domain.allocation.knapsack.solver import solve
 from service.domain.allocation.limits.tenancy import shares_by_use
@@ -213,11 +213,11 @@ def test_sentences_name_the_own_project_and_numbers_and_no_other_project() -> No
     lent = cluster(
         2, [(job("s", SPEECH, 1, 16, held=12), 12), (job("v", VISION, 4, 8, held=4), 4)], {VISION: quota(8)}
     )
-    assert standing_text(lent, VISION) == (
+    assert guarantee_text(lent, VISION) == (
         "project vision holds 4 of its 8 guaranteed slots; 4 are lent to another project and return as jobs there shrink"
     )
-    stands = standing_of(lent, SPEECH)
-    assert (stands.held, stands.borrowed, standing_of(lent, VISION).borrowers) == (12, 12, (SPEECH,))
+    stands = quota_usage(lent, SPEECH)
+    assert (stands.held, stands.borrowed, quota_usage(lent, VISION).borrowers) == (12, 12, (SPEECH,))
     change = next(one for one in decide(lent).decisions if one.job_id == "s")
     assert "slots return to another project, which has a guarantee of 8 slots" in change.message
     for one in (waits, change):

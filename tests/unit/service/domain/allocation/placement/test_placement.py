@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.domain.allocation.configurations.shapes import pieces_of
-from service.domain.allocation.placement.deadlock import deadlocked
 from service.domain.allocation.placement.placement import (
     Placement,
     PlacementRequest,
@@ -50,7 +49,7 @@ def lies_in_pieces(counts: list[int], want: PlacementRequest, node_slots: int) -
 
 
 @given(rngs)
-@settings(max_examples=100)
+@settings(max_examples=60)
 def test_whatever_keeps_to_the_rows_is_placed(rng: random.Random) -> None:
     cluster = some_cluster(rng)
     wants = cluster.wants(random_choice(rng, cluster, change=rng.choice([0.3, 0.6, 1.0])))
@@ -196,7 +195,7 @@ counts = st.dictionaries(st.sampled_from("abcdef"), st.integers(1, 8), min_size=
 
 
 def fewest(slots: int, counts: list[int]) -> int:
-    """How many of these counts make up `slots` at least."""
+    """Return the least number of these counts that sum to at least `slots`."""
     return next(n for n in range(len(counts) + 1) if sum(sorted(counts, reverse=True)[:n]) >= slots)
 
 
@@ -327,31 +326,6 @@ def test_the_same_input_gives_the_same_places(rng: random.Random) -> None:
     wants = cluster.wants(random_choice(rng, cluster, change=0.7))
     turned = PoolSlots(free=dict(reversed(cluster.free.items())), node_slots=cluster.shapes.node_slots)
     assert place_all(wants, {KIND: cluster.pool}) == place_all(wants, {KIND: turned})
-
-
-@given(
-    st.dictionaries(st.sampled_from("abcdef"), st.sets(st.sampled_from("abcdefgh")), max_size=6).map(
-        lambda waits: {job: others - {job} for job, others in waits.items() if others - {job}}
-    )
-)
-def test_who_gives_way_ends_all_circles_and_nobody_else_does(waits: Mapping[str, set[str]]) -> None:
-    giving_way = deadlocked(waits, sorted(waits))
-
-    def stuck(without: set[str]) -> set[str]:
-        left = set(waits) - without
-        while able := {job for job in left if not waits[job] & left}:
-            left -= able
-        return left
-
-    assert not stuck(giving_way)
-    assert giving_way <= stuck(set())
-    assert bool(giving_way) == bool(stuck(set()))
-
-
-def test_the_last_of_a_circle_gives_way() -> None:
-    circle = {"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}
-    assert deadlocked(circle, ["c", "a", "b", "d"]) == {"b"}
-    assert deadlocked({"a": {"b"}, "b": {"x"}}, ["a", "b"]) == set()
 
 
 def test_a_large_cluster_is_filled_to_the_last_slot() -> None:

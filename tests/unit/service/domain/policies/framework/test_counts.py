@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from service.domain.allocation.knapsack.problem import Problem, Row
-from service.domain.policies.framework.counts import MAX_WORK, solve_by_counts
-from tests.unit.service.domain.policies.rounds import brute_force, every_choice, is_feasible, value_of
+from service.domain.allocation.knapsack.problem import Problem, Row, Solution
+from service.domain.policies.framework.counts import MAX_WORK, solve_by_counts, solved_by_counts
+from tests.unit.service.domain.policies.rounds import (
+    a_round,
+    brute_force,
+    every_choice,
+    is_feasible,
+    value_of,
+)
 
 
 def a_problem(seed: int, *, rows=(), idle=None) -> Problem:
@@ -123,3 +134,92 @@ def test_no_jobs_and_no_columns() -> None:
     solution = solve_by_counts(nowhere)
     assert solution is not None
     assert solution.chosen.tolist() == [-1, -1]
+
+
+def by_counts(**fields: Any) -> list[int]:
+    """Choose for two jobs on one or two of three slots; the first one gains more from its second slot."""
+    given = {"slots": [1, 2], "capacity": 3, **fields.pop("round", {})}
+    round_ = a_round([[1.0, 1.0]] * 2, **given)
+    utility = fields.pop("utility", np.array([[1.0, 5.0], [1.0, 3.0]]))
+    idle = fields.pop("idle", np.zeros(2))
+    choices = solved_by_counts(round_, fields.pop("solve", never), utility, idle, "points", **fields)
+    assert choices.utility is utility
+    assert choices.idle is idle
+    assert choices.unit == "points"
+    return choices.chosen.tolist()
+
+
+def never(problem: Problem) -> Solution:
+    raise AssertionError(problem)
+
+
+def test_one_kind_is_solved_by_counts() -> None:
+    assert by_counts() == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        pytest.param({}, [1, -1], id="the best"),
+        pytest.param({"must_have": np.array([False, True])}, [-1, 1], id="the second must have slots"),
+        pytest.param({"must_have": np.array([True, True])}, [0, 0], id="both must have slots"),
+        pytest.param({"must_have": True}, [0, 0], id="all must have slots"),
+        pytest.param({"round": {"seats": [-1, 0]}}, [-1, 1], id="a seat is a must"),
+        pytest.param({"round": {"seats": [-1, -1]}}, [1, -1], id="nobody has a seat"),
+        pytest.param({"round": {"seats": [-1, 0]}, "must_have": np.array([True, False])}, [0, 0], id="both"),
+    ],
+)
+def test_jobs_that_must_have_slots_get_them(fields: dict[str, Any], expected: list[int]) -> None:
+    """Two slots: one job has both at most, or each has one."""
+    fields = {**fields, "round": {"capacity": 2, **fields.get("round", {})}}
+    assert by_counts(**fields, utility=np.array([[-3.0, 5.0], [-3.0, 3.0]])) == expected
+
+
+def test_a_pool_is_filled_even_at_a_loss() -> None:
+    loss = np.array([[-1.0, -5.0], [-2.0, -9.0]])
+    assert by_counts(utility=loss) == [-1, -1]
+    assert by_counts(utility=loss, fill=True) == [1, 0]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        pytest.param({"round": {"kind": [0, 1]}}, id="two kinds"),
+        pytest.param({"must_have": True, "round": {"capacity": 1}}, id="nothing is feasible"),
+        pytest.param(
+            {"round": {"rows": (Row(name="quota", capacity=0.0, demand=np.ones(2)),)}}, id="another row binds"
+        ),
+    ],
+)
+def test_the_shared_solver_decides_otherwise(fields: dict[str, Any]) -> None:
+    problems: list[Problem] = []
+
+    def solve(problem: Problem) -> Solution:
+        problems.append(problem)
+        return brute_force(problem)
+
+    by_counts(**fields, solve=solve)
+    (problem,) = problems
+    assert problem.idle.tolist() == [0.0, 0.0], "the solver has no idle utility of -inf"
+
+
+@pytest.mark.parametrize(("capacity", "solved"), [(1.0, True), (0.0, False)])
+def test_a_row_of_some_jobs_counts_those_alone(capacity: float, solved: bool) -> None:
+    """The second job is not counted by the quota."""
+    quota = Row(name="quota", capacity=capacity, demand=np.ones(1), jobs=np.array([True, False]))
+    slots = Row(name="slots", capacity=2.0, demand=np.ones(1))
+    problem = Problem(utility=np.ones((2, 1)), idle=np.zeros(2), rows=(slots, quota), current=np.full(2, -1))
+    assert (solve_by_counts(problem) is not None) is solved
+
+
+@settings(max_examples=25)
+@given(st.integers(0, 10_000))
+def test_more_capacity_is_never_worse_and_the_price_is_its_worth(seed: int) -> None:
+    problem = a_problem(seed)
+    row = problem.rows[0]
+    roomier = replace(problem, rows=(replace(row, capacity=row.capacity + 1),))
+    here, there = solve_by_counts(problem), solve_by_counts(roomier)
+    assert here is not None
+    assert there is not None
+    assert there.objective >= here.objective
+    assert here.prices[0] == pytest.approx(there.objective - here.objective)

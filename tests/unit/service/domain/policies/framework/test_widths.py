@@ -1,3 +1,5 @@
+"""Tests of the best widths for a budget: the linear program, the paper's example, and steps by hand."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -162,3 +164,88 @@ def test_slots_stand_for_dollars_where_nothing_has_a_price() -> None:
     assert column_prices(np.zeros(3), np.array([1, 2, 4])).tolist() == [1, 2, 4]
     assert column_prices(np.array([0.0, 2.5]), np.array([1, 2])).tolist() == [0.0, 2.5]
     assert column_prices(np.array([np.nan, 2.5]), np.array([1, 2]))[0] > 1e6
+
+
+@pytest.mark.parametrize(
+    ("rate", "prices", "corners"),
+    [
+        pytest.param([1.0, 1.5], [1.0, 2.0], [0, 1], id="two corners"),
+        pytest.param([1.0, 2.0], [1.0, 2.0], [1], id="equal dollars: the faster one"),
+        pytest.param([1.0, 3.0], [1.0, 2.0], [1], id="cheaper and faster"),
+        pytest.param([1.5, 1.0], [2.0, 1.0], [1, 0], id="from the cheapest to the fastest"),
+        pytest.param([1.0, 0.0, 1.5], [1.0, 1.0, 2.0], [0, 2], id="one cannot run"),
+        pytest.param([1.0, 1.05, 1.9], [1.0, 2.0, 3.0], [0, 2], id="above the hull"),
+        pytest.param([1.0, 1.0], [1.0, 2.0], [0], id="dearer and no faster"),
+        pytest.param([2.0, 3.0, 3.5], [0.0, 1.0, 2.0], [0, 1, 2], id="a free one"),
+        pytest.param([1.0, 1.0, 1.0], [1.0, 1.0, 1.0], [0], id="equal columns"),
+        pytest.param([], [], [], id="no columns"),
+    ],
+)
+def test_corners_of_the_hull_by_hand(rate: list[float], prices: list[float], corners: list[int]) -> None:
+    assert hull(np.array(rate), np.array(prices)) == corners
+
+
+def test_a_corner_on_a_straight_line_is_dropped() -> None:
+    """Dollars and hours of work are (1, 1), (1.5, 0.75) and (2, 0.5)."""
+    rate = np.array([1.0, 1 / 0.75, 2.0])
+    assert hull(rate, np.array([1.0, 2.0, 4.0])) == [0, 2]
+
+
+@pytest.mark.parametrize(
+    ("budget", "status", "mu", "share", "jobs", "narrow_share"),
+    [
+        # A job in the system needs $1 or $4/3; the wide width spares 1/3 of a job for $1/3.
+        (0.5, "unstable", 2.0, [1.0, 0.0], 1.0, 0.0),
+        (1.0, "optimal", 1.0, [1.0, 0.0], 1.0, 1.0),
+        (1.0 + 1 / 6, "optimal", 1.0, [0.5, 0.5], 5 / 6, 0.5 / (0.5 + 1 / 3)),
+        (1.25, "optimal", 1.0, [0.25, 0.75], 0.75, 0.25 / 0.75),
+        (4 / 3, "slack", 0.0, [0.0, 1.0], 2 / 3, 0.0),
+        (9.0, "slack", 0.0, [0.0, 1.0], 2 / 3, 0.0),
+    ],
+)
+def test_one_class_by_hand(
+    budget: float, status: str, mu: float, share: list[float], jobs: float, narrow_share: float
+) -> None:
+    found = fixed_widths(
+        np.array([1.0]), np.array([[1.0, 1.5]]), np.array([1.0, 2.0]), budget_usd_per_h=budget
+    )
+    assert found.status == status
+    assert found.mu_h_per_usd == pytest.approx(mu)
+    assert found.share[0].tolist() == pytest.approx(share)
+    assert found.jobs == pytest.approx(jobs)
+    assert found.narrow_share == pytest.approx(narrow_share)
+    assert (found.mixed_class == 0) == (status == "optimal")
+    assert found.usd_per_h == pytest.approx(np.clip(budget, 1.0, 4 / 3))
+
+
+def test_the_class_that_spares_most_per_dollar_is_widened_first() -> None:
+    """The second class speeds up better; the budget is what widens it alone."""
+    rate, prices = np.array([[1.0, 1.2], [1.0, 1.9]]), np.array([1.0, 2.0])
+    found = fixed_widths(np.ones(2), rate, prices, budget_usd_per_h=2.0 + (2 / 1.9 - 1) + 0.01)
+    assert found.share[1].tolist() == pytest.approx([0.0, 1.0])
+    assert found.mixed_class == 0
+    assert found.share[0, 1] == pytest.approx(0.01 / (2 / 1.2 - 1))
+
+
+def test_loads_scale_jobs_and_dollars() -> None:
+    rate, prices = np.array([[1.0, 1.5]]), np.array([1.0, 2.0])
+    one = fixed_widths(np.array([1.0]), rate, prices, budget_usd_per_h=1.2)
+    ten = fixed_widths(np.array([10.0]), rate, prices, budget_usd_per_h=12.0)
+    assert (ten.jobs, ten.usd_per_h) == (pytest.approx(10 * one.jobs), pytest.approx(10 * one.usd_per_h))
+    assert ten.mu_h_per_usd == pytest.approx(one.mu_h_per_usd)
+
+
+@pytest.mark.parametrize(
+    ("usd_per_h", "expected"),
+    [
+        ([1.0, 2.0], [1.0, 2.0]),
+        ([0.0, 0.0], [1.0, 2.0]),  # slots
+        ([0.0, 2.0], [0.0, 2.0]),
+        ([1e-10, 2.0], [0.0, 2.0]),
+        ([1e-10, 1e-10], [1.0, 2.0]),
+        ([-1.0, 2.0], [1e9, 2.0]),
+        ([np.inf, 2.0], [1e9, 2.0]),
+    ],
+)
+def test_prices_of_columns(usd_per_h: list[float], expected: list[float]) -> None:
+    assert column_prices(np.array(usd_per_h), np.array([1, 2])).tolist() == expected
