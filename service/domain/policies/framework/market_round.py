@@ -117,8 +117,12 @@ def next_window(
 
 
 def buyers_of(given: RoundInput) -> Buyers:
-    """Return the jobs of a round at their requested sizes, with their latest targets."""
-    goodput = requested_goodput(given)
+    """Return the jobs of a round at their requested sizes, with their latest targets.
+
+    The plan outlasts the round, so a job that may have no configuration now counts with all of them.
+    """
+    allowed = given.allowed | ~given.allowed.any(axis=1, keepdims=True)
+    goodput = requested_goodput(replace(given, allowed=allowed))
     rate = goodput.max(axis=1, initial=0.0)
     size = np.where(goodput > 0, given.configurations.slots[None, :], 0).max(axis=1, initial=0)
     elapsed_s = finite(given.served_s).sum(axis=1)

@@ -65,6 +65,22 @@ def test_jobs_are_read_from_the_round_at_their_requested_sizes() -> None:
     assert who.weight.tolist() == [2.0, 1.0, 1.0]
 
 
+def test_a_job_that_may_have_nothing_now_is_planned_all_the_same() -> None:
+    goodput = [[10.0, 20.0], [10.0, 20.0]]
+    given = a_round(
+        goodput,
+        [1, 2],
+        capacity=2,
+        requested_slots=[2, 2],
+        remaining=[400.0, 400.0],
+        allowed=np.array([[False, False], [True, False]]),
+    )
+    who = buyers_of(given)
+    assert who.slots.tolist() == [2.0, 1.0]
+    assert who.remaining_s.tolist() == [20.0, 40.0]
+    assert planned(next_window(MarketWindow(), given, ["a", "b"], 0.0, RULES)) == {"a": 100.0, "b": 100.0}
+
+
 def test_targets_are_on_an_equal_share() -> None:
     who = buyers_of(one_slot_jobs(100.0, 50.0, served_s=[[20.0], [0.0]]))
     assert (who.share, who.target_s.tolist()) == (0.5, [240.0, 100.0])
