@@ -199,13 +199,10 @@ class _Purchases:
         rounds = floor + np.bincount(job[:fits], minlength=len(floor))
         room -= float(slots[:fits].sum())
         smallest = float(slots[fits:].min(initial=np.inf))
-        closed: set[int] = set()
         for one, wanted in zip(job[fits:].tolist(), slots[fits:].tolist(), strict=True):
             if room + 1e-9 < smallest:
                 break
-            if one not in closed and wanted <= room + 1e-9:
+            if wanted <= room + 1e-9:
                 rounds[one] += 1
                 room -= wanted
-            else:
-                closed.add(one)
         return np.asarray(rounds)

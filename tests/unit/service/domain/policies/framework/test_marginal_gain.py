@@ -131,6 +131,13 @@ def test_equal_sizes_take_the_faster_column() -> None:
     assert rule().choose(given, brute_force).chosen.tolist() == [3]
 
 
+def test_of_equal_columns_a_job_keeps_its_own() -> None:
+    given = a_round([[2.0, 2.0]], [1, 1], capacity=1, remaining=[100.0])
+    assert rule().choose(given, brute_force).chosen.tolist() == [0]
+    held = a_round([[2.0, 2.0]], [1, 1], capacity=1, remaining=[100.0], current=[1])
+    assert rule().choose(held, brute_force).chosen.tolist() == [1]
+
+
 def test_the_guess_of_an_unknown_length_by_hand() -> None:
     """4,000 slot-seconds at 1.5 samples per slot-second at best are 6,000 samples."""
     goodput = [[1.5, 2.0]]

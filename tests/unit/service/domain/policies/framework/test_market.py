@@ -100,6 +100,7 @@ def test_a_round_is_divided_by_its_slots() -> None:
     """A round of the first job gains as much but takes three of the slots."""
     assert rounds(buyers(400.0, 400.0, capacity=3.0, slots=[3.0, 1.0]), rounds=2) == [1, 2]
     assert rounds(buyers(400.0, 400.0, capacity=2.0, slots=[2.0, 1.0]), rounds=2) == [1, 2]
+    assert rounds(buyers(400.0, 400.0, capacity=2.0, slots=[2.0, 1.0]), rounds=1) == [0, 1]
 
 
 def test_weights_multiply_the_logarithms() -> None:
