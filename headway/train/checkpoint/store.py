@@ -81,7 +81,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Save:
-    """One save, as its thread needs it. `generation` is that of its start."""
+    """The inputs of one save, for the thread that writes it. `generation` is that of its start."""
 
     contents: Contents
     position: Position
@@ -137,8 +137,8 @@ class Checkpoints:
     ) -> bool:
         """Copy the state to host memory and start writing it. Blocks only for the copy.
 
-        `samples` is the number committed since the job began. `rank_alone` is the number of a rank that does
-        not know if others save at this position too. The result is False, with a line on stderr, while
+        `samples` is the number committed since the job began. `rank_alone` is this rank's number if other ranks
+        may save at this position without its knowledge. The result is False, with a line on stderr, while
         another save is in progress. With a group the call waits for that save instead, so that all ranks do
         the same.
 
@@ -235,7 +235,7 @@ class Checkpoints:
         finally:
             if save.is_main and folder is not None and not manifests:
                 self._remove(folder)
-        # Without knowledge of other ranks, a folder without a manifest may be another rank's save.
+        # A rank that saves alone prunes nothing: a folder without a manifest may be another rank's save.
         if save.is_main and save.rank_alone is None:
             self._prune(save)
         return Saved(
@@ -328,7 +328,7 @@ class Checkpoints:
         return None
 
     def _newest(self, tried: Collection[Name]) -> Name | None:
-        """Return the newest checkpoint not tried yet, from a new listing, because a writer may have replaced it."""
+        """Return the newest checkpoint not tried yet. List them anew, because a writer may have added or deleted some."""
         keys = self.storage.keys()
         self._refuse_stale(keys, self.generation)
         left = [name for name in names(keys) if name not in tried]

@@ -45,7 +45,7 @@ from torch.optim import Adam, NAdam, Optimizer
 REMEMBERED_BATCHES = 1000
 """Time constant of the smoothing, in reference batches of samples."""
 WARM_UP_STEPS = 10
-"""Steps of Adam before its second moment is a usable scale: the inverse of few squares has no mean."""
+"""Steps of Adam before its second moment is a usable scale: after fewer, dividing by it has no finite mean."""
 PAIR_EVERY_STEPS = 8
 """Period in steps of the comparison of two successive steps by a rank without peers."""
 _STATE = ("sqr", "var", "weight", "steps", "biased")
@@ -104,7 +104,7 @@ class SquaredNorm:
     def add(self, gradients: Sequence[Tensor], parameters: Sequence[Tensor] = ()) -> None:
         """Add pieces, all on one device; with a preconditioner, their parameters in the same order.
 
-        A parameter that the preconditioner does not know was never stepped, and is ignored.
+        A parameter unknown to the preconditioner has taken no step yet, and is ignored.
         """
         self._sums += [_sum_of_squares(part) for part in _parts(gradients, parameters, self._preconditioner)]
 
@@ -171,7 +171,7 @@ class SuccessiveSteps:
         return None
 
     def forget(self) -> None:
-        """Restart the measurement, because parameters or peers came from elsewhere."""
+        """Restart the measurement, because the two steps must have the same peers and consecutive parameters."""
         self._step, self._kept = 0, []
 
     def _compare(self, parts: list[list[Tensor]], samples: int) -> Measurement | None:
