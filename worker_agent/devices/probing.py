@@ -28,7 +28,7 @@ _log = structlog.get_logger()
 LIMIT_S = 120
 """Time limit of a probe in seconds. A probe takes a few seconds; a longer one hangs."""
 SLOWER = 1.5
-"""Factor over the time of a device's first probe from which the device counts as faulty."""
+"""Ratio to the time of the device's first probe above which the device counts as faulty."""
 PROBE = (sys.executable, "-m", "worker_agent.launcher.probe")
 _LOOK_S = 0.2
 
