@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     # Functions that use it import it, because the import takes half a second and only checkpoints need it.
     from headway.train.checkpoint.sharded import Contents
 
-__all__ = ["Checkpoints", "Failed", "Fenced", "Found", "Saved", "Schedule"]
+__all__ = ["Checkpoints", "Failed", "Fenced", "LoadedCheckpoint", "Saved", "Schedule"]
 
 
 class Fenced(RuntimeError):
@@ -72,7 +72,7 @@ class Failed:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class LoadedCheckpoint:
     """A checkpoint that was read and verified."""
 
     name: Name
@@ -285,7 +285,7 @@ class Checkpoints:
 
     # Reading
 
-    def read(self) -> Found | None:
+    def read(self) -> LoadedCheckpoint | None:
         """Return the newest complete checkpoint, or None. Skipped checkpoints are named on stderr.
 
         Raises:
@@ -300,12 +300,12 @@ class Checkpoints:
             try:
                 manifest = self._manifest(name)
                 tree, tensors = read(self.storage, str(name), manifest.parts, into=None, group=None)
-                return Found(name, join(tree, tensors))
+                return LoadedCheckpoint(name, join(tree, tensors))
             except (FileNotFoundError, ValueError) as damage:
                 self._report_skipped(name, damage)
         return None
 
-    def load(self, state: Mapping[str, Any], group: dist.ProcessGroup) -> Found | None:
+    def load(self, state: Mapping[str, Any], group: dist.ProcessGroup) -> LoadedCheckpoint | None:
         """Load the newest complete checkpoint into the tensors of `state`, on all ranks of a group.
 
         Raises:
@@ -322,7 +322,7 @@ class Checkpoints:
             if damage is None:
                 manifest = self._manifest(name)
                 tree, _ = read(self.storage, str(name), manifest.parts, into=tensors, group=group)
-                return Found(name, join(tree, tensors))
+                return LoadedCheckpoint(name, join(tree, tensors))
             if dist.get_rank(group) == 0:
                 self._report_skipped(name, damage)
         return None

@@ -23,7 +23,7 @@ from torch.distributed import HashStore, PrefixStore, TCPStore  # type: ignore[a
 
 from headway.contract.orders import Order
 from headway.train.collectives.backend import CollectiveBackend, Rendezvous
-from headway.train.collectives.groups import CONNECT, gloo_group
+from headway.train.collectives.groups import CONNECT_TIMEOUT, gloo_group
 from headway.train.host.environment import Environment
 
 _TRY = timedelta(seconds=1)
@@ -167,7 +167,7 @@ class Peers:
             store = _open_store(order, timeout, superseded)
             if order.world_size > 1:
                 _wait_for_all(store, order, superseded, wait_s)
-            size, connect = order.world_size, min(timeout, CONNECT)
+            size, connect = order.world_size, min(timeout, CONNECT_TIMEOUT)
             backend.form(
                 Rendezvous(connect=connect, timeout=timeout, store=store, rank=rank, world_size=size)
             )
