@@ -68,7 +68,7 @@ def make_instance(jobs: int, slots: int, kinds: int, *, seed: int, quotas: int, 
         rng, configurations, nodes * NODE_SLOTS, usd_per_slot_h, jobs, quotas=quotas, dollars=dollars
     )
     return Instance(
-        given=_given(rng, configurations, rows, allowed, current),
+        given=_round_input(rng, configurations, rows, allowed, current),
         models=models,
         pools=_pools(configurations.kinds, free, held),
         held=held,
@@ -171,7 +171,7 @@ def _rows(
     return tuple(rows)
 
 
-def _given(
+def _round_input(
     rng: np.random.Generator,
     configurations: Configurations,
     rows: tuple[Row, ...],
