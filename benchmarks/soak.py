@@ -44,7 +44,7 @@ _MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Resources of one program at a time. `memory_bytes` is its private memory."""
+    """Resources of one program at the time `at_s` (monotonic clock). `memory_bytes` is its private memory."""
 
     at_s: float
     memory_bytes: int
