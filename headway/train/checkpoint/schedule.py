@@ -13,8 +13,8 @@ PRIOR_MTBF_S = 4 * 3600.0
 """Prior mean time between losses of ranks; it weighs as much as one observed loss."""
 SHORTEST_S = 30.0
 LONGEST_S = 1800.0
-SHORTEST_SAVES = 2.0
-"""Shortest interval, as a multiple of the total duration of a save. It limits the load on storage."""
+WRITES = 2.0
+"""Shortest interval in multiples of the total duration of a save, to limit the load on storage."""
 
 
 class Schedule:
@@ -39,7 +39,7 @@ class Schedule:
         """Return the time from the start of one save to the next."""
         if self._every_s is not None:
             return self._every_s
-        wanted = max(best_interval_s(self._cost_s, self.mtbf_s(now)), SHORTEST_SAVES * self._total_s)
+        wanted = max(best_interval_s(self._cost_s, self.mtbf_s(now)), WRITES * self._total_s)
         return min(max(wanted, SHORTEST_S), LONGEST_S)
 
     def due(self, now: float) -> bool:
@@ -60,7 +60,7 @@ class Schedule:
 
 
 def best_interval_s(cost_s: float, mtbf_s: float) -> float:
-    """Return Daly's interval, or `mtbf_s` itself if a save costs at least half of it."""
+    """Return Daly's interval; the mean time between losses itself if a save costs more than half of it."""
     if cost_s >= mtbf_s / 2:
         return mtbf_s
     return math.sqrt(2 * cost_s * mtbf_s) - cost_s

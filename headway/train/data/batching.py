@@ -107,7 +107,7 @@ class Batching:
         return changed
 
     def add_noise(self, measurement: Measurement) -> None:
-        """Add a measurement of the noise. There is at most one in `NOISE_EVERY_STEPS` steps."""
+        """Add a measurement of the noise, the only one in `NOISE_EVERY_STEPS` steps."""
         if self._noise is not None:
             self._noise.add(measurement, NOISE_EVERY_STEPS * self.split.global_batch)
 

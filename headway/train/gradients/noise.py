@@ -45,7 +45,7 @@ from torch.optim import Adam, NAdam, Optimizer
 REMEMBERED_BATCHES = 1000
 """Time constant of the smoothing, in reference batches of samples."""
 WARM_UP_STEPS = 10
-"""Steps of Adam before its second moment is a usable scale: after fewer, dividing by it has no finite mean."""
+"""Steps of Adam before its second moment is a usable scale: the inverse of few squares has no mean."""
 PAIR_EVERY_STEPS = 8
 """Period in steps of the comparison of two successive steps by a rank without peers."""
 _STATE = ("sqr", "var", "weight", "steps", "biased")
@@ -171,7 +171,7 @@ class SuccessiveSteps:
         return None
 
     def forget(self) -> None:
-        """Restart the measurement, because the two steps must have the same peers and consecutive parameters."""
+        """Restart the measurement, because parameters or peers came from elsewhere."""
         self._step, self._kept = 0, []
 
     def _compare(self, parts: list[list[Tensor]], samples: int) -> Measurement | None:

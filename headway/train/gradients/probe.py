@@ -20,8 +20,8 @@ from headway.train.gradients.noise import (
 class NoiseProbe:
     """The norms of one rank's gradients in the steps for which `begin` requests them.
 
-    With peers, `square` is this rank's value, and `squared_mean` is the same on all ranks. Without peers,
-    `measurement` has the result. After a step that was not measured, the values are 0 and None.
+    With peers each rank provides its `square`, and all the same `squared_mean`. Without peers there is a
+    `measurement`. All are 0 or None after a step that was not measured.
     """
 
     def __init__(self, optimizer: Optimizer) -> None:
@@ -50,10 +50,7 @@ class NoiseProbe:
             self._local.add(gradients, parameters)
 
     def halfway(self, parameters: Sequence[Tensor], scale: float, samples: int) -> None:
-        """Record the gradients that a rank without peers has accumulated over `samples`.
-
-        Multiplied by `scale`, they are the mean over these samples.
-        """
+        """Record a lone rank's accumulated gradients; times `scale` they are the mean over `samples`."""
         if self._local is None:
             return
         with_gradient = [one for one in parameters if one.grad is not None]
