@@ -60,7 +60,7 @@ class Trial:
         prober = Prober(
             slots=[slot],
             outbox=self.outbox,
-            memory=self.memory,
+            first_times=self.memory,
             environment={"PATH": os.defpath, "TRIAL": str(self.folder)},
             stopping=self.stopping,
             command=command,

@@ -167,7 +167,7 @@ def test_the_explanation_lists_the_sizes():
     assert ["4", "cpu", "1", "-", "3.20", "predicted", "0.500", "chosen"] in rows(shown)
     assert "-  NO" not in text(render.explain_page(explained(options=[option(utility=None)]), NOW))
     undecided = explained(decided_at=None, options=[])
-    assert "No round has looked at this job yet" in text(render.explain_page(undecided, NOW))
+    assert "No round has decided about this job yet" in text(render.explain_page(undecided, NOW))
 
 
 def test_the_explanation_says_what_more_would_be_worth():
