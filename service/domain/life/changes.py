@@ -161,7 +161,9 @@ def _is_whole_move(job: Job, members: Members) -> bool:
 
 
 def member_left(life: Life, who: Born, message: Left) -> Life:
-    """Store that a rank leaves as ordered. The later exit of its process is no loss, whatever its cause."""
+    """Store that a rank leaves as ordered. The later exit of its process does not count as a loss, whatever
+    its cause.
+    """
     switch = life.job.switching
     if switch is None or message.joined != switch.generation or who in switch.left:
         return life
