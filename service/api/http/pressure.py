@@ -40,7 +40,7 @@ from service.domain.shared.errors import TooBusy
 
 
 class Traffic(StrEnum):
-    """Kinds of requests, the most urgent first."""
+    """Kinds of requests, the most urgent first. `NEWS` are the reports that need a transaction."""
 
     REPORTS = "reports"
     NEWS = "news"

@@ -123,7 +123,7 @@ def resize(life: Life, slots: int | None) -> Life:
 
 
 def prioritize(life: Life, priority: int) -> Life:
-    """ChangeInPlace the job's priority from the next round on.
+    """Change the job's priority from the next round on.
 
     Raises:
         IllegalTransition: the job has ended, or is about to.

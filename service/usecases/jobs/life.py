@@ -42,7 +42,7 @@ async def load_generations(tx: Transaction, job: Job) -> dict[int, AllocationRec
 
 
 async def load_outline(tx: Transaction, job: Job, launch: Launch, now: datetime) -> Life:
-    """Return the life of a locked job without its footprint, for what does not depend on that."""
+    """Return the life of a locked job without its footprint, for steps that do not need it."""
     generations = await load_generations(tx, job)
     return Life(job=job, now=now, launch=launch, generations=generations, footprint=None)
 
@@ -110,7 +110,7 @@ def host_of(node: NodeRecord) -> HostFacts:
 
 
 async def load_aftermath(tx: Transaction, life: Life) -> Aftermath:
-    """Return what matters once the last process of a job has ended."""
+    """Return the facts that matter once the last process of a job has ended."""
     return Aftermath(
         output_lost=await tx.jobs.output_lost(life.job.id),
         forecasts=await scored_forecasts(tx, life.job, life.now),

@@ -134,7 +134,7 @@ def _request_of(budget: Budget) -> BudgetRequest:
 
 
 async def _follow(tx: Transaction, usd_per_h: float, now: datetime) -> None:
-    """Put the policy in force that keeps spending to an average."""
+    """Choose the policy that keeps spending to a long-run average."""
     setting = await tx.rounds.policy()
     parameters = dict(setting.parameters) if setting.name == LONG_RUN_POLICY else {}
     if setting.name != LONG_RUN_POLICY or parameters.get("usd_per_h") != usd_per_h:
@@ -176,9 +176,8 @@ class _Notice:
 
 
 async def watch_money(transactions: Transactions, launch: Launch, now: datetime) -> list[str]:
-    """Send notices about budgets and job limits that are used up to a threshold share, once each.
-
-    Return their subjects.
+    """Send a notice when the used share of a budget or a job's limit reaches a threshold. Return the subjects
+    of the notices.
 
     Jobs whose own limit is spent are paused or stopped if their spec says so. Rounds enforce hard budgets
     themselves.

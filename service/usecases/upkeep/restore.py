@@ -22,8 +22,8 @@ from service.usecases.jobs.life import apply, load_aftermath, load_life
 from service.usecases.ports.transactions import Transaction
 
 GENERATIONS_LEFT_OUT = 1_000_000
-"""Distance to the next generation number, above the number of generations that a job can have had since any
-backup. A membership change takes at least a fraction of a second, so this many would take days.
+"""Gap that a restore leaves in a job's generation numbers. It exceeds the number of generations that the job
+can have had since the backup: this many membership changes take days.
 """
 
 

@@ -106,7 +106,7 @@ class PostgresProjects(OnSession, Projects):
         await self._session.execute(statement.on_conflict_do_update(index_elements=["name"], set_=values))
 
     async def delete(self, name: str) -> list[str]:
-        # The rows go along because a later project of the same name is a different project.
+        # These rows are deleted too, because a later project of the same name is a different project.
         needed_by = await self._session.scalars(_NEEDED_BY, {"name": name})
         if needed_by:
             return needed_by

@@ -26,7 +26,9 @@ from service.usecases.ports.money import Ledger, LedgerState, MachineDue
 from service.usecases.ports.upkeep import MONEY_KEPT
 
 _NOT_LONG = timedelta(days=1)
-"""Age above which an ended lease is no longer settled: it is settled, or its service no longer exists."""
+"""Time after its end for which a lease can still be settled. An older lease that is not settled was left by a
+service that stopped for long.
+"""
 _PAID_TO = (
     "greatest(machines.billed_to, machines.billed_from + make_interval(secs => greatest(min_billed_s, 0)))"
 )

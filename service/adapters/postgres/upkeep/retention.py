@@ -145,7 +145,7 @@ _CUT = text(
     )
     """  # noqa: S608
 )
-"""Number of the last event that is too old, or too many.
+"""Number of the last event to delete: it is too old, or exceeds the maximum number of events.
 
 The time of a first step comes from the clock of its node and may be wrong, so it does not count.
 """
