@@ -199,7 +199,7 @@ async def add_events(tx: Transaction, *events: tuple[str, datetime, JobState]) -
 
 async def marks(database: Database, since: datetime) -> list[TimelineEvent]:
     async with database.begin() as tx:
-        return (await tx.ledger.marks(["j1"], to_us(since)))["j1"]
+        return (await tx.ledger.timeline_events(["j1"], to_us(since)))["j1"]
 
 
 @pytest.mark.parametrize("quiet_days", [1, 100])

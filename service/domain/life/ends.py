@@ -25,7 +25,7 @@ from service.domain.jobs.retries import Failure, gist, has_progressed, poison, w
 from service.domain.life.effects import CallRound, CountPreemption
 from service.domain.life.life import Life
 from service.domain.life.starts import start_generation
-from service.domain.perf.marks import verdict as verdict_on_forecasts
+from service.domain.perf.milestones import verdict as verdict_on_forecasts
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ def release_node(life: Life, generation: int, node_id: str, *, slots: Collection
 
 def has_just_gone(before: Life, after: Life) -> bool:
     """Return True if the step from `before` to `after` freed the last slots of the job."""
-    return after.traces.held != before.traces.held and after.is_gone
+    return after.loaded_footprint.held != before.loaded_footprint.held and after.is_gone
 
 
 def go_on(life: Life, aftermath: Aftermath) -> Life:
@@ -63,7 +63,7 @@ def go_on(life: Life, aftermath: Aftermath) -> Life:
     crew = life.crew
     for generation in sorted({life.job.generation, crew.next_generation or life.job.generation}):
         life = life.without_allocation(generation)
-    exits = exits_to_judge(crew, life.traces.exits)
+    exits = exits_to_judge(crew, life.loaded_footprint.exits)
     job = replace(life.job, switch=None)
     verdict = _reclaimed(life, judge(exits))
     if job.state is JobState.RECOVERING and job.reason is Reason.HUNG:
@@ -102,7 +102,7 @@ def _reclaimed(life: Life, verdict: EndVerdict) -> EndVerdict:
     """Return the verdict with the spot reclaim as its reason, if an agent stopped its ranks before its
     machine is taken away.
     """
-    hosts = life.traces.hosts
+    hosts = life.loaded_footprint.hosts
     taken = [hosts[node].name for node in life.job.allocation if node in hosts and hosts[node].reclaimed]
     if verdict.ending is not Ending.STOPPED or not taken:
         return verdict
@@ -196,7 +196,7 @@ def _recover(life: Life, verdict: EndVerdict, held: tuple[str, ...], aftermath: 
 
 def _failure(life: Life, reason: Reason, message: str, held: tuple[str, ...]) -> Failure:
     """Return the record of a failure of a job that held slots on these nodes."""
-    job, ran, hosts = life.job, life.running, life.traces.hosts
+    job, ran, hosts = life.job, life.running, life.loaded_footprint.hosts
     lost = sorted(hosts[node].name for node in held if node in hosts and hosts[node].lost)
     return Failure(
         reason=reason,

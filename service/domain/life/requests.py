@@ -40,7 +40,7 @@ def cancel(life: Life, aftermath: Aftermath, *, force: bool, reason: Reason, mes
     life = life.advanced(JobEvent.CANCEL, reason=reason, message=message)
     if life.job.state is JobState.CANCELLED:
         return life
-    return stop_generation(life, mode) if life.traces.held else go_on(life, aftermath)
+    return stop_generation(life, mode) if life.loaded_footprint.held else go_on(life, aftermath)
 
 
 def pause(life: Life, *, reason: Reason, why: str) -> Life:
@@ -52,7 +52,7 @@ def pause(life: Life, *, reason: Reason, why: str) -> Life:
     job = life.job
     if job.state is JobState.PAUSED or job.pause_requested:
         return life
-    if not life.traces.held:
+    if not life.loaded_footprint.held:
         return pause_now(life, reason=reason)
     switching = job.switching
     life = _halt_switch(life, why, reason=reason)

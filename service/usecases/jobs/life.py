@@ -28,7 +28,7 @@ from service.domain.life.effects import (
 from service.domain.life.ends import Aftermath, go_on, has_just_gone
 from service.domain.life.life import Footprint, HostFacts, Launch, Life
 from service.usecases.jobs.events import store_event
-from service.usecases.jobs.marks import scored_forecasts
+from service.usecases.jobs.milestones import scored_forecasts
 from service.usecases.ports.facts import Preempted, WakeUp
 from service.usecases.ports.nodes import NodeRecord
 from service.usecases.ports.transactions import Transaction

@@ -73,7 +73,7 @@ async def run_round(
         snapshot = await tx.rounds.snapshot(now, usd_per_slot_h)
     # Solving is pure computation. It runs in a thread, so that the other loops go on.
     with paused_collector():
-        (plan, state, times), failure = await asyncio.to_thread(_think, snapshot, policies, clock_s)
+        (plan, state, times), failure = await asyncio.to_thread(_decide, snapshot, policies, clock_s)
     changes, told = await apply_plan(
         transactions, snapshot, plan, launch, round_id, lambda: now + timedelta(seconds=clock_s() - began_s)
     )
@@ -105,7 +105,7 @@ async def run_round(
 _Thought = tuple[Plan, Mapping[str, Any], Mapping[str, float]]
 
 
-def _think(
+def _decide(
     snapshot: Snapshot, policies: Policies, clock_s: Callable[[], float]
 ) -> tuple[_Thought, PolicyFailed | None]:
     """Return the plan, the state that the policy carries over to the next round, and the seconds of the

@@ -76,7 +76,7 @@ async def _stopped(tx: Transaction, job: Job, launch: Launch, message: str, at: 
     for generation, rank in sorted({born(one) for one in (*crew.running, *crew.coming)}):
         ended = RankExit(rank=rank, exit_code=None, signal=None, stopped_by_agent=True, completed=False)
         life = life.with_exit(generation, ended)
-    for generation in tuple(life.traces.held):
+    for generation in tuple(life.loaded_footprint.held):
         life = life.released(generation)
     life = life.with_job(replace(life.job, target=None))
     return (await apply(tx, job, go_on(life, await load_aftermath(tx, life)))).job

@@ -152,7 +152,9 @@ class PostgresLedger(OnSession, Ledger):
         fresh = select(events.c.job_id).where(events.c.sequence > after, events.c.kind.in_(MARKS)).distinct()
         return last or 0, sorted(await self._session.scalars(fresh))
 
-    async def marks(self, job_ids: Collection[str], since_us: int | None) -> dict[str, list[TimelineEvent]]:
+    async def timeline_events(
+        self, job_ids: Collection[str], since_us: int | None
+    ) -> dict[str, list[TimelineEvent]]:
         query = select(*_MARKS).where(one_of(events.c.job_id, job_ids), events.c.kind.in_(MARKS))
         if since_us is not None:
             earlier = events.alias("earlier")
