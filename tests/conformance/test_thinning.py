@@ -19,10 +19,10 @@ from service.domain.jobs.failures import RankExit
 from service.domain.jobs.records import AllocationRecord, Event
 from service.domain.rental.ledger import to_us
 from service.domain.rental.timeline import TimelineEvent, phases_of
+from service.domain.shared.retention import MAX_EVENTS, TIERS, Horizons, horizons
 from service.usecases.money.accrue import accrue
 from service.usecases.ports.jobs import Measured, Reported
 from service.usecases.ports.transactions import Transaction
-from service.usecases.ports.upkeep import MAX_EVENTS, TIERS, Horizons, horizons
 from tests.conformance.conftest import NOW, job_of, node_of, store
 from tests.conformance.test_retention import clean, counts, tidy
 

@@ -24,9 +24,9 @@ from service.domain.rental.ledger import (
 )
 from service.domain.rental.paid import lease_of_machine, leases_of_host
 from service.domain.rental.timeline import TimelineEvent, first_difference_us, phases_of
+from service.domain.shared.retention import HISTORY_KEPT
 from service.usecases.ports.money import LedgerState
 from service.usecases.ports.transactions import Transaction
-from service.usecases.ports.upkeep import HISTORY_KEPT
 
 SETTLE_US = 300 * 1_000_000
 """Maximum delay of an event that is charged correctly without reopening an hour."""

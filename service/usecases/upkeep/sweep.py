@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from service.domain.shared.retention import BATCH, BUNDLES_KEPT, CAPPED_AFTER, Horizons, horizons
 from service.usecases.ports.storage import Stored, StoredObjects
 from service.usecases.ports.transactions import Transactions
-from service.usecases.ports.upkeep import BATCH, BUNDLES_KEPT, CAPPED_AFTER, Horizons, horizons
 from service.usecases.storage.bundles import bundle_key
 from service.usecases.storage.logs import log_prefix, received_at
 

@@ -22,8 +22,8 @@ from service.domain.rental.ledger import BilledLease, Held, Lease, Place, from_u
 from service.domain.rental.machines import Machine
 from service.domain.rental.paid import Host
 from service.domain.rental.timeline import MARKS, PHASE_MARKS, UNKNOWN_RATE, TimelineEvent
+from service.domain.shared.retention import MONEY_KEPT
 from service.usecases.ports.money import Ledger, LedgerState, MachineDue
-from service.usecases.ports.upkeep import MONEY_KEPT
 
 _NOT_LONG = timedelta(days=1)
 """Time after its end for which a lease can still be settled. An older lease that is not settled was left by a
