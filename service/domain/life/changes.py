@@ -12,7 +12,6 @@ from datetime import timedelta
 from headway.contract.runtime import Left, Ready, Switched
 from headway.contract.views.jobs import JobState, Reason
 from service.domain.cluster.pools import slots_of as slots_text
-from service.domain.jobs.failures import counts_as_failure, decide_survival, growth_backoff_s
 from service.domain.jobs.job import Allocation, Job, Switch, size_of
 from service.domain.jobs.lifecycle import JobEvent
 from service.domain.jobs.membership import (
@@ -28,6 +27,7 @@ from service.domain.jobs.membership import (
     without,
 )
 from service.domain.jobs.records import AllocationRecord, Prediction
+from service.domain.jobs.survival import counts_as_failure, decide_survival, growth_backoff_s
 from service.domain.life.commands import choose_ports, send_order, send_runs, stop_start
 from service.domain.life.life import Life
 from service.domain.life.starts import fail_rank

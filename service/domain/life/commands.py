@@ -11,11 +11,11 @@ from headway.contract.agents import BatchOrder, OrderCommand, RunCommand, StopCo
 from headway.contract.output import OutputPlan
 from headway.contract.spec import JobSpec
 from headway.tracing import SpanRef
+from service.domain.jobs.hung import hung_limits
 from service.domain.jobs.job import Job
 from service.domain.jobs.membership import Members, Store, nodes_of
 from service.domain.jobs.ranks import NodeRanks, choose_port
 from service.domain.jobs.records import AllocationRecord
-from service.domain.jobs.retries import hung_limits
 from service.domain.life.effects import SendCommands
 from service.domain.life.life import Life
 

@@ -9,19 +9,11 @@ from headway.contract.run_facts import ProgressSource
 from headway.contract.runtime import EXIT_STOPPED
 from headway.contract.views.forecasts import KeptForecast
 from headway.contract.views.jobs import JobState, Reason
-from service.domain.jobs.failures import (
-    Ending,
-    EndVerdict,
-    decide_retry,
-    judge,
-    left_unasked,
-    was_hung,
-    without_progress,
-)
+from service.domain.jobs.failures import Ending, EndVerdict, judge, left_unasked, was_hung, without_progress
 from service.domain.jobs.lifecycle import JobEvent, allows
 from service.domain.jobs.membership import exits_to_judge
 from service.domain.jobs.resumption import kept_text
-from service.domain.jobs.retries import Failure, gist, has_progressed, poison, with_failure
+from service.domain.jobs.retries import Failure, decide_retry, gist, has_progressed, poison, with_failure
 from service.domain.life.effects import CallRound, CountPreemption
 from service.domain.life.life import Life
 from service.domain.life.starts import start_generation

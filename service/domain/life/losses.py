@@ -7,18 +7,11 @@ from dataclasses import replace
 from headway.contract.agents import RanksHung, StartFailed
 from headway.contract.runtime import EXIT_NEVER_RETRY, EXIT_RETRY
 from headway.contract.views.jobs import JobState, Reason
-from service.domain.jobs.failures import (
-    Ending,
-    RankExit,
-    ending_of,
-    how_it_ended,
-    is_loss,
-    judge,
-    reason_of_loss,
-)
+from service.domain.jobs.failures import Ending, RankExit, ending_of, how_it_ended, judge, reason_of_loss
 from service.domain.jobs.job import Job
 from service.domain.jobs.lifecycle import JobEvent, allows
 from service.domain.jobs.membership import Born, Crew, has_finished
+from service.domain.jobs.survival import is_loss
 from service.domain.life.changes import dismiss_newcomers, give_up, survive_loss
 from service.domain.life.life import HostFacts, Life
 from service.domain.life.starts import fail_rank
