@@ -142,7 +142,7 @@ async def _body(request: Request) -> Mapping[str, Any] | None:
 
 
 class RefusalAudit:
-    """Middleware that records refused requests for changes. Floods are counted instead."""
+    """Middleware that records refused requests for changes. A flood of refusals is only counted."""
 
     def __init__(self, app: ASGIApp, context: ApiContext, refusals: Refusals) -> None:
         self._app = app

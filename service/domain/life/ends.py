@@ -35,8 +35,8 @@ def release_node(life: Life, generation: int, node_id: str, *, slots: Collection
     slots).
 
     The caller goes on with `go_on` if the last slots were freed and the job is gone. An agent reports a
-    release again for every stop that reaches it late, and after its node was LOST. The job has gone on since,
-    and must not go on twice.
+    release again for every stop that reaches it late, and after its node was LOST. By then the job has
+    already gone on, and must not do so twice.
     """
     job = life.job
     carry_over = {}

@@ -14,9 +14,10 @@ from headway.contract.views.jobs import Page
 from headway.contract.views.money import Period
 from service.adapters.postgres.engine.records import record_of
 from service.adapters.postgres.engine.session import OnSession, Session
-from service.adapters.postgres.money.tenants import SHARE_HALF_LIFE_S, used_slot_s
+from service.adapters.postgres.money.tenants import used_slot_s
 from service.adapters.postgres.tables.core import TERMINAL_SQL
 from service.adapters.postgres.tables.identity import members, projects, secrets, tokens
+from service.domain.cluster.snapshot import SHARE_HALF_LIFE_S
 from service.domain.rental.budgets import period_of
 from service.usecases.ports.identity import ProjectRecord, Projects
 
