@@ -40,21 +40,15 @@ def compare(
     changed = with_changes(snapshot, request.changes, policies)
     settings = settings_of(changed.snapshot, request.policies, policies)
     horizon_s = request.horizon_s
+    worlds_of = partial(_believed_worlds, policies, ended_samples, horizon_s)
     unchanged = ChangedSnapshot(snapshot=snapshot)
-    worlds: dict[tuple[bool, bool], BelievedWorld] = {}
-
-    def believed_under(setting: PolicySetting, given: ChangedSnapshot) -> BelievedWorld:
-        keeps = keeps_batch(policies.of_setting(setting))
-        key = given is unchanged, keeps
-        if key not in worlds:
-            of_policy = replace(given, snapshot=replace(given.snapshot, keeps_batch=keeps))
-            worlds[key] = believed_world(of_policy, ended_samples, horizon_s=horizon_s)
-        return worlds[key]
-
-    after = changed if request.changes else unchanged
+    if request.changes:
+        before, after = worlds_of(unchanged, [snapshot.policy]), worlds_of(changed, settings)
+    else:
+        before = after = worlds_of(unchanged, [snapshot.policy, *settings])
     cases = [
-        (BASELINE, believed_under(snapshot.policy, unchanged), snapshot.policy),
-        *((_label(one), believed_under(one, after), one) for one in settings),
+        (BASELINE, before[_keeps(policies, snapshot.policy)], snapshot.policy),
+        *((_label(one), after[_keeps(policies, one)], one) for one in settings),
     ]
     found = []
     for index, (label, believed, setting) in enumerate(cases):
@@ -84,8 +78,30 @@ def compare(
             ),
         ],
         jobs=comparisons(found),
-        warnings=list(dict.fromkeys(warning for one in worlds.values() for warning in one.warnings)),
+        warnings=list(dict.fromkeys(warning for _, one, _ in cases for warning in one.warnings)),
     )
+
+
+def _keeps(policies: Policies, setting: PolicySetting) -> bool:
+    return keeps_batch(policies.of_setting(setting))
+
+
+def _believed_worlds(
+    policies: Policies,
+    ended_samples: Mapping[str, Sequence[float]],
+    horizon_s: float,
+    changed: ChangedSnapshot,
+    settings: Sequence[PolicySetting],
+) -> dict[bool, BelievedWorld]:
+    """Return the worlds that these policies need: with jobs that keep their batches (True), and that do not."""
+    return {
+        keeps: believed_world(
+            replace(changed, snapshot=replace(changed.snapshot, keeps_batch=keeps)),
+            ended_samples,
+            horizon_s=horizon_s,
+        )
+        for keeps in sorted({_keeps(policies, one) for one in settings})
+    }
 
 
 def _part_done(on_progress: Callable[[float], None], done: int, runs: int, part: float) -> None:

@@ -12,7 +12,7 @@ from service.domain.allocation.knapsack.problem import Solve
 from service.domain.policies.framework.loss_curve import fit_loss, with_point
 from service.domain.policies.framework.marginal_gain import MarginalGain
 from service.domain.policies.framework.parameter import parameter
-from service.domain.policies.framework.policy import Choices, Policy, RoundHistory, RoundInput
+from service.domain.policies.framework.policy import Choices, RoundHistory, RoundInput
 from service.domain.policies.framework.speedup import known_length
 
 
@@ -38,11 +38,11 @@ class Optimus:
         0.01, "Decrease of the loss in an epoch at which a job ends, of its largest loss.", above=0, below=1
     )
 
-    def advance(self, given: RoundInput, history: RoundHistory) -> tuple[Policy, Mapping[str, Any]]:
+    def advance(self, given: RoundInput, history: RoundHistory) -> tuple[MarginalGain, Mapping[str, Any]]:
         """Return the policy of this round, with the work that loss curves predict, and the losses so far."""
         reports = history.reports
         if reports is None:
-            return self, {}
+            return MarginalGain(name=self.name, unsure=self.unsure), {}
         before = history.state.get("losses", {})
         losses, fitted = {}, np.full(len(history.job_ids), np.nan)
         for row in np.flatnonzero(~known_length(given)).tolist():

@@ -91,6 +91,7 @@ def test_declared_work_needs_no_losses() -> None:
     reports = history({}, (500.0, 2.0, UNKNOWN), (500.0, 2.0, UNKNOWN))
     chosen, state = Optimus().advance(given, reports)
     assert list(state["losses"]) == ["j1"]
+    assert chosen.fitted is not None
     assert np.isnan(chosen.fitted).all()
 
 
@@ -108,8 +109,8 @@ def test_without_any_loss_nothing_is_stored() -> None:
 
 
 def test_a_simulation_has_no_reports() -> None:
-    policy = Optimus(unsure=0.5)
-    assert policy.advance(jobs(1), history({"losses": {}}, (1.0, 1.0, 1.0), reports=None)) == (policy, {})
+    given = history({"losses": {}}, (1.0, 1.0, 1.0), reports=None)
+    assert Optimus(unsure=0.5).advance(jobs(1), given) == (MarginalGain(name="optimus", unsure=0.5), {})
 
 
 def test_the_fitted_work_decides_who_grows() -> None:
@@ -120,6 +121,7 @@ def test_the_fitted_work_decides_who_grows() -> None:
     losses = [[500.0 * step, CURVE.at(500.0 * step)] for step in range(1, 16)]
     reports = history({"losses": {"j1": losses}}, (1.0, UNKNOWN, UNKNOWN), (done, CURVE.at(done), 1000.0))
     chosen, _ = Optimus().advance(given, reports)
+    assert chosen.fitted is not None
     assert chosen.fitted[1] == 0.0
     assert chosen.choose(given, brute_force).chosen.tolist() == [1, 0]
 

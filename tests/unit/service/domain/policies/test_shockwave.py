@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -13,14 +14,13 @@ from hypothesis import strategies as st
 
 from service.domain.policies.framework.checked import problem_of_choices
 from service.domain.policies.framework.policy import RoundHistory
-from service.domain.policies.registry import policy
 from service.domain.policies.shockwave import Shockwave
 from tests.unit.service.domain.policies.rounds import a_round, brute_force
 
 NUMBERS = st.sampled_from([np.nan, np.inf, -np.inf, -1.0, 0.0, 1e-300, 1e-3, 1.0, 60.0, 1e6, 1e300])
 
 
-def history(job_ids: list[str], state: dict[str, Any], elapsed_s: float = 60.0) -> RoundHistory:
+def history(job_ids: list[str], state: Mapping[str, Any], elapsed_s: float = 60.0) -> RoundHistory:
     return RoundHistory(
         elapsed_s=elapsed_s,
         usd_per_h=0.0,
@@ -155,7 +155,8 @@ def test_nonsense_gives_an_answer_and_a_state_that_json_can_express(
         remaining=numbers(3),
         weight=numbers(3),
     )
-    rule, state = policy("shockwave"), {}
+    rule = Shockwave()
+    state: Mapping[str, Any] = {}
     for elapsed_s in (0.0, 60.0, 1e7):
         follows, state = rule.advance(given, history(["a", "b", "c"], state, elapsed_s))
         json.dumps(state, allow_nan=False)
