@@ -1,7 +1,7 @@
 """Delivery of orders of members to the ranks, as files that ranks check between two steps.
 
 The newest order of a job is stored beside its runs, so that a run finds it regardless of which arrives first.
-An older order never replaces a newer one. A run gets no order from before its own generation.
+An older order never replaces a newer one; within a generation the newest expected losses count. A run gets no order from before its own generation.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _log = structlog.get_logger()
 
 def order_of(command: OrderCommand) -> Order:
     """Return the order in the format that ranks read."""
-    batch = command.batch
+    batch, losses = command.batch, command.losses
     return Order(
         generation=command.generation,
         world_size=len(command.members),
@@ -27,6 +27,8 @@ def order_of(command: OrderCommand) -> Order:
         members={member_id(one.born_generation, one.born_rank): one.rank for one in command.members},
         lost=command.lost,
         batch=BatchPlan(global_batch=batch.global_batch) if batch else None,
+        losses_per_h=losses.per_h if losses else None,
+        losses_at_s=losses.at.timestamp() if losses else 0.0,
     )
 
 
@@ -55,8 +57,12 @@ def generation_in(path: Path) -> int:
 
 def _replace_older(path: Path, order: Order) -> None:
     present = _read(path)
-    if present is None or present.generation < order.generation:
+    if present is None or _age(present) < _age(order):
         write_text(path, order_to_json(order), 0o640)  # ranks with their own user read it by group
+
+
+def _age(order: Order) -> tuple[int, float]:
+    return order.generation, order.losses_at_s
 
 
 def _read(path: Path) -> Order | None:

@@ -21,6 +21,8 @@ from service.domain.contention.rate import IMPOSED, with_imposed_change
 from service.domain.jobs.job import Allocation, Job, minus
 from service.domain.jobs.records import Prediction
 from service.domain.life.changes import ChangeInPlace, has_begun_to_end, prepare
+from service.domain.life.commands import send_losses
+from service.domain.life.expected_losses import has_other_losses
 from service.domain.life.life import Launch, Life
 from service.domain.life.starts import start_generation, vacate
 from service.usecases.jobs.life import apply, load_life, load_waiting
@@ -54,6 +56,7 @@ class Applying:
             decision.action not in {Action.WAIT, Action.KEEP}
             or changed_search(self.plan.round, job) is not None
             or due_milestone(decision, job, self.columns.get(job.id)) is not None
+            or has_other_losses(job, self.snapshot)
             or _with_wait_reason(job, decision) is not job
         )
 
@@ -118,7 +121,7 @@ async def _apply_one(
     after = await _carry_out(tx, applying, job, decision) if is_possible else None
     if after is not None:
         await apply(tx, locked, after)
-        return True
+        return decision.action is not Action.KEEP
     job = _with_wait_reason(job, decision)
     if job != locked:
         await tx.jobs.save(job)
@@ -164,12 +167,14 @@ async def _carry_out(tx: Transaction, applying: Applying, job: Job, decision: De
                 round_id=applying.round_id,
                 predicted=_prediction(decision),
             )
-        case Action.WAIT | Action.KEEP:
+        case Action.WAIT | Action.KEEP if not has_other_losses(job, applying.snapshot):
             return None
     life = await load_life(tx, job, launch, now, target=target)
     if has_begun_to_end(life):
         return None
     match decision.action:
+        case Action.KEEP:
+            return send_losses(life)
         case Action.ADAPT:
             return prepare(life, _change(applying, decision, job.allocation))
         case Action.CHANGE:
