@@ -42,7 +42,7 @@ class Exposure:
     Attributes:
         losses_per_h: Losses of all machines per hour.
         loss_s: Seconds of training that a loss costs on average.
-        interval_s: Seconds between checkpoints; infinite if losses need none.
+        interval_s: Seconds from one checkpoint to the next; infinite if losses need none.
         share: Share of the speed that remains after checkpoints.
         present: Share of the time in which a spot machine is present.
         reason: Explanation for users.
@@ -86,7 +86,7 @@ def exposure(plan: MachinePlan, costs: Costs) -> Exposure:
         )
     # With several live members, a loss causes a rollback only if it takes all of them.
     fatal = checkpoint_losses_per_h([hazard] * machines, in_place=costs.live)
-    interval_s = checkpoint_interval_s(losses_per_h=fatal, cost_s=costs.checkpoint_s)
+    interval_s = costs.checkpoint_s + checkpoint_interval_s(losses_per_h=fatal, cost_s=costs.checkpoint_s)
     share = spot_share(
         losses_per_h=0.0, checkpoint_s=costs.checkpoint_s, interval_s=interval_s, restart_s=0.0
     )

@@ -110,14 +110,17 @@ async def _apply_piece(tx: Transaction, applying: Applying, piece: Sequence[Deci
 async def _apply_one(
     tx: Transaction, applying: Applying, locked: Job, decision: Decision, unusable: frozenset[SlotKey]
 ) -> bool:
-    """Carry out a decision on a locked job. Return True if it was carried out and the job was saved.
+    """Carry out a decision on a locked job. Return True if it changed the job's slots or batch.
 
-    Otherwise only the round's other results about the job are saved: its search, forecast and reason to wait.
+    Otherwise only the round's other results about the job are saved: its search, forecast, reason to wait and
+    expected losses.
     """
     plan, now = applying.plan, applying.now
     job = await record_search(tx, plan.round, locked, now)
     job = await keep_forecast(tx, plan, decision, job, applying.columns.get(job.id), now)
     is_possible = decision.action not in _TAKES_SLOTS or unusable.isdisjoint(_slots(decision.allocation))
+    if decision.action is Action.KEEP:
+        is_possible = has_other_losses(job, applying.snapshot)
     after = await _carry_out(tx, applying, job, decision) if is_possible else None
     if after is not None:
         await apply(tx, locked, after)
@@ -167,7 +170,7 @@ async def _carry_out(tx: Transaction, applying: Applying, job: Job, decision: De
                 round_id=applying.round_id,
                 predicted=_prediction(decision),
             )
-        case Action.WAIT | Action.KEEP if not has_other_losses(job, applying.snapshot):
+        case Action.WAIT:
             return None
     life = await load_life(tx, job, launch, now, target=target)
     if has_begun_to_end(life):

@@ -82,7 +82,7 @@ def _shares(losses_per_h: FloatArray, job: Job, restart_s: float) -> FloatArray:
     shares = np.ones(len(losses_per_h))
     for losses in np.unique(losses_per_h[losses_per_h > 0]).tolist():
         interval_s = (
-            checkpoint_interval_s(losses_per_h=losses, cost_s=CHECKPOINT_S)
+            CHECKPOINT_S + checkpoint_interval_s(losses_per_h=losses, cost_s=CHECKPOINT_S)
             if every == "auto"
             else float(every)
         )
