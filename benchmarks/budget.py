@@ -1,13 +1,13 @@
-"""Whether a long-run budget is kept: what the budget policy really spends over days of a published stream.
+"""Spending of the budget policy over days of a published stream, compared with its long-run budget.
 
     python -m benchmarks.budget --json
 
-The two published streams follow each other, eight hours each, for four days: 1,920 jobs, with a calm and a busy time
-in each eight hours. The policy begins without any knowledge, learns what arrives, and is to spend so many dollars an
-hour on average, on at most 256 slots at a dollar an hour. Changes are live and rounds on events, as Headway has them.
+The two published streams alternate, eight hours each, for four days: 1,920 jobs, with a calm and a busy period in each eight
+hours. The policy starts without knowledge of the stream. Its budget is a mean of so many dollars per hour, on at most 256
+slots at a dollar per hour. Changes are live, and rounds also run on events.
 
-`worst_error` is the largest |spent / budget - 1| over the budgets; `points` has them one by one, with the mean
-completion time, `mu_jct_h`, that the one price of delay has which spends as much: what it costs to find it.
+`worst_error` is the largest |spent / budget - 1| over the budgets. `points` has the figures of each budget. There, `mu_jct_h`
+is the mean completion time of the fixed price of delay that spends as much, which would have to be known in advance.
 """
 
 from __future__ import annotations
@@ -49,7 +49,11 @@ def main() -> None:
 
 
 def _days(windows: int) -> World:
-    """Raises BadInput where the measured data are not there."""
+    """Return the world of all windows.
+
+    Raises:
+        BadInput: the measured data are missing.
+    """
     jobs = []
     for window in range(windows):
         file = data_folder() / "workloads" / f"{WORKLOADS[window % len(WORKLOADS)]}.csv"

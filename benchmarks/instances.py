@@ -1,4 +1,4 @@
-"""Clusters full of jobs, made up for timing: models, what is held, and rows, the same for the same seed."""
+"""Synthetic clusters full of jobs for timing: models, held slots and constraint rows, determined by a seed."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from service.domain.shared.arrays import BoolArray, FloatArray, IntArray
 NODE_SLOTS = 8
 WHOLE_NODES = (2, 3, 4, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64)
 HELD_SHARE = 0.9
-"""The part of the slots that running jobs hold before the decision."""
+"""Share of the slots that running jobs hold before the decision."""
 
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """What a decision starts from. `given` has no goodput yet; `held` is what each job holds."""
+    """Input of a decision. `given` has no goodput yet; `held` are the slots that each job holds."""
 
     given: RoundInput
     models: JobModels
@@ -31,16 +31,16 @@ class Instance:
     held: list[Allocation]
 
     def round_input(self, goodput: FloatArray) -> RoundInput:
-        """What the policy is given when the goodput is known."""
+        """Return the input of the policy with this goodput."""
         return dataclasses.replace(self.given, goodput=goodput, allowed=self.given.allowed & (goodput > 0.0))
 
     def wants(self, chosen: IntArray) -> list[PlacementRequest]:
-        """What to place."""
+        """Return the placement requests for these choices."""
         return _wants(self.given.configurations, chosen, self.given.current, self.held)
 
 
 def make_instance(jobs: int, slots: int, kinds: int, *, seed: int, quotas: int, dollars: bool) -> Instance:
-    """Jobs on a cluster whose nodes are divided among the kinds."""
+    """Return jobs on a cluster whose nodes are divided among the kinds."""
     rng = np.random.default_rng(seed)
     nodes = np.full(kinds, slots // NODE_SLOTS // kinds)
     nodes[: slots // NODE_SLOTS - nodes.sum()] += 1
@@ -89,7 +89,7 @@ def _configurations(nodes: IntArray, usd_per_slot_h: FloatArray) -> Configuratio
 
 
 def _models(rng: np.random.Generator, jobs: int, speed: FloatArray) -> JobModels:
-    """Pollux's form; what synchronisation takes of a step varies by a factor of ten either way."""
+    """Return models of Pollux's form. The share of synchronisation in a step varies by a factor of ten either way."""
     shape = (jobs, len(speed))
     reference = np.asarray(2.0 ** rng.integers(5, 9, jobs), np.float64)
     compute_s = rng.lognormal(-1.5, 0.7, (jobs, 1)) / speed * rng.lognormal(0.0, 0.15, shape)
@@ -125,7 +125,7 @@ def _models(rng: np.random.Generator, jobs: int, speed: FloatArray) -> JobModels
 def _running(
     rng: np.random.Generator, columns: Configurations, allowed: BoolArray, capacity: IntArray
 ) -> IntArray:
-    """What about half of the jobs hold: a column each, as far as the slots reach."""
+    """Return the configuration that each job holds: one for about half of the jobs, as far as the slots suffice."""
     drawn: IntArray = np.where(allowed, rng.random(allowed.shape), -1.0).argmax(axis=1)
     drawn[rng.random(len(drawn)) < 0.4] = NOTHING
     for kind, most in enumerate(capacity.tolist()):
@@ -201,7 +201,7 @@ def _given(
 
 
 def _pools(kinds: tuple[str, ...], free: list[Allocation], held: list[Allocation]) -> dict[str, PoolSlots]:
-    """What nobody holds."""
+    """Return the slots that no job holds, by kind."""
     taken: dict[str, set[int]] = {}
     for allocation in held:
         for node, slots in allocation.items():

@@ -50,6 +50,7 @@ from worker_agent.runs.launcher_link import LauncherLink
 from worker_agent.runs.preparing import Host, Preparer
 from worker_agent.runs.records import tidy
 from worker_agent.supervisor import Supervisor
+from worker_agent.telemetry.facts import StateSources
 from worker_agent.telemetry.setup import RememberedHealth, Telemetry, WatchedCommands, WatchedLogs
 
 _log = structlog.get_logger()
@@ -95,14 +96,14 @@ class Agent:
         engine = engines.find(os.environ)
         self._stopping = threading.Event()
         self._telemetry = Telemetry()
-        tell, membership = self._telemetry.tell, Membership()
+        emit, membership = self._telemetry.emit, Membership()
         api = ServiceApi(options.url, membership)
         keys = NodeKeys(api, membership, self._state.credentials, options.token)
-        self._outbox = Outbox(self._state.outbox, tell=tell)
+        self._outbox = Outbox(self._state.outbox, emit=emit)
         secrets = RunSecrets(api.secrets)
         place = signing_place(api.url, os.environ)
         storage = StorageKeys(api.storage_access, place, self._state, self._stopping)
-        self._shipper = LogShipper(WatchedLogs(api, tell), self._stopping, secrets=secrets)
+        self._shipper = LogShipper(WatchedLogs(api, emit), self._stopping, secrets=secrets)
         self._link = LauncherLink(self._state, environment)
         bundles = BundleCache(self._state.bundles, api.download_bundle)
         outputs = self._outputs(Caller(isolation, environment, secrets))
@@ -131,11 +132,11 @@ class Agent:
             outbox=self._outbox,
             request=_join_request(options, self._identity, slots, engine),
             holding=self._supervisor.holding,
-            health=health.look,
-            probe=prober.ask,
+            health=health.read,
+            probe=prober.request,
             listener=self._supervisor,
             stopping=self._stopping,
-            tell=tell,
+            emit=emit,
         )
         commands = self._commands(membership, keys)
         self._bodies = [self._reporter.run, commands.run, self._shipper.run, self._tidy, prober.run]
@@ -147,24 +148,24 @@ class Agent:
     def _outputs(self, caller: Caller) -> Outputs:
         node = hashlib.sha256(self._identity.instance.encode()).hexdigest()[:12]
         report = partial(self._outbox.add, urgent=True)
-        return Outputs(caller, self._state, report, node, self._stopping)
+        return Outputs(caller, report, node, self._stopping)
 
     def _commands(self, membership: Membership, keys: NodeKeys) -> CommandReader:
-        tell, supervisor = self._telemetry.tell, self._supervisor
-        watched = WatchedCommands(supervisor.handle, supervisor.holding, tell)
-        return CommandReader(membership, keys.renew, watched.handle, self._stopping, tell)
+        emit, supervisor = self._telemetry.emit, self._supervisor
+        watched = WatchedCommands(supervisor.handle, supervisor.holding, emit)
+        return CommandReader(membership, keys.renew, watched.handle, self._stopping, emit)
 
     def _watch(self, health: RememberedHealth) -> None:
         """Serve metrics and send traces, if configured."""
         self._telemetry.trace(self._options.name)
         if self._options.metrics_listen is not None:
-            self._telemetry.serve(
-                self._options.metrics_listen,
+            sources = StateSources(
                 slots=health.last,
                 holding=self._supervisor.holding,
                 waiting=self._outbox.depth,
                 state=self._state,
             )
+            self._telemetry.serve(self._options.metrics_listen, sources)
 
     def _notices(self, metadata_url: str) -> NoticeWatcher:
         return NoticeWatcher(

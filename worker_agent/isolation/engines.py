@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from headway.contract.agents import RunCommand
-from worker_agent.host.folders import JobFolder, RunFolder
+from worker_agent.host.folders import RunFolder
 from worker_agent.isolation.modes import MAX_PROCESSES, Isolation, checkpoint_folder, device_groups
 from worker_agent.isolation.scratch import scratch_of
 from worker_agent.launcher.containers import Container, Engine, client_env
@@ -63,7 +63,7 @@ def container_of(
     if command.image is None or found.engine is None:
         return None
     user = isolation.user_of(command.job_id)
-    job = JobFolder(folder.path.parent)
+    job = folder.job
     shared = [folder.work, job.home, job.output, scratch_of(job, isolation.scratch), folder.control]
     checkpoints = checkpoint_folder(command)
     shared += [checkpoints] if checkpoints is not None and checkpoints.is_dir() else []

@@ -1,8 +1,7 @@
 """Folder with the temporary files of all jobs of an agent: `/tmp/headway-…`, with a subfolder for each job.
 
 It is kept while the agent restarts, because ranks continue meanwhile. An agent that ends together with its
-jobs removes it. If an agent is never started again, the next agent on the host that finds the folder removes
-it.
+jobs removes it. If an agent is never started again, another agent on the host removes its folder.
 """
 
 from __future__ import annotations

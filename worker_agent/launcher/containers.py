@@ -15,9 +15,9 @@ import os
 import pwd
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 Engine = Literal["docker", "podman"]
 _HOSTS_OWN = frozenset(
@@ -46,20 +46,6 @@ class Container:
     cpus: float | None = None
     """Processors of each rank. `memory_bytes` is also a limit per rank."""
     max_processes: int = 0
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain values for the launcher's order."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, fields: dict[str, Any]) -> Container:
-        """Return the container from the values of `to_json`. Unknown fields of a newer agent are ignored.
-
-        Raises:
-            TypeError: a field is missing.
-        """
-        values: dict[str, Any] = {name: fields[name] for name in cls.__dataclass_fields__ if name in fields}
-        return cls(**{**values, **{name: tuple(values.get(name, ())) for name in ("groups", "folders")}})
 
     def name_of(self, rank: int) -> str:
         """Return the name of a rank's container."""

@@ -1,7 +1,8 @@
 """Delivery of orders of members to the ranks, as files that ranks check between two steps.
 
 The newest order of a job is stored beside its runs, so that a run finds it regardless of which arrives first.
-An older order never replaces a newer one; within a generation the newest expected losses count. A run gets no order from before its own generation.
+An older order never replaces a newer one; within a generation the newest expected losses count. A run gets
+no order from before its own generation.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import structlog
 
 from headway.contract.agents import OrderCommand
 from headway.contract.orders import BatchPlan, Order, member_id, order_from_json, order_to_json
-from worker_agent.host.folders import JobFolder, RunFolder, write_text
+from worker_agent.host.folders import RunFolder, write_text
 
 _log = structlog.get_logger()
 
@@ -32,31 +33,16 @@ def order_of(command: OrderCommand) -> Order:
     )
 
 
-def keep(job: JobFolder, order: Order) -> None:
-    """Store the order if it is the newest of the job."""
-    _replace_older(job.order, order)
-
-
-def deliver(job: JobFolder, folder: RunFolder) -> None:
+def deliver(folder: RunFolder) -> None:
     """Copy the newest order of the job to the ranks of a run, unless it is from before their generation."""
-    order = _read(job.order)
-    if order is not None and order.generation >= int(folder.path.name):
-        _replace_older(folder.order, order)
+    order = read(folder.job.order)
+    if order is not None and order.generation >= folder.generation:
+        store_newest(folder.order, order)
 
 
-def newest(job: JobFolder) -> Order | None:
-    """Return the newest order of the job, or None without one."""
-    return _read(job.order)
-
-
-def generation_in(path: Path) -> int:
-    """Return the generation of the order in this file; 0 without one."""
-    order = _read(path)
-    return 0 if order is None else order.generation
-
-
-def _replace_older(path: Path, order: Order) -> None:
-    present = _read(path)
+def store_newest(path: Path, order: Order) -> None:
+    """Write the order to the file, unless the file has a newer one."""
+    present = read(path)
     if present is None or _age(present) < _age(order):
         write_text(path, order_to_json(order), 0o640)  # ranks with their own user read it by group
 
@@ -65,7 +51,7 @@ def _age(order: Order) -> tuple[int, float]:
     return order.generation, order.losses_at_s
 
 
-def _read(path: Path) -> Order | None:
+def read(path: Path) -> Order | None:
     """Return the order in the file, or None if there is none or a script has overwritten it."""
     try:
         return order_from_json(path.read_text())

@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import structlog
 
@@ -50,13 +49,6 @@ class CannotPrepare:
 
     message: str
     retryable: bool
-
-
-class Prepares(Protocol):
-    """Interface of a preparer of working folders."""
-
-    def prepare(self, command: RunCommand, folder: RunFolder) -> CannotPrepare | None:
-        """Create the working folder of the run. Return the reason if that is not possible."""
 
 
 class Preparer:

@@ -52,17 +52,19 @@ class StepMeters:
         unit = Unit.of(run.command)
         samples = stepped.step * unit.samples
         generation, at_s = stepped.generation, stepped.at_s
-        said: list[Message] = []
+        messages: list[Message] = []
         if not run.library:
             if not run.stepped:
-                said.append(FirstStep(rank=0, generation=generation, at_s=at_s, samples=samples, plain=True))
-            said.append(self._progress(run.name, stepped, unit))
+                messages.append(
+                    FirstStep(rank=0, generation=generation, at_s=at_s, samples=samples, plain=True)
+                )
+            messages.append(self._progress(run.name, stepped, unit))
         if stepped.values:
             values = stepped.values
-            said.append(
+            messages.append(
                 Metrics(rank=0, generation=generation, at_s=at_s, epoch=0, samples=samples, values=values)
             )
-        return said
+        return messages
 
     def forget(self, run: Run) -> None:
         """Forget the last step of a finished run."""

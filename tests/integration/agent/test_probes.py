@@ -65,7 +65,7 @@ class Trial:
             command=command,
             limit_s=limit_s,
         )
-        prober.ask([slot.index])
+        prober.request([slot.index])
         self._thread = threading.Thread(target=prober.run)
         self._thread.start()
 

@@ -48,7 +48,7 @@ class Sink:
 def run(tmp_path: Path) -> LoggedRun:
     folder = RunFolder(tmp_path / "job" / "1")
     folder.path.mkdir(parents=True)
-    return LoggedRun("job", 1, (0, 1), folder)
+    return LoggedRun(folder, (0, 1))
 
 
 def shipper(sink: Sink, run: LoggedRun, quota_bytes: int = 1 << 20) -> LogShipper:
@@ -325,7 +325,7 @@ def test_every_byte_is_shipped_or_counted(
 ) -> None:
     folder = RunFolder(tmp_path_factory.mktemp("run") / "job" / "1")
     folder.path.mkdir(parents=True)
-    run, sink, clock = LoggedRun("job", 1, (0,), folder), Pieces(), Hours()
+    run, sink, clock = LoggedRun(folder, (0,)), Pieces(), Hours()
     made = LogShipper(sink, threading.Event(), 2000, now_s=clock)
     made.watch(run)
     for lines, seconds in steps:
