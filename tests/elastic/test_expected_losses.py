@@ -1,0 +1,78 @@
+"""Real ranks save by the losses that the service expects: those of their start, of a change, and of a repeated order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from headway.contract.orders import Order, member_id
+from headway.contract.runtime import Checkpointed, Switched
+from headway.contract.values.checkpoint_interval import LONGEST_S, SHORTEST_S
+from tests.elastic.live import Live
+from tests.elastic.test_live import counting  # noqa: F401
+
+RARE, OFTEN = 1e-9, 1e6
+"""Losses per hour for which any save of a small model has the longest, or the shortest, interval."""
+
+
+def repeated(live: Live, losses_per_h: float) -> Order:
+    """The order for the present members, with these losses."""
+    members = {member: rank for rank, member in enumerate(live.members)}
+    store = f"127.0.0.1:{live.processes[live.members[0]].cohort.store.port}"
+    return Order(
+        generation=live.generation,
+        world_size=len(members),
+        store=store,
+        members=members,
+        losses_per_h=losses_per_h,
+        losses_at_s=1.0,
+    )
+
+
+def last_interval_s(live: Live) -> float | None:
+    live.allow_all()
+    assert live.wait() == [0] * len(live.members), live.output()
+    return live.messages(Checkpointed)[-1].every_s
+
+
+@pytest.mark.parametrize(("losses_per_h", "expected_s"), [(RARE, LONGEST_S), (OFTEN, SHORTEST_S)])
+def test_the_interval_of_a_start(
+    counting: Callable[..., Live],
+    losses_per_h: float,
+    expected_s: float,  # noqa: F811
+) -> None:
+    live = counting()
+    live.start(2, HEADWAY_LOSSES_PER_H=str(losses_per_h))
+    live.allow_all()
+    assert last_interval_s(live) == expected_s
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected_s"), [(RARE, OFTEN, SHORTEST_S), (OFTEN, RARE, LONGEST_S)]
+)
+def test_a_repeated_order_changes_the_interval_and_nothing_else(
+    counting: Callable[..., Live],
+    before: float,
+    after: float,
+    expected_s: float,  # noqa: F811
+) -> None:
+    live = counting()
+    live.start(2, steps=3, HEADWAY_LOSSES_PER_H=str(before))
+    live.wait_until_held()
+    assert live.members == [member_id(1, 0), member_id(1, 1)]
+    live.give(repeated(live, after))
+    assert last_interval_s(live) == expected_s
+    assert live.messages(Switched) == []
+
+
+def test_a_change_brings_the_losses_of_the_new_machines(counting: Callable[..., Live]) -> None:  # noqa: F811
+    live = counting()
+    live.start(1, steps=3, HEADWAY_LOSSES_PER_H=str(RARE))
+    live.wait_until_held()
+    order = live.newcomers(live.members, 1)
+    live.give(replace(order, losses_per_h=OFTEN, losses_at_s=1.0))
+    live.allow(4)
+    live.wait_for_switch()
+    assert last_interval_s(live) == SHORTEST_S
