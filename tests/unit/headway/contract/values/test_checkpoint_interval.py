@@ -50,6 +50,7 @@ def test_an_interval_is_at_most_the_time_between_losses(cost_s: float, mtbf_s: f
         pytest.param(0.0, 8.0, 0.0, LONGEST_S, id="no losses"),
         pytest.param(0.0, 0.0, 0.0, LONGEST_S, id="no losses and no cost"),
         pytest.param(60.0, 40.0, 0.0, 60.0, id="a save costs more than half of the time between losses"),
+        pytest.param(60.0, 30.0, 0.0, 60.0, id="a save costs just half of it"),
         pytest.param(1.0, -8.0, 0.0, SHORTEST_S, id="a negative cost is none"),
     ],
 )

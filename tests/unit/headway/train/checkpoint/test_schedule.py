@@ -89,9 +89,9 @@ def test_only_losses_beyond_the_expected_ones_count() -> None:
 
 
 def test_a_run_on_machines_that_hardly_fail_still_learns_from_its_own_losses() -> None:
-    schedule = Schedule(None, now=0.0, losses_per_h=1e-4)
+    schedule = Schedule(None, now=9 * HOUR_S, losses_per_h=1e-4)
     schedule.failed()
-    assert schedule.losses_per_h(HOUR_S) == pytest.approx(1 / (PRIOR_H + 1), rel=1e-3)
+    assert schedule.losses_per_h(10 * HOUR_S) == pytest.approx(1 / (PRIOR_H + 1), rel=1e-3)
 
 
 def test_a_storage_that_is_slow_is_not_written_without_end() -> None:
