@@ -1,4 +1,4 @@
-"""Load of many agents and of users on one service with a history of jobs, at the normal rate and at three times that.
+"""Load of many agents and of users on one service with a history of jobs, at the normal rate and at three times this rate.
 
     python -m benchmarks.agents --agents 5000 --json
 
@@ -9,9 +9,10 @@ alone. After the agents have joined and their jobs run:
 - `--seconds` of steady load. `lag_p99_s`: time from when a report is due until it is answered. `command_ack_p99_s`: time from
   a command's row to its acknowledgement in the database. `round_s`: longest round of the scheduler. `list_p99_ms` and
   `describe_p99_ms`: latencies of users' requests.
-- Half as long at three times the rate. `overload_p99_ratio`: growth of the p99 of accepted requests, in the class (reports,
+- Half as many seconds of load at three times the rate. `overload_p99_ratio`: growth of the p99 of accepted requests, in the class (reports,
   reads, submits) that grew most. `rejected` counts the requests that the service answered with 429.
-- Agents and scheduler stopped: submits in turns with a bare handler (`benchmarks/api.py`) over the same filled database.
+- After the agents and the scheduler have stopped: submits to the service and, in turns, to a bare handler
+  (`benchmarks/bare_app.py`) over the same filled database.
 """
 
 from __future__ import annotations
@@ -149,7 +150,7 @@ class Bench:
         acks = await self._one(_ACKS, began, ended)
         rounds = await self._one(_ROUNDS, began, ended)
         events = (await self._one(_EVENTS, began, ended))["events"]
-        return Phase(measured, reads, acks, rounds, json.loads(events), _between(before, after))
+        return Phase(measured, reads, acks, rounds, json.loads(events), _usage_between(before, after))
 
     async def _one(self, query: str, *arguments: Any) -> dict[str, Any]:
         async with connected(self._url) as connection:
@@ -174,7 +175,7 @@ _EVENTS = """
 """
 
 
-def _between(before: dict[str, Usage], after: dict[str, Usage]) -> dict[str, Any]:
+def _usage_between(before: dict[str, Usage], after: dict[str, Usage]) -> dict[str, Any]:
     return {
         name: {
             "cpu": round((now.cpu_s - before[name].cpu_s) / (now.at_s - before[name].at_s), 2),
@@ -199,12 +200,12 @@ def figures(steady: Phase, over: Phase) -> dict[str, Any]:
         "describe_p99_ms": _ms(steady.reads.p99_s("describe", "explain")),
         "overload_p99_ratio": max((one for one in ratios.values() if one is not None), default=None),
         "overload_p99_ratios": ratios,
-        "steady": _shown(steady),
-        "overload": _shown(over),
+        "steady": _phase_figures(steady),
+        "overload": _phase_figures(over),
     }
 
 
-def _shown(phase: Phase) -> dict[str, Any]:
+def _phase_figures(phase: Phase) -> dict[str, Any]:
     return {
         **phase.simulator,
         "reads_p99_s": phase.reads.p99_s(),

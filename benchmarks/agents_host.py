@@ -142,7 +142,7 @@ class Agent:
             self._ship_logs(node)
 
     def _every_s(self, node: JoinReply) -> float:
-        """Return the seconds between reports: those that the service sets, else fewer if a rank 0 runs here."""
+        """Return the seconds between reports: those of the last answer, else `PROGRESS_EVERY_S` if a rank 0 runs here."""
         if self._paced_s is not None:
             return self._paced_s
         return PROGRESS_EVERY_S if self._leads() else node.report_every_s

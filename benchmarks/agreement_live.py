@@ -23,7 +23,7 @@ _STEPS = "SELECT job_id, slots, sum(steps), sum(step_s_sum) FROM measurements GR
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submit:
-    """Submit of a job.
+    """A job of the run, and the time of its submit.
 
     Attributes:
         at_s: submit time, in seconds after the first submit, or after the first live resize of the job named by `follows`.
@@ -61,7 +61,7 @@ class FinishedJob:
         job, events: the job and its events from the service.
         trained_at: end of its last step, reported by its script.
         step_s: mean seconds of a step by number of slots, measured by its ranks.
-        released_at: times at which slots of it became free.
+        released_at: times at which its slots became free.
     """
 
     job: JobView
@@ -101,7 +101,7 @@ def run_live(folder: Path, submits: Sequence[Submit], *, slots: int, within_s: f
             time.sleep(max(0.0, since_s + submit.at_s - time.monotonic()))
             ids.append(client.submit(submit.spec()).id)
         jobs = [wait_for_success(client, job, began_s + within_s) for job in ids]
-        step_s, released = asyncio.run(_measured(EmbeddedPostgres(folder / "postgres").url()))
+        step_s, released = asyncio.run(_read_measurements(EmbeddedPostgres(folder / "postgres").url()))
         finished = tuple(
             FinishedJob(
                 job=job,
@@ -127,7 +127,7 @@ def _changed_s(client: Client, name: str) -> float:
     return time.monotonic()
 
 
-async def _measured(url: str) -> tuple[dict[str, dict[int, float]], dict[str, list[datetime]]]:
+async def _read_measurements(url: str) -> tuple[dict[str, dict[int, float]], dict[str, list[datetime]]]:
     """Return the mean seconds of a step by job and slots, and the times at which slots became free, by job."""
     async with connected(url) as connection:
         steps, grants = await connection.fetch(_STEPS), await connection.fetch(_RELEASED)

@@ -113,7 +113,7 @@ def _all_step_s(jobs: Sequence[FinishedJob], sizes: Sequence[int]) -> list[dict[
 
 
 def _starts_s(jobs: Sequence[FinishedJob], step_s: Sequence[Mapping[int, float]]) -> Iterator[float]:
-    """Yield the seconds from each grant to the begin of the first step, which is reported at its end."""
+    """Yield the seconds from each grant to the begin of the first step; the event is reported at the step's end."""
     for one, times in zip(jobs, step_s, strict=True):
         for granted, first in _pairs(one.events, "allocate", "first_step"):
             yield _since(first.at, granted.at) - times[granted.data["slots"]]

@@ -97,8 +97,8 @@ def decide(instance: Instance, watch: Stopwatch) -> dict[str, float]:
         return solution
 
     choices = watch.time("choose", lambda: policy("goodput").choose(given, solve_timed))
-    wants = instance.wants(choices.chosen)
-    places = watch.time("place", lambda: place_all(wants, instance.pools))
+    requests = instance.placement_requests(choices.chosen)
+    places = watch.time("place", lambda: place_all(requests, instance.pools))
     return {
         "gap": found[-1][1].gap,
         "configurations": len(given.configurations.slots),
@@ -111,7 +111,7 @@ def decide(instance: Instance, watch: Stopwatch) -> dict[str, float]:
 
 def measure(size: Size, quotas: int, dollars: bool) -> dict[str, float]:  # noqa: FBT001
     """Return the figures of one size, measured in this process on one core."""
-    instance = _prepared(size, quotas, dollars)
+    instance = _warm_instance(size, quotas, dollars)
     repeats = _repeats(size)
     watch = Stopwatch()
     for _ in range(repeats):
@@ -134,7 +134,7 @@ def measure(size: Size, quotas: int, dollars: bool) -> dict[str, float]:  # noqa
 
 def measure_round(size: Size, quotas: int, dollars: bool) -> dict[str, float]:  # noqa: FBT001
     """Return the figures of one round of the service, measured in this process on one core."""
-    snapshot = make_snapshot(_prepared(size, quotas, dollars))
+    snapshot = make_snapshot(_warm_instance(size, quotas, dollars))
     gap = 0.0 if size[0] <= EXACT_UP_TO else GAP
     watch = Stopwatch()
     for _ in range(3 if size[0] <= 1_000 else 1):
@@ -160,7 +160,7 @@ def growth(taken_s: Mapping[int, float]) -> float | None:
     return round(max(slopes), 3) if slopes else None
 
 
-def _prepared(size: Size, quotas: int, dollars: bool) -> Instance:  # noqa: FBT001
+def _warm_instance(size: Size, quotas: int, dollars: bool) -> Instance:  # noqa: FBT001
     """Return the instance, after a small decision as a warm-up, so that imports and caches do not count."""
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     decide(make_instance(16, 64, 2, seed=SEED, quotas=0, dollars=False), Stopwatch())

@@ -3,11 +3,12 @@
     python -m benchmarks.budget --json
 
 The two published streams alternate, eight hours each, for four days: 1,920 jobs, with a calm and a busy period in each eight
-hours. The policy starts without knowledge of the stream. Its budget is a mean of so many dollars per hour, on at most 256
-slots at a dollar per hour. Changes are live, and rounds also run on events.
+hours. The policy starts without knowledge of the stream. Its budget limits the mean of the dollars per hour, on at most 256 slots
+at a dollar per hour each. Changes are live, and rounds also run on events.
 
-`worst_error` is the largest |spent / budget - 1| over the budgets. `points` has the figures of each budget. There, `mu_jct_h`
-is the mean completion time of the fixed price of delay that spends as much, which would have to be known in advance.
+`worst_error` is the largest |spent / budget - 1| over the budgets. `points` has the figures of each budget. Among them,
+`mu_jct_h` is the mean completion time with a fixed price of delay that spends the same. Only a policy that knows the stream
+in advance could choose this price.
 """
 
 from __future__ import annotations
@@ -43,8 +44,8 @@ def main() -> None:
     policies = [BudgetPolicy(usd_per_h=budget) for budget in budgets]
     policies += [BudgetPolicy(mu_h_per_usd=price) for price in prices]
     with pool(arguments.processes) as workers:
-        played = list(workers.map(partial(_played, windows), policies))
-    result = _compared(budgets, played[: len(budgets)], played[len(budgets) :])
+        played = list(workers.map(partial(_replay_figures, windows), policies))
+    result = _compare(budgets, played[: len(budgets)], played[len(budgets) :])
     show(result, arguments)
 
 
@@ -65,7 +66,7 @@ def _days(windows: int) -> World:
     return world_of_stream(KINDS, file, sorted(jobs, key=lambda job: job.submit_s), rules)
 
 
-def _played(windows: int, policy: BudgetPolicy) -> dict[str, float]:
+def _replay_figures(windows: int, policy: BudgetPolicy) -> dict[str, float]:
     found = replay(_days(windows), policy)
     figures = summary(found)
     return {
@@ -75,7 +76,7 @@ def _played(windows: int, policy: BudgetPolicy) -> dict[str, float]:
     }
 
 
-def _compared(
+def _compare(
     budgets: Sequence[float], kept: list[dict[str, float]], fixed: list[dict[str, float]]
 ) -> dict[str, Any]:
     curve = [(one["usd_per_h"], one["jct_h"]) for one in fixed]

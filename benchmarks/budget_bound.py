@@ -1,9 +1,9 @@
 """Lower bound on the mean completion time of any policy that spends a given number of dollars.
 
-Each job runs alone in a cluster without limits, starts at its submit, and rents slots instead of nodes. Its sizes over its
-phases minimise hours plus dollars at some price, with a start at the measured cost and changes at `change_s` (dynamic
-programming over phases). For any policy, hours plus price times dollars are at least the sum of these minimums. So by
-duality no policy that spends as much is faster.
+Each job runs alone in a cluster without limits, starts at its submit, and rents slots instead of nodes. For a given price,
+dynamic programming over the phases of a job finds the sizes with the least hours + price * dollars. A start costs the
+measured time, and a change `change_s`. For any policy, hours + price * dollars of all jobs are at least the sum of these
+minimums. So by duality no policy that spends as much is faster.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def least_hours(world: World, usd: Sequence[float], *, change_s: float | None) -
 def _least(
     application: Application, job: Arrival, usd_per_h: FloatArray, price: float, change_s: float | None
 ) -> float:
-    """Return the minimum of hours plus dollars at their price in hours, over the sizes of a job."""
+    """Return the minimum of hours + price * dollars over the sizes of a job. `price` is in hours per dollar."""
     hour_cost = 1.0 + price * usd_per_h
     work = np.diff(application.boundaries)
     if job.work is not None:

@@ -122,10 +122,12 @@ def main() -> None:
     budget = [Rented(BudgetPolicy(mu_h_per_usd=price)) for price in prices]
     plays = [("restart", one) for one in pollux] + [(resize, one) for resize in CHANGES for one in budget]
     with pool(arguments.processes) as workers:
-        played = list(workers.map(partial(_played, arguments.workload, jobs), *zip(*plays, strict=True)))
+        played = list(
+            workers.map(partial(_replay_figures, arguments.workload, jobs), *zip(*plays, strict=True))
+        )
     theirs, ours = played[: len(pollux)], played[len(pollux) :]
     curves = {resize: ours[turn * len(budget) :][: len(budget)] for turn, resize in enumerate(CHANGES)}
-    result = _compared(arguments.workload, jobs, middles, prices, theirs, curves)
+    result = _compare(arguments.workload, jobs, middles, prices, theirs, curves)
     show(result, arguments)
 
 
@@ -134,7 +136,9 @@ def _world(workload: str, resize: str, jobs: int | None) -> World:
     return published_world(KINDS, workload, rules, seed=0, jobs=jobs)
 
 
-def _played(workload: str, jobs: int | None, resize: str, policy: Autoscaled | Rented) -> dict[str, float]:
+def _replay_figures(
+    workload: str, jobs: int | None, resize: str, policy: Autoscaled | Rented
+) -> dict[str, float]:
     """Return the dollars and hours of a stream under a policy.
 
     Raises:
@@ -150,7 +154,7 @@ def _played(workload: str, jobs: int | None, resize: str, policy: Autoscaled | R
     return {"usd": usd, "avg_jct_h": figures["avg_jct_h"], "p99_jct_h": figures["p99_jct_h"]}
 
 
-def _compared(
+def _compare(
     workload: str,
     jobs: int | None,
     middles: Sequence[float],

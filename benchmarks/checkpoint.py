@@ -2,7 +2,7 @@
 
     python -m benchmarks.checkpoint --json
 
-`async_blocking_s`: pause of training during a save of `--megabytes` of state, which then continues in the background.
+`async_blocking_s`: pause of training for a save of `--megabytes` of state, whose rest runs in the background.
 `first_async_blocking_s`: the same for the first save of a process, some seconds after `warm`.
 `sync_s`: seconds until a save is complete. `ratio`: `async_blocking_s` over `sync_s`.
 `mb_per_s`: size of the state over `sync_s`. `plain_write_mb_per_s`: throughput of one plain file of the same size with fsync.

@@ -17,7 +17,7 @@ with a pinned size is that size.
 `early_vacates`: number of times that ranks were stopped for the gain of another job within `min_run_s` of the grant of their
 slots. `min_run_s` is the larger of 60 s and twenty times the cost of a stop and a start (`start_s` + `stop_s`, medians of the
 stream). Stops for users' commands, drains, failures, budgets, quotas and deadlines do not count. All jobs have the same
-priority. A stop is for the gain of others unless the job gets more slots by it.
+priority. A stop is for the gain of others unless it gives the job more slots.
 
 `pinned_vacates`: number of times that slots or ranks of a job with a pinned size were taken for the gain of another job.
 

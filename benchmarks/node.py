@@ -17,7 +17,7 @@ from headway.contract.orders import Order, order_to_json
 from headway.local.ports import HOST, free_port
 from worker_agent.devices.inventory import cpu_count, gpu_slots
 from worker_agent.host.folders import StateFolder, boot_s, write_text
-from worker_agent.isolation.engines import Found as Engine
+from worker_agent.isolation.engines import DetectedEngine
 from worker_agent.isolation.modes import Isolation, UserIds
 from worker_agent.launcher.protocol import Kill, Lease, Message, Start, Terminate
 from worker_agent.runs.environment import base_env
@@ -74,7 +74,7 @@ class Node:
         self.state.make()
         env = base_env(os.environ, ())
         isolation = Isolation("none", self.state, env, UserIds(), scratch=folder / "scratch")
-        self.host = Host(slots, cpu_count(), env, isolation, Engine())
+        self.host = Host(slots, cpu_count(), env, isolation, DetectedEngine())
         self._link = LauncherLink(self.state, os.environ)
 
     def __enter__(self) -> Self:

@@ -114,7 +114,7 @@ class DeepVm(OnDemand):
             on_demand=0,
             spot=workers if enough else 0,
             gang=workers,
-            beside_usd_per_h=beside,
+            extra_usd_per_h=beside,
         )
 
     def most(self, work: Work) -> int:

@@ -88,12 +88,12 @@ class Scene:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptionalChange:
-    """Machines to hold. With a `gang`, the job trains on exactly that many. `beside_usd_per_h` are additional costs."""
+    """Machines to hold. With a `gang`, the job trains on exactly that many. `extra_usd_per_h` are additional costs."""
 
     on_demand: int
     spot: int
     gang: int | None = None
-    beside_usd_per_h: float = 0.0
+    extra_usd_per_h: float = 0.0
 
 
 class Rule(Protocol):
@@ -195,7 +195,7 @@ def play(work: Work, rule: Rule, zones: Zones, prices: Prices, offset_s: float) 
         # The last step ends with the work.
         share = min((1 - done) / progress, 1.0) if progress > 0 else 1.0
         lasted_s = STEP_S if share >= 1 else STEP_S - trained_s * (1 - share)
-        price = prices.on_demand * len(held.on_demand) + prices.spot * held.count() + wish.beside_usd_per_h
+        price = prices.on_demand * len(held.on_demand) + prices.spot * held.count() + wish.extra_usd_per_h
         usd += price * lasted_s / 3600
         done += progress * share if share < 1 else progress
         elapsed_s += lasted_s

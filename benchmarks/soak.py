@@ -44,7 +44,7 @@ _MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Resources of one program at a time. `memory_bytes` is its private memory."""
+    """Resources of one program at the time `at_s` (monotonic clock). `memory_bytes` is its private memory."""
 
     at_s: float
     memory_bytes: int
@@ -79,7 +79,7 @@ def slope_per_h(points: Sequence[tuple[float, float]]) -> float:
     return 3600.0 * statistics.median(slopes) if slopes else 0.0
 
 
-def thinned(samples: Sequence[Sample], most: int = 600) -> Sequence[Sample]:
+def thin_out(samples: Sequence[Sample], most: int = 600) -> Sequence[Sample]:
     """Return evenly spaced samples, to limit the number of pairs."""
     return samples[:: max(1, len(samples) // most)]
 
@@ -227,7 +227,7 @@ def soak(minutes: float) -> dict[str, object]:
     warm = {name: found[int(len(found) * WARM_UP) :] for name, found in watch.samples.items()}
     slopes: dict[str, float] = defaultdict(lambda: -float("inf"))
     for name, found in warm.items():
-        points = [(one.at_s, one.memory_bytes / _MIB) for one in thinned(found)]
+        points = [(one.at_s, one.memory_bytes / _MIB) for one in thin_out(found)]
         kind = name.split()[0]
         slopes[kind] = max(slopes[kind], slope_per_h(points))
     return {

@@ -1,4 +1,4 @@
-"""Speedup by balanced local batches if one of two ranks has a quarter of the other's CPU.
+"""Speedup from balanced local batches when one of two ranks has a quarter of the other's CPU.
 
     python -m benchmarks.uneven --json
 
@@ -6,10 +6,10 @@ Each rank has its own core. The slow rank is stopped for three quarters of every
 without privileges.
 
 `speeds`: samples per second of both ranks when each trains alone, at the same time.
-`bound`: sum of the speeds over N times the slowest speed, the largest gain of any division of the batch.
-`speedup`: step time with even local batches over that with balanced ones, as medians without the first steps.
+`bound`: sum of the speeds, divided by N times the slowest speed. No division of the batch gains more.
+`speedup`: step time with even local batches, divided by that with balanced ones. Both are medians without the first steps.
 
-All three are measured `--repeats` times, one after another. The result is the round with the median share of the bound.
+The benchmark measures all three in each of `--repeats` rounds. The result is the round with the median share of the bound.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def together(mode: str, settle: int, steps: int) -> tuple[float, list[int]]:
     return step_s, [int(one["local_batches"][-1]) for one in found]
 
 
-def measured(settle: int, steps: int) -> dict[str, Any]:
+def measure(settle: int, steps: int) -> dict[str, Any]:
     alone = speeds(steps)
     even_s, _ = together("even", settle, steps)
     balanced_s, local_batches = together("balanced", settle, steps)
@@ -143,7 +143,7 @@ def main() -> None:
         (QUICK_STEPS, 1) if arguments.quick else ((SETTLE_STEPS, MEASURED_STEPS), arguments.repeats)
     )
     rounds = sorted(
-        (measured(*steps) for _ in range(repeats)),
+        (measure(*steps) for _ in range(repeats)),
         key=lambda one: one["share_of_bound"],
     )
     result = {

@@ -31,7 +31,7 @@ from worker_agent.host.metadata import Metadata
 from worker_agent.isolation import control_groups, engines
 from worker_agent.isolation.modes import Isolation, choose
 from worker_agent.isolation.scratch import close_scratch, remove_abandoned
-from worker_agent.isolation.self_check import checked, withheld
+from worker_agent.isolation.self_check import mark_withheld, run_self_check
 from worker_agent.link.commands import CommandReader
 from worker_agent.link.credentials import NodeKeys
 from worker_agent.link.notices import NoticeWatcher
@@ -57,7 +57,8 @@ _log = structlog.get_logger()
 
 EXIT_REFUSED = 78
 _OWN_JOBS_GRACE_S = 10.0
-_FAREWELL_S = 2.0
+_LAST_REPORTS_S = 2.0
+"""Seconds for the last reports to reach the service."""
 _TIDY_EVERY_S = 60.0
 
 
@@ -92,7 +93,7 @@ class Agent:
         slots = _slots(options, self._state)
         environment = base_env(os.environ, options.pass_env)
         isolation = _isolation(options, self._state, environment)
-        slots = withheld(slots, isolation)
+        slots = mark_withheld(slots, isolation)
         engine = engines.find(os.environ)
         self._stopping = threading.Event()
         self._telemetry = Telemetry()
@@ -120,7 +121,7 @@ class Agent:
         prober = Prober(
             slots=slots,
             outbox=self._outbox,
-            memory=self._state.probes,
+            first_times=self._state.probes,
             environment=environment,
             stopping=self._stopping,
         )
@@ -140,10 +141,10 @@ class Agent:
         )
         commands = self._commands(membership, keys)
         self._bodies = [self._reporter.run, commands.run, self._shipper.run, self._tidy, prober.run]
-        self._bodies += [storage.run, outputs.run, *_watching(slots, self._outbox, self._stopping)]
+        self._bodies += [storage.run, outputs.run, *_device_monitors(slots, self._outbox, self._stopping)]
         if options.metadata_url is not None:
             self._bodies.append(self._notices(options.metadata_url).run)
-        self._watch(health)
+        self._start_telemetry(health)
 
     def _outputs(self, caller: Caller) -> Outputs:
         node = hashlib.sha256(self._identity.instance.encode()).hexdigest()[:12]
@@ -155,7 +156,7 @@ class Agent:
         watched = WatchedCommands(supervisor.handle, supervisor.holding, emit)
         return CommandReader(membership, keys.renew, watched.handle, self._stopping, emit)
 
-    def _watch(self, health: RememberedHealth) -> None:
+    def _start_telemetry(self, health: RememberedHealth) -> None:
         """Serve metrics and send traces, if configured."""
         self._telemetry.trace(self._options.name)
         if self._options.metrics_listen is not None:
@@ -201,13 +202,13 @@ class Agent:
     def _end_jobs(self) -> None:
         """Stop the ranks, wait until the service has the reports, and shut the launcher down."""
         self._supervisor.stop_all(_OWN_JOBS_GRACE_S)
-        give_up_s = time.monotonic() + _OWN_JOBS_GRACE_S + _FAREWELL_S
+        give_up_s = time.monotonic() + _OWN_JOBS_GRACE_S + _LAST_REPORTS_S
         while not self._supervisor.idle() and time.monotonic() < give_up_s:
             self._supervisor.run_once()
         self._link.shut_down()
         if self._supervisor.idle():
             close_scratch(self._state)
-        give_up_s = time.monotonic() + _FAREWELL_S
+        give_up_s = time.monotonic() + _LAST_REPORTS_S
         while not self._outbox.empty() and time.monotonic() < give_up_s:
             time.sleep(0.01)
 
@@ -264,7 +265,7 @@ def _with_ids(node: str, _: Any, __: str, event: MutableMapping[str, Any]) -> Mu
 
 
 def _join_request(
-    options: Options, identity: Identity, slots: list[SlotInfo], engine: engines.Found
+    options: Options, identity: Identity, slots: list[SlotInfo], engine: engines.DetectedEngine
 ) -> JoinRequest:
     return JoinRequest(
         name=options.name,
@@ -299,7 +300,7 @@ def _isolation(options: Options, state: StateFolder, environment: Mapping[str, s
         HeadwayError: the requested isolation does not work on this host.
     """
     groups = control_groups.find(state.path)
-    isolation = checked(
+    isolation = run_self_check(
         choose(options.isolation, state, environment, options.user_ids, groups, options.private)
     )
     if not isolation.broken:
@@ -307,7 +308,7 @@ def _isolation(options: Options, state: StateFolder, environment: Mapping[str, s
     return isolation
 
 
-def _watching(
+def _device_monitors(
     slots: Sequence[SlotInfo], outbox: Outbox, stopping: threading.Event
 ) -> list[Callable[[], None]]:
     """Return the bodies of the threads that monitor GPUs; none on a host without GPUs."""

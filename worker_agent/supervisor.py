@@ -42,7 +42,7 @@ _POLL_S = 0.05
 """Maximum delay in seconds of a rank's message, or of a SIGKILL that is due."""
 _SWITCH_POLL_S = 0.01
 _SWITCH_S = 10.0
-"""Seconds after an order during which messages are read more often, because its members switch and report it."""
+"""Seconds after an order during which messages are read more often, because the members report their switch."""
 _IDLE_POLL_S = 1.0
 _CONNECT_POLL_S = 0.02
 

@@ -62,13 +62,13 @@ def double_slots(lives: Sequence[Life]) -> list[Finding]:
         for life in there[1:]:
             if life.born_s < longest.seen_s:
                 both_s = min(longest.seen_s, life.seen_s) - life.born_s
-                sentence = f"{_described(longest)} was alive for {both_s:.2f} s beside {_described(life)}"
+                sentence = f"{_describe(longest)} was alive for {both_s:.2f} s beside {_describe(life)}"
                 found.append(Finding("double_slots", f"{node} slot {slot}", sentence))
             longest = max(longest, life, key=lambda one: one.seen_s)
     return found
 
 
-def _described(life: Life) -> str:
+def _describe(life: Life) -> str:
     return f"{life.name} generation {life.generation} rank {life.rank} (process {life.pid})"
 
 

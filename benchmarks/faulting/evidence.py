@@ -20,9 +20,9 @@ _TABLE, _LOSSES = "table", "losses"
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """Lifetime of a rank process, from its own journal and the process table.
+    """Lifetime of a rank process on its slot, from its own journal and the process table.
 
-    It lived on the slot from `born_s` until at least `seen_s`, when it was last observed (seconds since boot).
+    It lived from `born_s` at least until `seen_s`, its last observation (both in seconds since boot).
     """
 
     job: str

@@ -48,8 +48,8 @@ class WrongClocks:
 class SmallDisk:
     """Folder that can be made full.
 
-    `how` is the method: `tmpfs` is a small file system in memory, which requires the right to mount. `mode` forbids writing by
-    the folder's mode, which has no effect on root. It is empty for root without the right to mount: then no method works.
+    `how` is the method. `tmpfs` is a small file system in memory, which requires the right to mount. `mode` removes the write
+    permission of the folder, which has no effect on root. Root without the right to mount has no method, and `how` is empty.
     """
 
     def __init__(self, folder: Path) -> None:

@@ -10,11 +10,19 @@ import pytest
 from headway.contract.orders import Order, member_id
 from headway.contract.runtime import Checkpointed, Switched
 from headway.contract.values.checkpoint_interval import LONGEST_S, SHORTEST_S
+from tests.elastic.harness import Job
 from tests.elastic.live import Live
-from tests.elastic.test_live import counting  # noqa: F401
 
 RARE, OFTEN = 1e-9, 1e6
 """Losses per hour for which any save of a small model has the longest, or the shortest, interval."""
+
+
+@pytest.fixture
+def live(job: Callable[..., Job]) -> Live:
+    """A live job of 100 steps."""
+    made = job("count.py", "--samples", 400, "--epochs", 2, "--batch", 8)
+    made.arguments = [*made.arguments, "--result", str(made.folder)]
+    return Live(made)
 
 
 def repeated(live: Live, losses_per_h: float) -> Order:
@@ -39,11 +47,10 @@ def last_interval_s(live: Live) -> float | None:
 
 @pytest.mark.parametrize(("losses_per_h", "expected_s"), [(RARE, LONGEST_S), (OFTEN, SHORTEST_S)])
 def test_the_interval_of_a_start(
-    counting: Callable[..., Live],
+    live: Live,
     losses_per_h: float,
-    expected_s: float,  # noqa: F811
+    expected_s: float,
 ) -> None:
-    live = counting()
     live.start(2, HEADWAY_LOSSES_PER_H=str(losses_per_h))
     live.allow_all()
     assert last_interval_s(live) == expected_s
@@ -53,12 +60,11 @@ def test_the_interval_of_a_start(
     ("before", "after", "expected_s"), [(RARE, OFTEN, SHORTEST_S), (OFTEN, RARE, LONGEST_S)]
 )
 def test_a_repeated_order_changes_the_interval_and_nothing_else(
-    counting: Callable[..., Live],
+    live: Live,
     before: float,
     after: float,
-    expected_s: float,  # noqa: F811
+    expected_s: float,
 ) -> None:
-    live = counting()
     live.start(2, steps=3, HEADWAY_LOSSES_PER_H=str(before))
     live.wait_until_held()
     assert live.members == [member_id(1, 0), member_id(1, 1)]
@@ -67,8 +73,7 @@ def test_a_repeated_order_changes_the_interval_and_nothing_else(
     assert live.messages(Switched) == []
 
 
-def test_a_change_brings_the_losses_of_the_new_machines(counting: Callable[..., Live]) -> None:  # noqa: F811
-    live = counting()
+def test_a_change_brings_the_losses_of_the_new_machines(live: Live) -> None:
     live.start(1, steps=3, HEADWAY_LOSSES_PER_H=str(RARE))
     live.wait_until_held()
     order = live.newcomers(live.members, 1)

@@ -28,7 +28,7 @@ _log = structlog.get_logger()
 LIMIT_S = 120
 """Time limit of a probe in seconds. A probe takes a few seconds; a longer one hangs."""
 SLOWER = 1.5
-"""Factor over the time of a device's first probe from which the device counts as faulty."""
+"""Ratio to the time of the device's first probe above which the device counts as faulty."""
 PROBE = (sys.executable, "-m", "worker_agent.launcher.probe")
 _LOOK_S = 0.2
 
@@ -70,14 +70,14 @@ def judge(output: str, errors: str, code: int | None, first_s: float | None, lim
 
 
 class Prober:
-    """Body of the probe thread. The file `memory` stores the time of each device's first successful probe."""
+    """Body of the probe thread. The JSON file `first_times` stores the time of each device's first successful probe."""
 
     def __init__(
         self,
         *,
         slots: Sequence[SlotInfo],
         outbox: Outbox,
-        memory: Path,
+        first_times: Path,
         environment: Mapping[str, str],
         stopping: threading.Event,
         command: Sequence[str] = PROBE,
@@ -85,7 +85,7 @@ class Prober:
     ) -> None:
         self._slots = {slot.index: slot for slot in slots}
         self._outbox = outbox
-        self._memory = memory
+        self._first_times = first_times
         self._environment = environment
         self._stopping = stopping
         self._command = command
@@ -108,13 +108,13 @@ class Prober:
 
     def _probe(self, slot: SlotInfo) -> None:
         key = slot.uuid or slot.device_kind
-        first: dict[str, float] = read_json(self._memory) or {}
+        first: dict[str, float] = read_json(self._first_times) or {}
         ended = self._run_probe(slot)
         if ended is None:
             return
         outcome = judge(*ended, first.get(key), self._limit_s)
         if outcome.healthy and outcome.product_s is not None and key not in first:
-            write_json(self._memory, {**first, key: outcome.product_s})
+            write_json(self._first_times, {**first, key: outcome.product_s})
         _log.info("probed", slot=slot.index, healthy=outcome.healthy, message=outcome.message)
         draft = partial(DeviceProbed, slot=slot.index, healthy=outcome.healthy, message=outcome.message)
         self._outbox.add(draft, urgent=True)

@@ -42,7 +42,7 @@ _MOST_CHARACTERS = 1000
 """Maximum length of the reason that the service accepts (`SlotInfo.withheld`)."""
 
 
-def checked(isolation: Isolation) -> Isolation:
+def run_self_check(isolation: Isolation) -> Isolation:
     """Return the isolation, with the reason in `broken` if it fails the test: then no job may be started.
 
     Without isolation (`none`) there is nothing to test. The function forks, so call it before any thread
@@ -64,7 +64,7 @@ def checked(isolation: Isolation) -> Isolation:
     return replace(isolation, broken=broken)
 
 
-def withheld(slots: list[SlotInfo], isolation: Isolation) -> list[SlotInfo]:
+def mark_withheld(slots: list[SlotInfo], isolation: Isolation) -> list[SlotInfo]:
     """Return the slots as the service is to see them, with the reason why no job may use them, if any."""
     return [slot.model_copy(update={"withheld": isolation.broken}) for slot in slots]
 

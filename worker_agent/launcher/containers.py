@@ -1,8 +1,8 @@
 """Ranks in containers: each rank is one container, and the launcher's child process is the engine's client.
 
 The client forwards SIGTERM, exits with the container's exit code and prints its output. So the launcher
-stops, reaps and logs a containerised rank like any other. Only SIGKILL to the client does not kill the
-container; `remove` does.
+stops, reaps and logs a containerised rank like any other. SIGKILL is the exception: it kills the client but
+not the container, which `remove` kills.
 
 The client runs with the agent's rights, so it must not see anything of the job. The job's variables enter the
 container through a memory file of this process, and never through the client's own environment or command
@@ -109,7 +109,7 @@ def client_env() -> dict[str, str]:
 
 
 def become(container: Container, rank: int, argv: Sequence[str], *, cwd: str, env: Mapping[str, str]) -> None:
-    """Replace this process with the client that runs the rank; returns only by an error.
+    """Replace this process with the client that runs the rank. Never returns.
 
     Raises:
         CannotHold, OSError: the client cannot be started.

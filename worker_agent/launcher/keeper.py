@@ -76,7 +76,7 @@ class KeptRun:
         self.group = None if plan.confinement.group is None else Path(plan.confinement.group)
 
 
-class CannotStart(Exception):  # a reason, not a fault of this program
+class CannotStart(Exception):  # not a fault of this program
     """Raised when a run cannot start here. `retryable`: a later attempt or another node may succeed."""
 
     def __init__(self, message: str, *, retryable: bool) -> None:

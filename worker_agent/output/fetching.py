@@ -55,7 +55,7 @@ def fetch(store: Store, tree: Tree, request: Request) -> Outcome:
             merged = merge(manifests)
             fetching = _Fetching(store, tree, index)
             if index is None or not (unsaved and _are_own(manifests, index, request.node)):
-                fetching.make(merged.entries)
+                fetching.apply(merged.entries)
             break
         except FileNotFoundError:
             if attempt == _TRIES - 1:
@@ -87,7 +87,7 @@ def _save_remaining(store: Store, tree: Tree, request: Request) -> tuple[Index |
         return index, False
     left = request.model_copy(update={"last": True, "version": index.version})
     try:
-        return save(store, tree, left, forget=False).index or index, False
+        return save(store, tree, left, prune=False).index or index, False
     except CannotSave:  # the last save of its ranks reported it
         return index, True
 
@@ -117,7 +117,7 @@ class _Fetching:
         self._index = index or Index(lineage=0, joined=False)
         self.moved_bytes = 0
 
-    def make(self, entries: Mapping[str, OutputEntry]) -> None:
+    def apply(self, entries: Mapping[str, OutputEntry]) -> None:
         """Replace entries that differ, and remove those that were fetched or saved before but no longer exist."""
         for path in sorted(self._index.entries.keys() - entries.keys(), reverse=True):
             self._tree.remove(path)

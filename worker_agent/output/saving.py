@@ -34,8 +34,8 @@ class _Torn(Exception):  # not an error: the next save takes the file
     """Signal that a file changed while it was read."""
 
 
-def save(store: Store, tree: Tree, request: Request, *, forget: bool = True) -> Outcome:
-    """Save the changes since the last call. With `forget`, delete objects that the last two manifests do not name.
+def save(store: Store, tree: Tree, request: Request, *, prune: bool = True) -> Outcome:
+    """Save the changes since the last call. With `prune`, delete objects that the last two manifests do not name.
 
     Raises:
         CannotSave: the folder is larger than allowed.
@@ -76,8 +76,8 @@ def save(store: Store, tree: Tree, request: Request, *, forget: bool = True) -> 
         }
     )
     store_manifest(store, index, request)
-    if forget:
-        _forget(store, index, request, [key for key in before.dropped if key not in used])
+    if prune:
+        _prune(store, index, request, [key for key in before.dropped if key not in used])
     return outcome.model_copy(update={"index": index, "changed": True})
 
 
@@ -203,7 +203,7 @@ class _Saving:
         return old if old is not None and (old.content, old.mode) == (new.content, new.mode) else new
 
 
-def _forget(store: Store, index: Index, request: Request, parts: Sequence[str]) -> None:
+def _prune(store: Store, index: Index, request: Request, parts: Sequence[str]) -> None:
     """Delete the third-last manifest of this node, and parts that only it named.
 
     An error leaves unused objects, but does no harm.

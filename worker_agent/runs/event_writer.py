@@ -165,8 +165,8 @@ class EventWriter:
     def released(self, run: Run, *, older_stay: bool) -> None:
         """Report that nothing of the run is left.
 
-        `older_stay` means that processes of an older run are left, or of one to be released together with
-        this run.
+        `older_stay`: another run of the job, of this generation's age or older, still has processes here. The
+        report then releases only this run's slots.
         """
         self.messages(run, last=True)
         job_id, generation = run.command.job_id, run.command.generation

@@ -14,7 +14,7 @@ import structlog
 from headway.contract.agents import RunCommand, SlotInfo
 from headway.contract.runtime import ENV_OUTPUT_DIR
 from worker_agent.host.folders import RunFolder, write_json
-from worker_agent.isolation.engines import Found, container_of
+from worker_agent.isolation.engines import DetectedEngine, container_of
 from worker_agent.isolation.modes import Isolation, give
 from worker_agent.launcher.commandline import start_method
 from worker_agent.launcher.protocol import LaunchPlan
@@ -40,7 +40,7 @@ class Host:
     cpus: int
     base_env: Mapping[str, str]
     isolation: Isolation
-    engine: Found
+    engine: DetectedEngine
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Preparer:
         self,
         bundles: BundleCache,
         isolation: Isolation,
-        engine: Found,
+        engine: DetectedEngine,
         secrets: RunSecrets,
         storage: StorageKeys,
         outputs: Outputs,

@@ -38,7 +38,7 @@ def losses_of_members(life: Life, members: Members) -> LossRate | None:
     """Return the rate for the machines of these members; None if the job file fixes the interval."""
     if life.job.spec.checkpoint.every != "auto":
         return None
-    machines = [life.traces.hosts[node].losses_per_h for node in nodes_of(members)]
+    machines = [life.loaded_footprint.hosts[node].losses_per_h for node in nodes_of(members)]
     return LossRate(per_h=_losses_per_h(life.job, machines), at=life.now)
 
 

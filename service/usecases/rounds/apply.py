@@ -26,7 +26,7 @@ from service.domain.life.expected_losses import has_other_losses
 from service.domain.life.life import Launch, Life
 from service.domain.life.starts import start_generation, vacate
 from service.usecases.jobs.life import apply, load_life, load_waiting
-from service.usecases.jobs.marks import chosen_columns, due_milestone, keep_forecast
+from service.usecases.jobs.milestones import chosen_columns, due_milestone, keep_forecast
 from service.usecases.jobs.search import changed_search, record_search
 from service.usecases.ports.facts import WakeUp
 from service.usecases.ports.transactions import Transaction, Transactions

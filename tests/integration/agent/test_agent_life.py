@@ -12,7 +12,8 @@ import pytest
 
 import worker_agent
 from headway.contract.agents import RanksStarted, Released
-from tests.integration.agent.stub import JOIN_TOKEN, AgentProcess, StubService, alive, launchers, wait_until
+from tests.integration.agent.looking import alive, launchers, wait_until
+from tests.integration.agent.stub import JOIN_TOKEN, AgentProcess, StubService
 
 MakeAgent = Callable[..., AgentProcess]
 

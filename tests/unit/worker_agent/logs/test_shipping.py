@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from worker_agent.host.folders import RunFolder
+from worker_agent.host.folders import LoggedRun, RunFolder
 from worker_agent.link.service_api import Refused, Unreachable
 from worker_agent.logs.punch_hole import Holes
 from worker_agent.logs.shipping import (
@@ -17,7 +17,6 @@ from worker_agent.logs.shipping import (
     PACE_S,
     TAIL_LINES,
     TURN_BYTES,
-    LoggedRun,
     LogShipper,
     cut,
     tail,

@@ -21,10 +21,9 @@ from worker_agent.telemetry.facts import CommandRead, EntryQueued
 from worker_agent.telemetry.traces import RunTraces
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
-RUN, ORDER, STOP = COMMANDS
-assert isinstance(RUN, RunCommand)
-assert isinstance(ORDER, OrderCommand)
-assert isinstance(STOP, StopCommand)
+RUN = next(one for one in COMMANDS if isinstance(one, RunCommand))
+ORDER = next(one for one in COMMANDS if isinstance(one, OrderCommand))
+STOP = next(one for one in COMMANDS if isinstance(one, StopCommand))
 
 
 class Sent:
