@@ -9,12 +9,12 @@ import pytest
 
 from headway.contract.orders import Order, member_id
 from headway.contract.runtime import Checkpointed, Switched
-from headway.contract.values.checkpoint_interval import LONGEST_S, SHORTEST_S
+from headway.contract.values.checkpoint_interval import LONGEST_S
 from tests.elastic.harness import Job
 from tests.elastic.live import Live
 
 RARE, OFTEN = 1e-9, 1e6
-"""Losses per hour for which any save of a small model has the longest, or the shortest, interval."""
+"""Losses per hour for which any save of a small model has the longest interval, or a short one."""
 
 
 @pytest.fixture
@@ -39,37 +39,30 @@ def repeated(live: Live, losses_per_h: float) -> Order:
     )
 
 
-def last_interval_s(live: Live) -> float | None:
+def saves_rarely_at_the_end(live: Live) -> bool:
+    """Whether the ranks, when the job had ended, had the longest interval. A slow save may prolong a shorter one."""
     live.allow_all()
     assert live.wait() == [0] * len(live.members), live.output()
-    return live.messages(Checkpointed)[-1].every_s
+    every_s = live.messages(Checkpointed)[-1].every_s
+    assert every_s is not None
+    return every_s == LONGEST_S
 
 
-@pytest.mark.parametrize(("losses_per_h", "expected_s"), [(RARE, LONGEST_S), (OFTEN, SHORTEST_S)])
-def test_the_interval_of_a_start(
-    live: Live,
-    losses_per_h: float,
-    expected_s: float,
-) -> None:
+@pytest.mark.parametrize("losses_per_h", [RARE, OFTEN])
+def test_the_interval_of_a_start(live: Live, losses_per_h: float) -> None:
     live.start(2, HEADWAY_LOSSES_PER_H=str(losses_per_h))
-    live.allow_all()
-    assert last_interval_s(live) == expected_s
+    assert saves_rarely_at_the_end(live) == (losses_per_h == RARE)
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "expected_s"), [(RARE, OFTEN, SHORTEST_S), (OFTEN, RARE, LONGEST_S)]
-)
+@pytest.mark.parametrize(("before", "after"), [(RARE, OFTEN), (OFTEN, RARE)])
 def test_a_repeated_order_changes_the_interval_and_nothing_else(
-    live: Live,
-    before: float,
-    after: float,
-    expected_s: float,
+    live: Live, before: float, after: float
 ) -> None:
     live.start(2, steps=3, HEADWAY_LOSSES_PER_H=str(before))
     live.wait_until_held()
     assert live.members == [member_id(1, 0), member_id(1, 1)]
     live.give(repeated(live, after))
-    assert last_interval_s(live) == expected_s
+    assert saves_rarely_at_the_end(live) == (after == RARE)
     assert live.messages(Switched) == []
 
 
@@ -80,4 +73,4 @@ def test_a_change_brings_the_losses_of_the_new_machines(live: Live) -> None:
     live.give(replace(order, losses_per_h=OFTEN, losses_at_s=1.0))
     live.allow(4)
     live.wait_for_switch()
-    assert last_interval_s(live) == SHORTEST_S
+    assert not saves_rarely_at_the_end(live)
