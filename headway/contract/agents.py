@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, model_validator
 
 from headway.contract.health import DeviceFault, DeviceProbed
 from headway.contract.output import OutputPlan
+from headway.contract.run_facts import LossRate
 from headway.contract.spec import NAME_PATTERN
 from headway.contract.values.devices import DEVICE_KIND_PATTERN
 from headway.contract.values.text import PrintedText
@@ -126,6 +127,7 @@ class RunCommand(BaseModel):
     store_port: int = 0
     live: bool = False
     joins: bool = False
+    losses: LossRate | None = None
     global_batch: int | None
     start_global_batch: int | None = None
     """Global batch of the first steps, if not `global_batch`, which remains the reference for the learning rate."""
@@ -176,7 +178,7 @@ class BatchOrder(BaseModel):
 class OrderCommand(BaseModel):
     """Command that announces the members of `generation` of a live job.
 
-    The agent writes it as `contract.orders.Order` into the control folders of the job's runs on this node.
+    The agent writes it as `contract.orders.Order` for the job's runs on this node. A repeat changes only the losses.
     """
 
     kind: Literal["order"] = "order"
@@ -188,6 +190,7 @@ class OrderCommand(BaseModel):
     members: list[Member]
     lost: bool
     batch: BatchOrder | None = None
+    losses: LossRate | None = None
     traceparent: str | None = None
 
 
@@ -322,8 +325,7 @@ class InterruptionNotice(BaseModel):
 
     kind: Literal["interruption_notice"] = "interruption_notice"
     sequence: int
-    at: datetime
-    """Time at which the agent saw the notice, by its own clock."""
+    at: datetime  # when the agent saw the notice, by its own clock
     what: InterruptionKind
     action: Annotated[str, Field(max_length=64)]
     """The provider's name for the action: `terminate`, `stop`, `hibernate` or `rebalance`."""

@@ -8,6 +8,8 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 
+from headway.contract.values.checks import is_finite
+
 ORDER_FILE = "order.json"
 """Name of the order file in the control folder; each newer order replaces it as a whole."""
 
@@ -30,6 +32,9 @@ class Order:
 
     `lost`: members of an earlier generation are gone, so no rank waits for a step boundary. Otherwise all
     processes of the running generation leave it at one step boundary, on which they agree.
+
+    `losses_per_h`: losses per hour, expected at `losses_at_s` (Unix time), after which the job returns to its
+    checkpoint; None: not known. An order may repeat its generation with newer losses.
     """
 
     generation: int
@@ -38,6 +43,8 @@ class Order:
     members: dict[str, int]
     lost: bool = False
     batch: BatchPlan | None = None
+    losses_per_h: float | None = None
+    losses_at_s: float = 0.0
 
 
 def member_id(generation: int, rank: int) -> str:
@@ -58,7 +65,7 @@ def order_from_json(text: str) -> Order:
     """
     try:
         fields = json.loads(text)
-        batch = fields.get("batch")
+        batch, losses_per_h = fields.get("batch"), fields.get("losses_per_h")
         return Order(
             generation=int(fields["generation"]),
             world_size=int(fields["world_size"]),
@@ -66,6 +73,14 @@ def order_from_json(text: str) -> Order:
             members={str(member): int(rank) for member, rank in fields["members"].items()},
             lost=bool(fields.get("lost", False)),
             batch=BatchPlan(global_batch=int(batch["global_batch"])) if batch else None,
+            losses_per_h=None if losses_per_h is None else _rate(losses_per_h),
+            losses_at_s=float(fields.get("losses_at_s", 0.0)),
         )
     except (KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise ValueError(f"not an order: {text[:80]!r}") from error
+
+
+def _rate(value: object) -> float:
+    if not is_finite(value) or value < 0:
+        raise ValueError(f"not a rate: {value!r}"[:80])
+    return float(value)

@@ -1,11 +1,12 @@
-"""Facts about the runs of a job: imposed changes, the source of its progress, its resumption after a stop."""
+"""Facts about the runs of a job: changes, losses, the source of its progress, its resumption after a stop."""
 
 from __future__ import annotations
 
 from datetime import datetime
 from enum import StrEnum
+from typing import Annotated
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 
 class ImposedChange(BaseModel):
@@ -13,6 +14,13 @@ class ImposedChange(BaseModel):
 
     at: datetime
     cost_s: float
+
+
+class LossRate(BaseModel):
+    """The losses per hour after which a job returns to its checkpoint, as the service expected them at a time."""
+
+    per_h: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    at: datetime
 
 
 class ProgressSource(StrEnum):

@@ -36,6 +36,8 @@ ENV_CHECKPOINT_URI = "HEADWAY_CHECKPOINT_URI"
 ENV_CHECKPOINT_EVERY_S = "HEADWAY_CHECKPOINT_EVERY_S"
 """Seconds between periodic checkpoints; if unset, the library chooses the interval from the measured cost."""
 ENV_CHECKPOINT_KEEP = "HEADWAY_CHECKPOINT_KEEP"
+ENV_LOSSES_PER_H = "HEADWAY_LOSSES_PER_H"
+"""Expected losses per hour at the start, after which the job returns to its checkpoint; unset if not known."""
 ENV_CONTROL = "HEADWAY_CONTROL"
 ENV_OUTPUT_DIR = "HEADWAY_OUTPUT_DIR"
 """Output folder, the same on every node of the job; its contents survive moves and restarts."""
@@ -213,7 +215,10 @@ class Metrics(Envelope):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpointed(Envelope):
-    """A complete checkpoint, `total_s` after the start of its save, of which `save_s` paused training."""
+    """A complete checkpoint, `total_s` after the start of its save, of which `save_s` paused training.
+
+    `every_s` is the present interval between periodic checkpoints; None from older libraries.
+    """
 
     TYPE: ClassVar[str] = "checkpointed"
 
@@ -222,6 +227,7 @@ class Checkpointed(Envelope):
     size_bytes: int
     save_s: float
     total_s: float
+    every_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -39,6 +39,7 @@ from headway.preemption import StopRequest
 from headway.train.checkpoint.schedule import Schedule
 from headway.train.host.environment import Environment
 from headway.train.membership.control import Mailbox, write_stacks_on_request
+from headway.train.membership.orders import Orders
 from headway.train.meter import Meter
 from headway.train.reporting import PROGRESS_EVERY_S
 from headway.train.state.sync import leave
@@ -131,7 +132,8 @@ class HeadwayCallback(TrainerCallback):
         self._mailbox = Mailbox(environment.control, rank=environment.rank, generation=environment.generation)
         self._mailbox.send(Hello)
         self._value_sender = ValueSender(self._mailbox, environment)
-        self._schedule = Schedule(environment.checkpoint_every_s, time.monotonic())
+        self._orders = Orders(environment.control, environment.losses_per_h)
+        self._schedule = Schedule(environment.checkpoint_every_s, time.monotonic(), environment.losses_per_h)
         self._meter = Meter(PROGRESS_EVERY_S)
         self._stopping = False
         self._began_s = self._save_began_s = 0.0
@@ -189,6 +191,7 @@ class HeadwayCallback(TrainerCallback):
         if self._is_main and self._meter.due(time.monotonic()):
             self._progress(state)
         now = time.monotonic()
+        self._schedule.expect(self._orders.losses_per_h(), now)
         stops, saves = self._anyone(self._stop.received, self._is_main and self._schedule.due(now))
         self._stopping = stops
         control.should_training_stop = control.should_training_stop or stops
@@ -215,6 +218,7 @@ class HeadwayCallback(TrainerCallback):
             size_bytes=size_bytes,
             save_s=took_s,
             total_s=took_s,
+            every_s=self._schedule.interval_s(time.monotonic()),
         )
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:  # noqa: ARG002

@@ -145,7 +145,9 @@ class Run:
         model.to(self.device)
         objects: list[Stateful] = [model, optimizer, *more]
         gradients = Gradients(model, device=self.device)
-        schedule = Schedule(self._environment.checkpoint_every_s, time.monotonic())
+        schedule = Schedule(
+            self._environment.checkpoint_every_s, time.monotonic(), self._environment.losses_per_h
+        )
         self._training = Training(
             Replica(objects),
             gradients,

@@ -215,7 +215,7 @@ class Training:
         request = BoundaryRequest.CONTINUE
         if self._stop.received:
             request = BoundaryRequest.STOP
-        elif self._present_peers.is_main and self._saver.due():
+        elif self._present_peers.is_main and self._saver.due(self._team.losses_per_h()):
             request = BoundaryRequest.CHECKPOINT
         ordered, probe = order.generation if order else 0, self.gradients.probe
         norms = (probe.square, probe.squared_mean) if probe else (0.0, 0.0)

@@ -142,6 +142,8 @@ def _headway(command: RunCommand, rank: RankSlot, control: Path) -> dict[str, st
         env[runtime.ENV_JOINS] = "1"
     if command.checkpoint_every_s is not None:
         env[runtime.ENV_CHECKPOINT_EVERY_S] = str(command.checkpoint_every_s)
+    if command.losses is not None:
+        env[runtime.ENV_LOSSES_PER_H] = str(command.losses.per_h)
     return {**env, **_batch(command)}
 
 

@@ -1,7 +1,8 @@
 """Delivery of orders of members to the ranks, as files that ranks check between two steps.
 
 The newest order of a job is stored beside its runs, so that a run finds it regardless of which arrives first.
-An older order never replaces a newer one. A run gets no order from before its own generation.
+An older order never replaces a newer one; within a generation the newest expected losses count. A run gets
+no order from before its own generation.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _log = structlog.get_logger()
 
 def order_of(command: OrderCommand) -> Order:
     """Return the order in the format that ranks read."""
-    batch = command.batch
+    batch, losses = command.batch, command.losses
     return Order(
         generation=command.generation,
         world_size=len(command.members),
@@ -27,6 +28,8 @@ def order_of(command: OrderCommand) -> Order:
         members={member_id(one.born_generation, one.born_rank): one.rank for one in command.members},
         lost=command.lost,
         batch=BatchPlan(global_batch=batch.global_batch) if batch else None,
+        losses_per_h=losses.per_h if losses else None,
+        losses_at_s=losses.at.timestamp() if losses else 0.0,
     )
 
 
@@ -40,8 +43,12 @@ def deliver(folder: RunFolder) -> None:
 def store_newest(path: Path, order: Order) -> None:
     """Write the order to the file, unless the file has a newer one."""
     present = read(path)
-    if present is None or present.generation < order.generation:
+    if present is None or _age(present) < _age(order):
         write_text(path, order_to_json(order), 0o640)  # ranks with their own user read it by group
+
+
+def _age(order: Order) -> tuple[int, float]:
+    return order.generation, order.losses_at_s
 
 
 def read(path: Path) -> Order | None:

@@ -273,8 +273,10 @@ def _checkpoint(done: JobProgress) -> str:
     if done.checkpoint_samples is None:
         known = done.source is ProgressSource.LIBRARY
         return "none" if known else "unknown: only the training library says so"
+    every = f", one every {duration(done.checkpoint_every_s)}" if done.checkpoint_every_s else ""
+    expected = f" for {done.losses.per_h:.2g} expected losses per hour" if every and done.losses else ""
     lost = f"; {done.lost_samples:,} samples were trained twice after failures" if done.lost_samples else ""
-    return f"at {done.checkpoint_samples:,} samples{lost}"
+    return f"at {done.checkpoint_samples:,} samples{every}{expected}{lost}"
 
 
 def _epochs(done: JobProgress) -> str:

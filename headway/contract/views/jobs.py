@@ -10,7 +10,7 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field
 
 from headway.contract.output import FilePath
-from headway.contract.run_facts import ImposedChange, ProgressSource, Resumption
+from headway.contract.run_facts import ImposedChange, LossRate, ProgressSource, Resumption
 from headway.contract.spec import JobSpec
 from headway.contract.values.markets import Market, pool_name
 from headway.contract.views.forecasts import KeptForecast, SearchView
@@ -104,6 +104,10 @@ class JobProgress(BaseModel):
     """Largest global batch that the ranks accept; None where it is fixed."""
     metrics: dict[str, float] = Field(default_factory=dict)
     checkpoint_samples: int | None = None
+    checkpoint_every_s: float | None = None
+    """Seconds between periodic checkpoints, as the ranks reported with the last one."""
+    losses: LossRate | None = None
+    """Expected losses, last sent to the ranks, that the interval follows with `checkpoint.every: auto`."""
     lost_samples: int = 0
     """Samples trained again after a failure fell back to a checkpoint (wasted work)."""
     lost_steps: int = 0

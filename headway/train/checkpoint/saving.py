@@ -76,13 +76,13 @@ class Saver:
         self._saved = place.position
         return place, found.name.generation
 
-    def due(self) -> bool:
-        """Return True if a periodic checkpoint is due."""
-        return (
-            self._checkpoints is not None
-            and not self._checkpoints.busy
-            and self._schedule.due(time.monotonic())
-        )
+    def due(self, losses_per_h: float | None) -> bool:
+        """Return True if a periodic checkpoint is due, at the losses that the service now expects."""
+        if self._checkpoints is None or self._checkpoints.busy:
+            return False
+        now = time.monotonic()
+        self._schedule.expect(losses_per_h, now)
+        return self._schedule.due(now)
 
     def begin(self, replica: Replica, place: Place, rank_alone: int | None = None) -> None:
         """Start a save. Training pauses only while the state is copied."""
@@ -136,6 +136,7 @@ class Saver:
             size_bytes=outcome.size_bytes,
             save_s=outcome.save_s,
             total_s=outcome.total_s,
+            every_s=self._schedule.interval_s(time.monotonic()),
         )
 
 

@@ -1,46 +1,52 @@
-"""The schedule of periodic checkpoints. The module does no I/O.
-
-The interval is Daly's first-order optimum, sqrt(2 * cost * MTBF) - cost (J. T. Daly, "A higher order estimate
-of the optimum checkpoint interval for restart dumps", 2006). It balances the cost of saving against the work
-lost in a failure.
-"""
+"""The schedule of periodic checkpoints. The module does no I/O."""
 
 from __future__ import annotations
 
-import math
+from headway.contract.values.checkpoint_interval import checkpoint_interval_s
 
-PRIOR_MTBF_S = 4 * 3600.0
-"""Prior mean time between losses of ranks; it weighs as much as one observed loss."""
-SHORTEST_S = 30.0
-LONGEST_S = 1800.0
-WRITES = 2.0
-"""Shortest interval in multiples of the total duration of a save, to limit the load on storage."""
+PRIOR_H = 4.0
+"""Weight of the expected losses in hours of training: so many hours without a loss count as much."""
+_HOUR_S = 3600.0
 
 
 class Schedule:
-    """The times of checkpoints, from the cost of saving and the rate of losses of ranks.
+    """The times of checkpoints, from the cost of saving and the rate of losses.
 
-    `every_s` fixes the interval; None leaves the choice to the formula, between `SHORTEST_S` and `LONGEST_S`.
-    Times are of one monotonic clock, in seconds.
+    `every_s` fixes the interval; None leaves the choice to `checkpoint_interval_s`. `losses_per_h` is the rate
+    that the service expects on the job's machines. Without it, one loss in `PRIOR_H` hours is the prior, which
+    this run corrects. Times are of one monotonic clock, in seconds.
     """
 
-    def __init__(self, every_s: float | None, now: float) -> None:
+    def __init__(self, every_s: float | None, now: float, losses_per_h: float | None = None) -> None:
         self._every_s = every_s
-        self._began = self._last = now
+        self._began = self._last = self._since = now
+        self._expected_per_h = losses_per_h
+        self._expected = 0.0
         self._losses = 0
         self._cost_s = 0.0
         self._total_s = 0.0
 
-    def mtbf_s(self, now: float) -> float:
-        """Return the mean time between losses, estimated from the prior and this run."""
-        return (PRIOR_MTBF_S + now - self._began) / (1 + self._losses)
+    def expect(self, losses_per_h: float | None, now: float) -> None:
+        """Follow another expected rate of losses from now on. None changes nothing."""
+        if losses_per_h is None or losses_per_h == self._expected_per_h:
+            return
+        self._expected = self._expected_losses(now)
+        self._expected_per_h, self._since = losses_per_h, now
+
+    def losses_per_h(self, now: float) -> float:
+        """Return the rate of losses: the expected one, plus the excess of the losses that this run has seen."""
+        watched_h = PRIOR_H + (now - self._began) / _HOUR_S
+        if self._expected_per_h is None:
+            return (1 + self._losses) / watched_h
+        return self._expected_per_h + max(0.0, self._losses - self._expected_losses(now)) / watched_h
 
     def interval_s(self, now: float) -> float:
         """Return the time from the start of one save to the next."""
         if self._every_s is not None:
             return self._every_s
-        wanted = max(best_interval_s(self._cost_s, self.mtbf_s(now)), WRITES * self._total_s)
-        return min(max(wanted, SHORTEST_S), LONGEST_S)
+        return checkpoint_interval_s(
+            losses_per_h=self.losses_per_h(now), cost_s=self._cost_s, total_s=self._total_s
+        )
 
     def due(self, now: float) -> bool:
         """Return True if a checkpoint is due."""
@@ -58,9 +64,5 @@ class Schedule:
         """Record the loss of a rank. A shorter interval may make a save due at once."""
         self._losses += 1
 
-
-def best_interval_s(cost_s: float, mtbf_s: float) -> float:
-    """Return Daly's interval; the mean time between losses itself if a save costs more than half of it."""
-    if cost_s >= mtbf_s / 2:
-        return mtbf_s
-    return math.sqrt(2 * cost_s * mtbf_s) - cost_s
+    def _expected_losses(self, now: float) -> float:
+        return self._expected + (self._expected_per_h or 0.0) * (now - self._since) / _HOUR_S

@@ -41,6 +41,8 @@ class Environment:
     checkpoint_every_s: float | None = None
     """Seconds between checkpoints; None: chosen by the cost of a checkpoint."""
     checkpoint_keep: int = 3
+    losses_per_h: float | None = None
+    """Losses per hour that the service expects at the start; None where it says nothing."""
     global_batch: int | None = None
     """Global batch of the job, which overrides the script's."""
     start_global_batch: int | None = None
@@ -84,6 +86,7 @@ class Environment:
             ValueError: a variable has an invalid value.
         """
         control, every = env.get(runtime.ENV_CONTROL), env.get(runtime.ENV_CHECKPOINT_EVERY_S)
+        losses = env.get(runtime.ENV_LOSSES_PER_H)
         return cls(
             distributed="RANK" in env,
             rank=_integer(env, "RANK", 0, least=0),
@@ -96,6 +99,7 @@ class Environment:
             checkpoint_uri=env.get(runtime.ENV_CHECKPOINT_URI) or None,
             checkpoint_every_s=_seconds(runtime.ENV_CHECKPOINT_EVERY_S, every) if every else None,
             checkpoint_keep=_integer(env, runtime.ENV_CHECKPOINT_KEEP, 3, least=1),
+            losses_per_h=_rate(runtime.ENV_LOSSES_PER_H, losses) if losses else None,
             global_batch=_integer(env, runtime.ENV_GLOBAL_BATCH, 0, least=1) or None,
             start_global_batch=_integer(env, runtime.ENV_START_GLOBAL_BATCH, 0, least=1) or None,
             most_global_batch=_integer(env, runtime.ENV_MAX_GLOBAL_BATCH, 0, least=1) or None,
@@ -158,4 +162,14 @@ def _seconds(name: str, text: str) -> float:
         value = 0.0
     if not 0 < value < float("inf"):
         raise ValueError(f"{name} is {text!r}; it must be a number of seconds above 0")
+    return value
+
+
+def _rate(name: str, text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < float("inf"):
+        raise ValueError(f"{name} is {text!r}; it must be a number of losses per hour of at least 0")
     return value

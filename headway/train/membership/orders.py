@@ -14,9 +14,11 @@ class Orders:
 
     Args:
         folder: the control folder; None if there is no agent.
+        losses_per_h: losses that the service expected when this process started; None if it said nothing.
     """
 
-    def __init__(self, folder: Path | None) -> None:
+    def __init__(self, folder: Path | None, losses_per_h: float | None = None) -> None:
+        self._losses_per_h = losses_per_h
         self._path = str(folder / ORDER_FILE) if folder is not None else None
         self._seen: tuple[int, int] | None = None
         self._order: Order | None = None
@@ -25,6 +27,13 @@ class Orders:
         """Return the newest order, if it is for a generation after this one."""
         order = self._read()
         return order if order is not None and order.generation > generation else None
+
+    def losses_per_h(self) -> float | None:
+        """Return the latest losses per hour that the service expects; None if it said nothing."""
+        order = self._read()
+        if order is not None and order.losses_per_h is not None:
+            self._losses_per_h = order.losses_per_h
+        return self._losses_per_h
 
     def _read(self) -> Order | None:
         if self._path is None:

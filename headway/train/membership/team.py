@@ -49,7 +49,7 @@ class Team:
         self._id = member_id(environment.generation, environment.rank)
         self._first = environment.first_order if environment.live else None
         self._members = dict(self._first.members) if self._first else {}
-        self._orders = Orders(environment.control)
+        self._orders = Orders(environment.control, environment.losses_per_h)
         self._backend = backend
         self._timeout = timedelta(seconds=timeout_s)
         self._stop = stop
@@ -77,6 +77,10 @@ class Team:
     def due(self) -> Order | None:
         """Return the newest order that was not followed yet."""
         return self._orders.newer_than(self.generation)
+
+    def losses_per_h(self) -> float | None:
+        """Return the latest losses per hour that the service expects; None if it said nothing."""
+        return self._orders.losses_per_h()
 
     def replaces_everyone(self, order: Order) -> bool:
         """Return True if none of the present members is a member under the order."""

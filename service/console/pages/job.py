@@ -286,6 +286,11 @@ def _ledger(job: JobView) -> tuple[Fact, ...]:
         Fact("Repeated samples", number(done.lost_samples), "after failures that restored a checkpoint"),
         Fact("Repeated steps", number(done.lost_steps), "at most one for each loss of ranks"),
         Fact("Last checkpoint", f"at {number(saved)}" if saved is not None else NONE, behind),
+        Fact(
+            "Time between checkpoints",
+            duration(done.checkpoint_every_s),
+            f"for {done.losses.per_h:.2g} expected losses per hour" if done.losses else "",
+        ),
         Fact("Last pause", duration(done.pause_s), "of the last resize in place"),
     )
 

@@ -53,7 +53,8 @@ def after_message(progress: JobProgress, message: Message) -> JobProgress:
         case Metrics():
             update = {"metrics": {**progress.metrics, **message.values}}
         case Checkpointed():
-            update = {"checkpoint_samples": message.samples}
+            every_s = message.every_s or progress.checkpoint_every_s
+            update = {"checkpoint_samples": message.samples, "checkpoint_every_s": every_s}
         case Restored():
             lost = max(0, progress.samples - message.samples)
             update = {"samples": message.samples, **_with_lost(progress, lost)}

@@ -17,6 +17,7 @@ from service.domain.jobs.membership import Members, Store, nodes_of
 from service.domain.jobs.ranks import NodeRanks, choose_port
 from service.domain.jobs.records import AllocationRecord
 from service.domain.life.effects import SendCommands
+from service.domain.life.expected_losses import losses_of_members, with_losses
 from service.domain.life.life import Life
 
 StopMode: TypeAlias = Literal["checkpoint", "kill"]
@@ -36,6 +37,8 @@ def choose_ports(life: Life, node_ids: Iterable[str], generation: int) -> dict[s
 def send_runs(life: Life, record: AllocationRecord, parts: tuple[NodeRanks, ...], store_node: str) -> Life:
     """Have each node start its part of the record's generation, which meets at the store of `store_node`."""
     address = life.loaded_footprint.hosts[store_node].address
+    if record.generation == life.job.generation:
+        life = with_losses(life, losses_of_members(life, record.members))
     runs = [(part.node_id, _run(life, record, part, address)) for part in parts]
     return life.having(SendCommands(tuple(runs)))
 
@@ -73,6 +76,7 @@ def _run(life: Life, record: AllocationRecord, part: NodeRanks, address: str) ->
         checkpoint_uri=f"{life.launch.checkpoint_root}/{job.id}",
         checkpoint_every_s=None if spec.checkpoint.every == "auto" else spec.checkpoint.every,
         checkpoint_keep=spec.checkpoint.keep,
+        losses=losses_of_members(life, record.members),
         grace_s=spec.checkpoint.grace_s,
         launch=spec.environment.value,
         progress_regex=spec.progress.regex,
@@ -107,8 +111,8 @@ def _span(job: Job, command_id: str) -> str | None:
 
 def send_order(life: Life, generation: int, members: Members, store: Store, *, lost: bool) -> Life:
     """Send the members of `generation` to every node that has processes of the job."""
-    job = life.job
-    held = life.loaded_footprint.held
+    life = with_losses(life, losses_of_members(life, members))
+    job, held = life.job, life.loaded_footprint.held
     running = {node for born, nodes in held.items() if born <= job.newest_generation for node in nodes}
     recipients = sorted(running | set(nodes_of(members)))
     orders = [
@@ -122,10 +126,40 @@ def send_order(life: Life, generation: int, members: Members, store: Store, *, l
             members=list(members),
             lost=lost,
             batch=_batch_order(job),
+            losses=job.progress.losses,
         )
         for node_id in recipients
     ]
     return life.having(SendCommands(tuple(zip(recipients, orders, strict=True))))
+
+
+def send_losses(life: Life) -> Life:
+    """Repeat the present order to the nodes of the running generation, with the losses now expected."""
+    record, before = life.running, life.job.progress.losses
+    assert record is not None, f"{life.job.id} runs without an allocation"
+    life = with_losses(life, losses_of_members(life, record.members))
+    job, losses = life.job, life.job.progress.losses
+    assert losses is not None, f"{job.id} has a fixed checkpoint interval"
+    stamp = round(losses.at.timestamp() * 1000)
+    orders = [
+        OrderCommand(
+            command_id=f"{job.id}.{record.generation}.losses-{stamp}.{node_id}",
+            job_id=job.id,
+            generation=record.generation,
+            store_addr=life.loaded_footprint.hosts[record.first_node].address,
+            store_port=record.master_port,
+            members=list(record.members),
+            lost=False,
+            batch=_batch_order(job),
+            losses=losses,
+        )
+        for node_id in nodes_of(record.members)
+    ]
+    once = "" if before is None else f" instead of {before.per_h:.2g}"
+    text = f"expects {losses.per_h:.2g} losses per hour{once}: its checkpoint interval follows"
+    data = {"losses_per_h": losses.per_h, "before_per_h": None if before is None else before.per_h}
+    life = life.noted("losses_expected", message=text, data=data)
+    return life.having(SendCommands(tuple(zip(nodes_of(record.members), orders, strict=True))))
 
 
 def _batch_order(job: Job) -> BatchOrder | None:

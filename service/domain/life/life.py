@@ -23,6 +23,7 @@ from service.domain.life.effects import (
     ReleaseSlots,
     StoreExit,
 )
+from service.domain.perf.spot_rate import FAILURES_PER_H
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,8 @@ class HostFacts:
     lost: bool = False
     reclaimed: bool = False
     """True if the provider has announced that it takes the machine away."""
+    losses_per_h: float = FAILURES_PER_H
+    """Expected losses of the machine per hour: its failures, and interruptions by its provider."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,14 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from service.domain.perf.spot_rate import HOUR_S, best_interval_s, is_pressed, spot_share
+from headway.contract.values.checkpoint_interval import checkpoint_interval_s
+from service.domain.perf.spot_rate import HOUR_S, checkpoint_losses_per_h, is_pressed, spot_share
 from service.domain.rental.plans import MachinePlan
 
-TOGETHER: Final = 0.45
-"""Share of the losses seen by one of several machines in a zone that take all of the machines at once.
-
-In the traces of 4 and 16 V100s of "Can't Be Late", it is 0.3 to 0.75, with a median of 0.46.
-"""
 ANCHOR_SHARE: Final = 0.1
 """Largest extra cost of an anchor, as a share of the on-demand price."""
 AWAY_S: Final = 1800.0
@@ -46,7 +42,7 @@ class Exposure:
     Attributes:
         losses_per_h: Losses of all machines per hour.
         loss_s: Seconds of training that a loss costs on average.
-        interval_s: Seconds between checkpoints; infinite if losses need none.
+        interval_s: Seconds from one checkpoint to the next; infinite if losses need none.
         share: Share of the speed that remains after checkpoints.
         present: Share of the time in which a spot machine is present.
         reason: Explanation for users.
@@ -89,15 +85,17 @@ def exposure(plan: MachinePlan, costs: Costs) -> Exposure:
             reason=f"{_losses(losses_per_h)}, each a pause of {costs.resize_s:.3g} s: an anchor keeps a live replica",
         )
     # With several live members, a loss causes a rollback only if it takes all of them.
-    fatal = hazard * (TOGETHER if machines > 1 else 1.0) if costs.live else losses_per_h
-    interval_s = best_interval_s(losses_per_h=fatal, checkpoint_s=costs.checkpoint_s)
+    fatal = checkpoint_losses_per_h([hazard] * machines, in_place=costs.live)
+    interval_s = costs.checkpoint_s + checkpoint_interval_s(losses_per_h=fatal, cost_s=costs.checkpoint_s)
     share = spot_share(
         losses_per_h=0.0, checkpoint_s=costs.checkpoint_s, interval_s=interval_s, restart_s=0.0
     )
     fatal_share = min(fatal / losses_per_h, 1.0)
     back_s = interval_s / 2 + costs.restart_s
     every = (
-        "each" if fatal_share >= 1 else f"{fatal_share:.0%} of the losses take all machines: each of those"
+        "each"
+        if fatal_share > 1 - 1e-9
+        else f"{fatal_share:.0%} of the losses take all machines: each of those"
     )
     return Exposure(
         losses_per_h=losses_per_h,

@@ -193,7 +193,8 @@ class ClusterRules:
         measurement_noise: Standard deviation of the logarithm of a measured step time.
         failures_per_node_h: Failures of a node per hour.
         repair_s: Seconds for which a failed node is absent.
-        checkpoint_s: Seconds between two checkpoints of a job. Work since the last one is lost with a node.
+        checkpoint_s: Seconds between two checkpoints of a job. Work since the last one is lost with a node. None: the
+            interval that ranks choose for the failures of the nodes that the job holds.
         give_up_s: Seconds after the last submission at which the replay ends, even with jobs still running.
         latencies: Latencies for a replay that matches the live system second by second. Changes take these times; a job
             that was just changed is left alone as in `service.domain.allocation.inputs.round`; its script announces its
@@ -207,7 +208,7 @@ class ClusterRules:
     measurement_noise: float = 0.05
     failures_per_node_h: float = 0.0
     repair_s: float = 1800.0
-    checkpoint_s: float = 600.0
+    checkpoint_s: float | None = None
     give_up_s: float = 14 * 86_400.0
     latencies: Latencies | None = None
 
@@ -218,8 +219,9 @@ class ClusterRules:
                 f"the interval between rounds must be a positive number of seconds, not {self.interval_s:g}"
             )
         for name in ("measurement_noise", "failures_per_node_h", "repair_s", "checkpoint_s", "give_up_s"):
-            if not 0.0 <= getattr(self, name) < math.inf:
-                raise BadInput(f"{name} must be a number of at least 0, not {getattr(self, name):g}")
+            value = getattr(self, name)
+            if value is not None and not 0.0 <= value < math.inf:
+                raise BadInput(f"{name} must be a number of at least 0, not {value:g}")
         if self.live_pause_s is not None and not 0.0 <= self.live_pause_s < math.inf:
             raise BadInput(f"live_pause_s must be a number of at least 0, not {self.live_pause_s:g}")
         if self.latencies is not None and not (self.on_events and self.live_pause_s is not None):

@@ -155,13 +155,13 @@ class ReplayJobs:
         self.start_s[rows] = self.runs_from_s[rows] = np.minimum(self.submit_s[rows], 0.0)
         self._hold(rows, columns, 0.0, np.zeros(len(rows)))
 
-    def loses_node(self, rows: IntArray, now_s: float, checkpoint_s: float) -> None:
+    def loses_node(self, rows: IntArray, now_s: float, checkpoint_s: FloatArray) -> None:
         """Remove the slots of `rows` (n,), and their work since the last checkpoint.
 
-        Checkpoints are `checkpoint_s` seconds of training apart; 0: a checkpoint was made just now.
+        Checkpoints are `checkpoint_s` (n,) seconds of training apart; 0: a checkpoint was made just now.
         """
         trained_s = np.maximum(now_s - self.trains_from_s[rows], 0.0)
-        repeated_s = np.mod(trained_s, checkpoint_s) if checkpoint_s > 0 else np.zeros(len(rows))
+        repeated_s = np.where(checkpoint_s > 0, np.mod(trained_s, np.maximum(checkpoint_s, 1e-9)), 0.0)
         clock_s = self.clock_s[rows] + trained_s - repeated_s
         self.progress[rows] = np.where(trained_s > 0, self._work_at(rows, clock_s), self.progress[rows])
         self.lost_s[rows] += repeated_s

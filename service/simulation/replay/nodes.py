@@ -7,9 +7,12 @@ import math
 
 import numpy as np
 
+from headway.contract.values.checkpoint_interval import checkpoint_interval_s
 from service.domain.allocation.configurations.shapes import Shapes, pieces_of
 from service.domain.allocation.knapsack.problem import NOTHING, Row
-from service.domain.shared.arrays import BoolArray, IntArray
+from service.domain.allocation.limits.risk import CHECKPOINT_S
+from service.domain.perf.spot_rate import checkpoint_losses_per_h
+from service.domain.shared.arrays import BoolArray, FloatArray, IntArray
 from service.simulation.model.clusters import rows_of, shapes_of_kinds
 from service.simulation.model.world import World
 from service.simulation.replay.failures import NodeEvent, failures_of, spot_events
@@ -48,13 +51,13 @@ class ReplayNodes:
         """Number of present nodes of each kind (K,)."""
         return np.bincount(self._kind[self._away == 0], minlength=len(self._world.kinds))
 
-    def advance(self, now_s: float) -> list[tuple[IntArray, float]]:
+    def advance(self, now_s: float) -> list[tuple[IntArray, FloatArray]]:
         """Let nodes come and go until now.
 
-        Return the jobs that lost a node, with the time between their checkpoints. These jobs hold nothing any
-        more.
+        Return the jobs (n,) that lost a node, with the seconds (n,) between their checkpoints. These jobs hold
+        nothing any more.
         """
-        lost: list[tuple[IntArray, float]] = []
+        lost: list[tuple[IntArray, FloatArray]] = []
         while self._events and self._events[0].at_s <= now_s:
             event = heapq.heappop(self._events)
             was_there = self._away[event.node] == 0
@@ -64,13 +67,23 @@ class ReplayNodes:
                     job for job, slots_by_node in self._slots_by_node.items() if event.node in slots_by_node
                 ]
                 rows = np.array(sorted(jobs), dtype=np.int64)
+                every_s = [self._checkpoint_s(job) if event.failed else 0.0 for job in rows.tolist()]
                 self.place(rows, np.full(len(rows), NOTHING))
-                lost.append((rows, self._world.rules.checkpoint_s if event.failed else 0.0))
+                lost.append((rows, np.array(every_s, dtype=np.float64)))
             for following in event.then(self._random, self._world.rules):
                 heapq.heappush(self._events, following)
         self.rows = self._bounds()
         self.slots = int(self._size[self._away == 0].sum())
         return [(rows, checkpoint_s) for rows, checkpoint_s in lost if len(rows)]
+
+    def _checkpoint_s(self, job: int) -> float:
+        """Return the seconds between the checkpoints of a job, from the failures of its nodes."""
+        rules = self._world.rules
+        if rules.checkpoint_s is not None:
+            return rules.checkpoint_s
+        failures = [rules.failures_per_node_h] * len(self._slots_by_node[job])
+        losses_per_h = checkpoint_losses_per_h(failures, in_place=False)
+        return checkpoint_interval_s(losses_per_h=losses_per_h, cost_s=CHECKPOINT_S)
 
     def place(self, rows: IntArray, columns: IntArray) -> None:
         """Move `rows` (n,) from their nodes to these columns (n,).

@@ -6,11 +6,13 @@ The row of the job must be locked in the same transaction. A use case loads a li
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from types import MappingProxyType
 
 from headway.contract.agents import NodeState
+from headway.contract.values.markets import Market
 from service.domain.jobs.job import Allocation, Job
 from service.domain.jobs.records import AllocationRecord
 from service.domain.life.effects import (
@@ -26,6 +28,7 @@ from service.domain.life.effects import (
     StoreExit,
 )
 from service.domain.life.ends import Aftermath, go_on, has_just_gone
+from service.domain.life.expected_losses import machine_losses_per_h
 from service.domain.life.life import Footprint, HostFacts, Launch, Life
 from service.usecases.jobs.events import store_event
 from service.usecases.jobs.milestones import scored_forecasts
@@ -61,7 +64,6 @@ async def with_footprint(tx: Transaction, life: Life, *, target: Allocation | No
         *(one.node_id for one in members),
         *(node for nodes in held.values() for node in nodes),
     }
-    nodes = await tx.nodes.many(sorted(places))
     footprint = Footprint(
         held=held,
         # Only orders and new ranks need stores.
@@ -69,7 +71,7 @@ async def with_footprint(tx: Transaction, life: Life, *, target: Allocation | No
         exits=await tx.jobs.exits(
             job.id, min((one.born_generation for one in members), default=job.generation)
         ),
-        hosts={node.id: host_of(node) for node in nodes.values()},
+        hosts=await _hosts(tx, sorted(places), life.now),
         ports_in_use=await tx.grants.ports_in_use(tuple(coming)) if coming else {},
     )
     return replace(life, footprint=footprint)
@@ -86,26 +88,37 @@ async def load_waiting(
     tx: Transaction, job: Job, launch: Launch, now: datetime, *, granted: Allocation
 ) -> Life:
     """Return the life of a locked job that holds only the slots just granted to its next generation."""
-    nodes = await tx.nodes.many(tuple(granted))
     footprint = Footprint(
         held={job.newest_generation + 1: granted},
-        hosts={node.id: host_of(node) for node in nodes.values()},
+        hosts=await _hosts(tx, tuple(granted), now),
         ports_in_use=await tx.grants.ports_in_use(tuple(granted)),
     )
     return replace(await load_outline(tx, job, launch, now), footprint=footprint)
 
 
-def host_of(node: NodeRecord) -> HostFacts:
-    """Return the facts about a node that lives of jobs depend on."""
+async def _hosts(tx: Transaction, node_ids: Sequence[str], now: datetime) -> dict[str, HostFacts]:
+    nodes = (await tx.nodes.many(node_ids)).values()
+    on_spot = [slot.device_kind for node in nodes if node.market is Market.SPOT for slot in node.slots]
+    hazard_per_h = await tx.machines.hazards(set(on_spot), now) if on_spot else {}
+    return {node.id: host_of(node, hazard_per_h) for node in nodes}
+
+
+def host_of(node: NodeRecord, hazard_per_h: Mapping[str, float] = MappingProxyType({})) -> HostFacts:
+    """Return the facts about a node that lives of jobs depend on.
+
+    `hazard_per_h` has the interruptions per hour of its pool, if it is on spot.
+    """
+    kinds = {slot.index: slot.device_kind for slot in node.slots}
     return HostFacts(
         id=node.id,
         name=node.name,
         address=node.address,
         first_port=node.first_port,
         last_port=node.last_port,
-        device_kinds={slot.index: slot.device_kind for slot in node.slots},
+        device_kinds=kinds,
         lost=node.state is NodeState.LOST,
         reclaimed=node.reclaim_at is not None,
+        losses_per_h=machine_losses_per_h(kinds.values(), node.market, hazard_per_h),
     )
 
 

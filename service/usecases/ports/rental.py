@@ -86,6 +86,9 @@ class Machines(Protocol):
     async def known(self, provider: str, names: Collection[str]) -> list[Machine]:
         """Return machines by their ids or their provider's names, ended ones included, oldest first."""
 
+    async def hazards(self, kinds: Collection[str], now: datetime) -> dict[str, float]:
+        """Return the interruptions of a spot machine per hour for these device kinds, by the name of the pool."""
+
     async def requested_since(self, moment: datetime) -> list[Machine]:
         """Return machines requested since a moment, ended ones included, oldest first."""
 

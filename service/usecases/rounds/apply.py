@@ -21,6 +21,8 @@ from service.domain.contention.rate import IMPOSED, with_imposed_change
 from service.domain.jobs.job import Allocation, Job, minus
 from service.domain.jobs.records import Prediction
 from service.domain.life.changes import ChangeInPlace, has_begun_to_end, prepare
+from service.domain.life.commands import send_losses
+from service.domain.life.expected_losses import has_other_losses
 from service.domain.life.life import Launch, Life
 from service.domain.life.starts import start_generation, vacate
 from service.usecases.jobs.life import apply, load_life, load_waiting
@@ -54,6 +56,7 @@ class Applying:
             decision.action not in {Action.WAIT, Action.KEEP}
             or changed_search(self.plan.round, job) is not None
             or due_milestone(decision, job, self.columns.get(job.id)) is not None
+            or has_other_losses(job, self.snapshot)
             or _with_wait_reason(job, decision) is not job
         )
 
@@ -107,18 +110,21 @@ async def _apply_piece(tx: Transaction, applying: Applying, piece: Sequence[Deci
 async def _apply_one(
     tx: Transaction, applying: Applying, locked: Job, decision: Decision, unusable: frozenset[SlotKey]
 ) -> bool:
-    """Carry out a decision on a locked job. Return True if it was carried out and the job was saved.
+    """Carry out a decision on a locked job. Return True if it changed the job's slots or batch.
 
-    Otherwise only the round's other results about the job are saved: its search, forecast and reason to wait.
+    Otherwise only the round's other results about the job are saved: its search, forecast, reason to wait and
+    expected losses.
     """
     plan, now = applying.plan, applying.now
     job = await record_search(tx, plan.round, locked, now)
     job = await keep_forecast(tx, plan, decision, job, applying.columns.get(job.id), now)
     is_possible = decision.action not in _TAKES_SLOTS or unusable.isdisjoint(_slots(decision.allocation))
+    if decision.action is Action.KEEP:
+        is_possible = has_other_losses(job, applying.snapshot)
     after = await _carry_out(tx, applying, job, decision) if is_possible else None
     if after is not None:
         await apply(tx, locked, after)
-        return True
+        return decision.action is not Action.KEEP
     job = _with_wait_reason(job, decision)
     if job != locked:
         await tx.jobs.save(job)
@@ -164,12 +170,14 @@ async def _carry_out(tx: Transaction, applying: Applying, job: Job, decision: De
                 round_id=applying.round_id,
                 predicted=_prediction(decision),
             )
-        case Action.WAIT | Action.KEEP:
+        case Action.WAIT:
             return None
     life = await load_life(tx, job, launch, now, target=target)
     if has_begun_to_end(life):
         return None
     match decision.action:
+        case Action.KEEP:
+            return send_losses(life)
         case Action.ADAPT:
             return prepare(life, _change(applying, decision, job.allocation))
         case Action.CHANGE:

@@ -14,6 +14,7 @@ from service.adapters.postgres.engine.cursors import cursor_after, newest_first
 from service.adapters.postgres.engine.expressions import one_of
 from service.adapters.postgres.engine.records import record_of, values_of
 from service.adapters.postgres.engine.session import OnSession
+from service.adapters.postgres.rental.hazards import hazards_of_pools
 from service.adapters.postgres.tables.core import nodes, slot_grants
 from service.adapters.postgres.tables.rental import ENDED_SQL, machines
 from service.domain.rental.fleet import Joined
@@ -69,6 +70,9 @@ class PostgresMachines(OnSession, Machines):
     async def known(self, provider: str, names: Collection[str]) -> list[Machine]:
         own = and_(machines.c.provider == provider, one_of(machines.c.external_id, names))
         return await self._all(select(machines).where(or_(one_of(machines.c.id, names), own)))
+
+    async def hazards(self, kinds: Collection[str], now: datetime) -> dict[str, float]:
+        return await hazards_of_pools(self._session, kinds, now)
 
     async def requested_since(self, moment: datetime) -> list[Machine]:
         return await self._all(select(machines).where(machines.c.requested_at >= moment))

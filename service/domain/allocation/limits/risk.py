@@ -8,12 +8,13 @@ from typing import Final
 import numpy as np
 
 from headway.contract.spec import Resize
+from headway.contract.values.checkpoint_interval import checkpoint_interval_s
 from headway.contract.values.markets import Market
 from service.domain.allocation.configurations.capacity import PoolCapacity
 from service.domain.allocation.configurations.configurations import Columns
 from service.domain.cluster.pools import Pool
 from service.domain.jobs.job import Job
-from service.domain.perf.spot_rate import best_interval_s, spot_share
+from service.domain.perf.spot_rate import spot_share
 from service.domain.shared.arrays import BoolArray, FloatArray
 
 CHECKPOINT_S: Final = 1.0
@@ -81,7 +82,7 @@ def _shares(losses_per_h: FloatArray, job: Job, restart_s: float) -> FloatArray:
     shares = np.ones(len(losses_per_h))
     for losses in np.unique(losses_per_h[losses_per_h > 0]).tolist():
         interval_s = (
-            best_interval_s(losses_per_h=losses, checkpoint_s=CHECKPOINT_S)
+            CHECKPOINT_S + checkpoint_interval_s(losses_per_h=losses, cost_s=CHECKPOINT_S)
             if every == "auto"
             else float(every)
         )

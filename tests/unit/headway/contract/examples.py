@@ -17,7 +17,7 @@ from typing import Any
 
 from pydantic import BaseModel, SecretStr
 
-from headway.contract import agents, credentials, health, orders, output, runtime
+from headway.contract import agents, credentials, health, orders, output, run_facts, runtime
 from worker_agent.launcher import protocol
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -42,14 +42,15 @@ COMMANDS: tuple[BaseModel, ...] = (
         world_size=4, node_rank=1, node_count=2, master_addr="10.0.0.1", master_port=20001, hosts_store=True,
         store_port=20002, live=True, joins=True, global_batch=256, start_global_batch=512, max_global_batch=1024,
         max_local_batch=64, lr_rule="sqrt", checkpoint_uri="s3://bucket/checkpoints/j", checkpoint_every_s=30.0,
-        checkpoint_keep=3, grace_s=60.0, hung_after_s=600.0, hung_factor=10.0, hung_when_still=True,
+        checkpoint_keep=3, losses=run_facts.LossRate(per_h=0.25, at=_AT), grace_s=60.0, hung_after_s=600.0, hung_factor=10.0, hung_when_still=True,
         secrets=["WANDB_API_KEY"], traceparent=_TRACEPARENT,
         cpus_per_slot=4.0, memory_per_slot_bytes=1 << 34, image="registry.example/train:1",
         output=output.OutputPlan(dir=".", as_cwd=True, every_s=60.0, max_bytes=1 << 40),
     ),
     agents.OrderCommand(
         **_JOB, command_id="c2", store_addr="10.0.0.1", store_port=20002, members=[_MEMBER], lost=True,
-        batch=agents.BatchOrder(global_batch=512), traceparent=_TRACEPARENT,
+        batch=agents.BatchOrder(global_batch=512), losses=run_facts.LossRate(per_h=0.25, at=_AT),
+        traceparent=_TRACEPARENT,
     ),
     agents.StopCommand(
         **_JOB, command_id="c3", oldest=5, mode="checkpoint", grace_s=60.0, dump_stacks=True, traceparent=_TRACEPARENT
@@ -138,7 +139,7 @@ RANK_MESSAGES: tuple[runtime.Message, ...] = (
     ),
     runtime.BatchChanged(**_SAID, samples=640, global_batch=128, lr_factor=1.4, cause="order"),
     runtime.Metrics(**_SAID, epoch=1, samples=640, values={"loss": 0.5}),
-    runtime.Checkpointed(**_SAID, uri="s3://bucket/x", samples=640, size_bytes=1 << 20, save_s=0.1, total_s=2.0),
+    runtime.Checkpointed(**_SAID, uri="s3://bucket/x", samples=640, size_bytes=1 << 20, save_s=0.1, total_s=2.0, every_s=90.0),
     runtime.CheckpointFailed(**_SAID, samples=640, why="the disk is full"),
     runtime.EpochClosed(**_SAID, epoch=1, samples_seen=640, dataset_samples=640, exactly_once=True, exact_so_far=1),
     runtime.Restored(**_SAID, samples=640, from_generation=6),

@@ -21,6 +21,8 @@ orders = st.builds(
     members=st.dictionaries(st.builds(member_id, numbers, numbers), numbers, max_size=9),
     lost=st.booleans(),
     batch=st.none() | plans,
+    losses_per_h=st.none() | st.floats(0, 1e6),
+    losses_at_s=st.floats(0, 1e10),
 )
 PLAIN = Order(generation=2, world_size=1, store="127.0.0.1:1", members={"1.0": 0})
 
@@ -40,7 +42,7 @@ def test_fields_of_a_newer_agent_are_ignored(order: Order, extra: dict[str, Any]
 
 def test_an_older_agent_says_nothing_of_losses_and_batches() -> None:
     written = json.loads(order_to_json(PLAIN))
-    del written["lost"], written["batch"]
+    del written["lost"], written["batch"], written["losses_per_h"], written["losses_at_s"]
     assert order_from_json(json.dumps(written)) == PLAIN
 
 
@@ -58,6 +60,12 @@ def test_an_older_agent_says_nothing_of_losses_and_batches() -> None:
         ("batch", 64),
         ("batch", {"other": 3}),
         ("batch", {"global_batch": "many"}),
+        ("losses_per_h", "many"),
+        ("losses_per_h", -0.1),
+        ("losses_per_h", float("nan")),
+        ("losses_per_h", float("inf")),
+        ("losses_at_s", None),
+        ("losses_at_s", "today"),
     ],
 )
 def test_a_wrong_value_is_refused(field: str, value: object) -> None:

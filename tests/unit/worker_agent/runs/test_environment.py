@@ -86,6 +86,12 @@ def test_what_is_unset_stays_unset() -> None:
     assert (env["HEADWAY_GLOBAL_BATCH"], env["HEADWAY_CHECKPOINT_EVERY_S"]) == ("512", "30.0")
 
 
+def test_what_losses_the_service_expects() -> None:
+    assert "HEADWAY_LOSSES_PER_H" not in environment(command())
+    losses = {"per_h": 0.25, "at": "2026-01-01T00:00:00Z"}
+    assert environment(command(losses=losses))["HEADWAY_LOSSES_PER_H"] == "0.25"
+
+
 def test_what_the_job_says_of_its_batches() -> None:
     names = {f"HEADWAY_{name}_BATCH" for name in ("GLOBAL", "START_GLOBAL", "MAX_GLOBAL", "MAX_LOCAL")}
     assert not (names | {"HEADWAY_LR_RULE"}) & set(environment(command()))

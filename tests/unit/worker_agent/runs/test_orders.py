@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -11,12 +12,15 @@ from hypothesis import strategies as st
 
 from headway.contract.agents import BatchOrder, Member, OrderCommand
 from headway.contract.orders import BatchPlan, Order, order_from_json
+from headway.contract.run_facts import LossRate
 from tests.unit.worker_agent.runs.test_environment import command
 from worker_agent.host.folders import RunFolder, StateFolder
 from worker_agent.runs import orders, records
 
+BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 
-def order(generation: int, batch: BatchOrder | None = None) -> Order:
+
+def order(generation: int, batch: BatchOrder | None = None, losses: LossRate | None = None) -> Order:
     members = [
         Member(rank=0, node_id="n", slot=3, born_generation=1, born_rank=2),
         Member(rank=1, node_id="n", slot=0, born_generation=generation, born_rank=1),
@@ -24,7 +28,7 @@ def order(generation: int, batch: BatchOrder | None = None) -> Order:
     return orders.order_of(
         OrderCommand(
             command_id="c", job_id="job", generation=generation, store_addr="10.0.0.1", store_port=20_001,
-            members=members, lost=True, batch=batch,
+            members=members, lost=True, batch=batch, losses=losses,
         )
     )  # fmt: skip
 
@@ -69,6 +73,23 @@ def test_a_run_sees_the_newest_order_since_its_own_time(arriving: list[int], bor
         assert seen == sorted(seen), "never an older one after a newer one"
         assert delivered(folder) == max((one for one in arriving if one >= born), default=None)
         assert delivered(late) is None
+
+
+@given(st.permutations([(4, 0), (4, 5), (4, 9), (5, 1), (5, 3)]), st.integers(1, 5))
+def test_a_repeated_order_brings_newer_losses(arriving: list[tuple[int, int]], count: int) -> None:
+    """A command may arrive twice, or late: what counts is when the service expected the losses."""
+    with TemporaryDirectory() as path:
+        state = StateFolder(Path(path))
+        state.make()
+        folder, job = records.new_run(state, command(generation=1)).folder, state.job("job")
+        for generation, minute in arriving[:count]:
+            rate = LossRate(per_h=minute / 8, at=BEGIN + timedelta(minutes=minute))
+            orders.store_newest(job.order, order(generation, losses=rate))
+            orders.deliver(folder)
+        newest = max(arriving[:count])
+        seen = order_from_json(folder.order.read_text())
+        assert (seen.generation, seen.losses_per_h) == (newest[0], newest[1] / 8)
+        assert seen.losses_at_s == (BEGIN + timedelta(minutes=newest[1])).timestamp()
 
 
 def test_a_file_that_a_script_wrote_into_is_replaced(state: StateFolder) -> None:

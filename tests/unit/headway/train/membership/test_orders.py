@@ -90,3 +90,15 @@ def test_it_may_be_taken_away(tmp_path: Path) -> None:
     assert orders.newer_than(0) == ORDER
     (tmp_path / ORDER_FILE).unlink()
     assert orders.newer_than(0) is None
+
+
+def test_the_expected_losses_are_those_of_the_start_until_an_order_has_others(tmp_path: Path) -> None:
+    assert Orders(None).losses_per_h() is None
+    orders = Orders(tmp_path, losses_per_h=0.5)
+    assert orders.losses_per_h() == 0.5
+    give(tmp_path, order_to_json(ORDER))
+    assert orders.losses_per_h() == 0.5, "an older service names none"
+    give(tmp_path, order_to_json(replace(ORDER, losses_per_h=2.0, losses_at_s=1.0)))
+    assert orders.losses_per_h() == 2.0
+    give(tmp_path, order_to_json(replace(ORDER, losses_per_h=0.0, losses_at_s=2.0)))
+    assert orders.losses_per_h() == 0.0

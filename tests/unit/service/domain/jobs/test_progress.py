@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -270,3 +271,12 @@ def test_counters_never_decrease_and_samples_fall_only_by_a_return(messages: Seq
         if isinstance(message, Restored):
             assert after.lost_samples - progress.lost_samples == max(0, progress.samples - message.samples)
         progress = after
+
+
+def test_the_interval_between_checkpoints_is_the_last_that_ranks_reported() -> None:
+    first = after_message(JobProgress(), replace(checkpoint(40), every_s=120.0))
+    assert (first.checkpoint_samples, first.checkpoint_every_s) == (40, 120.0)
+    older = after_message(first, checkpoint(80))
+    assert (older.checkpoint_samples, older.checkpoint_every_s) == (80, 120.0), (
+        "an older library says nothing"
+    )

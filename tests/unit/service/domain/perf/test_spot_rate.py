@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.domain.perf.spot_rate import HOUR_S, LONGEST_INTERVAL_S, best_interval_s, is_pressed, spot_share
+from service.domain.perf.spot_rate import HOUR_S, TOGETHER, checkpoint_losses_per_h, is_pressed, spot_share
 
 losses = st.floats(0.0, 20.0)
 seconds = st.floats(0.0, 3600.0)
@@ -57,21 +57,19 @@ def test_the_share_is_a_fraction_and_falls_with_every_loss_and_restart(
 
 
 @pytest.mark.parametrize(
-    ("losses_per_h", "checkpoint_s", "expected"),
+    ("machines", "in_place", "expected"),
     [
-        # Young, 1974: sqrt(2 * checkpoint / rate).
-        pytest.param(1.0, 8.0, math.sqrt(2 * 8 * 3600), id="240 s"),
-        pytest.param(0.5, 4.0, math.sqrt(2 * 4 * 7200), id="half as many losses"),
-        pytest.param(0.0, 8.0, LONGEST_INTERVAL_S, id="no losses"),
-        pytest.param(-1.0, 8.0, LONGEST_INTERVAL_S, id="negative losses"),
-        pytest.param(1e-9, 8.0, LONGEST_INTERVAL_S, id="at most a week"),
-        pytest.param(3600.0, 50.0, 50.0, id="at least a checkpoint"),
-        pytest.param(1.0, 0.0, math.sqrt(2 * 1e-3 * 3600), id="a checkpoint takes a millisecond"),
-        pytest.param(1.0, -5.0, math.sqrt(2 * 1e-3 * 3600), id="negative checkpoint"),
+        pytest.param([0.2], False, 0.2, id="one machine"),
+        pytest.param([0.2], True, 0.2, id="one machine: nothing survives it"),
+        pytest.param([0.2, 0.3, 0.01], False, 0.51, id="every loss ends a gang"),
+        pytest.param([0.2, 0.3, 0.25], True, TOGETHER * 0.2, id="only all of them at once"),
+        pytest.param([0.2, 0.3, 0.001], True, TOGETHER * 0.001, id="an anchor holds a replica"),
+        pytest.param([], True, 0.0, id="no machine"),
+        pytest.param([0.0, 0.0], True, 0.0, id="no losses"),
     ],
 )
-def test_the_best_interval_is_youngs(losses_per_h: float, checkpoint_s: float, expected: float) -> None:
-    assert best_interval_s(losses_per_h=losses_per_h, checkpoint_s=checkpoint_s) == pytest.approx(expected)
+def test_losses_that_need_a_checkpoint(machines: list[float], in_place: bool, expected: float) -> None:
+    assert checkpoint_losses_per_h(machines, in_place=in_place) == pytest.approx(expected)
 
 
 @settings(max_examples=30)
@@ -84,7 +82,7 @@ def test_no_other_interval_is_much_better(losses_per_h: float, checkpoint_s: flo
             losses_per_h=losses_per_h, checkpoint_s=checkpoint_s, interval_s=interval_s, restart_s=restart_s
         )
 
-    best = best_interval_s(losses_per_h=losses_per_h, checkpoint_s=checkpoint_s)
+    best = math.sqrt(2 * checkpoint_s * HOUR_S / losses_per_h)
     others = max(share(factor * best) for factor in np.linspace(0.2, 5.0, 49))
     assert share(best) >= others * 0.99
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headway.contract.values.markets import Market
-from service.domain.perf.spot_rate import best_interval_s, spot_share
+from service.domain.perf.spot_rate import spot_share
 from service.domain.rental.catalogue import BUILT_IN
 from service.domain.rental.plans import Architecture, MachineGroup, MachinePlan, Role
 from service.domain.rental.spot import (
@@ -50,8 +50,8 @@ def test_beside_an_anchor_a_loss_is_a_pause() -> None:
 def test_one_machine_alone_has_the_published_rate() -> None:
     """The share is (1 - delta / tau) / (1 + h (tau / 2 + R)) at the best tau."""
     found = exposure(plan(Architecture.ALL_SPOT, 1, 0), COSTS)
-    interval_s = best_interval_s(losses_per_h=0.2, checkpoint_s=4.0)
-    assert found.interval_s == pytest.approx(math.sqrt(2 * 4.0 / (0.2 / 3600)))
+    interval_s = math.sqrt(2 * 4.0 / (0.2 / 3600))
+    assert found.interval_s == pytest.approx(interval_s)
     assert found.left == pytest.approx(
         spot_share(losses_per_h=0.2, checkpoint_s=4.0, interval_s=interval_s, restart_s=40.0)
     )
@@ -217,7 +217,7 @@ def test_a_lost_machine_is_away_for_half_an_hour(machines: int, per_h: float, pr
 @pytest.mark.parametrize("machines", [1, 2, 16])
 def test_a_job_that_is_not_live_restarts_whatever_else_stays(machines: int) -> None:
     gang = exposure(risky(machines), replace(COSTS, live=False))
-    interval_s = best_interval_s(losses_per_h=0.2 * machines, checkpoint_s=4.0)
+    interval_s = math.sqrt(2 * 4.0 / (0.2 * machines / 3600))
     assert gang.interval_s == pytest.approx(interval_s)
     assert gang.loss_s == pytest.approx(interval_s / 2 + 40)
     assert ", each costs" in gang.reason

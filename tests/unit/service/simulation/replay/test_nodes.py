@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -12,6 +13,7 @@ from service.domain.policies.registry import policy
 from service.simulation.model.spot import changes_of
 from service.simulation.model.world import SpotTrace, World
 from service.simulation.replay.engine import replay
+from service.simulation.replay.nodes import ReplayNodes
 from tests.unit.service.simulation.scenes import EVERY_MINUTE, KINDS, STEADY, everyone_gets, scripted, world
 
 GAP_S = 50.0
@@ -62,6 +64,27 @@ def test_a_failure_takes_work_back_to_the_last_checkpoint() -> None:
     assert (held >= 400.0).all()
     assert (found.jobs.lost_s[again] >= 14.0).all()
     assert found.rounds.slots_present.min() < 8
+
+
+@pytest.mark.parametrize(
+    ("column", "checkpoint_s", "expected_s"),
+    [
+        pytest.param(0, None, math.sqrt(2 * 7200) - 1, id="a node is lost every two hours"),
+        pytest.param(2, None, math.sqrt(2 * 3600) - 1, id="one of two nodes is lost every hour"),
+        pytest.param(2, 50.0, 50.0, id="a fixed interval"),
+        pytest.param(2, 0.0, 0.0, id="a checkpoint at every moment"),
+    ],
+)
+def test_jobs_save_at_the_interval_of_ranks_on_such_nodes(
+    column: int, checkpoint_s: float | None, expected_s: float
+) -> None:
+    rules = replace(EVERY_MINUTE, failures_per_node_h=0.5, checkpoint_s=checkpoint_s)
+    nodes = ReplayNodes(world((0.0, STEADY), rules=rules, seed=3))
+    nodes.place(np.array([0]), np.array([column]))
+    lost: list[tuple[list[int], list[float]]] = []
+    while not lost:
+        lost = [(rows.tolist(), every_s.tolist()) for rows, every_s in nodes.advance(nodes.next_s)]
+    assert lost == [([0], [pytest.approx(expected_s)])]
 
 
 def test_what_leaves_comes_back_when_the_trace_begins_anew() -> None:

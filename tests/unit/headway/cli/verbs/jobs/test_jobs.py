@@ -11,6 +11,7 @@ from headway.cli.render import jobs as render
 from headway.cli.render import nodes as render_nodes
 from headway.contract.agents import NodeState
 from headway.contract.health import FaultCause, FaultGrade, QuarantineView
+from headway.contract.run_facts import LossRate
 from headway.contract.views.forecasts import KeptForecast, SearchPhase, SearchView
 from headway.contract.views.jobs import JobProgress, JobState
 from tests.unit.headway.stub import NOW, event_view, job_view, node_view
@@ -42,6 +43,8 @@ def test_the_page_of_a_job_shows_all_of_it():
         samples_per_s=50,
         metrics={"accuracy": 0.97123},
         checkpoint_samples=400,
+        checkpoint_every_s=270,
+        losses=LossRate(per_h=0.121, at=NOW),
         lost_samples=16,
         lost_steps=1,
         pause_s=0.0312,
@@ -58,7 +61,7 @@ def test_the_page_of_a_job_shows_all_of_it():
         "local-1: 0-1",
         "about 10s to go",
         "accuracy 0.9712",
-        "at 400 samples; 16 samples were trained twice",
+        "at 400 samples, one every 4m30s for 0.12 expected losses per hour; 16 samples were trained twice",
         "2 of 2 complete ones saw every sample exactly once",
         "3 preemptions",
         "1,024 samples a step, may grow to 4,096",

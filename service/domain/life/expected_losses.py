@@ -1,0 +1,83 @@
+"""The losses that a job's ranks are told to expect. Their checkpoint interval follows them.
+
+Every start and every order of members carries the rate of the machines that the job then holds. When the rate
+changes while these stay, such as by interruptions in the zone, the present order is repeated with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Final
+
+from headway.contract.run_facts import LossRate, ProgressSource
+from headway.contract.values.markets import Market, pool_name
+from headway.contract.views.jobs import JobState
+from service.domain.cluster.snapshot import Snapshot
+from service.domain.jobs.job import Job
+from service.domain.jobs.membership import Members, nodes_of
+from service.domain.life.life import Life
+from service.domain.perf.spot_rate import FAILURES_PER_H, checkpoint_losses_per_h
+
+CHANGED: Final = 1.5
+"""Factor by which the rate must change before ranks hear of it. An interval for the old rate then costs at most
+2 % more than the best one.
+"""
+
+
+def machine_losses_per_h(kinds: Iterable[str], market: Market, hazard_per_h: Mapping[str, float]) -> float:
+    """Return the losses per hour of a machine with these device kinds: its failures and its interruptions.
+
+    `hazard_per_h` has the interruptions per hour by the name of the pool.
+    """
+    interruptions = (hazard_per_h.get(pool_name(kind, market), 0.0) for kind in kinds)
+    return FAILURES_PER_H + max(interruptions, default=0.0)
+
+
+def losses_of_members(life: Life, members: Members) -> LossRate | None:
+    """Return the rate for the machines of these members; None if the job file fixes the interval."""
+    if life.job.spec.checkpoint.every != "auto":
+        return None
+    machines = [life.loaded_footprint.hosts[node].losses_per_h for node in nodes_of(members)]
+    return LossRate(per_h=_losses_per_h(life.job, machines), at=life.now)
+
+
+def with_losses(life: Life, losses: LossRate | None) -> Life:
+    """Return the life with the rate that its ranks are told."""
+    job = life.job
+    return life.with_job(replace(job, progress=job.progress.model_copy(update={"losses": losses})))
+
+
+def has_other_losses(job: Job, snapshot: Snapshot) -> bool:
+    """Return True if the ranks of a job that keeps its machines must hear of another rate."""
+    if not _listens(job):
+        return False
+    nodes = [snapshot.nodes[node] for node in job.allocation if node in snapshot.nodes]
+    if len(nodes) < len(job.allocation):
+        return False  # a node is gone, and a report about it follows
+    machines = [
+        machine_losses_per_h(set(one.slots.values()), one.market, snapshot.hazard_per_h) for one in nodes
+    ]
+    sent, now_per_h = job.progress.losses, _losses_per_h(job, machines)
+    return sent is None or not sent.per_h / CHANGED <= now_per_h <= sent.per_h * CHANGED
+
+
+def _listens(job: Job) -> bool:
+    """Return True if training ranks of the library choose the interval, and no change is under way."""
+    return (
+        job.state is JobState.RUNNING
+        and job.switch is None
+        and job.spec.checkpoint.every == "auto"
+        and job.progress.source is ProgressSource.LIBRARY
+        and _has_begun(job)
+    )
+
+
+def _has_begun(job: Job) -> bool:
+    """Return True if the present ranks have taken a step, which shows whether they change in place."""
+    return job.live or job.progress.begun_generation == job.generation
+
+
+def _losses_per_h(job: Job, machines: list[float]) -> float:
+    in_place = job.live or (job.follows_orders and not _has_begun(job))
+    return checkpoint_losses_per_h(machines, in_place=in_place)
