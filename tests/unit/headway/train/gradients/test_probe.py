@@ -12,12 +12,14 @@ from headway.train.gradients.probe import NoiseProbe
 
 
 class Time:
-    """A clock that only the test moves."""
+    """A clock that only the test moves, by `ticks_s` at each look."""
 
     def __init__(self) -> None:
         self.now_s = 100.0
+        self.ticks_s = 0.0
 
     def __call__(self) -> float:
+        self.now_s += self.ticks_s
         return self.now_s
 
 
@@ -71,6 +73,18 @@ def test_the_cost_with_peers_is_in_steps_without_a_measurement() -> None:
     assert probe.cost == pytest.approx(0.25)
     probe.begin(measures=False)
     assert probe.cost == 0.0
+
+
+def test_steps_of_a_pair_are_not_the_measure_of_its_cost() -> None:
+    """Steps take 4 s, and the two of a pair 9 s."""
+    clock = Time()
+    probe, mine = probe_of(clock)
+    for step in range(8):
+        probe.begin(measures=step in (3, 6))
+        clock.now_s += 9.0 if step in (3, 4) else 4.0
+        clock.ticks_s = 1.0 if step == 7 else 0.0  # the second half of the second measurement takes 1 s
+        probe.whole(mine, share=1.0, samples=4, alone=True)
+    assert probe.cost == pytest.approx(0.25)
 
 
 def test_a_rank_alone_compares_the_requested_step_with_the_next() -> None:

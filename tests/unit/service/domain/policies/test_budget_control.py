@@ -322,6 +322,8 @@ def test_jobs_of_a_mixed_class_keep_their_width() -> None:
     assert chosen([0, 0, -1, 1]) == [0, 0, 1, 1]
     assert chosen([-1, -1, -1, -1]) == [0, 0, 1, 1]
     assert chosen([0, 0, 0, -1]) == [0, 0, 1, 1]
+    policy = replace(policy, narrow_share=0.25)
+    assert chosen([-1, 1, 0, 0]) == [1, 1, 0, 1]
 
 
 @pytest.mark.parametrize(("narrow_share", "narrow"), [(0.49, 0), (0.51, 1), (0.99, 1)])
