@@ -235,7 +235,8 @@ async def test_a_slot_that_went_bad_since_the_picture_was_taken_is_not_given_out
     async with harness.service.database.begin() as tx:
         snapshot = await tx.rounds.snapshot(harness.clock.now())
     await cast.news("alpha", fault(0))
-    plan, _, _ = _think(snapshot, harness.scheduler.policies, lambda: 0.0)
+    (plan, _, _), failure = _think(snapshot, harness.scheduler.policies, lambda: 0.0)
+    assert failure is None
     assert [one.action for one in plan.decisions] == [Action.START]
     database, launch = harness.service.database, harness.service.launch
     changes, _ = await apply_plan(database, snapshot, plan, launch, "r", harness.clock.now)

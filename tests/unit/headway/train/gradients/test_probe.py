@@ -76,13 +76,13 @@ def test_the_cost_with_peers_is_in_steps_without_a_measurement() -> None:
 
 
 def test_steps_of_a_pair_are_not_the_measure_of_its_cost() -> None:
-    """Steps take 4 s, and the two of a pair 9 s."""
+    """Steps take 4 s, and those from the first pair on 9 s."""
     clock = Time()
     probe, mine = probe_of(clock)
-    for step in range(8):
-        probe.begin(measures=step in (3, 6))
-        clock.now_s += 9.0 if step in (3, 4) else 4.0
-        clock.ticks_s = 1.0 if step == 7 else 0.0  # the second half of the second measurement takes 1 s
+    for step in range(7):
+        probe.begin(measures=step in (3, 5))
+        clock.now_s += 9.0 if step >= 3 else 4.0
+        clock.ticks_s = 1.0 if step == 6 else 0.0  # the second half of the second measurement takes 1 s
         probe.whole(mine, share=1.0, samples=4, alone=True)
     assert probe.cost == pytest.approx(0.25)
 
