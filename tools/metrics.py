@@ -16,7 +16,7 @@ from service.api.http.pressure import Gates
 from service.api.http.request_times import RequestTimes
 from service.api.routes.upkeep.metrics import OF, Figures
 from service.api.routes.upkeep.metrics_money import MoneyFigures
-from service.domain.perf.marks import AT_SUBMIT, ON_THE_WAY
+from service.domain.perf.milestones import AT_SUBMIT, ON_THE_WAY
 from service.telemetry import telemetry
 from service.usecases.ports.rounds import PredictionErrors
 from service.usecases.ports.upkeep import ClusterFigures
