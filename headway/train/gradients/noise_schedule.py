@@ -24,7 +24,7 @@ USEFUL_ERROR = 0.025
 
 The service changes a batch for a gain of 5 %. Two efficiencies that differ by 5 % then have separate intervals.
 """
-_FEWEST_REMEMBERED = 16
+_FEWEST_REMEMBERED = 15
 """Number of measurements in the memory of the estimate that the interval leaves, whatever they cost."""
 _MEDIAN_OF = 5
 """Costs in the median, which hides two outliers of five."""

@@ -29,8 +29,8 @@ from headway.train.gradients.noise_schedule import (
         (0.081, 10.0, 2000.0, 16),
         (0.39, 10.0, 2000.0, 64),
         (0.64, 10.0, 2000.0, 64),
-        (0.65, 10.0, 2000.0, 64),  # 128 would leave fewer than 16 measurements of 2,000 steps
-        (0.65, 10.0, 2048.0, 128),
+        (0.65, 10.0, 2000.0, 128),
+        (0.65, 10.0, 1919.0, 64),  # 128 would leave fewer than 15 measurements
         (50.0, 10.0, 1e9, 128),
         # 2 * 0.1 / sqrt(2000 / k) = 0.025 at k = 31.25.
         (0.0, 0.1, 2000.0, 16),
@@ -40,7 +40,8 @@ from headway.train.gradients.noise_schedule import (
         (0.0, math.inf, 1e9, 8),
         # Batches of 16 times the reference: 125 steps are remembered.
         (0.39, 10.0, 125.0, 8),
-        (0.39, 10.0, 256.0, 16),
+        (0.39, 10.0, 239.0, 8),
+        (0.39, 10.0, 240.0, 16),
         (0.39, 10.0, 0.1, 8),
     ],
 )
@@ -58,8 +59,8 @@ def test_an_interval_is_affordable_useful_or_at_its_bound(
 ) -> None:
     every = interval(cost=cost, error=error, remembered=remembered)
     assert every in (8, 16, 32, 64, 128)
-    assert every == LEAST_STEPS or remembered / every >= 16
-    bound = 2 * every > MOST_STEPS or remembered / (2 * every) < 16
+    assert every == LEAST_STEPS or remembered / every >= 15
+    bound = 2 * every > MOST_STEPS or remembered / (2 * every) < 15
     assert bound or cost / every <= MOST_COST
     half_width = 2 * error * math.sqrt(every / remembered)
     needed = every == LEAST_STEPS or 2 * cost / every > MOST_COST
@@ -81,7 +82,7 @@ def test_the_first_measurements_are_dense_whatever_they_cost() -> None:
     schedule.propose(measured(FIRST_MEASUREMENTS - 1), 64)
     assert schedule.wanted == LEAST_STEPS
     schedule.propose(measured(FIRST_MEASUREMENTS), 64)
-    assert schedule.wanted == 64
+    assert schedule.wanted == 128
     assert schedule.every == LEAST_STEPS, "until the ranks agree"
     # An unbiased measurement that replaces biased ones begins anew.
     schedule.propose(measured(1), 64)
@@ -101,7 +102,7 @@ def test_the_median_of_five_costs_counts() -> None:
     for cost in (9.0, 9.0, 9.0):
         schedule.add_cost(cost)
     schedule.propose(noise, 64)
-    assert schedule.wanted == 64
+    assert schedule.wanted == 128
     for cost in (0.1, 0.1, 9.0, 0.1):
         schedule.add_cost(cost)
     schedule.propose(noise, 64)
@@ -112,7 +113,7 @@ def test_a_precise_estimate_needs_few_measurements() -> None:
     schedule = NoiseSchedule()
     schedule.add_cost(0.01)
     schedule.propose(measured(50, spread=0.01), 64)
-    assert schedule.wanted == 64
+    assert schedule.wanted == 128
     schedule.propose(measured(50, spread=50.0), 64)
     assert schedule.wanted == LEAST_STEPS
 
