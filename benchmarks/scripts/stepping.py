@@ -4,13 +4,12 @@
 
 `benchmarks.overhead` starts it. Two networks train on the same data: one with Headway, and one with DistributedDataParallel
 (or without it, for a single rank). The first two of the STEPS of a turn are not measured, because the caches still contain
-data of the other network. FILE gets the median seconds of both for each round, as JSON.
+data of the other network. FILE gets the seconds of the steps of both for each round, as JSON. WARM_UP steps come first.
 """
 
 import itertools
 import json
 import os
-import statistics
 import sys
 import time
 from collections.abc import Iterator
@@ -27,6 +26,7 @@ import headway
 width, batch, rounds, steps = map(int, sys.argv[1:5])
 file = Path(sys.argv[5])
 CLASSES, LAYERS, SAMPLES = 10, 3, 32_768
+WARM_UP = 120
 
 
 def network() -> nn.Sequential:
@@ -71,10 +71,10 @@ def steps_without() -> Iterator[float]:
         yield time.perf_counter()
 
 
-def turn_s(ends: Iterator[float]) -> float:
-    """Return the median seconds of a step of one turn."""
+def turn_s(ends: Iterator[float]) -> list[float]:
+    """Return the seconds of the steps of one turn."""
     taken = list(itertools.islice(ends, steps))[1:]
-    return statistics.median(after - before for before, after in itertools.pairwise(taken))
+    return [after - before for before, after in itertools.pairwise(taken)]
 
 
 run = headway.init()
@@ -85,7 +85,8 @@ loader = run.loader(data, global_batch=batch, balance=False)
 plain = network().to(run.device)
 plain_optimizer = torch.optim.AdamW(plain.parameters(), lr=1e-4)
 ours, theirs = steps_with_headway(), steps_without()
-turn_s(ours), turn_s(theirs)
+for _ in range(WARM_UP // steps):
+    turn_s(ours), turn_s(theirs)
 found = []
 for number in range(rounds):
     if number % 2:

@@ -218,9 +218,9 @@ class Training:
         elif self._present_peers.is_main and self._saver.due(self._team.losses_per_h()):
             request = BoundaryRequest.CHECKPOINT
         ordered, probe = order.generation if order else 0, self.gradients.probe
-        norms = (probe.square, probe.squared_mean) if probe else (0.0, 0.0)
+        noise = (probe.square, probe.squared_mean, self._present_batching.noise_every_wanted) if probe else ()
         return Statement(
-            request, ordered, mine.count, mine.total, mine.squares, self.gradients.meter.compute_s, *norms
+            request, ordered, mine.count, mine.total, mine.squares, self.gradients.meter.compute_s, *noise
         )
 
     def _commit(self, step: Step, indices: NDArray[np.int64]) -> bool:
@@ -257,8 +257,8 @@ class Training:
     def _rebalance(self, step: Step, agreement: Agreement) -> None:
         """Process the measurements of the step before this one, and change the batch plan if they require it."""
         batching, probe = self._present_batching, self.gradients.probe
-        if probe is not None and probe.measurement is not None:
-            batching.add_noise(probe.measurement)
+        if probe is not None:
+            batching.add_noise(probe.measurement, probe.cost)
         peak = self.gradients.meter.peak_bytes()
         if peak and batching.observe_memory(len(step.micro_batches[0]), *peak):
             self.plan += 1

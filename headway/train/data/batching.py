@@ -13,9 +13,7 @@ from headway.train.data.step_rates import StepRates
 from headway.train.data.uneven import Balancer, MicroBatchLimit
 from headway.train.gradients.learning_rate import Rule, factor
 from headway.train.gradients.noise import Measurement, NoiseEstimate, NoiseScale, from_ranks
-
-NOISE_EVERY_STEPS = 8
-"""Steps between noise measurements: reading all gradients twice costs a few percent of a step."""
+from headway.train.gradients.noise_schedule import NoiseSchedule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +52,7 @@ class Batching:
             max_local=bounds.max_local,
         )
         self._noise = NoiseScale(bounds.global_batch) if bounds.most_global is not None else None
+        self._noise_schedule = NoiseSchedule()
         self._balancer = self._new_balancer()
         if bounds.start_global is not None:
             self.follow(BatchPlan(global_batch=bounds.start_global))
@@ -81,13 +80,18 @@ class Batching:
         return self._noise.estimate if self._noise is not None else None
 
     @property
+    def noise_every_wanted(self) -> int:
+        """Interval in steps that this rank proposes for measurements of the noise."""
+        return self._noise_schedule.wanted
+
+    @property
     def lr_factor(self) -> float:
         """Factor by which the script's learning rate is multiplied."""
         return factor(self.bounds.rule, self.split.global_batch, self.bounds.global_batch, self.noise)
 
     def measures(self, samples: int) -> bool:
         """Return True if the noise is measured in the step that begins after `samples` committed samples."""
-        return self.adaptive and samples // self.split.global_batch % NOISE_EVERY_STEPS == 0
+        return self.adaptive and samples // self.split.global_batch % self._noise_schedule.every == 0
 
     def observe(self, agreement: Agreement, measured: Sequence[int]) -> bool:
         """Process the ranks' measurements of an earlier step of `measured` samples each. True: the plan changes."""
@@ -99,6 +103,7 @@ class Batching:
         if len(squares) > 1:
             mean_sqr = agreement.statements[0].squared_mean
             self.add_noise(from_ranks(sum(squares), len(squares), mean_sqr, sum(measured)))
+        self._noise_schedule.agree([one.noise_every for one in agreement.statements])
         if self._balancer is None:
             return False
         changed = self._balancer.observe(measured, [one.compute_s for one in agreement.statements])
@@ -106,10 +111,13 @@ class Batching:
             self._divide()
         return changed
 
-    def add_noise(self, measurement: Measurement) -> None:
-        """Add a measurement of the noise, the only one in `NOISE_EVERY_STEPS` steps."""
-        if self._noise is not None:
-            self._noise.add(measurement, NOISE_EVERY_STEPS * self.split.global_batch)
+    def add_noise(self, measurement: Measurement | None, cost: float = 0.0) -> None:
+        """Add a measurement of the noise, if there is one, and its cost to this rank in steps, if it is known."""
+        schedule = self._noise_schedule
+        schedule.add_cost(cost)
+        if self._noise is not None and measurement is not None:
+            self._noise.add(measurement, schedule.every * self.split.global_batch)
+            schedule.propose(self._noise, self.split.global_batch)
 
     def observe_memory(self, micro_batch: int, peak_bytes: int, static_bytes: int) -> bool:
         """Record the memory use of a micro-batch. True: this rank's micro-batches change in size."""
@@ -150,6 +158,7 @@ class Batching:
         return {
             "global_batch": self.split.global_batch,
             "noise": self._noise.state_dict() if self._noise is not None else None,
+            "noise_every": self._noise_schedule.every,
             "balancer": self._balancer.state_dict() if self._balancer is not None else None,
         }
 
@@ -158,6 +167,7 @@ class Batching:
         self.split = replace(self.split, global_batch=state["global_batch"], local_batches=())
         if self._noise is not None and state["noise"] is not None:
             self._noise.load_state_dict(state["noise"])
+        self._noise_schedule.every = state["noise_every"]
         self._balancer = self._new_balancer()
         if self._balancer is not None and state["balancer"] is not None:
             self._balancer.load_state_dict(state["balancer"])

@@ -25,7 +25,8 @@ class Statement:
 
     `ordered` is the generation of the newest order that it has read. `compute_s` is the time of its part of
     the last step without waits for peers. `square` is the squared norm of its last gradient before the
-    all-reduce, weighted by its samples. `squared_mean` is that of the mean gradient. 0 means unknown.
+    all-reduce, weighted by its samples. `squared_mean` is that of the mean gradient. `noise_every` is the interval in
+    steps that it proposes for measurements of the noise. 0 means unknown.
     """
 
     request: int = BoundaryRequest.CONTINUE
@@ -36,6 +37,7 @@ class Statement:
     compute_s: float = 0.0
     square: float = 0.0
     squared_mean: float = 0.0
+    noise_every: int = 0
 
     @property
     def ledger(self) -> Ledger:
@@ -52,8 +54,8 @@ class Statement:
         return cls(*_STATEMENT.unpack(_NUMBERS.pack(*numbers)))
 
 
-_STATEMENT = struct.Struct("<5q3d")
-_NUMBERS = struct.Struct("<8q")
+_STATEMENT = struct.Struct("<5q3dq")
+_NUMBERS = struct.Struct("<9q")
 
 
 @dataclass(frozen=True, slots=True)

@@ -258,7 +258,7 @@ class Gradients:
         else:
             gradient.mul_(self._weight)
         if self.probe is not None:
-            self.probe.local(bucket.gradients(), bucket.parameters())
+            self.probe.local(bucket.gradients, bucket.parameters)
         try:
             work: Any = dist.all_reduce(gradient, async_op=True)
         except RuntimeError:

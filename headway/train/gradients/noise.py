@@ -20,7 +20,7 @@ There are three methods, depending on the step:
                                  the mean of all                the all-reduce
     one rank that accumulates    its mean halfway, its mean     the same two reads, no memory
     one rank, one batch          a step's mean, the mean        a copy of the gradients for a step,
-                                 of two steps                   6 reads in 8 steps
+                                 of two steps                   6 reads
 
 Halfway norms are noisier than norms from a copy of the gradients, by terms of G whose mean is zero. That
 matters where batches are large against the noise scale, and 1,000 steps average it out. The last method is
@@ -46,9 +46,10 @@ REMEMBERED_BATCHES = 1000
 """Time constant of the smoothing, in reference batches of samples."""
 WARM_UP_STEPS = 10
 """Steps of Adam before its second moment is a usable scale: the inverse of few squares has no mean."""
-PAIR_EVERY_STEPS = 8
-"""Period in steps of the comparison of two successive steps by a rank without peers."""
-_STATE = ("sqr", "var", "weight", "steps", "biased")
+_STATE = (
+    *("sqr", "var", "sqr_sqr", "sqr_var", "var_var"),
+    *("weight", "weight_squares", "steps", "biased"),
+)
 _PART_ELEMENTS = {"cpu": 2**18}
 """Elements per part on a CPU: temporaries fit its cache, and 32-bit sums of squares stay exact to 1e-5."""
 _PART_ELEMENTS_ELSEWHERE = 2**24
@@ -144,10 +145,14 @@ class SuccessiveSteps:
     """Noise measurement on a rank with one batch a step, from pairs of successive steps."""
 
     def __init__(self) -> None:
-        self._step = 0
         self._kept: list[list[Tensor]] = []
         self._kept_sqr = 0.0
         self._kept_samples = 0
+
+    @property
+    def waiting(self) -> bool:
+        """True between the two steps of a pair."""
+        return bool(self._kept)
 
     def add(
         self,
@@ -156,23 +161,20 @@ class SuccessiveSteps:
         preconditioner: Preconditioner | None = None,
         parameters: Sequence[Tensor] = (),
     ) -> Measurement | None:
-        """Add the gradients of the next step, the mean over `samples`. Every eighth step gives a measurement."""
+        """Add the gradients of a step, the mean over `samples`. The second step of a pair gives a measurement."""
         if preconditioner is not None and not preconditioner.ready:
             return None
-        place = self._step % PAIR_EVERY_STEPS
-        self._step += 1
-        if place == 0:
-            parts = _parts(gradients, parameters, preconditioner)
-            # A divided part is a copy already.
-            self._kept = [part if preconditioner else [one.clone() for one in part] for part in parts]
-            self._kept_sqr, self._kept_samples = _total(self._kept), samples
-        elif place == 1:
-            return self._compare(list(_parts(gradients, parameters, preconditioner)), samples)
+        parts = _parts(gradients, parameters, preconditioner)
+        if self._kept:
+            return self._compare(list(parts), samples)
+        # A divided part is a copy already.
+        self._kept = [part if preconditioner else [one.clone() for one in part] for part in parts]
+        self._kept_sqr, self._kept_samples = _total(self._kept), samples
         return None
 
     def forget(self) -> None:
-        """Restart the measurement, because parameters or peers came from elsewhere."""
-        self._step, self._kept = 0, []
+        """Discard the first step of a pair, because parameters or peers came from elsewhere."""
+        self._kept = []
 
     def _compare(self, parts: list[list[Tensor]], samples: int) -> Measurement | None:
         kept, self._kept = self._kept, []
@@ -212,9 +214,12 @@ class NoiseScale:
 
     def __init__(self, reference_batch: int) -> None:
         self._reference_batch = reference_batch
-        self._sqr = 0.0
-        self._var = 0.0
-        self._weight = 0.0
+        self._forget()
+
+    def _forget(self) -> None:
+        self._sqr = self._var = 0.0
+        self._sqr_sqr = self._sqr_var = self._var_var = 0.0
+        self._weight = self._weight_squares = 0.0
         self._steps = 0
         self._biased = False
 
@@ -223,16 +228,21 @@ class NoiseScale:
 
         The first unbiased measurement replaces all biased ones.
         """
-        if not math.isfinite(measurement.sqr + measurement.var):
+        sqr, var = measurement.sqr, measurement.var
+        if not math.isfinite(sqr * sqr + var * var):
             return
         if self._biased and not measurement.biased:
-            self._sqr = self._var = self._weight = 0.0
-            self._steps = 0
+            self._forget()
         self._biased = measurement.biased
         kept = (1.0 - 1.0 / REMEMBERED_BATCHES) ** (samples / self._reference_batch)
-        self._sqr = kept * self._sqr + (1.0 - kept) * measurement.sqr
-        self._var = kept * self._var + (1.0 - kept) * measurement.var
-        self._weight = kept * self._weight + (1.0 - kept)
+        new = 1.0 - kept
+        self._sqr = kept * self._sqr + new * sqr
+        self._var = kept * self._var + new * var
+        self._sqr_sqr = kept * self._sqr_sqr + new * sqr * sqr
+        self._sqr_var = kept * self._sqr_var + new * sqr * var
+        self._var_var = kept * self._var_var + new * var * var
+        self._weight = kept * self._weight + new
+        self._weight_squares = kept * kept * self._weight_squares + new * new
         self._steps += 1
 
     @property
@@ -242,6 +252,31 @@ class NoiseScale:
             return None
         sqr, var = self._sqr / self._weight, self._var / self._weight
         return NoiseEstimate(max(sqr, 0.0), max(var, 0.0), self._biased, self._steps)
+
+    def efficiency_error(self, batch: int) -> float:
+        """Return the standard error that a single measurement leaves in the efficiency of twice the `batch`.
+
+        The efficiency is relative to that of `batch`, E = (tr + b |G|^2) / (tr + 2 b |G|^2), and the error is relative
+        to E. It follows from the scatter of the measurements so far: to first order, a measurement moves E by
+        ((1 - E) tr_i + (b - 2 b E) |G|^2_i) / (tr + 2 b |G|^2), which is 0 on average. Infinite if nothing is known.
+        """
+        now = self.estimate
+        whole = now.var + 2 * batch * now.sqr if now is not None else 0.0
+        if now is None or not whole > 0.0:
+            return math.inf
+        efficiency = (now.var + batch * now.sqr) / whole
+        of_var, of_sqr = 1.0 - efficiency, batch * (1.0 - 2.0 * efficiency)
+        squares = of_var**2 * self._var_var + 2 * of_var * of_sqr * self._sqr_var + of_sqr**2 * self._sqr_sqr
+        # The mean of all but the own deviation: with few measurements the scatter is larger than it looks.
+        apart = 1.0 - self._weight_squares / self._weight**2
+        if apart <= 0.0:
+            return math.inf
+        error = math.sqrt(max(squares, 0.0) / self._weight / apart) / (whole * efficiency)
+        return math.inf if math.isnan(error) else error
+
+    def remembered_steps(self, batch: int) -> float:
+        """Return the number of equally weighted steps of `batch` whose mean is as precise as the estimate's average."""
+        return 2.0 * REMEMBERED_BATCHES * self._reference_batch / batch
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state as plain numbers."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -21,13 +22,20 @@ class NoiseProbe:
     """The norms of one rank's gradients in the steps for which `begin` requests them.
 
     With peers each rank provides its `square`, and all the same `squared_mean`. Without peers there is a
-    `measurement`. All are 0 or None after a step that was not measured.
+    `measurement`, which may take the step after the requested one as well. `cost` is the time of the
+    measurement, as a multiple of a step without one. All are 0 or None after a step that completed none.
     """
 
-    def __init__(self, optimizer: Optimizer) -> None:
+    def __init__(self, optimizer: Optimizer, *, clock: Callable[[], float] = time.perf_counter) -> None:
         self.square = 0.0
         self.squared_mean = 0.0
         self.measurement: Measurement | None = None
+        self.cost = 0.0
+        self._clock = clock
+        self._began_s: float | None = None
+        self._plain_step_s = 0.0
+        self._spent_s = 0.0
+        self._idle = False
         self._optimizer = optimizer
         self._successive = SuccessiveSteps()
         self._local: SquaredNorm | None = None
@@ -36,30 +44,53 @@ class NoiseProbe:
 
     def begin(self, *, measures: bool) -> None:
         """Reset the values at the start of a step, and prepare a measurement if requested."""
-        self.square = self.squared_mean = 0.0
+        now_s = self._clock()
+        if self._idle and self._began_s is not None:
+            self._plain_step_s = now_s - self._began_s
+        self._began_s = now_s
+        self.square = self.squared_mean = self.cost = 0.0
         self.measurement = self._half = self._local = self._mean = None
+        self._idle = not measures and not self._successive.waiting
         if not measures:
             return
+        self._spent_s = 0.0
         divided_by = preconditioner(self._optimizer)
         if divided_by is None or divided_by.ready:
             self._local, self._mean = SquaredNorm(divided_by), SquaredNorm(divided_by)
+        self._spent_s += self._clock() - now_s
 
-    def local(self, gradients: Sequence[Tensor], parameters: Sequence[Tensor]) -> None:
-        """Add a part of this rank's contribution to the all-reduce."""
-        if self._local is not None:
-            self._local.add(gradients, parameters)
+    def local(
+        self, gradients: Callable[[], Sequence[Tensor]], parameters: Callable[[], Sequence[Tensor]]
+    ) -> None:
+        """Add a part of this rank's contribution to the all-reduce. The lists are made only for a measurement."""
+        if self._local is None:
+            return
+        began_s = self._clock()
+        self._local.add(gradients(), parameters())
+        self._spent_s += self._clock() - began_s
 
     def halfway(self, parameters: Sequence[Tensor], scale: float, samples: int) -> None:
         """Record a lone rank's accumulated gradients; times `scale` they are the mean over `samples`."""
         if self._local is None:
             return
+        began_s = self._clock()
         with_gradient = [one for one in parameters if one.grad is not None]
         self._local.add([one.grad for one in with_gradient if one.grad is not None], with_gradient)
         self._half = (self._local.take() * scale * scale, samples)
+        self._spent_s += self._clock() - began_s
 
-    @torch.no_grad()
     def whole(self, parameters: Sequence[Tensor], *, share: float, samples: int, alone: bool) -> None:
         """Process the step's complete gradient: a mean over `samples`, of which this rank had `share`."""
+        if self._local is None and not self._successive.waiting:
+            return
+        began_s = self._clock()
+        self._process(parameters, share=share, samples=samples, alone=alone)
+        self._spent_s += self._clock() - began_s
+        if (self.measurement is not None or self.square > 0.0) and self._plain_step_s > 0.0:
+            self.cost = self._spent_s / self._plain_step_s
+
+    @torch.no_grad()
+    def _process(self, parameters: Sequence[Tensor], *, share: float, samples: int, alone: bool) -> None:
         with_gradient = [one for one in parameters if one.grad is not None]
         gradients = [one.grad for one in with_gradient if one.grad is not None]
         if alone and share == 1.0 and self._half is None:

@@ -177,6 +177,14 @@ class LedgerTotals:
 
 
 @dataclass(frozen=True, slots=True)
+class EndedJob:
+    """A job that succeeded since the previous round, with the samples that it had processed."""
+
+    job_class: str
+    samples: int
+
+
+@dataclass(frozen=True, slots=True)
 class SlotKey:
     """Key of one slot of one node."""
 
@@ -261,6 +269,10 @@ class Snapshot:
     spent: LedgerTotals | None = None
     """Ledger since the hour that the policy asked for when it last stored state (`ledger`); None if it needs
     none.
+    """
+    ended: tuple[EndedJob, ...] = ()
+    """Jobs that succeeded since the previous round, of those whose length was unknown then; only for a policy with
+    state.
     """
     orders: Orders = Orders()
     contention: ContentionRules = USUAL

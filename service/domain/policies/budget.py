@@ -8,7 +8,7 @@ from the budget. `BudgetPolicy` decides with a given mu; `advance` and `steer` a
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, ClassVar
 
@@ -32,14 +32,24 @@ from service.domain.policies.framework.speedup import (
     usable_goodput,
     weights,
 )
-from service.domain.policies.framework.widths import NO_CLASS, NOT_FOR_SALE, column_prices
+from service.domain.policies.framework.widths import NO_CLASS, NOT_FOR_SALE, Widths, column_prices
 from service.domain.shared.arrays import FloatArray
 
 _HOUR_S = 3600.0
 _MU_BOUND = 1e3
 """Upper bound of mu times the price of the cheapest configuration: beyond it, delay hardly counts."""
-_MU_DISTANCE = 0.01
-"""Relative distance from mu for the two widths of a mixed class, which are equally good at mu itself."""
+_MU_DISTANCE = 0.1
+"""Relative distance from mu for the two widths of a mixed class, which are equally good at mu itself.
+
+Jobs of a class are measured one by one. A tenth exceeds the scatter of their speedups, and costs little: the loss grows
+with its square.
+"""
+_MIXING_BAND = 0.2
+"""Logarithm of the correction of mu that moves a mixed class from one width to the other.
+
+Two hours of the budget spent in advance, or left over, are worth that much. Within the band mu stays as it is, so that
+spending follows the correction continuously and not in steps.
+"""
 _LEAST_WEIGHT = 1e-6
 """Minimum weight of a job, so that taking free slots is better than leaving them."""
 _BISECTIONS = 30
@@ -93,7 +103,8 @@ class BudgetPolicy:
         prices = column_prices(given.configurations.usd_per_h, given.configurations.slots)
         rate = _rate(given, prices)
         runs = rate > 0
-        weight, mu = np.maximum(weights(given), _LEAST_WEIGHT), self._mu_by_job(given)
+        weight = np.maximum(weights(given), _LEAST_WEIGHT)
+        mu = self._mu_by_job(given, weight, rate, prices)
         cost = weight[:, None] + mu[:, None] * prices
         per_sample = np.where(runs, cost / np.where(runs, rate, 1.0), np.inf).min(axis=1, initial=np.inf)
         worth = np.where(runs, np.where(runs.any(axis=1), per_sample, 0.0)[:, None] * rate, 0.0)
@@ -109,11 +120,11 @@ class BudgetPolicy:
             return self, {}
         state, statistics = stored_state(history.state)
         statistics = observe_jobs(statistics, given, history)
-        state = self.after_spending(
-            given, statistics, state, usd_per_h=history.usd_per_h, elapsed_s=history.elapsed_s
-        )
+        widths = self._expected_widths(given, statistics)
+        state = self._steered(given, widths, state, usd_per_h=history.usd_per_h, elapsed_s=history.elapsed_s)
         carried = {"budget": asdict(state), "classes": asdict(statistics)}
-        return replace(self, mu_h_per_usd=state.mu_h_per_usd), carried
+        names = sorted(statistics.classes)
+        return self._with_widths(state, widths, job_class_of(given, history, names, widths)), carried
 
     def after_spending(
         self,
@@ -125,9 +136,23 @@ class BudgetPolicy:
         elapsed_s: float,
     ) -> BudgetState:
         """Return the state after `elapsed_s` seconds at `usd_per_h`; it is unchanged if these are unknown (0)."""
-        configurations = given.configurations
+        widths = self._expected_widths(given, statistics)
+        return self._steered(given, widths, state, usd_per_h=usd_per_h, elapsed_s=elapsed_s)
+
+    def _expected_widths(self, given: RoundInput, statistics: ClassStatistics) -> Widths | None:
         average_usd_per_h = price_of_everything(given) if self.usd_per_h < 0 else self.usd_per_h
-        widths = expected_widths(statistics, configurations, budget_usd_per_h=average_usd_per_h)
+        return expected_widths(statistics, given.configurations, budget_usd_per_h=average_usd_per_h)
+
+    def _steered(
+        self,
+        given: RoundInput,
+        widths: Widths | None,
+        state: BudgetState,
+        *,
+        usd_per_h: float,
+        elapsed_s: float,
+    ) -> BudgetState:
+        configurations = given.configurations
         return steer(
             state,
             realised_usd=usd_per_h * elapsed_s / _HOUR_S,
@@ -139,21 +164,70 @@ class BudgetPolicy:
             highest_h_per_usd=highest_mu(column_prices(configurations.usd_per_h, configurations.slots)),
         )
 
-    def _mu_by_job(self, given: RoundInput) -> FloatArray:
-        """Return mu (J,) for each job. The two parts of the mixed class, in submission order, have slightly
-        different values.
+    def _with_widths(self, state: BudgetState, widths: Widths | None, mixed_class: int) -> BudgetPolicy:
+        """Return the policy for this round: with mu, or with the two widths of a mixed class.
+
+        While the correction of mu is within `_MIXING_BAND`, it moves the share of the narrow width instead.
+        """
+        policy = replace(self, mu_h_per_usd=state.mu_h_per_usd)
+        if widths is None or mixed_class == NO_CLASS or not min(state.mu_h_per_usd, widths.mu_h_per_usd) > 0:
+            return policy
+        correction = math.log(state.mu_h_per_usd / widths.mu_h_per_usd)
+        narrow_share = widths.narrow_share + correction / _MIXING_BAND
+        if not 0.0 <= narrow_share <= 1.0:
+            return policy
+        return replace(
+            policy,
+            mu_h_per_usd=widths.mu_h_per_usd,
+            mixed_class=float(mixed_class),
+            narrow_share=narrow_share,
+        )
+
+    def _mu_by_job(
+        self, given: RoundInput, weight: FloatArray, rate: FloatArray, prices: FloatArray
+    ) -> FloatArray:
+        """Return mu (J,) for each job. The two parts of the mixed class have different values.
+
+        Jobs keep their width where the share allows it: those that hold a narrow one are narrow first, then those that
+        hold none, in submission order.
         """
         mu = self.mu_h_per_usd if self.mu_h_per_usd >= 0 else mu_for_present_jobs(given, self.usd_per_h)
-        mixed = given.job_class == self.mixed_class
-        turn = np.cumsum(mixed)
-        narrow = np.floor(turn * self.narrow_share) > np.floor((turn - 1) * self.narrow_share)
-        apart = np.where(narrow, 1.0 + _MU_DISTANCE, 1.0 - _MU_DISTANCE)
-        return mu * np.where(mixed & (self.mixed_class != NO_CLASS), apart, 1.0)
+        by_job = np.full(len(given.weight), mu)
+        mixed = np.flatnonzero((given.job_class == self.mixed_class) & (self.mixed_class != NO_CLASS))
+        if not len(mixed):
+            return by_job
+        values = mu * np.array([1.0 + _MU_DISTANCE, 1.0 - _MU_DISTANCE])
+        runs = rate[mixed] > 0
+        per_sample = [
+            np.where(runs, (weight[mixed, None] + value * prices) / np.where(runs, rate[mixed], 1.0), np.inf)
+            for value in values
+        ]
+        middle = sum(prices[one.argmin(axis=1)] for one in per_sample) / 2
+        current = given.current[mixed]
+        width = np.where(current >= 0, np.sign(prices[current] - middle), 0.0)
+        narrow = np.argsort(width, kind="stable")[: round(self.narrow_share * len(mixed))]
+        by_job[mixed] = values[1]
+        by_job[mixed[narrow]] = values[0]
+        return by_job
 
     def _change_share(self, given: RoundInput, rate: FloatArray) -> FloatArray:
         """Return the time of a change (J, C) as a fraction of the time that it serves."""
         left_s = finite(given.remaining, otherwise=np.inf)[:, None] / np.where(rate > 0, rate, 1.0)
         return finite(given.change_s)[:, None] / np.clip(left_s, 1.0, self.horizon_s)
+
+
+def job_class_of(
+    given: RoundInput, history: RoundHistory, names: Sequence[str], widths: Widths | None
+) -> int:
+    """Return the index, in this round, of the class that `widths` mixes; `NO_CLASS` if no job of it is present.
+
+    `names` are the classes of `widths` in order.
+    """
+    if widths is None or widths.mixed_class == NO_CLASS:
+        return NO_CLASS
+    mixed = names[widths.mixed_class]
+    present = zip(given.job_class.tolist(), history.classes, strict=True)
+    return next((index for index, name in present if name == mixed), NO_CLASS)
 
 
 def mu_for_present_jobs(given: RoundInput, usd_per_h: float) -> float:

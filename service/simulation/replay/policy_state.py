@@ -20,6 +20,8 @@ class PolicyState:
         self._world = world
         self.state = state_of(world.policy_state)
         self._before_s = 0.0
+        self._unsized: frozenset[int] = frozenset()
+        """Rows of the jobs of unknown length that earlier rounds saw, without those whose end was passed on."""
         configurations = world.configurations
         owned = not np.any(configurations.usd_per_h > 0)
         self._usd_per_h = configurations.slots * 1.0 if owned else configurations.usd_per_h
@@ -30,14 +32,18 @@ class PolicyState:
         """Return the policy for this round. The round decides about the jobs `rows` (n,)."""
         arrivals, applications = self._world.arrivals, self._world.applications
         held = given.current[given.current != NOTHING]
+        sized = np.isfinite(given.remaining)
+        ended = sorted(row for row in self._unsized if np.isfinite(jobs.end_s[row]))
         history = RoundHistory(
             elapsed_s=now_s - self._before_s,
             usd_per_h=float(self._usd_per_h[held].sum()),
             job_ids=[arrivals[row].id for row in rows.tolist()],
             classes=[applications[index].name for index in jobs.application[rows].tolist()],
-            samples=np.where(np.isfinite(given.remaining), jobs.total[rows], np.nan),
+            samples=np.where(sized, jobs.total[rows], np.nan),
             state=self.state,
+            ended=[(applications[jobs.application[row]].name, float(jobs.total[row])) for row in ended],
         )
         self._before_s = now_s
+        self._unsized = (self._unsized - {*ended, *rows[sized].tolist()}) | {*rows[~sized].tolist()}
         follows, self.state = policy.advance(given, history)
         return follows

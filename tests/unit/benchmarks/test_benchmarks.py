@@ -34,8 +34,17 @@ def test_a_line_that_is_being_written_is_not_read(tmp_path: Path) -> None:
 
 def test_rounds_are_compared_one_by_one() -> None:
     """The machine may be twice as slow in one round as in another."""
-    found = overhead.compare([(1.1, 1.0), (2.2, 2.0), (3.3, 3.0), (1.0, 0.5)])
+    found = overhead.compare([([1.1], [1.0]), ([2.2], [2.0]), ([3.3], [3.0]), ([1.0], [0.5])])
     assert found.ratio == pytest.approx(1.1)
+
+
+def test_rare_steps_count_in_a_mean_up_to_three_median_steps() -> None:
+    """Of eight steps one takes 1.8 s and one stands for a pause of the machine."""
+    ours, theirs = [1.0] * 6 + [1.8, 60.0], [1.0] * 7 + [3.0]
+    found = overhead.compare([(ours, theirs), (ours, theirs)], mean=True)
+    assert found.ratio == pytest.approx((6 + 1.8 + 3.0) / (7 + 3.0))
+    assert (found.step_s, found.plain_step_s) == (1.0, 1.0)
+    assert overhead.compare([(ours, theirs), (ours, theirs)]).ratio == 1.0
 
 
 def test_the_most_lost_steps_count() -> None:

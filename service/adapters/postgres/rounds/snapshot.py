@@ -20,10 +20,12 @@ from service.adapters.postgres.nodes.nodes import PostgresNodes
 from service.adapters.postgres.rental.hazards import hazards_of_pools
 from service.adapters.postgres.rounds.money_snapshot import caps_and_limits, spent_for
 from service.adapters.postgres.tables.core import TERMINAL_SQL, cluster_settings
+from service.domain.allocation.inputs.policy_state import unsized_jobs
 from service.domain.cluster.contention_rules import ContentionRules
 from service.domain.cluster.snapshot import (
     CLASS_JOBS,
     LEAST_STEPS,
+    EndedJob,
     Measurement,
     Node,
     Orders,
@@ -96,6 +98,12 @@ _NODES = Statement(
     """
 )
 _HELD = Statement("SELECT node_id, slot, job_id FROM slot_grants WHERE released_at IS NULL")
+_ENDED = text(
+    """
+    SELECT job_class, coalesce(CAST(progress ->> 'samples' AS bigint), 0) AS samples FROM jobs
+    WHERE id = ANY(CAST(:jobs AS text[])) AND state = 'SUCCEEDED' ORDER BY id
+    """
+)
 _ORDERS = text(
     """
     SELECT (SELECT count(*) FROM commands JOIN nodes ON nodes.id = commands.node_id
@@ -152,11 +160,21 @@ async def take_snapshot(
         caps=caps,
         limits=limits,
         spent=await spent_for(session, policy_state),
+        ended=await _ended(session, policy_state),
         orders=await _orders(session, now),
         contention=contention,
         policy=policy,
         policy_state=policy_state,
     )
+
+
+async def _ended(session: Session, carried: Mapping[str, Any]) -> tuple[EndedJob, ...]:
+    """Return the jobs of unknown length in the previous round that have succeeded since."""
+    ids = unsized_jobs(carried)
+    if not ids:
+        return ()
+    found = await session.rows(_ENDED, {"jobs": ids})
+    return tuple(EndedJob(job_class=row.job_class, samples=row.samples) for row in found)
 
 
 async def _orders(session: Session, now: datetime) -> Orders:

@@ -1,7 +1,7 @@
 """State of a policy across rounds: the stored JSON, and the history that a round passes to the policy.
 
-The stored JSON has the time of the round (`at`), the position in the ledger (`ledger`) and the policy's own
-state (`state`).
+The stored JSON has the time of the round (`at`), the position in the ledger (`ledger`), the ids of the jobs of
+unknown length (`unsized`) and the policy's own state (`state`).
 """
 
 from __future__ import annotations
@@ -40,7 +40,13 @@ def advanced(policy: Policy, round_: Round) -> tuple[Policy, Mapping[str, Any]]:
     next_policy, state = policy.advance(round_.given, _history(round_))
     if not state:
         return next_policy, {}
-    return next_policy, {"at": now.isoformat(), "ledger": _ledger_after(spent, now), "state": dict(state)}
+    unsized = [job.id for job in round_.snapshot.jobs.values() if job.progress.total_samples is None]
+    return next_policy, {
+        "at": now.isoformat(),
+        "ledger": _ledger_after(spent, now),
+        "unsized": sorted(unsized),
+        "state": dict(state),
+    }
 
 
 def state_of(stored: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -60,6 +66,7 @@ def _history(round_: Round) -> RoundHistory:
         classes=[class_of(job.spec) for job in round_.jobs],
         samples=np.array([math.nan if total is None else float(total) for total in totals]),
         state=state_of(stored),
+        ended=[(one.job_class, float(one.samples)) for one in round_.snapshot.ended],
         reports=_reports(round_.jobs),
     )
 
@@ -113,6 +120,12 @@ def asked_since(stored: Mapping[str, Any]) -> datetime | None:
         return datetime.fromisoformat(stored["ledger"]["since"])
     except (KeyError, TypeError, ValueError):
         return None
+
+
+def unsized_jobs(stored: Mapping[str, Any]) -> list[str]:
+    """Return the ids of the jobs of unknown length in the previous round. Those that ended have a size now."""
+    ids = stored.get("unsized")
+    return [one for one in ids if isinstance(one, str)] if isinstance(ids, list) else []
 
 
 def hour_of(moment: datetime) -> datetime:

@@ -89,7 +89,7 @@ def observe(
 
 def observe_jobs(statistics: ClassStatistics, given: RoundInput, history: RoundHistory) -> ClassStatistics:
     """Return the statistics after a round with these jobs. Jobs younger than the previous round count as
-    arrivals.
+    arrivals. Jobs that never stated a size contribute the size that they had at their end.
     """
     elapsed_s, classes = history.elapsed_s, history.classes
     samples, age_s = history.samples.tolist(), given.age_s.tolist()
@@ -99,7 +99,10 @@ def observe_jobs(statistics: ClassStatistics, given: RoundInput, history: RoundH
         statistics,
         elapsed_s=elapsed_s,
         arrived=[name for _, name, _, age_s in jobs if age_s < elapsed_s],
-        sizes=[(name, size) for job_id, name, size, _ in jobs if size > 0 and job_id not in counted],
+        sizes=[
+            *((name, size) for job_id, name, size, _ in jobs if size > 0 and job_id not in counted),
+            *history.ended,
+        ],
     )
     names, class_of = np.unique(np.array(classes, dtype=np.str_), return_inverse=True)
     rate, keys = clean_goodput(given), configuration_keys(given.configurations)

@@ -112,8 +112,9 @@ class RoundHistory:
 
     `elapsed_s` is 0 if the time since the previous round is unknown. `usd_per_h` is the mean spending in that
     time, in slots if nothing has a price. `classes` are the names of the jobs' classes. `samples` (J,) are
-    the reference samples of each whole job, NaN if unknown. `state` is what the policy returned in the
-    previous round, empty at first and after a change of policy. `reports` is None in a simulation.
+    the reference samples of each whole job, NaN if unknown. `ended` has the class and the reference samples of each
+    job that completed in that time and whose size was unknown before. `state` is what the policy returned in
+    the previous round, empty at first and after a change of policy. `reports` is None in a simulation.
     """
 
     elapsed_s: float
@@ -122,6 +123,7 @@ class RoundHistory:
     classes: Sequence[str]
     samples: FloatArray
     state: Mapping[str, Any]
+    ended: Sequence[tuple[str, float]] = ()
     reports: TrainingReports | None = None
 
 

@@ -11,7 +11,6 @@ from torch import nn
 from torch.func import functional_call, grad, vmap
 
 from headway.train.gradients.noise import (
-    PAIR_EVERY_STEPS,
     Measurement,
     SuccessiveSteps,
     from_ranks,
@@ -54,9 +53,7 @@ def successive_steps(draw: Draw, batch: int) -> Callable[[], Measurement]:
     steps = SuccessiveSteps()
 
     def measure() -> Measurement:
-        found = [
-            steps.add(draw(batch + number % 2), batch + number % 2) for number in range(PAIR_EVERY_STEPS)
-        ]
+        found = [steps.add(draw(batch + number % 2), batch + number % 2) for number in range(2)]
         (measurement,) = filter(None, found)
         return measurement
 
@@ -192,7 +189,7 @@ def test_preconditioned_noise_is_that_of_the_divided_gradient() -> None:
     steps = SuccessiveSteps()
 
     def measure() -> Measurement:
-        found = [steps.add(draw(8), 8, scale, parameters) for _ in range(PAIR_EVERY_STEPS)]
+        found = [steps.add(draw(8), 8, scale, parameters) for _ in range(2)]
         (measurement,) = filter(None, found)
         return measurement
 

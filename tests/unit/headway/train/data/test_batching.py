@@ -13,9 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headway.contract.orders import BatchPlan
-from headway.train.data.batching import NOISE_EVERY_STEPS, Batching, Bounds
+from headway.train.data.batching import Batching, Bounds
 from headway.train.data.boundary import Agreement, Statement
 from headway.train.gradients.noise import Measurement, from_ranks
+from headway.train.gradients.noise_schedule import LEAST_STEPS
 
 FIXED = Bounds(global_batch=64)
 ADAPTIVE = Bounds(global_batch=64, most_global=256, rule="linear")
@@ -149,7 +150,53 @@ def test_a_batch_smaller_than_the_ranks_and_back() -> None:
 def test_the_noise_is_measured_now_and_then() -> None:
     batching = ranks_of(ADAPTIVE, 2)[0]
     measured = [step for step in range(40) if batching.measures(step * 64)]
-    assert measured == list(range(0, 40, NOISE_EVERY_STEPS))
+    assert measured == list(range(0, 40, LEAST_STEPS))
+
+
+def proposals(*every: int) -> Agreement:
+    return Agreement(tuple(Statement(noise_every=one) for one in every))
+
+
+def test_the_largest_proposal_decides_how_often_the_noise_is_measured() -> None:
+    batching, newcomer = ranks_of(ADAPTIVE, 2)
+    assert batching.noise_every_wanted == LEAST_STEPS
+    batching.observe(proposals(LEAST_STEPS, 32), (32, 32))
+    assert [step for step in range(80) if batching.measures(step * 64)] == [0, 32, 64]
+    batching.observe(proposals(0, 0), (32, 32))
+    assert [step for step in range(80) if batching.measures(step * 64)] == [0, 32, 64]
+    newcomer.take_over(batching.state())
+    assert [step for step in range(80) if newcomer.measures(step * 64)] == [0, 32, 64]
+    newcomer.observe(proposals(LEAST_STEPS, LEAST_STEPS), (32, 32))
+    assert [step for step in range(20) if newcomer.measures(step * 64)] == [0, 8, 16]
+
+
+def test_what_a_measurement_costs_spreads_measurements() -> None:
+    """A cost of 0.3 steps in every 32nd is below a hundredth. The scatter asks for as many as that."""
+    batching = ranks_of(ADAPTIVE, 2)[0]
+    for number in range(11):
+        batching.add_noise(Measurement(-20.0 if number % 2 else 30.0, 640.0), 0.3)
+    assert batching.noise_every_wanted == LEAST_STEPS
+    batching.add_noise(None, 0.3)
+    assert batching.noise_every_wanted == LEAST_STEPS
+    batching.add_noise(Measurement(5.0, 640.0))
+    assert batching.noise_every_wanted == 32
+
+
+def test_a_measurement_counts_for_the_steps_since_the_one_before() -> None:
+    """After 32 steps of 64, an old value has lost a share of 1 - 0.999^32."""
+    rarely = ranks_of(ADAPTIVE, 2)[0]
+    often = ranks_of(ADAPTIVE, 2)[0]
+    for batching in (rarely, often):
+        batching.observe(proposals(32 if batching is rarely else 8, 8), (32, 32))
+        batching.add_noise(Measurement(1.0, 1.0))
+    rarely.add_noise(Measurement(2.0, 2.0))
+    for _ in range(4):
+        often.add_noise(Measurement(2.0, 2.0))
+    kept = 0.999**32
+    assert rarely.noise is not None
+    assert rarely.noise.sqr == pytest.approx((kept * (1 - kept) + 2 * (1 - kept)) / (1 - kept * kept))
+    assert often.noise is not None
+    assert often.noise.sqr > rarely.noise.sqr
 
 
 # Noise

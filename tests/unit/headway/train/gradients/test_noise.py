@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import math
+import random
+import statistics
 from collections.abc import Callable, Iterator, Sequence
 
 import pytest
@@ -10,7 +12,6 @@ from hypothesis import strategies as st
 from torch import nn
 
 from headway.train.gradients.noise import (
-    PAIR_EVERY_STEPS,
     Measurement,
     NoiseScale,
     SquaredNorm,
@@ -106,10 +107,14 @@ def test_a_parameter_that_was_never_stepped_counts_nothing() -> None:
 # Successive steps
 
 
-def test_steps_are_compared_two_in_eight() -> None:
+def test_two_steps_make_a_pair() -> None:
     steps = SuccessiveSteps()
-    found = [steps.add([torch.ones(3)], 4) for _ in range(2 * PAIR_EVERY_STEPS)]
-    assert [number for number, one in enumerate(found) if one] == [1, PAIR_EVERY_STEPS + 1]
+    waiting, found = [], []
+    for _ in range(4):
+        waiting.append(steps.waiting)
+        found.append(steps.add([torch.ones(3)], 4))
+    assert waiting == [False, True, False, True]
+    assert [one is not None for one in found] == waiting
     assert found[1] == Measurement(pytest.approx(3.0), pytest.approx(0.0, abs=1e-6), biased=True)
 
 
@@ -208,3 +213,48 @@ def test_a_newcomer_goes_on_with_the_state_of_a_peer() -> None:
     for noise in (old, new):
         noise.add(Measurement(3.0, 1.0, biased=True), 16)
     assert new.estimate == old.estimate
+
+
+# Precision
+
+
+@pytest.mark.parametrize(("samples", "expected"), [(64, 2000.0), (128, 1000.0), (32, 4000.0)])
+def test_larger_batches_leave_fewer_steps_in_memory(samples: int, expected: float) -> None:
+    assert NoiseScale(64).remembered_steps(samples) == expected
+
+
+def scattered(values: list[tuple[float, float]], reference: int = 10) -> NoiseScale:
+    noise = NoiseScale(reference)
+    for sqr, var in values:
+        noise.add(Measurement(sqr, var), 1)
+    return noise
+
+
+def test_one_measurement_says_nothing_of_its_error() -> None:
+    assert NoiseScale(10).efficiency_error(10) == math.inf
+    assert scattered([(1.0, 30.0)]).efficiency_error(10) == math.inf
+    assert scattered([(1.0, 30.0)] * 2).efficiency_error(10) == pytest.approx(0.0, abs=1e-7)
+    assert scattered([(0.0, 0.0)] * 5).efficiency_error(10) == math.inf
+
+
+def test_the_error_is_the_scatter_of_the_efficiency() -> None:
+    """Compared with the efficiencies of many estimates, each from 400 measurements."""
+    rng = random.Random(3)
+    batch, found, errors = 20, [], []
+    for _ in range(200):
+        # Long memory: all 400 count alike.
+        noise = scattered([(rng.gauss(1.0, 0.6), rng.gauss(30.0, 9.0)) for _ in range(400)], reference=10_000)
+        estimate = noise.estimate
+        assert estimate is not None
+        phi = estimate.var / estimate.sqr
+        found.append((phi + batch) / (phi + 2 * batch))
+        errors.append(noise.efficiency_error(batch))
+    scatter = statistics.stdev(found) / statistics.mean(found) * math.sqrt(400)
+    assert statistics.mean(errors) == pytest.approx(scatter, rel=0.15)
+    assert statistics.stdev(errors) < 0.1 * scatter
+
+
+def test_values_too_large_for_the_arithmetic_have_no_error() -> None:
+    noise = scattered([(1e150, 1e150), (1e150, 2e150)])
+    assert not math.isnan(noise.efficiency_error(10**9))
+    assert scattered([(1e200, 1.0)]).estimate is None

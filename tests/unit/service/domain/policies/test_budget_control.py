@@ -25,7 +25,7 @@ from service.domain.policies.budget import (
 )
 from service.domain.policies.framework.class_statistics import ClassLoad, ClassStatistics
 from service.domain.policies.framework.policy import RoundHistory, RoundInput
-from service.domain.policies.framework.widths import NOT_FOR_SALE
+from service.domain.policies.framework.widths import NOT_FOR_SALE, fixed_widths
 from tests.unit.service.domain.policies.rounds import a_round, brute_force
 
 LIMITS = {"budget_usd_per_h": 10.0, "expected_h_per_usd": 0.2, "highest_h_per_usd": 1000.0}
@@ -186,7 +186,7 @@ def test_a_change_costs_the_delay_and_the_dollars_of_its_time() -> None:
 
 @pytest.mark.parametrize(("narrow_share", "narrow"), [(0.0, 0), (0.25, 1), (0.5, 2), (0.75, 3), (1.0, 4)])
 def test_a_mixed_class_has_its_share_of_narrow_jobs(narrow_share: float, narrow: int) -> None:
-    """At mu = 1 both widths are equally good, so that a hundredth of mu decides."""
+    """At mu = 1 both widths are equally good, so that a tenth of mu decides."""
     policy = BudgetPolicy(mu_h_per_usd=1.0, mixed_class=3.0, narrow_share=narrow_share)
     chosen = policy.choose(two_sizes(4, job_class=[3] * 4), brute_force).chosen
     assert (chosen == 0).sum() == narrow
@@ -228,6 +228,108 @@ def test_a_round_carries_mu_and_the_statistics_on() -> None:
     assert statistics.classes["a"].rates == {"kind0/1/1": 10.0, "kind0/2/1": 15.0}
     _, later = policy.advance(two_sizes(age_s=[65.0]), history(dict(state)))
     assert later["budget"]["elapsed_s"] == 120.0
+
+
+WIDTHS = fixed_widths(np.array([10.0]), np.array([[10.0, 15.0]]), np.array([1.0, 2.0]), budget_usd_per_h=1.2)
+"""Half of the jobs are narrow, at mu = 1."""
+
+
+def mixing(
+    names: list[str], classes: list[str], *, ahead_h: float = 0.0, lasting: float = 0.0, **fields: Any
+) -> BudgetPolicy:
+    """The policy of a round at $1.2 an hour, where jobs of class `a` arrive as in `WIDTHS`."""
+    rates = {"kind0/1/1": 10.0, "kind0/2/1": 15.0}
+    loads = {name: ClassLoad(arrived=100.0, rates=rates) for name in names}
+    loads["a"] = ClassLoad(arrived=100.0, sized=100.0, samples=1000.0, rates=rates)
+    statistics = ClassStatistics(observed_s=100.0, classes=loads)
+    state = {
+        "budget": dataclasses.asdict(BudgetState(mu_h_per_usd=1.0, ahead_h=ahead_h, lasting=lasting)),
+        "classes": dataclasses.asdict(statistics),
+    }
+    jobs = len(classes)
+    index = {name: number for number, name in enumerate(sorted({*classes}))}
+    given = two_sizes(jobs, job_class=[index[one] for one in classes], age_s=[500.0] * jobs)
+    told = history(
+        state, elapsed_s=1e-3, usd_per_h=1.2, job_ids=[str(one) for one in range(jobs)], classes=classes,
+        samples=np.full(jobs, math.nan),
+    )  # fmt: skip
+    found, _ = replace(BudgetPolicy(usd_per_h=1.2), **fields).advance(given, told)
+    assert isinstance(found, BudgetPolicy)
+    return found
+
+
+def test_the_widths_of_the_optimum_by_hand() -> None:
+    assert (WIDTHS.mixed_class, WIDTHS.narrow_share) == (0, pytest.approx(0.5))
+    assert WIDTHS.mu_h_per_usd == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(
+    ("classes", "mixed"),
+    [
+        (["a"], 0.0),
+        (["a", "b"], 0.0),
+        (
+            ["0", "a", "b", "a"],
+            1.0,
+        ),  # an index among the classes of the round, not among those that are learned
+        (["b", "c"], -1.0),
+        ([], -1.0),
+    ],
+)
+def test_the_mixed_class_of_the_optimum_reaches_the_round(classes: list[str], mixed: float) -> None:
+    found = mixing(["b", "c"], classes)
+    assert found.mixed_class == mixed
+    assert found.mu_h_per_usd == pytest.approx(1.0, rel=1e-3)
+    assert found.narrow_share == (pytest.approx(0.5, abs=1e-3) if mixed >= 0 else 0.0)
+
+
+@pytest.mark.parametrize(
+    ("ahead_h", "lasting", "share"),
+    [
+        # The correction of mu is e^(ahead / 10 + lasting), and a band of 0.2 moves the whole class.
+        (0.0, 0.0, 0.5),
+        (0.5, 0.0, 0.75),
+        (-0.5, 0.0, 0.25),
+        (0.0, 0.05, 0.75),
+        (-0.9, 0.0, 0.05),
+    ],
+)
+def test_spending_moves_the_share_of_the_narrow_width(ahead_h: float, lasting: float, share: float) -> None:
+    found = mixing([], ["a"], ahead_h=ahead_h, lasting=lasting)
+    # Too much spending raises mu by a little more than the correction: a dollar counts where none was expected.
+    assert found.narrow_share == pytest.approx(share, abs=0.025)
+    assert found.mu_h_per_usd == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(("ahead_h", "mu"), [(5.0, math.exp(0.5)), (-5.0, math.exp(-0.5))])
+def test_beyond_the_band_mu_itself_is_corrected(ahead_h: float, mu: float) -> None:
+    found = mixing([], ["a"], ahead_h=ahead_h)
+    assert (found.mixed_class, found.narrow_share) == (-1.0, 0.0)
+    assert found.mu_h_per_usd == pytest.approx(mu, rel=0.05)
+
+
+def test_jobs_of_a_mixed_class_keep_their_width() -> None:
+    """Of those that hold slots, the narrow ones are narrow first. Who holds none is in between."""
+    policy = BudgetPolicy(mu_h_per_usd=1.0, mixed_class=0.0, narrow_share=0.5)
+    fields = {"change_s": [0.0] * 4}
+
+    def chosen(current: list[int]) -> list[int]:
+        return policy.choose(two_sizes(4, current=current, **fields), brute_force).chosen.tolist()
+
+    assert chosen([1, 0, 1, 0]) == [1, 0, 1, 0]
+    assert chosen([1, 1, 0, 0]) == [1, 1, 0, 0]
+    assert chosen([1, 1, -1, 0]) == [1, 1, 0, 0]
+    assert chosen([0, 0, -1, 1]) == [0, 0, 1, 1]
+    assert chosen([-1, -1, -1, -1]) == [0, 0, 1, 1]
+    assert chosen([0, 0, 0, -1]) == [0, 0, 1, 1]
+    policy = replace(policy, narrow_share=0.25)
+    assert chosen([-1, 1, 0, 0]) == [1, 1, 0, 1]
+
+
+@pytest.mark.parametrize(("narrow_share", "narrow"), [(0.49, 0), (0.51, 1), (0.99, 1)])
+def test_one_job_has_the_width_of_the_larger_share(narrow_share: float, narrow: int) -> None:
+    policy = BudgetPolicy(mu_h_per_usd=1.0, mixed_class=0.0, narrow_share=narrow_share)
+    assert (policy.choose(two_sizes(1), brute_force).chosen == 0).sum() == narrow
 
 
 def test_the_learned_loads_decide_once_enough_jobs_arrived() -> None:

@@ -136,6 +136,34 @@ def test_a_budget_goes_on_with_what_it_remembers() -> None:
     assert stored_state(goes_on.state)[0] == BudgetState(mu_h_per_usd=1.0, spent_usd=5.0, elapsed_s=3600.0)
 
 
+def test_a_budget_learns_undeclared_lengths_at_the_end_of_jobs() -> None:
+    scene = world((0.0, STEADY), (0.0, STEADY), (0.0, STEADY))
+    declared, silent, late = scene.arrivals
+    silent = replace(silent, declares_length=False)
+    late = replace(late, submit_s=2000.0)
+    learned = policy("budget", {})
+    told: list[Any] = []
+
+    class Listening:
+        """The budget policy, which notes what each round tells it."""
+
+        name = "budget"
+
+        def choose(self, given: RoundInput, solve: Any) -> Any:
+            return learned.choose(given, solve)
+
+        def advance(self, given: RoundInput, history: Any) -> Any:
+            told.append(([*history.ended], np.isfinite(history.samples).tolist()))
+            _, state = learned.advance(given, history)  # type: ignore[attr-defined]
+            return self, state
+
+    found = replay(replace(scene, arrivals=(declared, silent, late)), Listening())
+    assert np.isfinite(found.jobs.end_s).all()
+    assert told[0] == ([], [True, False])
+    name = scene.applications[silent.application].name
+    assert [one for ended, _ in told for one in ended] == [(name, 400.0)]
+
+
 def test_a_policy_that_gives_nothing_leaves_jobs_unfinished() -> None:
     rules = replace(EVERY_MINUTE, give_up_s=600.0)
     found, _ = scripted(world((0.0, STEADY), rules=rules), everyone_gets(NOTHING))

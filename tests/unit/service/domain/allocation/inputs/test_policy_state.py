@@ -13,11 +13,11 @@ import pytest
 
 from headway.contract.views.jobs import JobProgress, JobState
 from service.domain.allocation.decision.plan import decide
-from service.domain.allocation.inputs.policy_state import advanced, asked_since, hour_of
+from service.domain.allocation.inputs.policy_state import advanced, asked_since, hour_of, unsized_jobs
 from service.domain.allocation.inputs.round import build_round
 from service.domain.allocation.knapsack.problem import Solve
 from service.domain.allocation.knapsack.solver import solve
-from service.domain.cluster.snapshot import LedgerTotals, Measurement, Snapshot
+from service.domain.cluster.snapshot import EndedJob, LedgerTotals, Measurement, Snapshot
 from service.domain.policies.budget import BudgetPolicy, BudgetState
 from service.domain.policies.framework.class_statistics import ClassLoad, ClassStatistics, configuration_keys
 from service.domain.policies.framework.loss_curve import LossCurve
@@ -214,3 +214,30 @@ def test_optimus_learns_from_reports_round_by_round() -> None:
     expected = LossCurve(slope=5e-4, offset=0.5, floor=0.0).converged_at(1600.0, 0.01) - 4000.0
     assert chosen.fitted[0] == pytest.approx(expected, rel=1e-3)
     assert [one[0] for one in state["state"]["losses"]["j"]] == [1000.0, 2000.0, 3000.0, 4000.0]
+
+
+def test_jobs_of_unknown_length_are_remembered_and_counted_at_their_end() -> None:
+    snapshot = cluster()
+    unknown = replace(snapshot.jobs["gpt-1"], progress=JobProgress(samples=0, total_samples=None))
+    snapshot = replace(snapshot, jobs={**snapshot.jobs, "gpt-1": unknown})
+    _, state = advanced(BudgetPolicy(usd_per_h=4.0), build_round(snapshot))
+    assert unsized_jobs(state) == ["gpt-1"]
+    assert state["state"]["classes"]["classes"]["default/gpt"]["sized"] == 1.0
+    rest = {"gpt-2": snapshot.jobs["gpt-2"]}
+    ended = replace(
+        later(snapshot, state, 10.0), jobs=rest, held={}, ended=(EndedJob("default/gpt", 3_000_000),)
+    )
+    _, state = advanced(BudgetPolicy(usd_per_h=4.0), build_round(ended))
+    assert unsized_jobs(state) == []
+    found = state["state"]["classes"]["classes"]["default/gpt"]
+    assert (found["sized"], found["samples"]) == (pytest.approx(2.0, rel=1e-4), pytest.approx(4e6, rel=1e-4))
+
+
+@pytest.mark.parametrize(
+    ("kept", "expected"),
+    [({}, []), ({"unsized": None}, []), ({"unsized": "gpt"}, []), ({"unsized": ["a", 3]}, ["a"])],
+)
+def test_unsized_jobs_of_another_version_are_read_as_far_as_they_are_known(
+    kept: dict[str, Any], expected: list[str]
+) -> None:
+    assert unsized_jobs(kept) == expected

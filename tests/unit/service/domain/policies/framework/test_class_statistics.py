@@ -97,6 +97,21 @@ def test_every_job_is_counted_once_and_its_size_when_it_is_known() -> None:
     assert see(known, [], [], [], rate=np.zeros((0, 2))).sized_jobs == []
 
 
+def test_a_job_of_unknown_size_is_counted_at_its_end() -> None:
+    nobody = RoundHistory(
+        elapsed_s=10.0, usd_per_h=0.0, job_ids=[], classes=[], samples=np.zeros(0), state={},
+        ended=[("a", 30.0), ("b", 7.0), ("a", 50.0), ("c", 0.0)],
+    )  # fmt: skip
+    known = see(ClassStatistics(), ["x"], [5.0], [math.nan])
+    known = observe_jobs(known, a_round(np.zeros((0, 2)), [1, 2], capacity=100), nobody)
+    assert {name: (one.sized, one.samples) for name, one in known.classes.items()} == {
+        "a": (2.0, 80.0),
+        "b": (1.0, 7.0),
+    }
+    assert known.classes["a"].arrived == pytest.approx(1.0, abs=1e-3)
+    assert loads(known, ["a"])[0] == pytest.approx(40.0 / 20.0, rel=1e-3)
+
+
 def test_widths_are_learned_from_what_rounds_see() -> None:
     """One job of 20 samples every 10 s: 2 samples per second, which two slots each would do at 1.5."""
     known = ClassStatistics()
