@@ -132,7 +132,7 @@ class Scene:
 
     @cached_property
     def seats(self) -> GuaranteedJobs:
-        return guaranteed_jobs_of(self.given, self.tenure, solve)
+        return guaranteed_jobs_of(self.given, self.tenure, solve, np.zeros(len(self.rivals), dtype=np.bool_))
 
     @cached_property
     def contest(self) -> Contest:
