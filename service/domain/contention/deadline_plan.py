@@ -118,10 +118,13 @@ def plan_deadlines(deadlines: Deadlines, occupancy: Occupancy) -> DeadlinePlan:
     due = np.flatnonzero(np.isfinite(deadlines.left_s))
     order = sorted(due[known[due]].tolist(), key=lambda row: (deadlines.left_s[row], row))
     rows = order[:MOST_PLANNED]
-    timeline = _Timeline(deadlines, occupancy, rows)
+    in_time = (deadlines.late_s <= deadlines.left_s[:, None]).any(axis=1)
+    # A job that cannot be in time at all keeps its smallest size, like one without a deadline.
+    possible = [row for row in rows if in_time[row]]
+    timeline = _Timeline(deadlines, occupancy, possible)
     runs = occupancy.current != NOTHING
-    first = sorted(rows, key=lambda row: (not deadlines.promised[row], not runs[row]))
-    met, swapped = timeline.placed(first), _fewest_missed(timeline, rows)
+    first = sorted(possible, key=lambda row: (not deadlines.promised[row], not runs[row]))
+    met, swapped = timeline.placed(first), _fewest_missed(timeline, possible)
     if len(swapped) > len(met):
         met = swapped
     missed = {row: timeline.miss(row, met) for row in rows if row not in met}
