@@ -103,7 +103,7 @@ def believed_world(
                 holds=int(table.holds[row]),
                 declares_length=int(left.source[row]) == WorkSource.SCRIPT,
                 weight=float(round_.given.weight[row]),
-                deadline_s=_deadline_s(round_.jobs[row], settled_snapshot),
+                deadline_s=round_.jobs[row].deadline_left_s(settled_snapshot.now),
                 promised=round_.jobs[row].spec.goal.admit == "reject",
                 before=None if submit_s[row] > 0 else _before(round_, row, table.kinds),
             )
@@ -329,12 +329,6 @@ def _work(round_: Round, table: _Table, left: Remaining, horizon_s: float) -> tu
     work = np.maximum(np.where(endless, 1.0, left.samples), 1.0) * table.worth
     fastest = table.goodput.max(axis=1, initial=0.0)
     return np.where(endless, np.maximum(_LONG * horizon_s * fastest, 1.0), work), endless
-
-
-def _deadline_s(job: Job, snapshot: Snapshot) -> float | None:
-    """Return the seconds from the snapshot until a job's deadline; None without one."""
-    deadline = job.spec.goal.deadline
-    return None if deadline is None else (deadline - snapshot.now).total_seconds()
 
 
 def _before(round_: Round, row: int, kinds: Sequence[Kind]) -> PriorService:

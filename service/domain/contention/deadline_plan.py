@@ -114,11 +114,13 @@ def plan_deadlines(deadlines: Deadlines, occupancy: Occupancy) -> DeadlinePlan:
 
     Promised jobs come first. Jobs that run come before others if as many are in time that way.
     """
-    known: BoolArray = np.asarray(~np.isnan(deadlines.late_s).any(axis=1))
+    unknown = np.isnan(deadlines.late_s).any(axis=1)
     due = np.flatnonzero(np.isfinite(deadlines.left_s))
-    order = sorted(due[known[due]].tolist(), key=lambda row: (deadlines.left_s[row], row))
+    order = sorted(
+        np.setdiff1d(due, np.flatnonzero(unknown)).tolist(), key=lambda row: (deadlines.left_s[row], row)
+    )
     rows = order[:MOST_PLANNED]
-    in_time = (deadlines.late_s <= deadlines.left_s[:, None]).any(axis=1)
+    in_time: BoolArray = np.asarray((deadlines.late_s <= deadlines.left_s[:, None]).any(axis=1))
     # A job that cannot be in time at all keeps its smallest size, like one without a deadline.
     possible = [row for row in rows if in_time[row]]
     timeline = _Timeline(deadlines, occupancy, possible)

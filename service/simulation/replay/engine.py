@@ -94,9 +94,7 @@ class _Run:
         arrivals = world.arrivals
         self._requested = np.array([one.requested_slots for one in arrivals], dtype=np.int64)
         self._weight = np.array([one.weight for one in arrivals])
-        self._deadline_s = np.array(
-            [math.inf if one.deadline_s is None else one.deadline_s for one in arrivals], dtype=np.float64
-        )
+        self._deadline_s = np.array([one.deadline_s for one in arrivals])
         self._promised = np.array([one.promised for one in arrivals], dtype=np.bool_)
         self._declares = np.array([one.declares_length for one in arrivals], dtype=np.bool_)
         self._active = np.zeros(0, dtype=np.int64)

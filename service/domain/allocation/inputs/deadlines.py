@@ -35,8 +35,8 @@ def deadlines_of(
     goals = [job.spec.goal for job in scope.jobs]
     if not any(goal.deadline is not None for goal in goals):
         return None
-    now, steps = scope.snapshot.now, search.steps
-    left_s = [math.inf if goal.deadline is None else (goal.deadline - now).total_seconds() for goal in goals]
+    steps = search.steps
+    left_s = [job.deadline_left_s(scope.snapshot.now) for job in scope.jobs]
     visiting = [job.id in steps and steps[job.id].phase is SearchPhase.VISITING for job in scope.jobs]
     reachable = ~np.isin(notes.codes, _NEVER)
     return Deadlines(
